@@ -1,0 +1,138 @@
+"""An instance: the record that the journal keeps, and the states it moves through.
+
+A record holds what a new leader needs and nothing it can ask for. It holds no secret and no token: the nonce's claims
+are kept, because signing the same claims again gives the same token.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from nstance.model.ids import GroupKey, GroupName, InstanceId, ProviderId, TenantId
+
+
+class State(Enum):
+    PENDING = "pending"  # the intent is in the journal, the provider is being asked
+    STARTING = "starting"  # the VM exists
+    RUNNING = "running"  # its agent has registered
+    DRAINING = "draining"  # it is to go; its workloads may leave first
+    DELETING = "deleting"  # the tombstone: from here on the provider may be told to delete it
+    DELETED = "deleted"  # the provider says that it is gone; kept for a while, then removed
+    FAILED = "failed"  # the provider refused to make it; there is no VM
+
+
+# What may follow what. Everything else is a bug that tests and `violations` catch.
+TRANSITIONS: Mapping[State, frozenset[State]] = {
+    # RUNNING straight from PENDING: the agent may register before the provider's answer reaches us.
+    State.PENDING: frozenset({State.STARTING, State.RUNNING, State.DELETING, State.FAILED}),
+    # A VM that never registered has nothing to drain.
+    State.STARTING: frozenset({State.RUNNING, State.DELETING, State.FAILED}),
+    # Straight to DELETING only where nothing can be drained: the VM is gone, or the drain timeout is 0.
+    State.RUNNING: frozenset({State.DRAINING, State.DELETING}),
+    # Back to RUNNING: the drain was cancelled (the agent came back, or the group grew again).
+    State.DRAINING: frozenset({State.RUNNING, State.DELETING}),
+    # A tombstone is never taken back.
+    State.DELETING: frozenset({State.DELETED}),
+    # Back to DELETING: a VM of that ID turned up after all.
+    State.DELETED: frozenset({State.DELETING}),
+    State.FAILED: frozenset({State.DELETING}),
+}
+
+CAPACITY = frozenset({State.PENDING, State.STARTING, State.RUNNING})
+ENDED = frozenset({State.DELETED, State.FAILED})
+
+
+class Cause(Enum):
+    """Why an instance leaves. The first ten are what operators see."""
+
+    UNHEALTHY = "unhealthy"
+    GONE = "gone"
+    SPOT = "spot-termination"
+    SHUTDOWN = "shutdown"
+    DRIFT = "config-drift"
+    FORCED_EXPIRY = "forced-expiry"
+    ELIGIBLE_EXPIRY = "eligible-expiry"
+    ONDEMAND_EXPIRY = "ondemand-expiry"
+    SCALE_DOWN = "scale-down"
+    REQUESTED = "requested"
+    UNREGISTERED = "unregistered"  # created, but its agent never registered in time
+    SUPERSEDED = "superseded"  # a replacement that is no longer needed
+    ORPHAN = "orphan"  # a VM with our tags that no record knows
+    REFUSED = "refused"  # the provider will not make it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """Decided once, when the drain starts, and kept: a new leader continues instead of starting over."""
+
+    started: float
+    cause: Cause
+    deadline: float
+    waits: bool  # whether an operator's acknowledgement is waited for
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nonce:
+    """The claims that make an instance's registration nonce reproducible. Not the token."""
+
+    jti: str
+    issued: int
+    expires: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instance:
+    id: InstanceId
+    tenant: TenantId
+    group: GroupName
+    state: State
+    created: float  # when the intent was made
+    on_demand: bool = False
+    replaces: InstanceId | None = None  # the instance whose place this one is to take
+    suspect: bool = False  # silent although its VM runs; a mark, not a state
+    template: str = ""
+    instance_type: str = ""
+    subnet: str = ""
+    vars: Mapping[str, str] = field(default_factory=dict)  # of an on-demand request
+    infra_hash: str = ""
+    request_hash: str = ""  # of the rendered create request
+    nonce: Nonce | None = None
+    provider_id: ProviderId | None = None
+    seen: bool = False  # the provider has shown this VM at least once, so that "not found" means something
+    ip4: str = ""
+    ip6: str = ""
+    hostname: str = ""
+    registered: float | None = None
+    public_key: str = ""  # base64 of the 32 raw bytes
+    certificate_serial: str = ""  # hexadecimal
+    certificate_expires: float | None = None
+    drain: Drain | None = None
+    cause: Cause | None = None  # why it is deleting, deleted or failed
+    message: str = ""  # the same for people
+    ended: float | None = None  # when it became deleted or failed
+
+    @property
+    def key(self) -> GroupKey:
+        return GroupKey(self.tenant, self.group)
+
+    @property
+    def counts(self) -> bool:
+        """Whether it is capacity of its group."""
+        return self.state in CAPACITY and not self.on_demand
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """The record as it is from now on."""
+
+    instance: Instance
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """The record is forgotten (its retention is over)."""
+
+    id: InstanceId
+
+
+Change = Put | Remove

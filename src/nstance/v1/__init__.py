@@ -1,0 +1,1 @@
+"""Generated from proto/nstance/v1 by `make proto`."""
