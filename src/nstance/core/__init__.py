@@ -1,0 +1,1 @@
+"""Why things happen. Pure: facts in, decisions out; no clock, no chance, no I/O."""

@@ -88,7 +88,8 @@ class Instance:
     state: State
     created: float  # when the intent was made
     on_demand: bool = False
-    replaces: InstanceId | None = None  # the instance whose place this one is to take
+    replaces: InstanceId | None = None  # the instance whose place this one is to take, while both exist
+    replaces_for: Cause | None = None  # and why
     suspect: bool = False  # silent although its VM runs; a mark, not a state
     template: str = ""
     instance_type: str = ""

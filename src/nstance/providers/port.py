@@ -76,6 +76,7 @@ class Vm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capabilities:
+    consistent: bool = False  # "gone" is the truth as soon as create has answered
     userdata: bool = True  # the VM reads userdata; otherwise a URL in it is never fetched
     leader_network: bool = False
     load_balancers: bool = False

@@ -1,0 +1,173 @@
+"""Making instances: the intent, where to put it, what a failure means, and how long to wait after several.
+
+The trap: a create whose outcome is unknown is repeated with the same ID and never replaced by a second one; until it is
+settled it counts as capacity.
+"""
+
+from dataclasses import replace
+from typing import assert_never
+
+from nstance.core.draft import Draft
+from nstance.model import events as ev
+from nstance.model.decision import Code, Trend
+from nstance.model.group import Group
+from nstance.model.instance import Cause, Instance, State
+
+SUBNET_MEMORY = 300.0  # how long a subnet without capacity is not tried first
+BACKOFF_FIRST = 30.0
+BACKOFF_MOST = 600.0
+RETRY_MOST = 30.0
+UNWISHED_TIMEOUT = 300.0  # for an on-demand instance whose group was deleted while it was being made
+
+
+def may_create(draft: Draft) -> bool:
+    """Whether the group may try now; if not, when it will look again is noted."""
+    if draft.view.blocked:
+        return False
+    if draft.now < draft.trend.retry_at:
+        draft.wake(draft.trend.retry_at)
+        return False
+    return True
+
+
+def create(draft: Draft, cause: Cause | None, message: str, *, replaces: Instance | None = None) -> Instance | None:
+    """Write down the intent of one managed instance. The provider is asked after the commit."""
+    wish = draft.wish
+    if wish is None or not may_create(draft):
+        return None
+    instance = Instance(
+        id=draft.fresh_id(),
+        tenant=wish.key.tenant,
+        group=wish.key.name,
+        state=State.PENDING,
+        created=draft.now,
+        replaces=replaces.id if replaces is not None else None,
+        replaces_for=cause if replaces is not None else None,
+        template=wish.template,
+        instance_type=wish.instance_type,
+        subnet=_subnet(draft, wish),
+        infra_hash=wish.infra_hash,
+    )
+    draft.put(instance)
+    draft.reason(Code.REPLACE if replaces is not None else Code.SCALE_UP, message, instance.id)
+    return instance
+
+
+def create_on_demand(draft: Draft, event: ev.InstanceWanted) -> None:
+    wish = draft.wish
+    assert wish is not None
+    draft.put(
+        Instance(
+            id=event.id,
+            tenant=wish.key.tenant,
+            group=wish.key.name,
+            state=State.PENDING,
+            created=draft.now,
+            on_demand=True,
+            template=wish.template,
+            instance_type=event.instance_type or wish.instance_type,
+            subnet=_subnet(draft, wish),
+            vars=dict(event.vars),
+            infra_hash=wish.infra_hash,
+        )
+    )
+    draft.reason(Code.REQUESTED, "an on-demand instance was requested", event.id)
+
+
+def failed(draft: Draft, instance: Instance, event: ev.VmCreateFailed) -> None:
+    facts = draft.facts(instance.id)
+    match event.failure:
+        case ev.Failure.NO_CAPACITY:
+            _no_capacity(draft, instance, event.message)
+        case ev.Failure.REFUSED:
+            give_up(draft, instance, f"the provider refused: {event.message}")
+        case ev.Failure.STALE:
+            draft.change(
+                instance,
+                state=State.DELETING,
+                cause=Cause.SUPERSEDED,
+                message="its configuration changed before the provider was asked",
+            )
+            draft.reason(Code.SUPERSEDED, "its configuration changed before the provider was asked", instance.id)
+        case ev.Failure.UNAVAILABLE | ev.Failure.UNKNOWN:
+            attempts = facts.create_attempts + 1
+            wait = min(RETRY_MOST, 2.0 ** min(attempts - 1, 10))
+            draft.learn(instance.id, create_attempts=attempts, create_due=draft.now + wait)
+            if attempts in (1, 5):
+                draft.reason(
+                    Code.CREATE_FAILED,
+                    f"the create call did not succeed ({event.failure.value}), it is repeated: {event.message}",
+                    instance.id,
+                )
+        case _:
+            assert_never(event.failure)
+
+
+def give_up(draft: Draft, instance: Instance, message: str) -> None:
+    """There is no VM and there will be none: the record ends at once and the group may try again."""
+    draft.change(instance, state=State.FAILED, cause=Cause.REFUSED, message=message, ended=draft.now)
+    draft.reason(Code.REFUSED, message, instance.id)
+    count_failure(draft, instance, message)
+
+
+def count_failure(draft: Draft, instance: Instance, message: str) -> None:
+    """Instances that were made before the last failure was counted belong to the same try."""
+    trend = draft.trend
+    if instance.created < trend.counted_at:
+        draft.trend = replace(trend, last_error=message)
+        return
+    failures = trend.failures + 1
+    # The first failure may be chance: try again at once. From the second on the group backs off.
+    wait = 0.0 if failures == 1 else min(BACKOFF_MOST, BACKOFF_FIRST * 2.0 ** min(failures - 2, 10))
+    draft.trend = replace(trend, failures=failures, counted_at=draft.now, retry_at=draft.now + wait, last_error=message)
+    if wait:
+        draft.reason(Code.BACK_OFF, f"{failures} tries in a row failed, the next one is in {wait:.0f} s: {message}")
+
+
+def succeeded(draft: Draft) -> None:
+    if draft.trend.failures:
+        draft.trend = Trend(refused_subnets=draft.trend.refused_subnets)
+
+
+def _no_capacity(draft: Draft, instance: Instance, message: str) -> None:
+    refused = {s: until for s, until in draft.trend.refused_subnets.items() if until > draft.now}
+    refused[instance.subnet] = draft.now + SUBNET_MEMORY
+    draft.trend = replace(draft.trend, refused_subnets=refused)
+    subnets = draft.wish.subnets if draft.wish is not None else ()
+    following = next((s for s in subnets if s not in refused), None)
+    if following is None:
+        give_up(draft, instance, f"no subnet has capacity: {message}")
+        return
+    # Nothing was made, so the same ID may be asked for elsewhere; the request is rendered anew.
+    draft.change(instance, subnet=following, request_hash="")
+    draft.learn(instance.id, create_due=draft.now)
+    draft.reason(Code.CREATE_FAILED, f"no capacity in {instance.subnet}, next is {following}: {message}", instance.id)
+
+
+def _subnet(draft: Draft, wish: Group) -> str:
+    """Subnets are used in turn, so that a pool is filled evenly; one that was refused lately only if all were."""
+    if not wish.subnets:
+        return ""
+    refused = draft.trend.refused_subnets
+    usable = [s for s in wish.subnets if refused.get(s, 0.0) <= draft.now] or list(wish.subnets)
+    used = dict.fromkeys(usable, 0)
+    for member in draft.members.values():
+        if member.subnet in used and member.counts:
+            used[member.subnet] += 1
+    return min(usable, key=lambda s: used[s])
+
+
+def abandon_unregistered(draft: Draft) -> None:
+    """A VM that never registers is deleted; that counts as a failure of the group."""
+    for instance in list(draft.members.values()):
+        if instance.state not in (State.PENDING, State.STARTING):
+            continue
+        timeout = draft.wish.registration_timeout if draft.wish is not None else UNWISHED_TIMEOUT
+        due = instance.created + timeout
+        if draft.now < due:
+            draft.wake(due)
+            continue
+        message = f"its agent did not register within {timeout:.0f} s"
+        draft.change(instance, state=State.DELETING, cause=Cause.UNREGISTERED, message=message)
+        draft.reason(Code.UNREGISTERED, message, instance.id)
+        count_failure(draft, instance, message)

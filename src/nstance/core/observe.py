@@ -1,0 +1,245 @@
+"""What an event teaches: records and facts are brought up to date; nothing is planned here.
+
+The trap: outcomes arrive late and out of order. A create may be answered after the instance was given up, a check may
+answer for a VM that is being deleted. Each case below asks for the record's state first.
+"""
+
+from typing import assert_never
+
+from nstance.core import creating, leaving
+from nstance.core.draft import Draft
+from nstance.model import events as ev
+from nstance.model.decision import Code, Refused
+from nstance.model.instance import Cause, Instance, State
+
+RETRY_FIRST = 1.0
+RETRY_MOST = 30.0
+
+
+def observe(draft: Draft, event: ev.Event, position: int) -> None:
+    match event:
+        case ev.GroupChanged() | ev.Woke():
+            return
+        case ev.OrphanFound():
+            _orphan(draft, event)
+            return
+        case ev.InstanceWanted():
+            _wanted(draft, event, position)
+            return
+        case _:
+            pass
+    instance = draft.members.get(event.id)
+    if instance is None:
+        draft.refuse(position, Refused.UNKNOWN)
+        return
+    match event:
+        case ev.VmCreated():
+            _created(draft, instance, event)
+        case ev.VmCreateFailed():
+            draft.learn(instance.id, creating=False)
+            if instance.state is State.PENDING:
+                creating.failed(draft, instance, event)
+        case ev.VmDeleted():
+            _deletion(draft, instance, event)
+        case ev.VmDeleteFailed():
+            _deletion_failed(draft, instance, event)
+        case ev.VmChecked():
+            _checked(draft, instance, event)
+        case ev.VmMissed():
+            # Asked for singly before anything is concluded.
+            draft.learn(instance.id, check_due=draft.now)
+        case ev.Registered():
+            _registered(draft, instance, event, position)
+        case ev.Renewed():
+            if instance.state in (State.RUNNING, State.DRAINING):
+                draft.change(
+                    instance,
+                    public_key=event.public_key,
+                    certificate_serial=event.certificate_serial,
+                    certificate_expires=event.certificate_expires,
+                )
+            else:
+                draft.refuse(position, Refused.ENDING)
+        case ev.AgentConnected():
+            draft.learn(
+                instance.id,
+                connected=True,
+                met=True,
+                restarting=False,
+                lost=None,
+                heard=draft.now,
+                checks=0,
+                check_due=None,
+            )
+        case ev.AgentLost():
+            draft.learn(instance.id, connected=False, lost=draft.now, checks=0, check_due=draft.now)
+        case ev.AgentRestarting():
+            draft.learn(instance.id, connected=False, restarting=True, heard=draft.now)
+        case ev.NoticeReceived():
+            _notice(draft, instance, event)
+        case ev.DrainAcknowledged():
+            if instance.state is State.DRAINING and instance.drain is not None:
+                draft.reason(Code.DRAINED, "its workloads have left", instance.id)
+                leaving.delete(draft, instance, instance.drain.cause, "drained")
+            else:
+                draft.refuse(position, Refused.NOT_DRAINING)
+        case ev.DeletionWanted():
+            if instance.state in (State.DELETING, State.DELETED, State.FAILED):
+                draft.refuse(position, Refused.ENDING)
+            elif instance.state is not State.DRAINING:
+                draft.reason(Code.REQUESTED, "its deletion was requested", instance.id)
+                leaving.leave(draft, instance, Cause.REQUESTED, "deletion requested")
+        case ev.ReplacementWanted():
+            if not instance.counts:
+                draft.refuse(position, Refused.ENDING)
+            elif not any(m.replaces == instance.id and m.counts for m in draft.members.values()):
+                creating.create(draft, Cause.REQUESTED, f"replaces {instance.id} on request", replaces=instance)
+        case _:
+            assert_never(event)
+
+
+def _created(draft: Draft, instance: Instance, event: ev.VmCreated) -> None:
+    draft.learn(instance.id, creating=False)
+    known = {
+        "provider_id": event.provider_id,
+        "ip4": event.ip4 or instance.ip4,
+        "ip6": event.ip6 or instance.ip6,
+        "hostname": event.hostname or instance.hostname,
+        "seen": instance.seen or event.seen,
+    }
+    match instance.state:
+        case State.PENDING:
+            draft.change(instance, state=State.STARTING, **known)
+            draft.reason(Code.CREATED, f"the provider made {event.provider_id}", instance.id)
+        case State.DELETED | State.FAILED:
+            # Given up, and there it is: it must not leak.
+            draft.change(instance, state=State.DELETING, ended=None, **known)
+            draft.learn(instance.id, delete_due=draft.now, deletion_begun=None)
+        case _:
+            draft.change(instance, **known)
+
+
+def _checked(draft: Draft, instance: Instance, event: ev.VmChecked) -> None:
+    facts = draft.facts(instance.id)
+    if event.state is ev.VmState.UNKNOWN:
+        draft.learn(instance.id, checking=False, check_due=draft.now + _backoff(facts.checks))
+        return
+    absent = event.state is ev.VmState.ABSENT
+    draft.learn(
+        instance.id,
+        checking=False,
+        vm=event.state,
+        vm_at=draft.now,
+        absent_since=(facts.absent_since if facts.absent_since is not None else draft.now) if absent else None,
+    )
+    if absent:
+        return
+    fields: dict[str, object] = {}
+    if not instance.seen:
+        fields["seen"] = True
+    if event.provider_id is not None and instance.provider_id is None:
+        fields |= {
+            "provider_id": event.provider_id,
+            "ip4": event.ip4 or instance.ip4,
+            "ip6": event.ip6 or instance.ip6,
+            "hostname": event.hostname or instance.hostname,
+        }
+        if instance.state is State.PENDING:
+            fields["state"] = State.STARTING
+    if instance.state in (State.DELETED, State.FAILED) and event.state is not ev.VmState.DELETED:
+        fields |= {"state": State.DELETING, "ended": None}
+        draft.learn(instance.id, delete_due=draft.now, deletion_begun=None)
+        draft.reason(Code.ORPHAN, "its VM turned up after it was given up", instance.id)
+    if fields:
+        draft.change(instance, **fields)
+
+
+def _deletion(draft: Draft, instance: Instance, event: ev.VmDeleted) -> None:
+    if event.final:
+        draft.learn(instance.id, deleting=False, vm=ev.VmState.DELETED, vm_at=draft.now)
+    else:
+        # Accepted is not done: it is looked at until the provider says that it is gone.
+        draft.learn(instance.id, deleting=False, deletion_begun=draft.now, check_due=draft.now + RETRY_FIRST, checks=0)
+
+
+def _deletion_failed(draft: Draft, instance: Instance, event: ev.VmDeleteFailed) -> None:
+    attempts = draft.facts(instance.id).delete_attempts + 1
+    draft.learn(instance.id, deleting=False, delete_attempts=attempts, delete_due=draft.now + _backoff(attempts - 1))
+    if attempts in (1, 10):
+        draft.reason(
+            Code.DELETE_FAILED, f"the provider did not delete it, it is tried again: {event.message}", instance.id
+        )
+
+
+def _registered(draft: Draft, instance: Instance, event: ev.Registered, position: int) -> None:
+    if instance.public_key:
+        # One nonce, one key: repeating it with the same key is answered, with another key never.
+        if instance.public_key != event.public_key:
+            draft.reason(Code.SECURITY, "its nonce was presented again with another key, and refused", instance.id)
+            draft.refuse(position, Refused.KEY_BOUND)
+        elif instance.state not in (State.RUNNING, State.DRAINING):
+            draft.refuse(position, Refused.ENDING)
+        return
+    if instance.state not in (State.PENDING, State.STARTING):
+        draft.refuse(position, Refused.ENDING)
+        return
+    draft.change(
+        instance,
+        state=State.RUNNING,
+        registered=draft.now,
+        public_key=event.public_key,
+        certificate_serial=event.certificate_serial,
+        certificate_expires=event.certificate_expires,
+        # What the provider knows wins over what the agent claims.
+        ip4=instance.ip4 or event.ip4,
+        ip6=instance.ip6 or event.ip6,
+        hostname=instance.hostname or event.hostname,
+    )
+    draft.learn(instance.id, heard=draft.now, met=True)
+    creating.succeeded(draft)
+    draft.reason(Code.REGISTERED, "its agent registered", instance.id)
+
+
+def _notice(draft: Draft, instance: Instance, event: ev.NoticeReceived) -> None:
+    facts = draft.facts(instance.id)
+    if event.kind is ev.NoticeKind.REBALANCE and facts.notice is not None:
+        return  # a hint does not soften what is certain
+    if facts.notice is event.kind:
+        return
+    draft.learn(instance.id, notice=event.kind, notice_at=draft.now, notice_deadline=event.deadline)
+    if event.kind is ev.NoticeKind.SHUTDOWN:
+        draft.learn(instance.id, check_due=draft.now, checks=0)
+
+
+def _wanted(draft: Draft, event: ev.InstanceWanted, position: int) -> None:
+    if event.id in draft.members:
+        return  # asked twice: the same instance
+    if draft.wish is None:
+        draft.refuse(position, Refused.UNKNOWN)
+    elif draft.wish.paused:
+        draft.refuse(position, Refused.PAUSED)
+    else:
+        creating.create_on_demand(draft, event)
+
+
+def _orphan(draft: Draft, event: ev.OrphanFound) -> None:
+    if event.id in draft.members:
+        return
+    draft.put(
+        Instance(
+            id=event.id,
+            tenant=draft.view.key.tenant,
+            group=draft.view.key.name,
+            state=State.DELETING,
+            created=draft.now,
+            provider_id=event.provider_id,
+            seen=True,
+            cause=Cause.ORPHAN,
+            message="a VM with our tags that no record knows",
+        )
+    )
+    draft.reason(Code.ORPHAN, f"the provider has {event.provider_id} with our tags but no record knows it", event.id)
+
+
+def _backoff(attempts: int) -> float:
+    return float(min(RETRY_MOST, RETRY_FIRST * 2 ** min(attempts, 10)))

@@ -1,0 +1,176 @@
+"""What a decision consists of: record changes, effects, reasons, and when to look again.
+
+Changes are committed before any effect starts. Effects are idempotent and name an instance; whoever carries them out
+reports the outcome as an event.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from nstance.model.events import NoticeKind, VmState
+from nstance.model.group import Group
+from nstance.model.ids import GroupKey, InstanceId, ProviderId
+from nstance.model.instance import Change, Instance
+
+
+@dataclass(frozen=True, slots=True)
+class CreateVm:
+    id: InstanceId
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteVm:
+    id: InstanceId
+    provider_id: ProviderId | None
+
+
+@dataclass(frozen=True, slots=True)
+class CheckVm:
+    id: InstanceId
+    provider_id: ProviderId | None
+
+
+Effect = CreateVm | DeleteVm | CheckVm
+
+
+class Code(Enum):
+    """Why something was decided. Bounded: metrics count by it."""
+
+    SCALE_UP = "scale-up"
+    SCALE_DOWN = "scale-down"
+    REPLACE = "replace"
+    GONE = "gone"
+    SPOT = "spot-termination"
+    SHUTDOWN = "shutdown"
+    SUSPECT = "suspect"
+    RECOVERED = "recovered"
+    UNHEALTHY = "unhealthy"
+    DRIFT = "config-drift"
+    FORCED_EXPIRY = "forced-expiry"
+    ELIGIBLE_EXPIRY = "eligible-expiry"
+    ONDEMAND_EXPIRY = "ondemand-expiry"
+    REQUESTED = "requested"
+    UNREGISTERED = "unregistered"
+    SUPERSEDED = "superseded"
+    ORPHAN = "orphan"
+    REFUSED = "refused"
+    CREATED = "created"
+    REGISTERED = "registered"
+    CREATE_FAILED = "create-failed"
+    DELETE_FAILED = "delete-failed"
+    DELETED = "deleted"
+    DRAIN_STARTED = "drain-started"
+    DRAINED = "drained"
+    DRAIN_DEADLINE = "drain-deadline"
+    DRAIN_CANCELLED = "drain-cancelled"
+    BACK_OFF = "back-off"
+    MASS_SILENCE = "mass-silence"
+    MASS_ABSENCE = "mass-absence"
+    LEADERSHIP = "leadership"
+    CONFIG = "config"
+    SECURITY = "security"
+
+
+TROUBLE = frozenset(
+    {
+        Code.GONE,
+        Code.SUSPECT,
+        Code.UNHEALTHY,
+        Code.UNREGISTERED,
+        Code.ORPHAN,
+        Code.REFUSED,
+        Code.CREATE_FAILED,
+        Code.DELETE_FAILED,
+        Code.DRAIN_DEADLINE,
+        Code.BACK_OFF,
+        Code.MASS_SILENCE,
+        Code.MASS_ABSENCE,
+        Code.SECURITY,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    code: Code
+    message: str
+    instance: InstanceId | None = None
+
+
+class Refused(Enum):
+    """Why a wish from outside was not fulfilled. A value, not an exception."""
+
+    UNKNOWN = "unknown"  # no such instance or group
+    ENDING = "ending"  # the instance is deleting or deleted
+    NOT_DRAINING = "not-draining"
+    KEY_BOUND = "key-bound"  # the nonce belongs to another key
+    EXISTS = "exists"
+    PAUSED = "paused"
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What this leader knows of an instance beyond its record. Forgotten with the leadership, and then asked for anew."""
+
+    heard: float  # the last sign of life; at the start of a term: when listening began
+    connected: bool = False
+    met: bool = False  # has connected in this term
+    restarting: bool = False  # said goodbye to restart
+    lost: float | None = None  # when the connection ended without a goodbye
+    notice: NoticeKind | None = None
+    notice_at: float = 0.0
+    notice_deadline: float | None = None
+    vm: VmState = VmState.UNKNOWN
+    vm_at: float | None = None  # when the provider said so
+    absent_since: float | None = None
+    checking: bool = False
+    checks: int = 0
+    check_due: float | None = None
+    creating: bool = False
+    create_attempts: int = 0
+    create_due: float = 0.0
+    deleting: bool = False
+    delete_attempts: int = 0
+    delete_due: float = 0.0
+    deletion_begun: float | None = None  # the provider accepted a delete
+
+
+@dataclass(frozen=True, slots=True)
+class Trend:
+    """How a group's creations have gone lately, in this term."""
+
+    failures: int = 0
+    counted_at: float = 0.0
+    retry_at: float = 0.0
+    refused_subnets: Mapping[str, float] = field(default_factory=dict)  # subnet → until when it is not tried
+    last_error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """One group's facts: all that a decision may look at."""
+
+    key: GroupKey
+    wish: Group | None  # None: known not to be wished, which is something else than not known
+    members: Mapping[InstanceId, Instance]
+    facts: Mapping[InstanceId, Facts]
+    trend: Trend = Trend()
+    listed: bool = True  # the provider was listed completely in this term: before that, nothing is deleted
+    listening_since: float = 0.0  # when this term began to accept agents
+    reconnect_grace: float = 0.0  # how long agents may take to come back after a change of leaders
+    mass_silence: bool = False  # so many agents are silent that the fault is probably here
+    mass_absence: bool = False  # so many VMs were missing from a listing that it is not believed
+    operator_seen: float | None = None  # when an operator of the tenant was last connected
+    blocked: str = ""  # why no create request can be made now (userdata or image not to be had)
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    changes: tuple[Change, ...] = ()
+    effects: tuple[Effect, ...] = ()
+    reasons: tuple[Reason, ...] = ()
+    facts: Mapping[InstanceId, Facts] = field(default_factory=dict)  # those that are new
+    trend: Trend = Trend()
+    refusals: Mapping[int, Refused] = field(default_factory=dict)  # by position of the event
+    wake_at: float | None = None

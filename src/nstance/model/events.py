@@ -1,0 +1,191 @@
+"""What can happen to a group. Everything that reaches a decision is one of these values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from nstance.model.ids import InstanceId, ProviderId
+
+
+class VmState(Enum):
+    """What a provider's status means for us."""
+
+    UNKNOWN = "unknown"  # not asked, no answer, or an answer that says nothing: never a reason to act
+    RUNNING = "running"
+    DOWN = "down"  # the provider shows it, and it does not run: stopping, stopped, suspended, deleting
+    DELETED = "deleted"  # the provider positively says that it is no more
+    ABSENT = "absent"  # the provider does not know it; after a create or delete that may be a lie
+
+
+class Failure(Enum):
+    """Why a create or delete failed, named by what follows from it."""
+
+    NO_CAPACITY = "no-capacity"
+    REFUSED = "refused"
+    UNAVAILABLE = "unavailable"
+    UNKNOWN = "unknown-outcome"
+    STALE = "stale"  # the intent cannot be repeated byte by byte, and the provider does not know its VM
+
+
+class NoticeKind(Enum):
+    SPOT = "spot-termination"
+    REBALANCE = "spot-rebalance"
+    SHUTDOWN = "shutdown"
+
+
+@dataclass(frozen=True, slots=True)
+class VmCreated:
+    id: InstanceId
+    provider_id: ProviderId
+    ip4: str = ""
+    ip6: str = ""
+    hostname: str = ""
+    seen: bool = False  # the provider's "gone" may be believed from now on
+
+
+@dataclass(frozen=True, slots=True)
+class VmCreateFailed:
+    id: InstanceId
+    failure: Failure
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class VmDeleted:
+    id: InstanceId
+    final: bool  # the provider positively says that it runs no more; otherwise the deletion has begun
+
+
+@dataclass(frozen=True, slots=True)
+class VmDeleteFailed:
+    id: InstanceId
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class VmChecked:
+    """The answer to a look at the provider, by one call or by a listing."""
+
+    id: InstanceId
+    state: VmState
+    provider_id: ProviderId | None = None
+    ip4: str = ""
+    ip6: str = ""
+    hostname: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class VmMissed:
+    """A complete listing did not show a VM that should be there. Not a proof: it is asked for singly."""
+
+    id: InstanceId
+
+
+@dataclass(frozen=True, slots=True)
+class OrphanFound:
+    """A VM with our complete tags that no record knows, seen in two listings."""
+
+    id: InstanceId
+    provider_id: ProviderId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registered:
+    id: InstanceId
+    public_key: str
+    certificate_serial: str
+    certificate_expires: float
+    ip4: str = ""
+    ip6: str = ""
+    hostname: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewed:
+    """The agent holds a new certificate, perhaps with a new key."""
+
+    id: InstanceId
+    public_key: str
+    certificate_serial: str
+    certificate_expires: float
+
+
+@dataclass(frozen=True, slots=True)
+class AgentConnected:
+    id: InstanceId
+
+
+@dataclass(frozen=True, slots=True)
+class AgentLost:
+    """The agent's last connection ended without a goodbye."""
+
+    id: InstanceId
+
+
+@dataclass(frozen=True, slots=True)
+class AgentRestarting:
+    id: InstanceId
+
+
+@dataclass(frozen=True, slots=True)
+class NoticeReceived:
+    id: InstanceId
+    kind: NoticeKind
+    deadline: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DrainAcknowledged:
+    id: InstanceId
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceWanted:
+    """An on-demand instance. The ID is the caller's, so that asking twice makes one."""
+
+    id: InstanceId
+    instance_type: str = ""
+    vars: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DeletionWanted:
+    id: InstanceId
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacementWanted:
+    id: InstanceId
+
+
+@dataclass(frozen=True, slots=True)
+class GroupChanged:
+    """The wish, the policy or something about the shard is new: look again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Woke:
+    """The instant has come at which something could change."""
+
+
+Event = (
+    VmCreated
+    | VmCreateFailed
+    | VmDeleted
+    | VmDeleteFailed
+    | VmChecked
+    | VmMissed
+    | OrphanFound
+    | Registered
+    | Renewed
+    | AgentConnected
+    | AgentLost
+    | AgentRestarting
+    | NoticeReceived
+    | DrainAcknowledged
+    | InstanceWanted
+    | DeletionWanted
+    | ReplacementWanted
+    | GroupChanged
+    | Woke
+)
