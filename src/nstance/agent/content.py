@@ -1,0 +1,127 @@
+"""Whether a received file is what its name says, judged before anything is put in place.
+
+A truncated certificate or a JSON file with a lost brace must not replace one that works. Names without a known ending
+are taken as they are. Messages name what is wrong and never show content, which may be secret.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+
+_JSONC_TOKENS = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_JSONC_COMMAS = re.compile(r'"(?:[^"\\\n]|\\.)*"|,(?=\s*[}\]])')
+_ENV_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
+# As systemd reads a value: plain characters, escapes, and quotes that may span lines.
+_ENV_VALUE = re.compile(r"""(?:[^\n"'\\]|\\(?:.|\n)|"(?:[^"\\]|\\(?:.|\n))*"|'[^']*')*""")
+_ENV_SKIP = re.compile(r"[ \t]*(?:[#;][^\n]*)?")
+
+
+class Invalid(Exception):
+    """The content is not what the name says."""
+
+
+def check(name: str, content: bytes) -> None:
+    """Raises Invalid."""
+    judge = _JUDGES.get(name.rpartition(".")[2]) if "." in name else None
+    if judge is not None:
+        judge(content)
+
+
+def leaf(content: bytes) -> x509.Certificate:
+    """The first certificate of a PEM file. Raises Invalid."""
+    try:
+        return x509.load_pem_x509_certificates(content)[0]
+    except ValueError as error:
+        raise Invalid("expected PEM certificates, found something else or a damaged one") from error
+
+
+def _certificates(content: bytes) -> None:
+    leaf(content)
+
+
+def _public_key(content: bytes) -> None:
+    load = (
+        serialization.load_ssh_public_key
+        if content.startswith((b"ssh-", b"ecdsa-"))
+        else serialization.load_pem_public_key
+    )
+    try:
+        load(content)
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise Invalid("expected a public key in PEM or OpenSSH form") from error
+
+
+def _private_key(content: bytes) -> None:
+    openssh = content.lstrip().startswith(b"-----BEGIN OPENSSH")
+    load: Callable[..., object] = serialization.load_ssh_private_key if openssh else serialization.load_pem_private_key
+    try:
+        load(content, password=None)
+    except TypeError:
+        return  # encrypted: as whole as anybody without the password can tell
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise Invalid("expected a private key in PEM or OpenSSH form") from error
+
+
+def _json(content: bytes) -> None:
+    _parse_json(_text(content))
+
+
+def _jsonc(content: bytes) -> None:
+    def blank(token: re.Match[str]) -> str:
+        return token[0] if token[0].startswith('"') else re.sub(r"[^\n]", " ", token[0])
+
+    _parse_json(_JSONC_COMMAS.sub(blank, _JSONC_TOKENS.sub(blank, _text(content))))
+
+
+def _parse_json(text: str) -> None:
+    try:
+        json.loads(text, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise Invalid(f"expected JSON: {error.msg} at line {error.lineno} column {error.colno}") from error
+    except (RecursionError, ValueError) as error:
+        raise Invalid("expected JSON of reasonable depth and with plain numbers") from error
+
+
+def _no_constant(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON")
+
+
+def _env(content: bytes) -> None:
+    text, position = _text(content), 0
+    while position < len(text):
+        skipped = _ENV_SKIP.match(text, position)
+        assert skipped is not None
+        position = skipped.end()
+        if not text.startswith("\n", position) and position < len(text):
+            key = _ENV_KEY.match(text, position)
+            value = _ENV_VALUE.match(text, key.end()) if key is not None else None
+            if value is None or not (value.end() == len(text) or text.startswith("\n", value.end())):
+                line = text.count("\n", 0, position) + 1
+                raise Invalid(f"expected KEY=value with closed quotes at line {line}")
+            position = value.end()
+        position += 1
+
+
+def _text(content: bytes) -> str:
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Invalid(f"expected UTF-8 text, found another byte at {error.start}") from error
+    if "\0" in text:
+        raise Invalid("expected text, found a NUL byte")
+    return text
+
+
+_JUDGES: dict[str, Callable[[bytes], None]] = {
+    "crt": _certificates,
+    "pub": _public_key,
+    "key": _private_key,
+    "json": _json,
+    "jsonc": _jsonc,
+    "env": _env,
+}

@@ -1,0 +1,159 @@
+"""What the environment tells the agent, read once and checked whole: all faults at once, one line each."""
+
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address
+from pathlib import Path
+from typing import TypeVar, cast
+
+from nstance.model import durations, ids
+from nstance.model.ids import InstanceId
+
+DEFAULT_ROOT = Path("/opt/nstance-agent")
+MIN_INTERVAL = 0.1
+
+T = TypeVar("T")
+
+
+class Invalid(Exception):
+    """The environment is incomplete or wrong; each fault is one line for people."""
+
+    def __init__(self, faults: list[str]) -> None:
+        super().__init__("; ".join(faults))
+        self.faults = faults
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    path: Path
+    mode: int  # of the files in it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    registration: tuple[Address, ...]
+    agent: tuple[Address, ...]
+    instance: InstanceId
+    hostname: str  # empty: found by itself; so are the two addresses
+    ipv4: str
+    ipv6: str
+    identity: Place
+    keys: Place
+    recv: Place
+    report_interval: float  # 0: only notices
+    health: Address | None
+    on_receive: tuple[str, ...]  # empty: none
+
+
+def identity_dir(environment: Mapping[str, str]) -> Path:
+    return Path(environment.get("NSTANCE_IDENTITY_DIR") or DEFAULT_ROOT / "identity")
+
+
+def read(environment: Mapping[str, str]) -> Settings:
+    """Raises Invalid."""
+    faults: list[str] = []
+
+    def take(name: str, parse: Callable[[str], T], default: str | None) -> T:
+        text = environment.get(name, "").strip() or default
+        try:
+            if text is not None:
+                return parse(text)
+            faults.append(f"{name} is required but not set")
+        except ValueError as error:
+            faults.append(f"{name}: {error}")
+        return cast("T", None)  # never used: a fault ends in Invalid below
+
+    def place(word: str, mode: str) -> Place:
+        path = take(f"NSTANCE_{word.upper()}_DIR", _path, str(DEFAULT_ROOT / word))
+        return Place(path, take(f"NSTANCE_{word.upper()}_MODE", _mode, mode))
+
+    registration = take("NSTANCE_SERVER_REGISTRATION_ADDR", _addresses, None)
+    agent = take("NSTANCE_SERVER_AGENT_ADDR", _addresses, None)
+    instance = take("NSTANCE_INSTANCE_ID", _instance, None)
+    kind = environment.get("NSTANCE_INSTANCE_KIND", "").strip()
+    if kind and instance and kind != ids.kind_of(instance):
+        faults.append(
+            f"NSTANCE_INSTANCE_KIND: expected {ids.kind_of(instance)!r} as in the instance ID, found {kind!r}"
+        )
+    ipv4 = take("NSTANCE_INSTANCE_IPV4", lambda text: str(IPv4Address(text)) if text else "", "")
+    ipv6 = take("NSTANCE_INSTANCE_IPV6", lambda text: str(IPv6Address(text)) if text else "", "")
+    identity, keys, recv = place("identity", "0600"), place("keys", "0640"), place("recv", "0640")
+    interval = take("NSTANCE_REPORT_INTERVAL", _interval, "60s")
+    health = take("NSTANCE_HEALTH_ADDR", lambda text: _address(text, wildcard=True) if text else None, "")
+    on_receive = take("NSTANCE_ON_RECEIVE", lambda text: tuple(shlex.split(text)), "")
+    paths = [found.path for found in (identity, keys, recv) if found.path is not None]
+    if len({path.resolve() for path in paths}) < len(paths):
+        faults.append("NSTANCE_IDENTITY_DIR, NSTANCE_KEYS_DIR and NSTANCE_RECV_DIR must be three different directories")
+    if faults:
+        raise Invalid(faults)
+    return Settings(
+        registration=registration,
+        agent=agent,
+        instance=instance,
+        hostname=environment.get("NSTANCE_INSTANCE_HOSTNAME", "").strip(),
+        ipv4=ipv4,
+        ipv6=ipv6,
+        identity=identity,
+        keys=keys,
+        recv=recv,
+        report_interval=interval,
+        health=health,
+        on_receive=on_receive,
+    )
+
+
+def _addresses(text: str) -> tuple[Address, ...]:
+    return tuple(_address(part.strip()) for part in text.split(","))
+
+
+def _address(text: str, *, wildcard: bool = False) -> Address:
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise ValueError(f"expected an IPv6 address in brackets, as in [::1]:8994, found {text!r}")
+    if not colon or not (port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536):
+        raise ValueError(f"expected host:port, found {text!r}")
+    if not host and not wildcard:
+        raise ValueError(f"expected a host before the port, found {text!r}")
+    return Address(host, int(port))
+
+
+def _instance(text: str) -> InstanceId:
+    if not ids.is_instance_id(text):
+        raise ValueError(f"expected an instance ID such as etc-01jw51srryegh9snf9cmeh3k4q, found {text!r}")
+    return InstanceId(text)
+
+
+def _path(text: str) -> Path:
+    path = Path(text)
+    if "\0" in text or not path.is_absolute():
+        raise ValueError(f"expected an absolute path, found {text!r}")
+    return path
+
+
+def _mode(text: str) -> int:
+    digits = text.removeprefix("0o")
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= 4 and not set(digits) & set("89")):
+        raise ValueError(f"expected an octal file mode such as 0640, found {text!r}")
+    mode = int(digits, 8)
+    if mode & ~0o664 or mode & 0o600 != 0o600:
+        raise ValueError(f"expected a mode from 0600 to 0664 without execute, set-ID or write for all, found {text!r}")
+    return mode
+
+
+def _interval(text: str) -> float:
+    seconds = durations.parse(text)
+    if seconds != 0 and not MIN_INTERVAL <= seconds <= 86400:
+        raise ValueError(f"expected 0 or a duration from 100ms to 1d, found {text!r}")
+    return seconds
