@@ -1,0 +1,64 @@
+"""Who is at the other end of a TLS connection.
+
+TLS has checked the chain, the dates and the purpose. Here the certificate's words are read: the URI says who it is, and
+CN, O and role must say the same. The trap: a workload certificate comes from the same CA, with a subject of the user's
+choice; only the URI and the role, which workloads never get, tell them apart.
+"""
+
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from nstance.pki import ca, names
+from nstance.pki.names import IdentityError
+
+MAX_CERTIFICATE = 16 * 1024
+
+_UNREADABLE = (ValueError, x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
+
+
+def identify(der: bytes) -> names.Identity:
+    """Raises IdentityError for everything that is not exactly one of our identity certificates."""
+    if len(der) > MAX_CERTIFICATE:
+        raise IdentityError(f"the certificate has {len(der)} bytes, more than {MAX_CERTIFICATE}")
+    try:
+        certificate = x509.load_der_x509_certificate(der)
+        identity = _identity(certificate)
+        _check(certificate, identity)
+    except IdentityError:
+        raise
+    except x509.ExtensionNotFound as error:
+        raise IdentityError(f"the certificate lacks an extension: {error}") from error
+    except _UNREADABLE as error:
+        raise IdentityError(f"the certificate cannot be read: {error}") from error
+    return identity
+
+
+def _identity(certificate: x509.Certificate) -> names.Identity:
+    alternatives = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    uris = alternatives.get_values_for_type(x509.UniformResourceIdentifier)
+    if len(uris) != 1:
+        raise IdentityError(f"expected exactly one URI in the certificate, found {len(uris)}")
+    identity = names.parse_uri(uris[0])
+    if not isinstance(identity, names.Server) and len(list(alternatives)) != 1:
+        raise IdentityError("expected no alternative name besides the URI")
+    return identity
+
+
+def _check(certificate: x509.Certificate, identity: names.Identity) -> None:
+    extensions = certificate.extensions
+    if extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
+        raise IdentityError("a CA certificate is nobody's identity")
+    wanted = {
+        (NameOID.COMMON_NAME, names.common_name(identity)),
+        (NameOID.ORGANIZATION_NAME, names.organization(identity)),
+    }
+    found = [(attribute.oid, attribute.value) for attribute in certificate.subject]
+    if len(found) != len(wanted) or set(found) != wanted:
+        raise IdentityError(f"the subject does not agree with the URI: {certificate.subject.rfc4514_string()[:200]!r}")
+    extension = extensions.get_extension_for_oid(ca.ROLE_EXTENSION).value
+    assert isinstance(extension, x509.UnrecognizedExtension)
+    role = names.role(identity).value.encode()
+    if extension.value != bytes([ca.UTF8_STRING, len(role)]) + role:
+        raise IdentityError("the role does not agree with the URI")
+    if ExtendedKeyUsageOID.CLIENT_AUTH not in extensions.get_extension_for_class(x509.ExtendedKeyUsage).value:
+        raise IdentityError("the certificate is not for clients")
