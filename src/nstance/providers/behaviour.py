@@ -1,0 +1,159 @@
+"""How the cloud in memory behaves: what a test or a simulator decides about each call and each VM.
+
+The trap that all of this is for: applied and answered are two things. A call may be applied and its answer lost, answered
+and applied a minute later, or answered with success and never applied.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from nstance import clock
+from nstance.model.ids import InstanceId
+from nstance.providers import errors, port
+
+
+class Call(Enum):
+    CREATE = "create"
+    DELETE = "delete"
+    GET = "get"
+    LIST = "list"
+    CONSOLE = "console"
+    SUBNET_CAPACITY = "subnet-capacity"
+    FIND_IMAGE = "find-image"
+    ASSIGN_LEADER_NETWORK = "assign-leader-network"
+    RELEASE_LEADER_NETWORK = "release-leader-network"
+    LOAD_BALANCER_MEMBERS = "load-balancer-members"
+    LOAD_BALANCER_REGISTER = "load-balancer-register"
+    LOAD_BALANCER_DEREGISTER = "load-balancer-deregister"
+
+
+CHANGES = frozenset(
+    {Call.CREATE, Call.DELETE, Call.ASSIGN_LEADER_NETWORK, Call.RELEASE_LEADER_NETWORK}
+    | {Call.LOAD_BALANCER_REGISTER, Call.LOAD_BALANCER_DEREGISTER}
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How one call goes. Once it is sent, cancelling the caller does not stop it from being applied."""
+
+    before: float = 0.0  # seconds until it is applied
+    after: float = 0.0  # seconds from there to the answer
+    late: float = 0.0  # applied only this long after `before`, whatever the answer was (F46)
+    applied: bool = True  # False without an error: a delete that says yes and does nothing (F55)
+    error: errors.ProviderError | None = None  # the answer, if it is not the result
+    first: int | None = None  # a listing quietly shows only so many VMs: against the contract, but seen (F50)
+
+    def __post_init__(self) -> None:
+        if self.late and self.error is None:
+            raise ValueError("expected an error with a late outcome, found none: there is no result to return yet")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Life:
+    """How one VM lives, in seconds. A lag shows the VM as it was so long ago."""
+
+    boot: float = 0.0  # pending, then running
+    dying: float = 0.0  # how long it runs on after a delete
+    linger: float = 0.0  # how long it is shown as deleted
+    get_lag: float = 0.0  # F48, F49
+    list_lag: float = 0.0
+
+
+class Behaviour(Protocol):
+    def outcome(self, call: Call, id: InstanceId | None) -> Outcome: ...
+
+    def life(self, request: port.CreateRequest) -> Life: ...
+
+
+@dataclass(slots=True)
+class Script:
+    """Everything goes as usual, except for the outcomes queued with `then`."""
+
+    usual: Outcome = field(default_factory=Outcome)
+    lives: Life = field(default_factory=Life)
+    _queued: Mapping[Call, deque[Outcome]] = field(default_factory=lambda: defaultdict(deque), repr=False)
+
+    def then(self, call: Call, *outcomes: Outcome) -> None:
+        """The next calls of this kind go like this, one after the other."""
+        self._queued[call].extend(outcomes)
+
+    def outcome(self, call: Call, id: InstanceId | None) -> Outcome:
+        queued = self._queued[call]
+        return queued.popleft() if queued else self.usual
+
+    def life(self, request: port.CreateRequest) -> Life:
+        return self.lives
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Odds:
+    """How likely each fault of a call is (0 to 1), and how long things take at most, in seconds."""
+
+    unavailable: float = 0.0
+    throttled: float = 0.0
+    no_capacity: float = 0.0
+    refused: float = 0.0
+    lost: float = 0.0  # applied, but the answer is Unknown
+    unsent: float = 0.0  # not applied, and the answer is Unknown
+    late: float = 0.0  # the answer is Unknown, applied within `latest`
+    ignored: float = 0.0  # a delete that says yes and does nothing
+    latest: float = 120.0
+    delay: float = 0.0
+    boot: float = 0.0
+    dying: float = 0.0
+    linger: float = 0.0
+    lag: float = 0.0
+
+
+class Fickle:
+    """Faults by chance. With a seeded chance, the same calls in the same order go the same way."""
+
+    def __init__(self, chance: clock.Chance, odds: Odds) -> None:
+        self._chance = chance
+        self.odds = odds
+
+    def outcome(self, call: Call, id: InstanceId | None) -> Outcome:
+        odds, draw = self.odds, self._chance.uniform(0.0, 1.0)
+        before, after = self._up_to(odds.delay), self._up_to(odds.delay)
+        answer = Outcome(before=before, after=after)
+        unknown = errors.Unknown("the answer was lost")
+        faults = [
+            (odds.unavailable, Outcome(before=before, applied=False, error=errors.Unavailable("the cloud is away"))),
+            (odds.throttled, Outcome(applied=False, error=errors.Throttled("too many calls", delay=1.0))),
+        ]
+        if call is Call.CREATE:
+            faults += [
+                (odds.no_capacity, Outcome(before=before, applied=False, error=errors.NoCapacity("no room left"))),
+                (odds.refused, Outcome(before=before, applied=False, error=errors.Refused("the quota is used up"))),
+            ]
+        if call is Call.DELETE:
+            faults.append((odds.ignored, Outcome(before=before, after=after, applied=False)))
+        if call in CHANGES:
+            late = max(1e-3, self._up_to(odds.latest))
+            faults += [
+                (odds.lost, Outcome(before=before, after=after, error=unknown)),
+                (odds.unsent, Outcome(before=before, after=after, applied=False, error=unknown)),
+                (odds.late, Outcome(before=before, after=after, late=late, error=unknown)),
+            ]
+        for likelihood, outcome in faults:
+            if draw < likelihood:
+                return outcome
+            draw -= likelihood
+        return answer
+
+    def life(self, request: port.CreateRequest) -> Life:
+        odds = self.odds
+        return Life(
+            boot=self._up_to(odds.boot),
+            dying=self._up_to(odds.dying),
+            linger=self._up_to(odds.linger),
+            get_lag=self._up_to(odds.lag),
+            list_lag=self._up_to(odds.lag),
+        )
+
+    def _up_to(self, most: float) -> float:
+        return self._chance.uniform(0.0, most)

@@ -1,0 +1,97 @@
+"""The provider without a cloud: what tests, benchmarks and the simulator use. See `cloud` and `behaviour`."""
+
+from collections.abc import Sequence
+
+from nstance import clock as clocks
+from nstance.model.ids import InstanceId, ProviderId
+from nstance.providers import behaviour as behaviours
+from nstance.providers import port
+from nstance.providers.behaviour import Call
+from nstance.providers.cloud import Image as Image
+from nstance.providers.cloud import MemoryCloud as MemoryCloud
+
+
+class MemoryProvider:
+    """One server's door to a cloud. `server` names the holder of the leader network."""
+
+    def __init__(
+        self,
+        scope: port.Scope,
+        clock: clocks.Clock,
+        *,
+        cloud: MemoryCloud | None = None,
+        behaviour: behaviours.Behaviour | None = None,
+        server: str = "",
+    ) -> None:
+        self.scope = scope
+        self.cloud = cloud or MemoryCloud(clock, behaviour=behaviour)
+        self._server = server
+
+    @property
+    def capabilities(self) -> port.Capabilities:
+        return port.Capabilities(
+            leader_network=True, load_balancers=True, images=True, console=True, subnet_capacity=True
+        )
+
+    async def create(self, request: port.CreateRequest) -> port.Vm:
+        return await self.cloud.call(Call.CREATE, request.id, lambda _: self.cloud.create(self.scope, request))
+
+    async def delete(self, id: InstanceId, provider_id: ProviderId | None) -> port.Status:
+        return await self.cloud.call(
+            Call.DELETE,
+            id,
+            lambda _: self.cloud.delete(self.scope, id, provider_id),
+            pretend=lambda: port.Status.DELETING,
+        )
+
+    async def get(self, id: InstanceId, provider_id: ProviderId | None) -> port.Vm:
+        return await self.cloud.call(Call.GET, id, lambda _: self.cloud.get(self.scope, id, provider_id))
+
+    async def list(self) -> Sequence[port.Vm]:
+        return await self.cloud.call(Call.LIST, None, lambda outcome: self.cloud.listing(self.scope)[: outcome.first])
+
+    async def console(self, id: InstanceId, provider_id: ProviderId | None) -> str:
+        return await self.cloud.call(Call.CONSOLE, id, lambda _: self.cloud.console(self.scope, id, provider_id))
+
+    async def subnet_capacity(self, subnet: str) -> int | None:
+        return await self.cloud.call(Call.SUBNET_CAPACITY, None, lambda _: self.cloud.free(subnet))
+
+    async def find_image(self, query: port.ImageQuery) -> str:
+        return await self.cloud.call(Call.FIND_IMAGE, None, lambda _: self.cloud.find_image(query))
+
+    async def assign_leader_network(self) -> None:
+        def assign(_: behaviours.Outcome) -> None:
+            self.cloud.leader_networks[self.scope] = self._server
+
+        await self.cloud.call(Call.ASSIGN_LEADER_NETWORK, None, assign, pretend=lambda: None)
+
+    async def release_leader_network(self) -> None:
+        def release(_: behaviours.Outcome) -> None:
+            if self.cloud.leader_networks.get(self.scope) == self._server:  # never the successor's
+                del self.cloud.leader_networks[self.scope]
+
+        await self.cloud.call(Call.RELEASE_LEADER_NETWORK, None, release, pretend=lambda: None)
+
+    async def load_balancer_members(self, name: str) -> Sequence[ProviderId]:
+        return await self.cloud.call(
+            Call.LOAD_BALANCER_MEMBERS, None, lambda _: tuple(self.cloud.load_balancers.get(name, ()))
+        )
+
+    async def load_balancer_register(self, name: str, provider_id: ProviderId) -> None:
+        await self.cloud.call(
+            Call.LOAD_BALANCER_REGISTER,
+            None,
+            lambda _: self.cloud.register(name, provider_id),
+            pretend=lambda: None,
+        )
+
+    async def load_balancer_deregister(self, name: str, provider_id: ProviderId) -> None:
+        await self.cloud.call(
+            Call.LOAD_BALANCER_DEREGISTER,
+            None,
+            lambda _: self.cloud.deregister(name, provider_id),
+            pretend=lambda: None,
+        )
+
+    async def close(self) -> None:
+        """The cloud stays."""

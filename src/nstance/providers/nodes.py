@@ -1,0 +1,78 @@
+"""The Kubernetes Node of an instance that runs nowhere but in a terminal: a JSON file that dev-k8s shows as its own."""
+
+import json
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+
+from nstance.model.ids import InstanceId, ProviderId
+from nstance.providers import homes, port
+
+
+def node(record: homes.Record, vm: port.Vm) -> dict[str, object]:
+    since = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    size = {"cpu": "2", "memory": "4Gi", "pods": "110"}
+    labels = {
+        "kubernetes.io/hostname": record.id,
+        "kubernetes.io/os": "linux",
+        "nstance.dev/instance-id": record.id,
+        "nstance.dev/cluster": record.cluster,
+        "nstance.dev/shard": record.shard,
+        "nstance.dev/tenant": record.tenant,
+        "nstance.dev/group": record.group,
+    }
+    ready = {
+        "type": "Ready",
+        "status": "True",
+        "reason": "AgentStarted",
+        "message": "the agent runs in a tmux window",
+        "lastHeartbeatTime": since,
+        "lastTransitionTime": since,
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": record.id, "labels": labels, "creationTimestamp": since},
+        "spec": {"providerID": vm.provider_id},
+        "status": {
+            "conditions": [ready],
+            "addresses": [
+                {"type": "InternalIP", "address": vm.ip4},
+                {"type": "Hostname", "address": vm.hostname},
+            ],
+            "capacity": size,
+            "allocatable": size,
+        },
+    }
+
+
+class Nodes:
+    """The folder `nodes` of dev-k8s. Its watchers see a file whole or not at all."""
+
+    def __init__(self, dev_k8s_dir: Path) -> None:
+        self._folder = dev_k8s_dir / "nodes"
+
+    def add(self, record: homes.Record, vm: port.Vm) -> None:
+        """Write it unless it is there: others may have changed it since (a cordon, for one)."""
+        path = self._path(record.id)
+        if path.exists():
+            return
+        self._folder.mkdir(parents=True, exist_ok=True)
+        draft = self._folder / f".{record.id}.{os.getpid()}"
+        draft.write_text(json.dumps(node(record, vm), indent=2) + "\n")
+        draft.replace(path)
+
+    def remove(self, id: InstanceId, provider_id: ProviderId) -> None:
+        """Remove it, unless it is somebody else's."""
+        path = self._path(id)
+        try:
+            value = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            return
+        except ValueError:
+            value = None  # torn or edited badly: nobody else would name a file after our instance
+        if value is None or value.get("spec", {}).get("providerID") == provider_id:
+            path.unlink(missing_ok=True)
+
+    def _path(self, id: InstanceId) -> Path:
+        return self._folder / f"{id}.json"

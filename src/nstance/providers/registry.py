@@ -1,0 +1,75 @@
+"""From the word in the configuration to a provider. A provider's module is imported only when it is configured, because
+an SDK may cost more memory than the rest of the server."""
+
+import difflib
+from collections.abc import Mapping
+from pathlib import Path
+
+from nstance import clock as clocks
+from nstance.providers import errors, port
+from nstance.providers.options import Options
+
+KINDS = ("memory", "mock", "process", "tmux", "aws", "gcp", "proxmox")
+
+
+def open_provider(
+    kind: str,
+    *,
+    scope: port.Scope,
+    options: Mapping[str, object] | None = None,
+    cachedir: Path,
+    clock: clocks.Clock,
+    server: str = "",
+) -> port.Provider:
+    """The provider of a kind. Raises Refused for a kind or an option that does not exist; it may make directories."""
+    given = Options(kind, options or {})
+    match kind:
+        case "memory" | "mock":
+            return _memory(given, scope, clock, server)
+        case "process":
+            return _process(given, scope, cachedir)
+        case "tmux":
+            return _tmux(given, scope, cachedir)
+        case "aws" | "gcp" | "proxmox":
+            raise errors.Refused(f"provider {kind!r} is not built yet; use one of memory, process, tmux")
+    near = difflib.get_close_matches(kind, KINDS, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(KINDS)}"
+    raise errors.Refused(f"there is no provider {kind!r}; {hint}")
+
+
+def _memory(options: Options, scope: port.Scope, clock: clocks.Clock, server: str) -> port.Provider:
+    from nstance.providers import behaviour, memory
+
+    script = behaviour.Script(
+        usual=behaviour.Outcome(before=options.seconds("call_seconds")),
+        lives=behaviour.Life(boot=options.seconds("boot_seconds"), dying=options.seconds("delete_seconds")),
+    )
+    subnets = options.counts("subnets")
+    options.finish()
+    cloud = memory.MemoryCloud(clock, behaviour=script, subnets=subnets)
+    return memory.MemoryProvider(scope, clock, cloud=cloud, server=server)
+
+
+def _process(options: Options, scope: port.Scope, cachedir: Path) -> port.Provider:
+    from nstance.providers import process
+
+    dir = options.path("dir") or cachedir / "instances"
+    command = options.texts("command") or process.AGENT
+    env = options.text_map("env")
+    options.finish()
+    return process.ProcessProvider(scope, dir=dir, command=command, env=env)
+
+
+def _tmux(options: Options, scope: port.Scope, cachedir: Path) -> port.Provider:
+    from nstance.providers import tmux
+
+    dir = options.path("dir") or cachedir / "instances"
+    command = options.texts("command")
+    env = options.text_map("env")
+    session = options.text("session") or tmux.SESSION
+    socket = options.text("socket") or ""
+    dev_k8s_dir = options.path("dev_k8s_dir")
+    options.finish()
+    return tmux.TmuxProvider(
+        scope, dir=dir, command=command, env=env, session=session, socket=socket, dev_k8s_dir=dev_k8s_dir
+    )
