@@ -1,0 +1,37 @@
+"""One question, one answer, within a time.
+
+What the server refused comes back as its GRPCError; everything that means "no answer" as one `Unreachable`. The trap: no
+answer does not mean that nothing was done.
+"""
+
+from typing import Any, TypeVar
+
+from grpclib.client import UnaryUnaryMethod
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError, StreamTerminatedError
+from h2.exceptions import ProtocolError
+
+from nstance.wire.status import Unreachable as Unreachable
+
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
+
+
+async def call(method: "UnaryUnaryMethod[Request, Reply]", request: Request, *, timeout: float) -> Reply:
+    try:
+        async with method.open(timeout=timeout) as stream:
+            await stream.send_message(request, end=True)
+            reply: Any = await stream.recv_message()
+    except TimeoutError as error:
+        raise Unreachable(f"no answer within {timeout:g} s") from error
+    except Unreachable:
+        raise
+    except (OSError, StreamTerminatedError, ProtocolError) as error:
+        raise Unreachable(str(error) or type(error).__name__) from error
+    except GRPCError as error:
+        if error.status is Status.DEADLINE_EXCEEDED:
+            raise Unreachable(f"no answer within {timeout:g} s") from error
+        raise
+    if reply is None:
+        raise GRPCError(Status.INTERNAL, "the server ended the call without an answer")
+    return reply  # type: ignore[no-any-return]

@@ -1,0 +1,256 @@
+"""The client's side: one connection to the first server that answers and is who it should be.
+
+Usable wherever a generated stub wants a channel. It connects on the first call, and again on the next call after a loss;
+backing off between attempts is the caller's business. The trap: with TLS 1.3 a client's handshake is done before the
+server has looked at its certificate, so the channel waits for the server's first frame before it counts as connected.
+"""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any
+
+from grpclib import client, utils
+
+from nstance.clock import Clock
+from nstance.pki import names
+from nstance.pki import peer as certificates
+from nstance.wire import peer, tls, transport
+from nstance.wire.limits import Limits
+from nstance.wire.status import Unreachable
+
+SHUTDOWN_SECONDS = 0.5
+
+_CLIENT = transport.configuration(client=True)
+
+
+class WrongServer(Unreachable):
+    """Somebody answered, but not a server that we look for. Nothing was sent to it."""
+
+
+class Channel(client.Channel):
+    _protocol: "_Connected | None" = None
+
+    def __init__(
+        self,
+        addresses: Sequence[str] | str,
+        *,
+        context: ssl.SSLContext,
+        expect_cluster: str | None,
+        expect_shard: str | None,
+        clock: Clock,
+        limits: Limits | None = None,
+        connect_seconds: float = 3.0,
+    ) -> None:
+        """`addresses` are host:port, several as a list or separated by commas; they are tried in turn, beginning with
+        the one that worked last."""
+        self._addresses = parse_addresses(addresses)
+        super().__init__(*self._addresses[0], ssl=context)
+        self._context = context
+        self._expect_cluster = expect_cluster
+        self._expect_shard = expect_shard
+        self._clock = clock
+        self._limits = limits or Limits()
+        self._connect_seconds = connect_seconds
+        self._best = 0
+        self._closed = False
+
+    @property
+    def connected(self) -> bool:
+        return self._protocol is not None and not self._protocol.over
+
+    @property
+    def heard(self) -> float | None:
+        """The clock's monotonic time of the server's last byte; None before the first connection."""
+        return self._protocol.peer.heard if self._protocol is not None else None
+
+    @property
+    def server(self) -> names.Server | None:
+        identity = self._protocol.peer.identity if self._protocol is not None else None
+        return identity if isinstance(identity, names.Server) else None
+
+    def request(self, *args: Any, **kwargs: Any) -> "client.Stream[Any, Any]":
+        stream = super().request(*args, **kwargs)
+        stream.__class__ = _Stream
+        return stream
+
+    def close(self) -> None:
+        """At once; open calls fail, and no new ones are made."""
+        self._closed = True
+        if self._protocol is not None:
+            self._protocol.abort()
+            self._protocol = None
+
+    async def _create_connection(self) -> "_Connected":
+        failures = []
+        for turn in range(len(self._addresses)):
+            index = (self._best + turn) % len(self._addresses)
+            host, port = self._addresses[index]
+            if self._closed:
+                raise Unreachable("the channel is closed")
+            try:
+                made = await self._connect(host, port)
+            except OSError as error:
+                failures.append(
+                    error if isinstance(error, Unreachable) else Unreachable(f"{host}:{port}: {_why(error)}")
+                )
+                continue
+            if self._closed:
+                made.abort()
+                raise Unreachable("the channel is closed")
+            self._best = index
+            return made
+        if len(failures) == 1:
+            raise failures[0]
+        raise Unreachable("; ".join(str(failure) for failure in failures))
+
+    async def _connect(self, host: str, port: int) -> "_Connected":
+        async with asyncio.timeout(self._connect_seconds):
+            taken = await _dial(host, port)
+        made = _Connected(self, f"{host}:{port}")
+        try:
+            await asyncio.get_running_loop().create_connection(
+                lambda: made,
+                sock=taken,
+                ssl=self._context,
+                server_hostname="",
+                ssl_handshake_timeout=self._limits.handshake_seconds,
+                ssl_shutdown_timeout=SHUTDOWN_SECONDS,
+            )
+            async with asyncio.timeout(self._limits.handshake_seconds):
+                await made.settled.wait()
+        except BaseException:
+            made.abort()
+            raise
+        finally:
+            if not hasattr(made, "transport"):
+                taken.close()
+        if made.over:
+            raise made.refusal or Unreachable(f"{host}:{port}: {made.reason}; does it accept our certificate?")
+        return made
+
+
+class _Connected(transport.Protocol):
+    def __init__(self, channel: Channel, where: str) -> None:
+        super().__init__(client.Handler(), _CLIENT, limits=channel._limits, clock=channel._clock)
+        self._cluster, self._shard, self._where = channel._expect_cluster, channel._expect_shard, where
+        self.refusal: WrongServer | None = None
+
+    def greet(self, transport: asyncio.Transport) -> peer.Connection | None:
+        tls_object = transport.get_extra_info("ssl_object")
+        try:
+            if tls_object.selected_alpn_protocol() != tls.ALPN:
+                raise names.IdentityError("expected HTTP/2")
+            identity = expect_server(tls_object.getpeercert(True), cluster=self._cluster, shard=self._shard)
+        except names.IdentityError as error:
+            self.refusal = WrongServer(f"{self._where} is not the server that was expected: {error}")
+            self.settled.set()
+            return None
+        return peer.Connection(transport, identity=identity, refusal=None, now=self.clock.monotonic())
+
+
+def expect_server(der: bytes | None, *, cluster: str | None, shard: str | None) -> names.Server:
+    """Raises IdentityError unless the certificate is one of a server, of this cluster and shard where they are known."""
+    identity = certificates.identify(der or b"")
+    if not isinstance(identity, names.Server):
+        raise names.IdentityError(f"expected a certificate with role server, found {names.role(identity).value}")
+    if cluster is not None and identity.cluster != cluster:
+        raise names.IdentityError(f"expected cluster {cluster}, found {identity.cluster}")
+    if shard is not None and identity.shard != shard:
+        raise names.IdentityError(f"expected shard {shard}, found {identity.shard}")
+    return identity
+
+
+class _Interruption(utils.DeadlineWrapper):
+    """Wakes up whoever waits inside it when the connection or the time is over.
+
+    grpclib does so by cancelling the task and turning the cancellation into an error, but leaves the task marked as being
+    cancelled, which breaks later timeouts and task groups in it, and loses a real cancellation that comes at the same time.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._before: dict[asyncio.Task[Any], int] = {}
+        self._woken: set[asyncio.Task[Any]] = set()
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        task = asyncio.current_task()
+        assert task is not None
+        self._before[task] = task.cancelling()
+
+    def cancel(self, error: Exception) -> None:
+        if self._error is None:
+            self._woken.update(self._tasks)
+            super().cancel(error)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.discard(task)
+        before = self._before.pop(task)
+        if task in self._woken:
+            self._woken.discard(task)
+            if task.uncancel() > before and kind is asyncio.CancelledError:
+                return  # somebody else cancelled it too: that goes first
+        if self._error is not None and not (
+            kind is not None and issubclass(kind, asyncio.CancelledError) and task.cancelling() > before
+        ):
+            raise self._error
+
+
+class _Stream(client.Stream[Any, Any]):
+    async def __aenter__(self) -> "_Stream":
+        self._wrapper = _Interruption()
+        if self._deadline is not None:
+            self._wrapper_ctx = self._wrapper.start(self._deadline)
+            self._wrapper_ctx.__enter__()
+        return self
+
+
+def parse_addresses(addresses: Sequence[str] | str) -> list[tuple[str, int]]:
+    """Raises ValueError for anything but host:port, [v6]:port, and commas between them."""
+    given = addresses.split(",") if isinstance(addresses, str) else list(addresses)
+    found = []
+    for text in given:
+        host, colon, port = text.strip().rpartition(":")
+        if host.startswith("[") and host.endswith("]"):
+            host = host[1:-1]
+        elif ":" in host:
+            host = ""
+        if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+            raise ValueError(f"expected host:port or [IPv6]:port, found {text.strip()!r}")
+        found.append((host, int(port)))
+    return found
+
+
+async def _dial(host: str, port: int) -> socket.socket:
+    """The first of the host's addresses that takes the connection."""
+    loop = asyncio.get_running_loop()
+    failure: OSError = OSError(f"{host} has no address")
+    for family, kind, proto, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        taken = socket.socket(family, kind, proto)
+        try:
+            taken.setblocking(False)
+            await loop.sock_connect(taken, address)
+        except OSError as error:
+            taken.close()
+            failure = error
+        except BaseException:
+            taken.close()
+            raise
+        else:
+            return taken
+    raise failure
+
+
+def _why(error: OSError) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not of our CA: {error.verify_message}"
+    return str(error) or type(error).__name__

@@ -1,0 +1,258 @@
+"""A port that serves gRPC: it can refuse, limit, notice silence and really close.
+
+Each accepted connection passes a gate before it costs anything: room for it, a first byte that looks like TLS, then one
+of a few slots for its handshake, because a handshake holds up the event loop for about two milliseconds and thousands
+arrive at once after a fail-over. The trap: a slot must not be something a peer can keep by doing nothing, so it is given
+back after a moment even if the handshake goes on.
+`close` ends every connection at once: a server that no longer leads must not answer on an old one.
+"""
+
+import asyncio
+import contextlib
+import ipaddress
+import logging
+import socket
+import ssl
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from nstance.clock import Clock
+from nstance.pki import names
+from nstance.pki import peer as certificates
+from nstance.wire import dispatch, peer, tls, transport
+from nstance.wire.limits import Limits as Limits
+
+log = logging.getLogger("nstance.wire")
+
+BACKLOG = 4096
+SLOT_SECONDS = 0.25
+CLOSE_SECONDS = 2.0  # for cancelled calls to end
+SHUTDOWN_SECONDS = 0.5  # for the peer's half of a TLS goodbye
+TLS_HANDSHAKE = 0x16  # the first byte of every TLS connection
+
+
+class Listener:
+    def __init__(
+        self,
+        services: Iterable[Any],
+        *,
+        context: Callable[[], ssl.SSLContext],
+        limits: Limits,
+        clock: Clock,
+        role: names.Role | None = None,
+        cluster: str | None = None,
+        other_services: Mapping[str, str] | None = None,
+        on_refused: Callable[[str], None] = lambda reason: None,
+    ) -> None:
+        """`context` is asked for each connection, so a new certificate or CA needs no restart. `role` and `cluster` say
+        whose certificates are welcome; without a role nobody is asked. `on_refused` hears why connections end early."""
+        self._context = context
+        self._limits = limits
+        self._clock = clock
+        self._table = dispatch.Table(
+            methods=dispatch.table_of(services),
+            limits=limits,
+            other_services=other_services or {},
+            role=role,
+            cluster=cluster,
+        )
+        self._on_refused = on_refused
+        self._sockets: list[socket.socket] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        self._entering: set[asyncio.Task[None]] = set()
+        self._protocols: set[_Accepted] = set()
+        self._per_address: Counter[str] = Counter()
+        self._slots = asyncio.Semaphore(limits.concurrent_handshakes)
+
+    @property
+    def port(self) -> int:
+        return int(self._sockets[0].getsockname()[1])
+
+    @property
+    def connections(self) -> list[peer.Connection]:
+        return [protocol.peer for protocol in self._protocols]
+
+    async def start(self, host: str, port: int) -> None:
+        """Port 0 takes a free one. Raises OSError if the address cannot be had."""
+        try:
+            for family, address in await _addresses(host, port):
+                where = (address, self.port if self._sockets else port)
+                dual = family == socket.AF_INET6 and address == "::" and socket.has_dualstack_ipv6()
+                bound = socket.create_server(where, family=family, backlog=BACKLOG, dualstack_ipv6=dual)
+                bound.setblocking(False)
+                self._sockets.append(bound)
+        except OSError:
+            self._close_sockets()
+            raise
+        self._accepting = [asyncio.create_task(self._accept(bound)) for bound in self._sockets]
+
+    async def close(self) -> None:
+        """Nothing is answered once this was called, not even what had been received before."""
+        tasks = [*self._accepting, *self._entering]
+        for protocol in list(self._protocols):
+            tasks += protocol.calls.tasks.values()
+            protocol.abort()
+        for task in [*self._accepting, *self._entering]:
+            task.cancel()
+        self._close_sockets()
+        if tasks:
+            _, unfinished = await asyncio.wait(tasks, timeout=CLOSE_SECONDS)
+            if unfinished:
+                log.error("%d calls did not end when cancelled", len(unfinished))
+
+    def _close_sockets(self) -> None:
+        for bound in self._sockets:
+            bound.close()
+
+    async def _accept(self, bound: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                taken, address = await loop.sock_accept(bound)
+            except OSError as error:  # out of descriptors, or the peer left already: neither ends the listener
+                self._on_refused(f"accept: {error}")
+                await self._clock.sleep(0.05)
+                continue
+            taken.setblocking(False)
+            host = peer.host_of(address)
+            if reason := self._full(host):
+                taken.close()
+                self._on_refused(reason)
+                continue
+            self._per_address[host] += 1
+            task = loop.create_task(self._enter(taken, host))
+            self._entering.add(task)
+            task.add_done_callback(self._entering.discard)
+
+    def _full(self, host: str) -> str | None:
+        if self._per_address.total() >= self._limits.max_connections:
+            return "too many connections"
+        if self._per_address[host] >= self._limits.max_connections_per_address and not _is_loopback(host):
+            return "too many connections from one address"
+        return None
+
+    async def _enter(self, taken: socket.socket, host: str) -> None:
+        protocol: _Accepted | None = None
+
+        def make() -> _Accepted:
+            nonlocal protocol
+            protocol = _Accepted(self, host)
+            return protocol
+
+        try:
+            async with asyncio.timeout(self._limits.handshake_seconds):
+                await _first_byte(taken)
+            async with asyncio.timeout(self._limits.queue_seconds):
+                await self._slots.acquire()
+            release = _Once(self._slots.release)
+            lease = asyncio.get_running_loop().call_later(SLOT_SECONDS, release)
+            try:
+                await asyncio.get_running_loop().connect_accepted_socket(
+                    make,
+                    taken,
+                    ssl=self._context(),
+                    ssl_handshake_timeout=self._limits.handshake_seconds,
+                    ssl_shutdown_timeout=SHUTDOWN_SECONDS,
+                )
+            finally:
+                lease.cancel()
+                release()
+        except TimeoutError:
+            self._on_refused("handshake: too slow")
+        except (OSError, tls.TlsError) as error:
+            self._on_refused(f"handshake: {error}")
+        finally:
+            if protocol is None or not protocol.made:
+                taken.close()
+                self.leave(host)
+
+    def entered(self, protocol: "_Accepted") -> None:
+        self._protocols.add(protocol)
+
+    def left(self, protocol: "_Accepted", host: str) -> None:
+        self._protocols.discard(protocol)
+        self.leave(host)
+        if protocol.reason not in transport.ORDINARY:
+            self._on_refused(protocol.reason)
+
+    def leave(self, host: str) -> None:
+        self._per_address[host] -= 1
+        if not self._per_address[host]:
+            del self._per_address[host]
+
+    def accepted(self, host: str) -> tuple[dispatch.Calls, Limits, Clock]:
+        return dispatch.Calls(self._table), self._limits, self._clock
+
+
+class _Accepted(transport.Protocol):
+    made = False
+
+    def __init__(self, listener: Listener, host: str) -> None:
+        self.calls, limits, clock = listener.accepted(host)
+        super().__init__(self.calls, _SERVER, limits=limits, clock=clock)
+        self._listener = listener
+        self._host = host
+
+    def greet(self, transport: asyncio.Transport) -> peer.Connection | None:
+        self.made = True
+        tls_object = transport.get_extra_info("ssl_object")
+        if tls_object.selected_alpn_protocol() != tls.ALPN:
+            self.reason = "handshake: the peer does not offer HTTP/2"
+            return None
+        identity, refusal = None, None
+        der = tls_object.getpeercert(True)
+        if der is not None:
+            try:
+                identity = certificates.identify(der)
+            except names.IdentityError as error:
+                refusal = str(error)
+        found = peer.Connection(transport, identity=identity, refusal=refusal, now=self.clock.monotonic())
+        self.peer = found
+        self._listener.entered(self)
+        return found
+
+    def ended(self) -> None:
+        self._listener.left(self, self._host)
+
+
+_SERVER = transport.configuration(client=False)
+
+
+class _Once:
+    def __init__(self, action: Callable[[], None]) -> None:
+        self._action: Callable[[], None] | None = action
+
+    def __call__(self) -> None:
+        if self._action is not None:
+            self._action()
+        self._action = None
+
+
+async def _first_byte(taken: socket.socket) -> None:
+    """Waits until the peer has said something, and it can be TLS."""
+    loop = asyncio.get_running_loop()
+    readable = asyncio.Event()
+    loop.add_reader(taken.fileno(), readable.set)
+    try:
+        await readable.wait()
+    finally:
+        loop.remove_reader(taken.fileno())
+    first = taken.recv(1, socket.MSG_PEEK)
+    if not first:
+        raise ConnectionAbortedError("the peer left before it said anything")
+    if first[0] != TLS_HANDSHAKE:
+        raise ConnectionAbortedError("the peer does not speak TLS")
+
+
+async def _addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, str]]:
+    if host in ("", "*"):
+        return [(socket.AF_INET6, "::")] if socket.has_dualstack_ipv6() else [(socket.AF_INET, "0.0.0.0")]
+    found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    return list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found))
+
+
+def _is_loopback(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    return False

@@ -1,0 +1,92 @@
+"""Refusals, each with the code that tells the caller what to do next.
+
+A service raises one of these and the caller sees the same code and sentence. INTERNAL is not here: it means a bug, and
+only the dispatcher says it.
+"""
+
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+
+class Unreachable(ConnectionError):
+    """No answer came. What was asked may have been done or not; asking again is for the caller to decide."""
+
+
+MAX_MESSAGE = 1_000  # of an error's sentence: it travels in a header
+
+
+def refusal(status: Status, message: str) -> GRPCError:
+    return GRPCError(status, message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 1] + "…")
+
+
+def not_found(message: str) -> GRPCError:
+    """Also for what belongs to another tenant."""
+    return refusal(Status.NOT_FOUND, message)
+
+
+def invalid(field: str, message: str) -> GRPCError:
+    return refusal(Status.INVALID_ARGUMENT, f"{field}: {message}")
+
+
+def failed_precondition(message: str) -> GRPCError:
+    """The request is fine, but not for what it names as it is now: a static group, a busy instance."""
+    return refusal(Status.FAILED_PRECONDITION, message)
+
+
+def aborted(message: str) -> GRPCError:
+    """Somebody else changed it first: read again, then decide again."""
+    return refusal(Status.ABORTED, message)
+
+
+def unavailable(message: str) -> GRPCError:
+    """This server cannot now, another one or a later try can."""
+    return refusal(Status.UNAVAILABLE, message)
+
+
+def exhausted(message: str) -> GRPCError:
+    return refusal(Status.RESOURCE_EXHAUSTED, message)
+
+
+def denied(message: str) -> GRPCError:
+    return refusal(Status.PERMISSION_DENIED, message)
+
+
+def unauthenticated(message: str) -> GRPCError:
+    return refusal(Status.UNAUTHENTICATED, message)
+
+
+def unimplemented(message: str) -> GRPCError:
+    return refusal(Status.UNIMPLEMENTED, message)
+
+
+_MEANING = {
+    Status.CANCELLED: "the call was cancelled",
+    Status.UNKNOWN: "the server failed in an unknown way",
+    Status.INVALID_ARGUMENT: "the request is not valid",
+    Status.DEADLINE_EXCEEDED: "no answer in time",
+    Status.NOT_FOUND: "not found",
+    Status.ALREADY_EXISTS: "exists already",
+    Status.PERMISSION_DENIED: "not allowed",
+    Status.RESOURCE_EXHAUSTED: "a limit was reached",
+    Status.FAILED_PRECONDITION: "not possible now",
+    Status.ABORTED: "changed by somebody else meanwhile",
+    Status.OUT_OF_RANGE: "out of range",
+    Status.UNIMPLEMENTED: "the server does not offer this",
+    Status.INTERNAL: "a bug in the server; its log has the details",
+    Status.UNAVAILABLE: "the server cannot answer now",
+    Status.DATA_LOSS: "data was lost",
+    Status.UNAUTHENTICATED: "the certificate was not accepted",
+}
+
+
+def explain(error: BaseException) -> str:
+    """One line for people."""
+    if isinstance(error, GRPCError):
+        meaning = _MEANING.get(error.status, error.status.name)
+        text = f"{meaning}: {error.message}" if error.message else meaning
+    elif isinstance(error, TimeoutError):
+        text = str(error) or _MEANING[Status.DEADLINE_EXCEEDED]
+    else:
+        text = str(error) or type(error).__name__
+    line = " ".join(text.split())
+    return "".join(c if c.isprintable() else "�" for c in line)
