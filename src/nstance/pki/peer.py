@@ -13,7 +13,8 @@ from nstance.pki.names import IdentityError
 
 MAX_CERTIFICATE = 16 * 1024
 
-_UNREADABLE = (ValueError, x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
+# TypeError: the library's answer to a name attribute of an unfit type.
+_UNREADABLE = (ValueError, TypeError, x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
 
 
 def identify(der: bytes) -> names.Identity:

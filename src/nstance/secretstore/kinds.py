@@ -1,0 +1,57 @@
+"""Which secret store a configuration means."""
+
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path
+
+from nstance.clock import Chance
+from nstance.model.ids import ClusterId
+from nstance.objects.port import ObjectStore
+from nstance.secretstore import env, errors, file, port, sealed, sealing
+
+
+class StoreKind(Enum):
+    OBJECT_STORAGE = "object-storage"
+    FILE = "file"
+    ENV = "env"
+    AWS_SECRETS_MANAGER = "aws-secrets-manager"
+    AWS_PARAMETER_STORE = "aws-parameter-store"
+    GOOGLE_SECRET_MANAGER = "google-secret-manager"
+
+
+def sealer(keyring: sealing.Keyring | None, *, insecure_dev: bool) -> sealing.Sealer:
+    """Raises BadKey without a key, unless the server was told that it is only a toy."""
+    if keyring is not None:
+        return keyring
+    if insecure_dev:
+        return sealing.Unsealed()
+    raise errors.BadKey(
+        "no encryption key: secrets are not stored in plain text; set NSTANCE_ENCRYPTION_KEY or configure "
+        "cluster.secrets.encryption_key (for a throw-away cluster: --insecure-dev)"
+    )
+
+
+def open_store(
+    kind: str,
+    *,
+    objects: ObjectStore,
+    prefix: str,
+    sealer: sealing.Sealer | None,
+    cluster: ClusterId,
+    chance: Chance,
+    environment: Mapping[str, str],
+) -> port.SecretStore:
+    """`prefix`: of the object keys (`cluster/secret/`); for `file` the directory; for `env` that of the variables."""
+    if kind == StoreKind.OBJECT_STORAGE.value:
+        if sealer is None:
+            raise errors.BadKey("secrets in object storage need an encryption key")
+        return sealed.SealedStore(objects, prefix=prefix, sealer=sealer, cluster=cluster, chance=chance)
+    if kind == StoreKind.FILE.value:
+        if not prefix:
+            raise errors.Refused("the secret store 'file' needs a directory as its prefix")
+        return file.FileStore(Path(prefix))
+    if kind == StoreKind.ENV.value:
+        return env.EnvStore(environment, prefix=prefix or env.DEFAULT_PREFIX)
+    if kind in {known.value for known in StoreKind}:
+        raise errors.Refused(f"the secret store {kind!r} is not built yet; use 'object-storage', 'file' or 'env'")
+    raise errors.Refused(f"expected a secret store out of {', '.join(k.value for k in StoreKind)}, found {kind!r}")

@@ -1,0 +1,61 @@
+"""The door to secrets.
+
+Values are small and opaque. The trap: the registration nonce key lives among the secrets in object storage, and a file
+of kind `secret` could otherwise name it and be handed to a VM; `check_name` refuses it, and only `authority` reads it.
+"""
+
+import re
+from typing import NewType, Protocol
+
+from nstance.secretstore import errors
+
+SecretName = NewType("SecretName", str)
+
+NONCE_KEY = "registration-nonce.key"
+RESERVED = frozenset({NONCE_KEY})
+MAX_VALUE = 256 * 1024
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+class SecretStore(Protocol):
+    """All calls may raise Unavailable, and Refused for a name that cannot be one. They bound their own time."""
+
+    async def get(self, name: str) -> bytes:
+        """Raises Missing, CannotOpen."""
+        ...
+
+    async def create(self, name: str, value: bytes) -> None:
+        """Write only if absent. Raises Exists."""
+        ...
+
+    async def put(self, name: str, value: bytes) -> None:
+        """Write, whatever was there before."""
+        ...
+
+    async def list(self) -> list[SecretName]:
+        """All names, sorted: complete, or an error."""
+        ...
+
+    async def delete(self, name: str) -> None:
+        """Absent afterwards; deleting what is absent is success."""
+        ...
+
+
+def is_name(text: str) -> bool:
+    return _NAME.fullmatch(text) is not None and ".." not in text and text not in RESERVED
+
+
+def check_name(text: str) -> SecretName:
+    if text in RESERVED:
+        raise errors.Refused(f"the secret {text!r} belongs to Nstance itself; choose another name")
+    if not is_name(text):
+        raise errors.Refused(
+            f"expected a secret's name of letters, digits, '.', '_' and '-', at most 128, found {text[:140]!r}"
+        )
+    return SecretName(text)
+
+
+def check_value(value: bytes) -> None:
+    if len(value) > MAX_VALUE:
+        raise errors.Refused(f"expected a secret of at most {MAX_VALUE} bytes, found {len(value)}")

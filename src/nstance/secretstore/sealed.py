@@ -1,0 +1,72 @@
+"""Secrets in object storage, sealed. Every server and admin tool of the cluster shares them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from nstance.clock import Chance
+from nstance.model.ids import ClusterId
+from nstance.objects import errors as storage
+from nstance.objects.port import Key, ObjectStore
+from nstance.secretstore import errors, port, sealing, settled
+
+
+class SealedStore:
+    def __init__(
+        self, store: ObjectStore, *, prefix: str, sealer: sealing.Sealer, cluster: ClusterId, chance: Chance
+    ) -> None:
+        """`prefix`: of the keys, as in `cluster/secret/`."""
+        self._store = store
+        self._prefix = prefix
+        self._sealer = sealer
+        self._cluster = cluster
+        self._chance = chance
+
+    async def get(self, name: str) -> bytes:
+        key = self._key(name)
+        with _named(name):
+            found = await settled.read(self._store, key)
+        if found is None:
+            raise errors.Missing(f"no secret {name!r}")
+        return self._sealer.open(found.body, cluster=self._cluster, name=key)
+
+    async def create(self, name: str, value: bytes) -> None:
+        key = self._key(name)
+        blob = self._seal(key, value)
+        with _named(name):
+            found = await settled.create_or_adopt(self._store, key, blob)
+        if found.body != blob:
+            raise errors.Exists(f"the secret {name!r} already exists")
+
+    async def put(self, name: str, value: bytes) -> None:
+        key = self._key(name)
+        with _named(name):
+            await settled.put(self._store, key, self._seal(key, value))
+
+    async def list(self) -> list[port.SecretName]:
+        with _named("*"):
+            keys = await settled.list_keys(self._store, self._prefix)
+        names = (key.removeprefix(self._prefix) for key in keys)
+        return sorted(port.SecretName(name) for name in names if port.is_name(name))
+
+    async def delete(self, name: str) -> None:
+        key = self._key(name)
+        with _named(name):
+            await settled.delete(self._store, key)
+
+    def _key(self, name: str) -> Key:
+        return Key(self._prefix + port.check_name(name))
+
+    def _seal(self, key: Key, value: bytes) -> bytes:
+        port.check_value(value)
+        return self._sealer.seal(value, cluster=self._cluster, name=key, chance=self._chance)
+
+
+@contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Storage errors in this port's words."""
+    try:
+        yield
+    except storage.Denied as error:
+        raise errors.Refused(f"secret {name!r}: {error}") from error
+    except storage.StorageError as error:
+        raise errors.Unavailable(f"secret {name!r}: {error}") from error

@@ -1,0 +1,154 @@
+"""Sealing: secrets as they lie in object storage.
+
+A blob is magic, version, key ID, nonce and AES-256-GCM ciphertext. The cluster and the object's full name are bound to
+it, so a blob that was moved or swapped does not open. The nonce is random, so no two blobs are ever equal: whoever
+reads back after a lost answer can tell its own write from any other. The trap: a blob that does not open is never the
+same as no blob; those who make a new secret when one is missing must not be told so here.
+"""
+
+import base64
+import binascii
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+from nstance.clock import Chance
+from nstance.model.ids import ClusterId
+from nstance.secretstore import errors
+
+KEY_BYTES = 32
+MAGIC = b"NSTC"
+
+_PLAIN = 0
+_SEALED = 1
+_ID = 8
+_NONCE = 12
+_START = len(MAGIC) + 1
+
+
+class Sealer(Protocol):
+    def seal(self, plain: bytes, *, cluster: ClusterId, name: str, chance: Chance) -> bytes:
+        """`name`: the whole key of the object."""
+        ...
+
+    def open(self, blob: bytes, *, cluster: ClusterId, name: str) -> bytes:
+        """Raises CannotOpen."""
+        ...
+
+    def is_current(self, blob: bytes) -> bool:
+        """Whether the blob is sealed the way `seal` would do it now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Keyring:
+    """New blobs get the current key; old keys only open."""
+
+    current: bytes = field(repr=False)
+    old: Sequence[bytes] = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        for key in (self.current, *self.old):
+            if len(key) != KEY_BYTES:
+                raise errors.BadKey(f"expected an encryption key of {KEY_BYTES} bytes, found {len(key)}")
+
+    def seal(self, plain: bytes, *, cluster: ClusterId, name: str, chance: Chance) -> bytes:
+        head = MAGIC + bytes([_SEALED]) + _key_id(self.current)
+        nonce = chance.bytes(_NONCE)
+        return head + nonce + AESGCM(self.current).encrypt(nonce, plain, _bound(head, cluster, name))
+
+    def open(self, blob: bytes, *, cluster: ClusterId, name: str) -> bytes:
+        if _version(blob, name) == _PLAIN:
+            raise errors.CannotOpen(
+                f"{name} was stored without encryption by a server started with --insecure-dev; "
+                "use it that way, or start afresh with an empty store"
+            )
+        head, nonce, ciphertext = blob[: _START + _ID], blob[_START + _ID :][:_NONCE], blob[_START + _ID + _NONCE :]
+        used = head[_START:]
+        key = next((key for key in (self.current, *self.old) if _key_id(key) == used), None)
+        if key is None:
+            ours = ", ".join(_key_id(key).hex() for key in (self.current, *self.old))
+            raise errors.CannotOpen(
+                f"{name} is sealed with key {used.hex()}, we have {ours}; "
+                "set the right encryption key, or add it to old_encryption_keys"
+            )
+        try:
+            return AESGCM(key).decrypt(nonce, ciphertext, _bound(head, cluster, name))
+        except (InvalidTag, ValueError):
+            raise errors.CannotOpen(
+                f"{name} is sealed with our key {used.hex()} but does not open: "
+                f"it is damaged, was moved there, or belongs to another cluster than {cluster}"
+            ) from None
+
+    def is_current(self, blob: bytes) -> bool:
+        return blob.startswith(MAGIC + bytes([_SEALED]) + _key_id(self.current))
+
+
+@dataclass(frozen=True, slots=True)
+class Unsealed:
+    """For `--insecure-dev` without a key: plain text, marked as such, and refused by every server that has a key."""
+
+    def seal(self, plain: bytes, *, cluster: ClusterId, name: str, chance: Chance) -> bytes:
+        return MAGIC + bytes([_PLAIN]) + chance.bytes(_NONCE) + plain
+
+    def open(self, blob: bytes, *, cluster: ClusterId, name: str) -> bytes:
+        if _version(blob, name) == _SEALED:
+            used = blob[_START : _START + _ID].hex()
+            raise errors.CannotOpen(f"{name} is sealed with key {used}, and no encryption key is configured; set it")
+        return blob[_START + _NONCE :]
+
+    def is_current(self, blob: bytes) -> bool:
+        return blob.startswith(MAGIC + bytes([_PLAIN]))
+
+
+def key_id(key: bytes) -> str:
+    """Tells keys apart without telling anything about them."""
+    return _key_id(key).hex()
+
+
+def parse_key(given: str | bytes) -> bytes:
+    """32 raw bytes, or their base64 or hexadecimal spelling, possibly with a line end. Raises BadKey."""
+    raw = given.encode("utf-8", "surrogateescape") if isinstance(given, str) else given
+    if len(raw) == KEY_BYTES:
+        return raw
+    text = raw.rstrip(b"\r\n")
+    if len(text) == KEY_BYTES:
+        return text
+    text = raw.strip()
+    for decode in (binascii.unhexlify, _base64):
+        try:
+            key = decode(text)
+        except ValueError:
+            continue
+        if len(key) == KEY_BYTES:
+            return key
+    raise errors.BadKey(
+        f"expected an encryption key of {KEY_BYTES} bytes, raw or as base64 or hexadecimal, "
+        f"found {len(raw)} bytes that are none of these; make one with: openssl rand -base64 32"
+    )
+
+
+def _base64(text: bytes) -> bytes:
+    standard = text.rstrip(b"=").replace(b"-", b"+").replace(b"_", b"/")
+    return base64.b64decode(standard + b"=" * (-len(standard) % 4), validate=True)
+
+
+def _key_id(key: bytes) -> bytes:
+    return hashlib.sha256(b"nstance-key-id-v1\0" + key).digest()[:_ID]
+
+
+def _bound(head: bytes, cluster: ClusterId, name: str) -> bytes:
+    return head + f"{cluster}\0{name}".encode()
+
+
+def _version(blob: bytes, name: str) -> int:
+    if not blob.startswith(MAGIC) or len(blob) < _START + _NONCE:
+        raise errors.CannotOpen(f"{name} is not a sealed object of Nstance; it was damaged or overwritten")
+    version = blob[len(MAGIC)]
+    if version not in (_PLAIN, _SEALED):
+        raise errors.CannotOpen(f"{name} is sealed in version {version}, which is newer than this program; update it")
+    return version

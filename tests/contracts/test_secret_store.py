@@ -1,0 +1,159 @@
+"""The contract of `secretstore.port`, held against every implementation."""
+
+from pathlib import Path
+
+import pytest
+
+from nstance import clock
+from nstance.model.ids import ClusterId
+from nstance.objects import memory as objects
+from nstance.secretstore import env, errors, file, kinds, memory, port, sealed, sealing
+
+
+def sealed_store(sealer: sealing.Sealer) -> port.SecretStore:
+    store = objects.MemoryStore(clock.SystemClock())
+    return sealed.SealedStore(
+        store, prefix="cluster/secret/", sealer=sealer, cluster=ClusterId("prod"), chance=clock.SystemChance()
+    )
+
+
+@pytest.fixture(params=["memory", "sealed", "unsealed", "file"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> port.SecretStore:
+    match request.param:
+        case "memory":
+            return memory.MemoryStore()
+        case "sealed":
+            return sealed_store(sealing.Keyring(b"k" * 32))
+        case "unsealed":
+            return sealed_store(sealing.Unsealed())
+        case _:
+            return file.FileStore(tmp_path / "secrets")
+
+
+async def test_what_was_put_is_there(store: port.SecretStore) -> None:
+    for value in (b"one", b"two", b"two", b"", bytes(range(256))):
+        await store.put("a", value)
+        assert await store.get("a") == value
+
+
+async def test_create_happens_once(store: port.SecretStore) -> None:
+    await store.create("a", b"first")
+    with pytest.raises(errors.Exists):
+        await store.create("a", b"second")
+    with pytest.raises(errors.Exists):
+        await store.create("a", b"first")
+    assert await store.get("a") == b"first"
+
+
+async def test_absence_is_said_as_such(store: port.SecretStore) -> None:
+    with pytest.raises(errors.Missing):
+        await store.get("a")
+    await store.delete("a")
+    assert await store.list() == []
+
+
+async def test_deleted_is_gone_and_the_name_is_free(store: port.SecretStore) -> None:
+    await store.put("a", b"1")
+    await store.delete("a")
+    with pytest.raises(errors.Missing):
+        await store.get("a")
+    await store.create("a", b"2")
+    assert await store.get("a") == b"2"
+
+
+async def test_list_is_complete_and_sorted(store: port.SecretStore) -> None:
+    for name in ("b", "a.key", "B", "a-b", "0"):
+        await store.put(name, b"x")
+    assert await store.list() == sorted(["b", "a.key", "B", "a-b", "0"])
+
+
+BAD = ["", ".", "..", ".a", "a/b", "../a", "a..b", "a\0", "a\n", "ä", "a b", "x" * 129, "-a", "/etc/passwd"]
+
+
+@pytest.mark.parametrize("name", [*BAD, port.NONCE_KEY])
+async def test_b21_bad_and_reserved_names_are_refused(store: port.SecretStore, name: str) -> None:
+    for call in (store.get(name), store.put(name, b""), store.create(name, b""), store.delete(name)):
+        with pytest.raises(errors.Refused):
+            await call
+
+
+async def test_huge_values_are_refused(store: port.SecretStore) -> None:
+    for call in (store.put("a", bytes(port.MAX_VALUE + 1)), store.create("a", bytes(port.MAX_VALUE + 1))):
+        with pytest.raises(errors.Refused):
+            await call
+    await store.put("a", bytes(port.MAX_VALUE))
+
+
+async def test_files_belong_to_their_owner_only_and_leave_nothing_behind(tmp_path: Path) -> None:
+    directory = tmp_path / "secrets"
+    store = file.FileStore(directory)
+    await store.put("a", b"1")
+    with pytest.raises(errors.Exists):
+        await store.create("a", b"2")
+    (directory / ".left-by-a-crash").write_bytes(b"half")
+    assert await store.list() == ["a"]
+    assert sorted(path.name for path in directory.iterdir()) == [".left-by-a-crash", "a"]
+    assert (directory / "a").stat().st_mode & 0o777 == 0o600
+    assert directory.stat().st_mode & 0o777 == 0o700
+
+
+async def test_a_directory_that_is_none_is_no_absence(tmp_path: Path) -> None:
+    (tmp_path / "secrets").write_text("a file")
+    for call in (file.FileStore(tmp_path / "secrets").get("a"), file.FileStore(tmp_path / "secrets").list()):
+        with pytest.raises(errors.Unavailable):
+            await call
+
+
+async def test_environment_is_read_only() -> None:
+    store = env.EnvStore({"NSTANCE_SECRET_DB_PASSWORD": "x", "PATH": "/bin", "NSTANCE_SECRET_": "y"})
+    assert await store.list() == ["db-password"]
+    for name in ("db-password", "db.password", "DB_PASSWORD"):
+        assert await store.get(name) == b"x"
+    with pytest.raises(errors.Missing, match="NSTANCE_SECRET_OTHER"):
+        await store.get("other")
+    for call in (store.put("a", b""), store.create("a", b""), store.delete("a")):
+        with pytest.raises(errors.Refused, match="read-only"):
+            await call
+    for name in BAD:
+        with pytest.raises(errors.Refused):
+            await store.get(name)
+
+
+@pytest.mark.parametrize(
+    ("kind", "built"),
+    [("object-storage", sealed.SealedStore), ("file", file.FileStore), ("env", env.EnvStore)],
+)
+def test_kinds(kind: str, built: type, tmp_path: Path) -> None:
+    store = kinds.open_store(
+        kind,
+        objects=objects.MemoryStore(clock.SystemClock()),
+        prefix=str(tmp_path),
+        sealer=sealing.Keyring(b"k" * 32),
+        cluster=ClusterId("prod"),
+        chance=clock.SystemChance(),
+        environment={},
+    )
+    assert isinstance(store, built)
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("object-storage", "encryption key"),
+        ("file", "directory"),
+        ("aws-secrets-manager", "not built yet"),
+        ("google-secret-manager", "not built yet"),
+        ("vault", "expected a secret store out of"),
+    ],
+)
+def test_kinds_that_cannot_be_opened(kind: str, says: str) -> None:
+    with pytest.raises(errors.SecretError, match=says):
+        kinds.open_store(
+            kind,
+            objects=objects.MemoryStore(clock.SystemClock()),
+            prefix="",
+            sealer=None,
+            cluster=ClusterId("prod"),
+            chance=clock.SystemChance(),
+            environment={},
+        )
