@@ -1,0 +1,21 @@
+"""What can go wrong with a template, and where."""
+
+
+class TemplateError(Exception):
+    """A template that cannot be read or rendered. Line and column count from 1, the column in characters.
+
+    The message may quote the template, never the data: variables can hold secrets.
+    """
+
+    def __init__(self, message: str, line: int, column: int) -> None:
+        super().__init__(message, line, column)
+        self.message = message
+        self.line = line
+        self.column = column
+
+    def __str__(self) -> str:
+        return f"line {self.line}, column {self.column}: {self.message}"
+
+
+class Fault(Exception):
+    """A complaint that does not know its place yet; the interpreter adds it and raises TemplateError."""
