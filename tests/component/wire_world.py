@@ -1,6 +1,8 @@
 """What the wire tests share: a real CA, real certificates, real sockets, and services that do as they are told."""
 
 import asyncio
+import functools
+import inspect
 import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -8,8 +10,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import h2.config
+import h2.connection
+import h2.events
+import pytest
+import uvloop
+
 from nstance import clock
-from nstance.pki import ca, keys, names
+from nstance.pki import ca, fields, keys, names
 from nstance.v1 import agent_grpc, agent_pb2, registration_grpc, registration_pb2
 from nstance.wire import channel, limits, listener, tls
 
@@ -56,8 +64,6 @@ class World:
         return self._issue(self.ca.issue_agent, identity, issued=self.now - 1000, expires=self.now - 100)
 
     def workload(self, *usages: ca.Usage) -> Paper:
-        from nstance.pki import fields
-
         spec = ca.WorkloadSpec(usages=frozenset(usages), subject=fields.Subject(cn="server"))
         key = keys.generate(CHANCE)
         issued = self.ca.issue_workload(spec, keys.public_bytes(key), serial=ca.new_serial(CHANCE), issued=self.now)
@@ -170,3 +176,171 @@ async def until(condition: Callable[[], Any], what: str = "the condition") -> No
                 await asyncio.sleep(0.005)
     except TimeoutError:
         raise AssertionError(f"{what} did not come") from None
+
+
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop,
+    "uvloop": uvloop.new_event_loop,
+}
+
+
+def on_both_loops(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+    """The two event loops differ in their TLS and in their timers. Errors that only a loop hears of fail the test too."""
+
+    @functools.wraps(test)
+    def run(*, loop: str, **given: Any) -> None:
+        complaints: list[dict[str, Any]] = []
+
+        async def watched() -> None:
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+            async with asyncio.timeout(60):
+                await test(**given)
+
+        with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+            runner.run(watched())
+        assert not complaints
+
+    shape = inspect.signature(test)
+    extra = inspect.Parameter("loop", inspect.Parameter.KEYWORD_ONLY)
+    run.__signature__ = shape.replace(parameters=[*shape.parameters.values(), extra])  # type: ignore[attr-defined]
+    return pytest.mark.parametrize("loop", LOOPS)(run)
+
+
+HEADERS = [
+    (":method", "POST"),
+    (":scheme", "https"),
+    (":authority", "test"),
+    ("te", "trailers"),
+    ("content-type", "application/grpc"),
+]
+KEYS = "/nstance.v1.AgentService/SubmitPublicKeys"
+HEALTH = "/nstance.v1.AgentService/SubmitHealthReport"
+FILES = "/nstance.v1.AgentService/ReceiveFiles"
+
+
+class Raw:
+    """A client that speaks HTTP/2 and none of our manners."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+        self.h2 = h2.connection.H2Connection(
+            h2.config.H2Configuration(client_side=True, header_encoding="utf-8", validate_outbound_headers=False)
+        )
+        self.events: list[h2.events.Event] = []
+        self.gone = False
+
+    def send(self, data: bytes = b"") -> None:
+        """Whatever the HTTP/2 machine has to say, then these bytes as they are."""
+        self.writer.write(self.h2.data_to_send() + data)
+
+    def request(self, path: str, *more: tuple[str, str], end: bool = False) -> int:
+        stream = self.h2.get_next_available_stream_id()
+        self.h2.send_headers(stream, [*HEADERS, (":path", path), *more], end_stream=end)
+        self.send()
+        return stream
+
+    def data(self, stream: int, body: bytes, *, end: bool = False) -> None:
+        self.h2.send_data(stream, body, end_stream=end)
+        self.send()
+
+    async def receive(self) -> None:
+        """One read's worth of events."""
+        try:
+            data = await self.reader.read(65536)
+        except OSError:
+            data = b""
+        if not data:
+            self.gone = True
+            return
+        self.events += self.h2.receive_data(data)
+        if self.h2.state_machine.state is not h2.connection.ConnectionState.CLOSED:
+            self.send()
+
+    async def until(self, condition: Callable[[], Any]) -> None:
+        async with asyncio.timeout(SECONDS):
+            while not condition():
+                assert not self.gone, "the server left first"
+                await self.receive()
+
+    async def until_gone(self) -> None:
+        async with asyncio.timeout(SECONDS):
+            while not self.gone:
+                await self.receive()
+
+    def headers(self, stream: int) -> dict[str, str]:
+        """Everything the server said in headers and trailers of this stream."""
+        said: dict[str, str] = {}
+        for event in self.events:
+            if isinstance(event, h2.events.ResponseReceived | h2.events.TrailersReceived) and event.stream_id == stream:
+                said |= dict(event.headers)
+        return said
+
+    async def status(self, stream: int) -> tuple[int, str]:
+        await self.until(lambda: "grpc-status" in self.headers(stream))
+        said = self.headers(stream)
+        return int(said["grpc-status"]), said.get("grpc-message", "")
+
+    def goodbye(self) -> int | None:
+        """The code with which the server ended the connection."""
+        return next((int(e.error_code) for e in self.events if isinstance(e, h2.events.ConnectionTerminated)), None)
+
+
+@asynccontextmanager
+async def raw(world: World, port: int, paper: Paper | None = None, *, preface: bool = True) -> AsyncIterator[Raw]:
+    context = world.client_context(paper)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="")
+    try:
+        made = Raw(reader, writer)
+        if preface:
+            made.h2.initiate_connection()
+            made.send()
+        yield made
+    finally:
+        writer.transport.abort()
+
+
+def framed(body: bytes, *, size: int | None = None, compressed: bool = False) -> bytes:
+    return bytes([compressed]) + (len(body) if size is None else size).to_bytes(4, "big") + body
+
+
+class Pipe:
+    """A TCP relay that can be frozen, as a network that loses every packet without a word."""
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._flowing = asyncio.Event()
+        self._flowing.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def __aenter__(self) -> "Pipe":
+        self._server = await asyncio.start_server(self._relay, "127.0.0.1", 0)
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def freeze(self) -> None:
+        self._flowing.clear()
+
+    async def _relay(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._to)
+        self._writers += [writer, far_writer]
+        for source, sink in ((reader, far_writer), (far_reader, writer)):
+            self._tasks.add(asyncio.create_task(self._copy(source, sink)))
+
+    async def _copy(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        try:
+            while data := await source.read(65536):
+                await self._flowing.wait()
+                sink.write(data)
+            await self._flowing.wait()
+            sink.close()
+        except OSError:
+            sink.transport.abort()

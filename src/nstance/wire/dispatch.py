@@ -101,6 +101,8 @@ class Call(grpclib_server.Stream[Any, Any]):
         try:
             async with asyncio.timeout(limits.first_message_seconds) if owed else _NO_TIMEOUT:
                 while not inbox.begun:
+                    if inbox.ended and owed:
+                        raise status.refusal(Status.INVALID_ARGUMENT, "expected one message, found none")
                     if inbox.ended:
                         return None
                     await inbox.more()

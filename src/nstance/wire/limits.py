@@ -13,7 +13,7 @@ class Limits:
     max_streams: int = 32  # open calls on one connection
     max_connections: int = 20_000  # unfinished handshakes included
     max_connections_per_address: int = 256  # loopback is free: development runs everything there
-    window: int = 64 * KIB  # unread bytes a peer may send per stream and per connection
+    window: int = 65_535  # unread bytes a peer may send per stream and per connection
 
     concurrent_handshakes: int = 32  # each costs about 2 ms of the one event loop
     handshake_seconds: float = 5.0
@@ -29,9 +29,9 @@ class Limits:
 
     # Frames that cost us and not the peer, each counted over strike_seconds; one more ends the connection.
     strike_seconds: float = 10.0
-    resets: int = 100
-    pings: int = 50
-    settings: int = 20
+    resets: int = 300
+    pings: int = 100
+    settings: int = 50
     empty_frames: int = 1_000  # empty data, priorities, unknown types
 
 

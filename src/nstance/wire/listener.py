@@ -9,6 +9,7 @@ back after a moment even if the handshake goes on.
 
 import asyncio
 import contextlib
+import functools
 import ipaddress
 import logging
 import socket
@@ -46,7 +47,8 @@ class Listener:
         on_refused: Callable[[str], None] = lambda reason: None,
     ) -> None:
         """`context` is asked for each connection, so a new certificate or CA needs no restart. `role` and `cluster` say
-        whose certificates are welcome; without a role nobody is asked. `on_refused` hears why connections end early."""
+        whose certificates are welcome; without a role nobody is asked. `on_refused` hears why connections end before
+        their time, what is before a colon being one of a few words."""
         self._context = context
         self._limits = limits
         self._clock = clock
@@ -133,26 +135,24 @@ class Listener:
         return None
 
     async def _enter(self, taken: socket.socket, host: str) -> None:
-        protocol: _Accepted | None = None
-
-        def make() -> _Accepted:
-            nonlocal protocol
-            protocol = _Accepted(self, host)
-            return protocol
-
+        loop = asyncio.get_running_loop()
+        limits = self._limits
+        made = _Accepted(dispatch.Calls(self._table), limits=limits, clock=self._clock)
+        made.entered = functools.partial(self._protocols.add, made)
+        made.left = functools.partial(self._left, made, host)
         try:
-            async with asyncio.timeout(self._limits.handshake_seconds):
+            async with asyncio.timeout(limits.handshake_seconds):
                 await _first_byte(taken)
-            async with asyncio.timeout(self._limits.queue_seconds):
+            async with asyncio.timeout(limits.queue_seconds):
                 await self._slots.acquire()
             release = _Once(self._slots.release)
-            lease = asyncio.get_running_loop().call_later(SLOT_SECONDS, release)
+            lease = loop.call_later(SLOT_SECONDS, release)
             try:
-                await asyncio.get_running_loop().connect_accepted_socket(
-                    make,
+                await loop.connect_accepted_socket(
+                    lambda: made,
                     taken,
                     ssl=self._context(),
-                    ssl_handshake_timeout=self._limits.handshake_seconds,
+                    ssl_handshake_timeout=limits.handshake_seconds,
                     ssl_shutdown_timeout=SHUTDOWN_SECONDS,
                 )
             finally:
@@ -160,60 +160,56 @@ class Listener:
                 release()
         except TimeoutError:
             self._on_refused("handshake: too slow")
-        except (OSError, tls.TlsError) as error:
+        except OSError as error:
             self._on_refused(f"handshake: {error}")
+        except Exception:
+            log.exception("a connection could not be taken")
         finally:
-            if protocol is None or not protocol.made:
+            if not made.shaken:
                 taken.close()
-                self.leave(host)
+                self._leave(host)
 
-    def entered(self, protocol: "_Accepted") -> None:
-        self._protocols.add(protocol)
-
-    def left(self, protocol: "_Accepted", host: str) -> None:
+    def _left(self, protocol: "_Accepted", host: str) -> None:
         self._protocols.discard(protocol)
-        self.leave(host)
+        self._leave(host)
         if protocol.reason not in transport.ORDINARY:
             self._on_refused(protocol.reason)
 
-    def leave(self, host: str) -> None:
+    def _leave(self, host: str) -> None:
         self._per_address[host] -= 1
         if not self._per_address[host]:
             del self._per_address[host]
 
-    def accepted(self, host: str) -> tuple[dispatch.Calls, Limits, Clock]:
-        return dispatch.Calls(self._table), self._limits, self._clock
-
 
 class _Accepted(transport.Protocol):
-    made = False
+    entered: Callable[[], None]
+    left: Callable[[], None]
+    shaken = False  # hands were shaken: from now on the event loop says when it is lost
 
-    def __init__(self, listener: Listener, host: str) -> None:
-        self.calls, limits, clock = listener.accepted(host)
-        super().__init__(self.calls, _SERVER, limits=limits, clock=clock)
-        self._listener = listener
-        self._host = host
+    def __init__(self, calls: dispatch.Calls, *, limits: Limits, clock: Clock) -> None:
+        super().__init__(calls, _SERVER, limits=limits, clock=clock)
+        self.calls = calls
 
     def greet(self, transport: asyncio.Transport) -> peer.Connection | None:
-        self.made = True
-        tls_object = transport.get_extra_info("ssl_object")
-        if tls_object.selected_alpn_protocol() != tls.ALPN:
+        self.shaken = True
+        session = transport.get_extra_info("ssl_object")
+        if session.selected_alpn_protocol() != tls.ALPN:
             self.reason = "handshake: the peer does not offer HTTP/2"
             return None
         identity, refusal = None, None
-        der = tls_object.getpeercert(True)
-        if der is not None:
+        certificate = session.getpeercert(True)
+        if certificate is not None:
             try:
-                identity = certificates.identify(der)
+                identity = certificates.identify(certificate)
             except names.IdentityError as error:
                 refusal = str(error)
-        found = peer.Connection(transport, identity=identity, refusal=refusal, now=self.clock.monotonic())
-        self.peer = found
-        self._listener.entered(self)
-        return found
+        return peer.Connection(transport, identity=identity, refusal=refusal, now=self.clock.monotonic())
+
+    def begun(self) -> None:
+        self.entered()
 
     def ended(self) -> None:
-        self._listener.left(self, self._host)
+        self.left()
 
 
 _SERVER = transport.configuration(client=False)

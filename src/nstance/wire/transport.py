@@ -9,6 +9,7 @@ again before it blames.
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
@@ -40,7 +41,8 @@ PING = b"nstance!"
 LOST = "the connection was lost"
 LEFT = "the peer closed the connection"
 STOPPED = "this side closed the connection"
-ORDINARY = frozenset({LOST, LEFT, STOPPED})  # ways to end that are nobody's fault
+IDLE = "idle"
+ORDINARY = frozenset({LOST, LEFT, STOPPED, IDLE})  # ways to end that are nobody's fault
 
 _GRPCLIB = Configuration().__for_client__()  # its keepalive is off: ours is below
 
@@ -136,6 +138,10 @@ class Connection(protocol.Connection):
         if self.over:
             raise StreamTerminatedError("connection closed")
 
+    def ack(self, stream_id: int, size: int) -> None:
+        if not self.over:
+            super().ack(stream_id, size)
+
     def close(self) -> None:
         self.over = True
         self.write_ready.set()
@@ -230,6 +236,9 @@ class Protocol(protocol.H2Protocol):
         """Who the peer is; None to have nothing to do with it."""
         raise NotImplementedError
 
+    def begun(self) -> None:
+        """The connection is ready for calls."""
+
     def ended(self) -> None:
         """The connection is gone."""
 
@@ -237,6 +246,9 @@ class Protocol(protocol.H2Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
+        wire = transport.get_extra_info("socket")
+        if wire is not None and wire.family in (socket.AF_INET, socket.AF_INET6):
+            wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # small frames, each waited for
         found = self.greet(self.transport)
         if found is None:
             self.transport.abort()
@@ -254,6 +266,7 @@ class Protocol(protocol.H2Protocol):
         self.connection.flush()
         self._made = self._busy = self._pinged = found.heard
         self._arm(found.heard)
+        self.begun()
 
     def data_received(self, data: bytes) -> None:
         if self.over:
@@ -336,7 +349,7 @@ class Protocol(protocol.H2Protocol):
         if not self.requests and not self.h2_config.client_side and now - self._made >= limits.first_message_seconds:
             return self.end("no call within the time for the first one", ErrorCodes.ENHANCE_YOUR_CALM)
         if limits.idle_seconds is not None and now - self._busy >= limits.idle_seconds:
-            return self.end("idle", ErrorCodes.NO_ERROR)
+            return self.end(IDLE, ErrorCodes.NO_ERROR)
         asked = self._pinged > self.peer.heard
         if asked and now - self._pinged >= limits.pong_within and now - self._due < limits.pong_within / 2:
             return self.abort("the peer is silent")
