@@ -16,6 +16,10 @@ def check(key: str) -> None:
         )
 
 
+def possible(key: str) -> bool:
+    return _problem(key) is None
+
+
 def _problem(key: str) -> str | None:
     try:
         size = len(key.encode())

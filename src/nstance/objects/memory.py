@@ -8,6 +8,9 @@ gave up.
 
 import asyncio
 import bisect
+import contextlib
+import contextvars
+import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -59,7 +62,6 @@ class _Objects:
     order: list[str] = field(default_factory=list)  # the keys of `entries`, sorted
     past: dict[str, list[tuple[float, _Entry | None]]] = field(default_factory=dict)  # (replaced at, what was there)
     counter: int = 0
-    late: set[asyncio.Task[None]] = field(default_factory=set)
 
 
 class MemoryStore:
@@ -78,6 +80,9 @@ class MemoryStore:
         self._ignores = ignores
         self._remember = remember
         self._objects = _Objects()
+
+    def __repr__(self) -> str:
+        return "memory store"
 
     def view(self, faults: Faults | None) -> "MemoryStore":
         """Another client of the same objects."""
@@ -152,12 +157,7 @@ class MemoryStore:
         if verb is not Verb.LIST:
             keys.check(key)
         fate = await self._fate(verb, key)
-        await self._clock.sleep(fate.before)
-        if fate.error is not None:
-            raise fate.error
-        answer = read(self._clock.monotonic() - fate.stale if fate.stale else None)
-        if fate.after:
-            await self._clock.sleep(fate.after)
+        answer = await self._carry_out(fate, lambda: read(self._clock.monotonic() - fate.stale if fate.stale else None))
         if fate.lost or fate.late is not None:
             raise errors.Unavailable(f"{verb} {key}: the answer was lost")
         return answer
@@ -165,35 +165,35 @@ class MemoryStore:
     async def _write(self, verb: Verb, key: str, write: Callable[[], Version]) -> Version:
         keys.check(key)
         fate = await self._fate(verb, key)
-        await self._clock.sleep(fate.before)
-        if fate.error is not None:
-            raise fate.error
         if fate.late is not None:
-            task = asyncio.create_task(self._later(write, fate.late))
-            self._objects.late.add(task)
-            task.add_done_callback(self._objects.late.discard)
-            await self._clock.sleep(fate.after)
+            _outside(fate.before + fate.late, lambda: _quietly(write))
+            await self._carry_out(fate, lambda: None)
             raise errors.Unknown(f"{verb} {key}: no answer came")
-        failure: errors.StorageError | None = None
-        version = Version("")
-        try:
-            version = write()
-        except errors.StorageError as refused:
-            failure = refused
-        if fate.after:
-            await self._clock.sleep(fate.after)
-        if fate.lost:
-            raise errors.Unknown(f"{verb} {key}: the answer was lost")
-        if failure is not None:
-            raise failure
-        return version
+        if not fate.lost:
+            return await self._carry_out(fate, write)
+        with contextlib.suppress(errors.StorageError):
+            await self._carry_out(fate, write)
+        raise errors.Unknown(f"{verb} {key}: the answer was lost")
 
-    async def _later(self, write: Callable[[], Version], seconds: float) -> None:
-        await self._clock.sleep(seconds)
-        try:
-            write()
-        except errors.StorageError:
-            return  # its condition no longer holds, and nobody listens any more
+    async def _carry_out(self, fate: Fate, act: Callable[[], T]) -> T:
+        """The store does its part at its own time, whether or not the caller still waits."""
+        if fate.error is not None:
+            await self._clock.sleep(fate.before)
+            raise fate.error
+        if not fate.before and not fate.after:
+            return act()
+        answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def apply() -> None:
+            settle: Callable[[], None]
+            try:
+                settle = functools.partial(answer.set_result, act())
+            except errors.StorageError as refused:
+                settle = functools.partial(answer.set_exception, refused)
+            _outside(fate.after, lambda: None if answer.done() else settle())
+
+        _outside(fate.before, apply)
+        return await answer
 
     async def _fate(self, verb: Verb, key: str) -> Fate:
         return Fate() if self._faults is None else await self._faults(verb, key)
@@ -232,3 +232,14 @@ class MemoryStore:
         for key in {*self._objects.entries, *self._objects.past}:
             if self._at(key, at) is not None:
                 yield key
+
+
+def _outside(seconds: float, act: Callable[[], None]) -> None:
+    """Later, and in nobody's context: what the store does is not undone when the caller stops or is stopped."""
+    asyncio.get_running_loop().call_later(seconds, act, context=contextvars.Context())
+
+
+def _quietly(write: Callable[[], Version]) -> None:
+    """A write that lands late: if its condition no longer holds, nobody listens any more."""
+    with contextlib.suppress(errors.StorageError):
+        write()

@@ -1,0 +1,142 @@
+"""nstance-dev-s3: an S3 server over plain files, for development on one machine."""
+
+import argparse
+import asyncio
+import contextlib
+import logging
+import pathlib
+import re
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+from aiohttp import web
+
+from nstance import clock as clocks
+from nstance.dev.s3.bucket import Bucket
+from nstance.dev.s3.service import Service
+from nstance.objects import errors
+
+GRACE = 1.0  # seconds that running requests get when the server ends
+
+EXAMPLES = """\
+examples:
+  nstance-dev-s3                                   the bucket dev in temp/dev-s3, on port 8989
+  nstance-dev-s3 --dir /tmp/objects --port 9000
+  nstance-dev-s3 --bucket other=temp/other         a second bucket
+
+use it with any S3 client:
+  export AWS_ENDPOINT_URL=http://localhost:8989 AWS_REGION=us-east-1
+  export AWS_ACCESS_KEY_ID=dev AWS_SECRET_ACCESS_KEY=dev AWS_S3_USE_PATH_STYLE=true
+  aws s3 ls s3://dev/
+"""
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    buckets: Mapping[str, pathlib.Path], *, port: int, credentials: Mapping[str, str]
+) -> AsyncIterator[int]:
+    """Serves until the block ends and gives the port; 0 asks for a free one. Raises OSError when it is taken."""
+    clock, chance = clocks.SystemClock(), clocks.SystemChance()
+    sockets = _listen(port)
+    try:
+        opened = {name: Bucket(name, folder.absolute(), clock=clock, chance=chance) for name, folder in buckets.items()}
+        service = Service(opened, credentials=credentials, clock=clock)
+        server = web.Server(service.handle, auto_decompress=False)
+        runner = web.ServerRunner(server, shutdown_timeout=GRACE)
+        await runner.setup()
+    except BaseException:
+        for each in sockets:
+            each.close()
+        raise
+    try:
+        for each in sockets:
+            await web.SockSite(runner, each).start()
+        yield sockets[0].getsockname()[1]
+    finally:
+        await runner.cleanup()
+        for bucket in opened.values():
+            await bucket.close()
+
+
+def _listen(port: int) -> list[socket.socket]:
+    """Loopback in both families, because `localhost` may mean either."""
+    first = socket.create_server(("127.0.0.1", port))
+    sockets = [first]
+    if socket.has_ipv6:
+        try:
+            sockets.append(socket.create_server(("::1", first.getsockname()[1]), family=socket.AF_INET6))
+        except OSError as problem:
+            if port and "in use" in str(problem):
+                first.close()
+                raise
+            logging.getLogger(__name__).info("not listening on ::1: %s", problem)
+    return sockets
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = _parser().parse_args(argv)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("nstance").setLevel(logging.DEBUG if options.verbose else logging.INFO)
+    buckets = {"dev": options.dir, **dict(options.bucket)}
+    try:
+        asyncio.run(_run(buckets, port=options.port, credentials={options.access_key: options.secret_key}))
+    except OSError as problem:
+        reason = f"port {options.port} is taken or cannot be used ({problem.strerror or problem})"
+        sys.exit(f"nstance-dev-s3: {reason}; end the other process or choose another with --port")
+    except errors.StorageError as problem:
+        sys.exit(f"nstance-dev-s3: {problem}")
+
+
+async def _run(buckets: Mapping[str, pathlib.Path], *, port: int, credentials: Mapping[str, str]) -> None:
+    ended = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    async with serving(buckets, port=port, credentials=credentials) as chosen:
+        served = ", ".join(f"bucket {name} in {folder}" for name, folder in buckets.items())
+        sys.stdout.write(f"dev-s3 listens on http://localhost:{chosen}, {served}\n")
+        sys.stdout.flush()
+        await ended.wait()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nstance-dev-s3",
+        description="An S3 server over plain files, for development. Listens on loopback only.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--port", type=_port, default=8989, metavar="N", help="default 8989; 0 takes a free one")
+    parser.add_argument(
+        "--dir", type=pathlib.Path, default=pathlib.Path("temp/dev-s3"), help="files of the bucket dev (temp/dev-s3)"
+    )
+    parser.add_argument(
+        "--bucket",
+        type=_bucket,
+        action="append",
+        default=[],
+        metavar="NAME=DIR",
+        help="a further bucket; may be repeated",
+    )
+    parser.add_argument("--access-key", default="dev", metavar="KEY", help="default dev")
+    parser.add_argument("--secret-key", default="dev", metavar="KEY", help="default dev")
+    parser.add_argument("-v", "--verbose", action="store_true", help="log every request")
+    return parser
+
+
+def _port(text: str) -> int:
+    if not text.isdecimal() or int(text) > 65535:
+        raise argparse.ArgumentTypeError(f"expected 0 to 65535, not {text!r}")
+    return int(text)
+
+
+def _bucket(text: str) -> tuple[str, pathlib.Path]:
+    name, _, folder = text.partition("=")
+    if not folder or not re.fullmatch("[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", name):
+        raise argparse.ArgumentTypeError(f"expected NAME=DIR with 3 to 63 of a-z, 0-9, dot and dash, not {text!r}")
+    return name, pathlib.Path(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,163 @@
+"""Who signed this request? AWS Signature Version 4, in a header or in a presigned URL.
+
+The signature covers what the client sent, so everything here works on the raw request line: a path that some library
+has already decoded and encoded again would not verify. The trap: S3 encodes a path once, other AWS services twice.
+"""
+
+import calendar
+import hashlib
+import hmac
+import re
+import time
+import urllib.parse
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nstance import clock as clocks
+from nstance.dev.s3.errors import S3Error
+
+ALGORITHM = "AWS4-HMAC-SHA256"
+SKEW = 15 * 60  # seconds that clocks may differ
+LONGEST_PRESIGNED = 7 * 24 * 3600
+UNSIGNED = "UNSIGNED-PAYLOAD"
+
+_AUTHORIZATION = re.compile(
+    rf"{ALGORITHM}\s+Credential=(?P<credential>[^,\s]+)\s*,\s*SignedHeaders=(?P<signed>[^,\s]+)\s*,\s*"
+    r"Signature=(?P<signature>[0-9a-f]{64})"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """A verified request, with what verifying its chunks takes."""
+
+    payload: str  # the x-amz-content-sha256 that was signed
+    key: bytes
+    signature: str
+    scope: str
+    stamp: str
+
+    def chain(self, kind: str, previous: str, *hashes: str) -> str:
+        """The signature of the next chunk or trailer of a body that is signed piece by piece."""
+        text = "\n".join([f"{ALGORITHM}-{kind}", self.stamp, self.scope, previous, *hashes])
+        return hmac.new(self.key, text.encode(), hashlib.sha256).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """What the client says, before it is believed."""
+
+    credential: str
+    signed: str
+    signature: str
+    stamp: str
+    payload: str
+    query: list[tuple[str, str]]
+    lifetime: int | None  # of a presigned URL
+
+
+def split_target(target: str) -> tuple[str, list[tuple[str, str]]]:
+    """The decoded path and query of a raw request target. A plus sign is a space in the query, and itself in the path."""
+    path, _, query = target.partition("?")
+    pairs = [part.partition("=") for part in query.split("&") if part]
+    decode = urllib.parse.unquote_plus
+    return urllib.parse.unquote(path), [(decode(name), decode(value)) for name, _, value in pairs]
+
+
+def verify(
+    method: str, target: str, headers: Mapping[str, str], *, credentials: Mapping[str, str], clock: clocks.Clock
+) -> Signed:
+    """`headers` must be case-insensitive; `credentials` maps access keys to secret keys. Raises S3Error."""
+    path, query = split_target(target)
+    claim = _presigned(query) if any(name == "X-Amz-Signature" for name, _ in query) else _in_header(headers, query)
+    access_key, _, scope = claim.credential.partition("/")
+    date, _, rest = scope.partition("/")
+    region, _, service = rest.partition("/")
+    if service != "s3/aws4_request" or claim.stamp[:8] != date:
+        raise S3Error(
+            400, "AuthorizationHeaderMalformed", f"the credential scope {scope!r} is not date/region/s3/aws4_request"
+        )
+    secret = credentials.get(access_key)
+    if secret is None:
+        raise S3Error(
+            403, "InvalidAccessKeyId", "there is no such access key here; the default is dev with the secret dev"
+        )
+    _check_time(claim, clock.wall())
+    names = claim.signed.split(";")
+    if "host" not in names:
+        raise S3Error(403, "AccessDenied", "the header host must be signed")
+    canonical = "\n".join(
+        [
+            method,
+            _encode(path, safe="/"),
+            "&".join(sorted(f"{_encode(name)}={_encode(value)}" for name, value in claim.query)),
+            *(f"{name}:{' '.join(headers.get(name, '').split())}" for name in names),
+            "",
+            claim.signed,
+            claim.payload,
+        ]
+    )
+    text = "\n".join([ALGORITHM, claim.stamp, scope, hashlib.sha256(canonical.encode()).hexdigest()])
+    key = f"AWS4{secret}".encode()
+    for part in (date, region, "s3", "aws4_request"):
+        key = hmac.new(key, part.encode(), hashlib.sha256).digest()
+    expected = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
+    if not hmac.compare_digest(expected, claim.signature):
+        raise S3Error(
+            403, "SignatureDoesNotMatch", "the signature is not the one of this request; check the secret key"
+        )
+    return Signed(claim.payload, key, claim.signature, scope, claim.stamp)
+
+
+def _in_header(headers: Mapping[str, str], query: list[tuple[str, str]]) -> _Claim:
+    authorization = headers.get("authorization")
+    if authorization is None:
+        raise S3Error(403, "AccessDenied", "the request is not signed; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+    match = _AUTHORIZATION.fullmatch(authorization)
+    if match is None:
+        raise S3Error(400, "AuthorizationHeaderMalformed", f"expected an {ALGORITHM} authorization header")
+    stamp = headers.get("x-amz-date", "")
+    payload = headers.get("x-amz-content-sha256")
+    if payload is None:
+        raise S3Error(400, "InvalidRequest", "the header x-amz-content-sha256 is missing")
+    return _Claim(match["credential"], match["signed"], match["signature"], stamp, payload, query, None)
+
+
+def _presigned(query: list[tuple[str, str]]) -> _Claim:
+    given = dict(query)
+    try:
+        if given["X-Amz-Algorithm"] != ALGORITHM:
+            raise ValueError
+        lifetime = int(given["X-Amz-Expires"])
+        if not 1 <= lifetime <= LONGEST_PRESIGNED:
+            raise ValueError
+        return _Claim(
+            credential=given["X-Amz-Credential"],
+            signed=given["X-Amz-SignedHeaders"],
+            signature=given["X-Amz-Signature"],
+            stamp=given["X-Amz-Date"],
+            payload=given.get("X-Amz-Content-Sha256", UNSIGNED),
+            query=[(name, value) for name, value in query if name != "X-Amz-Signature"],
+            lifetime=lifetime,
+        )
+    except (KeyError, ValueError):
+        message = (
+            "a presigned URL needs X-Amz-Algorithm, -Credential, -Date, -Expires (1 s to 7 days) and -SignedHeaders"
+        )
+        raise S3Error(400, "AuthorizationQueryParametersError", message) from None
+
+
+def _check_time(claim: _Claim, now: float) -> None:
+    try:
+        signed_at = calendar.timegm(time.strptime(claim.stamp, "%Y%m%dT%H%M%SZ"))
+    except ValueError:
+        raise S3Error(403, "AccessDenied", f"the date {claim.stamp!r} is not like 20260102T030405Z") from None
+    if claim.lifetime is None:
+        if abs(now - signed_at) > SKEW:
+            raise S3Error(403, "RequestTimeTooSkewed", f"the clocks differ by {abs(now - signed_at):.0f} s; set them")
+    elif now > signed_at + claim.lifetime or signed_at > now + SKEW:
+        raise S3Error(403, "AccessDenied", "the presigned URL has expired")
+
+
+def _encode(text: str, *, safe: str = "") -> str:
+    return urllib.parse.quote(text, safe=safe + "-_.~")

@@ -1,0 +1,89 @@
+"""Multipart uploads: parts are files in a hidden folder of the bucket until they are put together.
+
+Stock clients upload anything above 8 MB like this. Uploads survive a restart; what a client never finishes stays until
+somebody removes `.nstance/uploads/`.
+"""
+
+import asyncio
+import itertools
+import json
+import pathlib
+import re
+import shutil
+from collections.abc import Sequence
+
+from nstance import clock as clocks
+from nstance.dev.s3 import payload
+from nstance.dev.s3.errors import S3Error, invalid
+from nstance.objects import directory
+
+MOST_PARTS = 10_000
+
+
+class Uploads:
+    def __init__(self, bucket: pathlib.Path, chance: clocks.Chance) -> None:
+        self._folder = bucket / directory.HIDDEN / "uploads"
+        self._chance = chance
+
+    async def begin(self, key: str) -> str:
+        upload = f"{self._chance.bits(128):032x}"
+
+        def make() -> None:
+            (self._folder / upload).mkdir(parents=True)
+            (self._folder / upload / "key").write_text(json.dumps(key))
+
+        await asyncio.to_thread(make)
+        return upload
+
+    async def store_part(self, key: str, upload: str, number: str, body: bytes) -> str:
+        """The part's ETag."""
+        if not re.fullmatch("[0-9]{1,5}", number) or not 1 <= int(number) <= MOST_PARTS:
+            raise invalid(f"partNumber must be 1 to {MOST_PARTS}, not {number!r}")
+        etag = payload.md5_etag(body)
+
+        def write() -> None:
+            folder = self._find(key, upload)
+            for old in folder.glob(f"{int(number):05d}-*"):
+                old.unlink()
+            (folder / f"{int(number):05d}-{etag}").write_bytes(body)
+
+        await asyncio.to_thread(write)
+        return etag
+
+    async def parts(self, key: str, upload: str) -> list[tuple[int, str, int]]:
+        """(number, ETag, size) of each part so far."""
+
+        def look() -> list[tuple[int, str, int]]:
+            files = sorted(self._find(key, upload).glob("?????-*"))
+            return [(int(file.name[:5]), file.name[6:], file.stat().st_size) for file in files]
+
+        return await asyncio.to_thread(look)
+
+    async def join(self, key: str, upload: str, wanted: Sequence[tuple[int, str]]) -> bytes:
+        """The parts (number, ETag) put together."""
+        if not wanted or any(before[0] >= after[0] for before, after in itertools.pairwise(wanted)):
+            raise S3Error(400, "InvalidPartOrder", "expected at least one part, in ascending order")
+
+        def read() -> bytes:
+            folder = self._find(key, upload)
+            pieces = []
+            for number, etag in wanted:
+                file = folder / f"{number:05d}-{etag}"
+                if not re.fullmatch("[0-9a-f]{32}", etag) or not file.is_file():
+                    raise S3Error(400, "InvalidPart", f"part {number} with the ETag {etag!r} was not uploaded")
+                pieces.append(file.read_bytes())
+            return b"".join(pieces)
+
+        return await asyncio.to_thread(read)
+
+    async def end(self, key: str, upload: str) -> None:
+        await asyncio.to_thread(lambda: shutil.rmtree(self._find(key, upload)))
+
+    def _find(self, key: str, upload: str) -> pathlib.Path:
+        folder = self._folder / upload
+        try:
+            if re.fullmatch("[0-9a-f]{32}", upload) and json.loads((folder / "key").read_text()) == key:
+                return folder
+        except FileNotFoundError:
+            pass
+        raise S3Error(404, "NoSuchUpload", "there is no such upload of this key; it was completed or aborted")

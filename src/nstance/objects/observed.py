@@ -1,0 +1,64 @@
+"""Tells somebody (metrics) how each storage call ended. Requests cost money, and the codes are the first thing to look
+at when a shard limps."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
+
+from nstance.objects import errors
+from nstance.objects.port import Head, Key, ObjectStore, Stored, Version
+
+T = TypeVar("T")
+Observe = Callable[[str, str], None]  # (operation, outcome)
+
+
+class Observed:
+    def __init__(self, store: ObjectStore, observe: Observe) -> None:
+        self._store = store
+        self._observe = observe
+
+    def __repr__(self) -> str:
+        return repr(self._store)
+
+    async def get(self, key: Key) -> Stored:
+        return await self._watch("get", self._store.get(key))
+
+    async def head(self, key: Key) -> Head:
+        return await self._watch("head", self._store.head(key))
+
+    async def create(self, key: Key, body: bytes) -> Version:
+        return await self._watch("create", self._store.create(key, body))
+
+    async def replace(self, key: Key, body: bytes, *, seen: Version) -> Version:
+        return await self._watch("replace", self._store.replace(key, body, seen=seen))
+
+    async def delete(self, key: Key) -> None:
+        await self._watch("delete", self._store.delete(key))
+
+    async def list(self, prefix: str, *, after: str = "") -> AsyncIterator[Key]:
+        try:
+            async for key in self._store.list(prefix, after=after):
+                yield key
+        except errors.StorageError as problem:
+            self._observe("list", _code(problem))
+            raise
+        self._observe("list", "ok")
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    async def _watch(self, operation: str, call: Awaitable[T]) -> T:
+        try:
+            answer = await call
+        except asyncio.CancelledError:
+            self._observe(operation, "cancelled")
+            raise
+        except errors.StorageError as problem:
+            self._observe(operation, _code(problem))
+            raise
+        self._observe(operation, "ok")
+        return answer
+
+
+def _code(problem: errors.StorageError) -> str:
+    return type(problem).__name__.lower()

@@ -1,0 +1,33 @@
+"""From the words of a config or a command line to a store. Client libraries are imported only when they are needed."""
+
+from nstance import clock
+from nstance.objects import errors, file, memory, prefixed
+from nstance.objects.port import ObjectStore
+
+PROVIDERS = ("s3", "file", "memory")
+
+
+def open_store(
+    provider: str, *, bucket: str, prefix: str = "", region: str | None = None, endpoint: str | None = None
+) -> ObjectStore:
+    """For `file` the bucket is a directory. Raises Denied for what cannot be opened."""
+    store = _open(provider, bucket, region, endpoint)
+    return prefixed.Prefixed(store, prefix) if prefix.strip("/") else store
+
+
+def _open(provider: str, bucket: str, region: str | None, endpoint: str | None) -> ObjectStore:
+    if not bucket and provider != "memory":
+        raise errors.Denied(f"storage {provider!r} needs a bucket{' (a directory)' if provider == 'file' else ''}")
+    match provider:
+        case "s3":
+            from nstance.objects import s3
+
+            return s3.S3Store(bucket, region=region, endpoint=endpoint)
+        case "file":
+            return file.FileStore(bucket)
+        case "memory":
+            return memory.MemoryStore(clock.SystemClock())
+        case "gcs":
+            raise errors.Denied("storage 'gcs' is not built yet; use one of " + ", ".join(PROVIDERS))
+        case _:
+            raise errors.Denied(f"storage must be one of {', '.join(PROVIDERS)}, not {provider!r}")

@@ -1,0 +1,56 @@
+"""Does this store honour conditions? Asked once at start, because everything else trusts it.
+
+Some S3 imitations accept `If-None-Match` and `If-Match` and ignore them; on such a store two servers would both lead.
+The probe writes an object of its own below a random name, twice with create and once with a stale version, and removes
+it. An answer that got lost says nothing about the store: the error is passed on and the caller tries again later.
+"""
+
+import contextlib
+
+from nstance import clock
+from nstance.objects import errors
+from nstance.objects.port import Key, ObjectStore
+
+
+class UnsuitableStore(Exception):
+    """Two servers could both believe that they wrote. Never run on it."""
+
+
+async def probe(store: ObjectStore, prefix: str, chance: clock.Chance) -> None:
+    """Raises UnsuitableStore, or Denied, Unavailable or Unknown when the store could not be asked."""
+    key = Key(f"{prefix.rstrip('/')}/probe-{chance.bits(64):016x}".lstrip("/"))
+    try:
+        await _ask(store, key)
+    except BaseException:
+        with contextlib.suppress(errors.StorageError):  # the first error is the one to tell
+            await store.delete(key)
+        raise
+    await store.delete(key)
+
+
+async def _ask(store: ObjectStore, key: Key) -> None:
+    first = await store.create(key, b"probe 1")
+    try:
+        await store.create(key, b"probe 2")
+    except errors.Conflict:
+        pass
+    else:
+        raise UnsuitableStore(_sentence(store, "create-if-absent (If-None-Match: *)"))
+    second = await store.replace(key, b"probe 3", seen=first)
+    if second == first:
+        raise UnsuitableStore(_sentence(store, "a new version for each write (ETag)"))
+    try:
+        await store.replace(key, b"probe 4", seen=first)
+    except errors.Conflict:
+        pass
+    else:
+        raise UnsuitableStore(_sentence(store, "write-if-match (If-Match with a stale ETag)"))
+    if (await store.get(key)).body != b"probe 3":
+        raise UnsuitableStore(_sentence(store, "reading what was written last"))
+
+
+def _sentence(store: ObjectStore, condition: str) -> str:
+    return (
+        f"{store!r} does not honour {condition}, so two servers could lead at once; "
+        "use a store with conditional writes (Amazon S3, MinIO, Ceph, R2, or a directory)"
+    )

@@ -1,0 +1,213 @@
+"""Object storage in S3, or in anything that speaks it with conditional writes.
+
+The client library's retries are off: after "applied, then 500" a retry would meet its own write and report a lost race
+that was won. Instead each failure is told apart by what it proves: a refused connection proves that nothing was applied,
+a 412 that somebody was first, a timeout or a 5xx proves nothing. The traps: a 404 proves an absence only when S3 itself
+says NoSuchKey (a proxy's 404 or a missing bucket does not); a 409 means that two writes met and neither is known to have
+won, so it is to be tried again; ETags are hashes of the content on S3, so equal bytes are equal versions. Run it on
+uvloop: on the standard loop the library may abort the process at exit.
+"""
+
+import contextlib
+import datetime
+import os
+import re
+import urllib.parse
+from collections.abc import AsyncIterator, Iterator, Mapping
+
+import obstore
+from obstore import exceptions, store
+
+from nstance.objects import errors, keys
+from nstance.objects.port import Head, Key, Stored, Version
+
+TIMEOUT = 30.0  # seconds for a whole request; callers that are in a hurry set their own deadline
+CONNECT_TIMEOUT = 3.0
+
+_STATUS = re.compile(r"non-2xx status code: (\d{3})")
+_CODE = re.compile(r"<Code>([^<]{1,100})</Code>")
+_MESSAGE = re.compile(r"<Message>([^<]{1,300})</Message>")
+
+
+class S3Store:
+    def __init__(
+        self,
+        bucket: str,
+        *,
+        region: str | None = None,
+        endpoint: str | None = None,
+        timeout: float = TIMEOUT,
+        environment: Mapping[str, str] = os.environ,
+    ) -> None:
+        """Credentials come from the usual AWS variables, the container or the instance."""
+        endpoint = endpoint or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL") or None
+        self._name = f"S3 bucket {bucket} at {endpoint or 'Amazon'}"
+        self._bucket = bucket
+        try:
+            self._store = _open(bucket, region, endpoint, timeout, environment)
+        except (exceptions.BaseError, ValueError) as problem:
+            raise errors.Denied(f"{self._name} cannot be opened: {_first_line(problem)}") from problem
+
+    def __repr__(self) -> str:
+        return self._name
+
+    async def get(self, key: Key) -> Stored:
+        keys.check(key)
+        with self._reading(f"get {key}"):
+            answer = await obstore.get_async(self._store, key)
+            body = bytes(await answer.bytes_async())
+            return Stored(body, self._version(key, answer.meta.get("e_tag")))
+
+    async def head(self, key: Key) -> Head:
+        keys.check(key)
+        try:
+            with self._reading(f"head {key}"):
+                meta = await obstore.head_async(self._store, key)
+                return Head(self._version(key, meta.get("e_tag")), meta["size"], meta["last_modified"].timestamp())
+        except errors.Unavailable as problem:
+            if _status(problem.__cause__) != 404:
+                raise
+        # The answer to HEAD has no body, so it cannot say what is missing: the object, the bucket or the way there.
+        with self._reading(f"head {key}"):
+            answer = await obstore.get_async(self._store, key)
+            meta = answer.meta
+            return Head(self._version(key, meta.get("e_tag")), meta["size"], meta["last_modified"].timestamp())
+
+    async def create(self, key: Key, body: bytes) -> Version:
+        keys.check(key)
+        with self._writing(f"create {key}"):
+            answer = await obstore.put_async(self._store, key, body, mode="create", use_multipart=False)
+            return self._version(key, answer["e_tag"])
+
+    async def replace(self, key: Key, body: bytes, *, seen: Version) -> Version:
+        keys.check(key)
+        with self._writing(f"replace {key}"):
+            answer = await obstore.put_async(self._store, key, body, mode={"e_tag": seen}, use_multipart=False)
+            return self._version(key, answer["e_tag"])
+
+    async def delete(self, key: Key) -> None:
+        keys.check(key)
+        with contextlib.suppress(errors.Missing), self._writing(f"delete {key}"):
+            await obstore.delete_async(self._store, key)
+
+    async def list(self, prefix: str, *, after: str = "") -> AsyncIterator[Key]:
+        parent = prefix.rpartition("/")[0]  # the library thinks in whole path segments, here and in its offset
+        if parent and not keys.possible(parent):
+            return
+        start = after.rstrip("/") if keys.possible(after.rstrip("/")) else None
+        with self._reading(f"list {prefix}*"):
+            pages = obstore.list(self._store, prefix=parent or None, offset=start, chunk_size=1000)
+            async for page in pages:
+                for meta in page:
+                    key = meta["path"]
+                    if key.startswith(prefix):
+                        if key > after:
+                            yield Key(key)
+                    elif key > prefix:
+                        return
+
+    async def close(self) -> None:
+        """The library keeps no handle that could be closed."""
+
+    def _version(self, key: Key, etag: str | None) -> Version:
+        if not etag:
+            raise errors.Unknown(f"{key}: {self._name} answered without an ETag, so its version is not known")
+        return Version(etag)
+
+    @contextlib.contextmanager
+    def _reading(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except (exceptions.BaseError, OSError, ValueError) as problem:
+            raise self._translated(problem, doing, otherwise=errors.Unavailable) from problem
+
+    @contextlib.contextmanager
+    def _writing(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except (exceptions.BaseError, OSError, ValueError) as problem:
+            raise self._translated(problem, doing, otherwise=errors.Unknown) from problem
+
+    def _translated(
+        self, problem: Exception, doing: str, *, otherwise: type[errors.StorageError]
+    ) -> errors.StorageError:
+        """`otherwise` is what follows when it is not known whether the store did it."""
+        text = str(problem)
+        status = _status(problem)
+        code = _found(_CODE, text)
+        said = f"{doing} in {self._name}: {status or _first_line(problem)}"
+        said += "".join(f" {part}" for part in (code, _found(_MESSAGE, text)) if part)
+        if "169.254." in text:
+            said += "; no AWS credentials were in the environment, and the instance gave none"
+        match status:
+            case None if "kind: Connect," in text:
+                return errors.Unavailable(f"{said} (no connection)")
+            case None if "incorrectly configured region" in text:
+                return errors.Denied(f"{said}; set AWS_REGION to the bucket's region")
+            case None | 408:
+                return otherwise(said)
+            case 412:
+                return errors.Conflict(said)
+            case 404 if code == "NoSuchKey":
+                return errors.Missing(said)
+            case 404 if code == "NoSuchBucket":
+                return errors.Denied(f"{said}; create the bucket, or correct its name")
+            case 400 if code == "RequestTimeout":
+                return otherwise(said)
+            case 404 | 409 | 429:
+                return errors.Unavailable(said)
+            case 501:
+                return errors.Denied(f"{said}; the store lacks something that is needed")
+            case _ if status >= 500:
+                return otherwise(said)
+            case _:
+                return errors.Denied(said)
+
+
+def _open(
+    bucket: str, region: str | None, endpoint: str | None, timeout: float, environment: Mapping[str, str]
+) -> store.S3Store:
+    path_style = environment.get("AWS_S3_USE_PATH_STYLE", "true" if endpoint else "false").lower() in (
+        "1",
+        "true",
+        "yes",
+    )
+    config: store.S3Config = {
+        "region": region or environment.get("AWS_REGION") or environment.get("AWS_DEFAULT_REGION") or "us-east-1",
+        "virtual_hosted_style_request": not path_style,
+        "disable_bulk_delete": True,
+        "conditional_put": "etag",
+    }
+    if endpoint:
+        address = urllib.parse.urlsplit(endpoint)
+        if address.scheme not in ("http", "https") or not address.hostname:
+            raise ValueError(f"the endpoint must be like https://host:port, not {endpoint!r}")
+        if not path_style:
+            endpoint = address._replace(netloc=f"{bucket}.{address.netloc}").geturl()
+        config["endpoint"] = endpoint
+        if "AWS_ENDPOINT_URL_S3" in environment:
+            config["aws_endpoint_url_s3"] = endpoint  # it would win over `endpoint`
+    return store.S3Store(
+        bucket,
+        config=config,
+        client_options={
+            "allow_http": (endpoint or "").startswith("http://"),
+            "connect_timeout": datetime.timedelta(seconds=CONNECT_TIMEOUT),
+            "timeout": datetime.timedelta(seconds=timeout),
+        },
+        retry_config={"max_retries": 0, "retry_timeout": datetime.timedelta(seconds=timeout)},
+    )
+
+
+def _status(problem: BaseException | None) -> int | None:
+    found = _found(_STATUS, str(problem))
+    return int(found) if found else None
+
+
+def _found(pattern: re.Pattern[str], text: str) -> str:
+    match = pattern.search(text)
+    return match[1] if match else ""
+
+
+def _first_line(problem: Exception) -> str:
+    return str(problem).partition("\n")[0][:300]
