@@ -197,12 +197,21 @@ class Homes:
 def _parse(body: bytes, id: InstanceId) -> Record:
     try:
         value = json.loads(body)
-        record = Record(**{**value, "command": tuple(value["command"])})
+        record = Record(**{**value, "command": tuple(value["command"]), "env": dict(value["env"])})
     except (ValueError, TypeError, KeyError):
         raise Unreadable(f"expected the record of {id} in its {launch.RECORD}, found something else") from None
-    texts = (record.cluster, record.shard, record.tenant, record.group, record.kind, record.template, *record.command)
+    texts = (
+        record.cluster,
+        record.shard,
+        record.tenant,
+        record.group,
+        record.kind,
+        record.template,
+        *record.command,
+        *record.env.values(),
+    )
     whole = all(isinstance(text, str) for text in texts) and isinstance(record.created, int | float)
-    if record.id != id or not whole or not isinstance(record.env, dict):
+    if record.id != id or not whole:
         raise Unreadable(f"expected the record of {id} in its {launch.RECORD}, found another's or a damaged one")
     return record
 

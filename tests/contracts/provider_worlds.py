@@ -1,0 +1,223 @@
+"""Places where VMs live, each with the doors to it and with what people and accidents do to it behind the provider's back."""
+
+import asyncio
+import contextlib
+import heapq
+import itertools
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from nstance.model.ids import ClusterId, GroupName, InstanceId, Kind, ShardId, TenantId, instance_id, uuid7
+from nstance.providers import errors, homes, memory, port, process, processes, tmux
+from nstance.providers.behaviour import Call, Life, Outcome, Script
+
+KIND = Kind("knc")
+WAITS = [sys.executable, "-I", "-S", "-c", "import signal; print('up', flush=True); signal.pause()"]
+_numbers = itertools.count(1)
+
+
+class HandClock:
+    """Time that moves only when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+        self._order = itertools.count()
+
+    def monotonic(self) -> float:
+        return self.now
+
+    boot = wall = steady = monotonic
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds <= 0:
+            await asyncio.sleep(0)
+            return
+        woken = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._sleepers, (self.now + seconds, next(self._order), woken))
+        await woken
+
+    async def advance(self, seconds: float) -> None:
+        until = self.now + seconds
+        await self._others()
+        while self._sleepers and self._sleepers[0][0] <= until:
+            self.now, _, woken = heapq.heappop(self._sleepers)
+            if not woken.done():
+                woken.set_result(None)
+            await self._others()
+        self.now = until
+
+    async def _others(self) -> None:
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+
+def fresh_id() -> InstanceId:
+    return instance_id(KIND, uuid7(1_700_000_000_000 + next(_numbers), os.getpid()))
+
+
+def request(id: InstanceId | None = None, **changes: object) -> port.CreateRequest:
+    values: dict[str, object] = {
+        "id": id or fresh_id(),
+        "tenant": TenantId("default"),
+        "group": GroupName("workers"),
+        "kind": KIND,
+        "template": "worker",
+        "created": 1_700_000_000.0,
+        "nonce": "header.claims.signature",
+        "ca_certificate": "-----BEGIN CERTIFICATE-----\n",
+        "registration_addr": "127.0.0.1:8992",
+        "agent_addr": "127.0.0.1:8994",
+    }
+    return port.CreateRequest(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def scope(cluster: str = "one", shard: str = "a") -> port.Scope:
+    return port.Scope(cluster=ClusterId(cluster), shard=ShardId(shard))
+
+
+class MemoryWorld:
+    def __init__(self, behaviour: Script) -> None:
+        self.clock = HandClock()
+        self.script = behaviour
+        self.cloud = memory.MemoryCloud(self.clock, behaviour=behaviour)
+
+    def door(self, of: port.Scope) -> port.Provider:
+        return memory.MemoryProvider(of, self.clock, cloud=self.cloud)
+
+    async def tick(self) -> None:
+        await self.clock.advance(1.0)
+
+    def count(self, id: InstanceId) -> int:
+        return sum(vm.id == id for vm in self.cloud.vms())
+
+    def end_by_hand(self, id: InstanceId) -> None:
+        self.cloud.stop(id)
+
+    def spoil(self, id: InstanceId) -> None:
+        self.cloud.strip_tags(id)
+
+    @contextlib.contextmanager
+    def broken_listing(self) -> Iterator[None]:
+        self.script.then(Call.LIST, Outcome(applied=False, error=errors.Unavailable("page 2 of 3 did not come")))
+        yield
+
+
+class LocalWorld:
+    """A directory that several providers share, as several servers on one machine do."""
+
+    def __init__(self, folder: Path, make: Callable[[port.Scope, Path], port.Provider]) -> None:
+        self.root = folder / "instances"
+        self._make = make
+        self._doors: list[port.Provider] = []
+
+    def door(self, of: port.Scope) -> port.Provider:
+        self._doors.append(self._make(of, self.root))
+        return self._doors[-1]
+
+    async def tick(self) -> None:
+        await asyncio.sleep(0.02)
+
+    def count(self, id: InstanceId) -> int:
+        return len(marked(id))
+
+    def end_by_hand(self, id: InstanceId) -> None:
+        for pid in marked(id):
+            os.kill(pid, 9)
+
+    def spoil(self, id: InstanceId) -> None:
+        (self.root / id / "instance.json").write_bytes(b'{"id": "knc-')
+
+    @contextlib.contextmanager
+    def broken_listing(self) -> Iterator[None]:
+        away = self.root.with_name("away")
+        self.root.rename(away)
+        yield
+        away.rename(self.root)
+
+    async def end(self) -> None:
+        for door in self._doors:
+            await door.close()
+        here = homes.Homes(self.root)
+        for id in here.ids() if self.root.exists() else ():
+            with contextlib.suppress(homes.Unreadable):
+                found = here.process(id)
+                if found is not None:
+                    await asyncio.to_thread(processes.end, found, mark=f"NSTANCE_INSTANCE_ID={id}", grace=2.0)
+
+
+World = MemoryWorld | LocalWorld
+
+
+def marked(id: InstanceId) -> list[int]:
+    """The living processes that run for an instance."""
+    sign = f"NSTANCE_INSTANCE_ID={id}".encode()
+    found = []
+    for pid in (int(name) for name in os.listdir("/proc") if name.isdecimal()):
+        with contextlib.suppress(OSError):
+            if sign in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") and processes.start_of(pid):
+                found.append(pid)
+    return found
+
+
+@contextlib.asynccontextmanager
+async def memory_world(behaviour: Script | None = None) -> AsyncIterator[MemoryWorld]:
+    world = MemoryWorld(behaviour or Script())
+    yield world
+    await world.cloud.close()
+
+
+EVENTUAL = Life(boot=2.0, dying=4.0, linger=3.0, get_lag=1.5, list_lag=6.0)
+
+
+@contextlib.asynccontextmanager
+async def process_world(command: list[str] = WAITS) -> AsyncIterator[LocalWorld]:
+    with _folder() as folder:
+        world = LocalWorld(folder, lambda of, root: process.ProcessProvider(of, dir=root, command=command))
+        try:
+            yield world
+        finally:
+            await world.end()
+
+
+@contextlib.asynccontextmanager
+async def tmux_world(command: list[str] = WAITS) -> AsyncIterator[LocalWorld]:
+    if shutil.which("tmux") is None:
+        pytest.skip("needs the program tmux: install it")
+    with _folder() as folder:
+        socket = str(folder / "tmux")
+
+        def make(of: port.Scope, root: Path) -> port.Provider:
+            return tmux.TmuxProvider(
+                of, dir=root, command=command, session="test", socket=socket, dev_k8s_dir=folder / "dev-k8s"
+            )
+
+        world = LocalWorld(folder, make)
+        try:
+            yield world
+        finally:
+            await world.end()
+            # It may have ended with its last window.
+            await asyncio.to_thread(subprocess.run, ["tmux", "-S", socket, "kill-server"], capture_output=True)
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    # Not tmp_path: the name of a socket must be short.
+    with tempfile.TemporaryDirectory(prefix="nst-") as folder:
+        yield Path(folder)
+
+
+async def eventually(world: World, holds: Callable[[], Awaitable[bool]]) -> None:
+    for _ in range(500):
+        if await holds():
+            return
+        await world.tick()
+    raise AssertionError("it did not come true in time")

@@ -1,0 +1,78 @@
+"""From words in the configuration to a provider, or to an error that helps."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from contracts.provider_worlds import HandClock, request, scope
+from nstance.providers import errors, memory, port, process, registry
+
+
+def opened(kind: str, options: dict[str, object], cachedir: Path) -> port.Provider:
+    return registry.open_provider(kind, scope=scope(), options=options, cachedir=cachedir, clock=HandClock())
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("proces", {}, "there is no provider 'proces'; did you mean 'process'?"),
+        ("zzz", {}, "known: memory, mock, process, tmux"),
+        ("aws", {}, "provider 'aws' is not built yet"),
+        ("gcp", {}, "not built yet"),
+        ("proxmox", {}, "not built yet"),
+        ("process", {"dri": "x"}, "provider 'process' has no option 'dri'; did you mean 'dir'?"),
+        ("process", {"zzz": "x"}, "known: command, dir, env"),
+        ("process", {"dir": 5}, "option 'dir' of provider 'process': expected a text, found int"),
+        ("process", {"command": "agent --fast"}, "expected a list of texts, found str"),
+        ("process", {"command": []}, "expected a list of texts"),
+        ("process", {"env": {"A": 1}}, "expected an object of texts"),
+        ("tmux", {"socket": ["x"]}, "expected a text, found list"),
+        ("memory", {"call_seconds": "1s"}, "expected a number of seconds, found str"),
+        ("memory", {"call_seconds": True}, "expected a number of seconds"),
+        ("memory", {"boot_seconds": -1}, "expected a number of seconds"),
+        ("memory", {"call_seconds": float("nan")}, "expected a number of seconds"),
+        ("memory", {"subnets": {"a": "many"}}, "expected an object of counts"),
+    ],
+)
+def test_refusals(kind: str, options: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(errors.Refused) as caught:
+        opened(kind, options, tmp_path)
+    assert message in str(caught.value)
+    assert list(tmp_path.iterdir()) == [], "a refusal leaves nothing"
+
+
+def test_a_wrong_value_is_not_repeated(tmp_path: Path) -> None:
+    with pytest.raises(errors.Refused) as caught:
+        opened("process", {"dir": {"token": "hunter2"}}, tmp_path)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["memory", "mock"])
+async def test_memory(kind: str, tmp_path: Path) -> None:
+    provider = opened(kind, {"subnets": {"full": 0}}, tmp_path)
+    assert isinstance(provider, memory.MemoryProvider)
+    await provider.create(request(subnet="other"))
+    with pytest.raises(errors.NoCapacity):
+        await provider.create(request(subnet="full"))
+
+
+@pytest.mark.parametrize(("options", "folder"), [({}, "cache/instances"), ({"dir": "{tmp}/elsewhere"}, "elsewhere")])
+async def test_process(options: dict[str, str], folder: str, tmp_path: Path) -> None:
+    given = {name: text.replace("{tmp}", str(tmp_path)) for name, text in options.items()}
+    provider = opened("process", dict(given), tmp_path / "cache")
+    assert isinstance(provider, process.ProcessProvider)
+    assert (tmp_path / folder).is_dir()
+    assert await provider.list() == []
+    await provider.close()
+
+
+def test_providers_are_imported_only_when_configured() -> None:
+    code = (
+        "import sys; from nstance.providers import registry; "
+        "print(sorted(m for m in sys.modules if m.startswith('nstance.providers.')))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    names = ["errors", "options", "port", "registry"]
+    assert shown.strip() == str([f"nstance.providers.{name}" for name in names])
