@@ -15,16 +15,16 @@ import json
 import logging
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from nstance.agent import content
-from nstance.agent.folder import Folder, Inside, name_problem
+from nstance.agent import content, settings
+from nstance.agent.folder import Folder, Inside, Unusable, name_problem
 
 MAX_FILES = 256
 MAX_BYTES = 1 << 20
 MANIFEST = "files.json"
-HASH = "config.hash"
+HASH = settings.CONFIG_HASH
 _BESIDE = ".incoming-"
 
 log = logging.getLogger(__name__)
@@ -74,11 +74,17 @@ class ReceivedFiles:
 
     def begin(self) -> "Incoming":
         """A new set starts to arrive. Whatever was left of an earlier one is settled first."""
-        self.recover()
-        old = self._manifest()
-        with self._recv.enter() as recv:
-            os.mkdir(f"{_BESIDE}{old.number + 1}", 0o700, dir_fd=recv.fd)
-        return Incoming(self._recv, old, self._commit)
+        old, fault = _Manifest(), None
+        try:
+            self.recover()
+            old = self._manifest()
+            with self._recv.enter() as recv:
+                os.mkdir(f"{_BESIDE}{old.number + 1}", 0o700, dir_fd=recv.fd)
+        except OSError as error:
+            fault = f"cannot write to {self._recv.path}: {error.strerror}"
+        except Unusable as error:
+            fault = str(error)
+        return Incoming(self, self._recv, old=old, fault=fault)
 
     def states(self) -> tuple[str, list[FileState]]:
         """The hash of the set in place, and its files as they are on disk. No hash if one was lost or changed."""
@@ -106,7 +112,7 @@ class ReceivedFiles:
         if name.endswith(".crt"):
             with contextlib.suppress(content.Invalid):  # changed by somebody else: the hash says so
                 certificate = content.leaf(body)
-                serial = format(certificate.serial_number, "x")
+                serial = f"{certificate.serial_number:032x}"
                 expires = int(certificate.not_valid_after_utc.timestamp())
         state = FileState(name, hashlib.sha256(body).hexdigest(), serial, expires)
         self._seen[name] = (mark, state)
@@ -124,7 +130,8 @@ class ReceivedFiles:
             log.warning("the manifest of the received files is damaged; asking for all of them", exc_info=True)
             return _Manifest()
 
-    def _commit(self, manifest: _Manifest) -> None:
+    def put_in_place(self, manifest: _Manifest) -> None:
+        """The commit. Raises Refused; the files beside are synced already."""
         values = {
             "number": manifest.number,
             "config_hash": manifest.config_hash,
@@ -160,14 +167,14 @@ class ReceivedFiles:
 class Incoming:
     """A set that arrives. The first fault spoils it: the rest is taken in and dropped until the commit says so."""
 
-    def __init__(self, recv: Folder, old: _Manifest, commit: Callable[[_Manifest], None]) -> None:
+    def __init__(self, owner: ReceivedFiles, recv: Folder, *, old: _Manifest, fault: str | None) -> None:
+        self._owner = owner
         self._recv = recv
         self._old = old
-        self._commit = commit
         self._number = old.number + 1
         self._files: dict[str, str] = {}
         self._folded: set[str] = set()
-        self._fault: str | None = None
+        self._fault = fault
 
     def add(self, name: str, body: bytes) -> None:
         if self._fault is not None:
@@ -184,19 +191,28 @@ class Incoming:
         self._files[name] = hashlib.sha256(body).hexdigest()
         self._folded.add(name.casefold())
 
-    def commit(self, config_hash: str, count: int) -> None:
-        """Put the set in place. Raises Refused: then nothing has changed."""
+    def commit(self, config_hash: str, count: int) -> bool:
+        """Put the set in place; False if it was there already, to the byte. Raises Refused."""
         try:
-            self._check_whole(config_hash, count)
-            manifest = _Manifest(
-                self._number, config_hash, self._files, tuple(sorted(self._old.files.keys() - self._files.keys()))
-            )
-            self._sync()
-            self._commit(manifest)
+            return self._commit(config_hash, count)
         except OSError as error:
             raise Refused(f"cannot put the set in place: {error.strerror}") from error
+        except Unusable as error:
+            raise Refused(str(error)) from error
         finally:
             self._fault = self._fault or "the set is already over"
+            # What was refused may be secret: it is not left lying about.
+            with contextlib.suppress(OSError, Unusable):
+                self._owner.recover()
+
+    def _commit(self, config_hash: str, count: int) -> bool:
+        self._check_whole(config_hash, count)
+        if self._files == self._old.files and self._owner.states()[0] == config_hash:
+            return False
+        self._sync()
+        gone = tuple(sorted(self._old.files.keys() - self._files.keys()))
+        self._owner.put_in_place(_Manifest(self._number, config_hash, self._files, gone))
+        return True
 
     def _problem(self, name: str, body: bytes) -> str | None:
         problem = name_problem(name)

@@ -11,6 +11,7 @@ from nstance.model import durations, ids
 from nstance.model.ids import InstanceId
 
 DEFAULT_ROOT = Path("/opt/nstance-agent")
+CONFIG_HASH = "config.hash"  # in the identity directory: there once a set of files is in place
 MIN_INTERVAL = 0.1
 
 T = TypeVar("T")

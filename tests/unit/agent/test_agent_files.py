@@ -54,6 +54,22 @@ def test_a_set_is_put_in_place_and_the_next_one_replaces_it(world: World) -> Non
     assert {stat.S_IMODE(path.stat().st_mode) for path in world.recv.path.iterdir()} == {0o640}
 
 
+def test_a_set_that_is_there_already_is_not_put_in_place_again(world: World) -> None:
+    def apply() -> bool:
+        incoming = world.start().begin()
+        for name, body in OLD.items():
+            incoming.add(name, body)
+        return incoming.commit("sha256:1", len(OLD))
+
+    assert apply() is True
+    inodes = {path.name: path.stat().st_ino for path in world.recv.path.iterdir()}
+    assert apply() is False
+    assert {path.name: path.stat().st_ino for path in world.recv.path.iterdir()} == inodes
+    (world.recv.path / "a.json").write_text("changed by hand")
+    assert apply() is True
+    assert world.contents() == OLD
+
+
 def test_a_set_may_be_empty(world: World) -> None:
     world.apply(OLD, "sha256:1")
     world.apply({}, "sha256:0")

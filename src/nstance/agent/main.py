@@ -1,0 +1,82 @@
+"""`nstance-agent`: the command line. What it runs is in `life`, imported late so that `wait` and errors cost little."""
+
+import argparse
+import asyncio
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+
+from nstance.agent import settings
+from nstance.agent.version import VERSION
+from nstance.clock import Clock, SystemChance, SystemClock
+from nstance.model import durations
+
+WAIT_POLL_SECONDS = 0.1
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = _parser().parse_args(arguments)
+    if options.command == "wait":
+        sys.exit(asyncio.run(wait(os.environ, options.timeout, SystemClock())))
+    logging.basicConfig(
+        level=logging.DEBUG if options.debug else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    code = _run()
+    logging.shutdown()
+    # Not sys.exit: it would wait for a thread that hangs in a dead disk or name server. Files survive this by design.
+    os._exit(code)
+
+
+def _run() -> int:
+    try:
+        given = settings.read(os.environ)
+    except settings.Invalid as error:
+        return _complain(*error.faults)
+
+    from nstance.agent import folder, life
+
+    try:
+        asyncio.Runner().run(life.run(given, clock=SystemClock(), chance=SystemChance()))
+    except (folder.Unusable, OSError) as error:
+        return _complain(str(error))
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nstance-agent", description="Nstance agent: identity, keys, files and health of one instance."
+    )
+    parser.add_argument("--version", action="version", version=f"nstance-agent {VERSION}")
+    parser.add_argument("-v", "--debug", action="store_true", help="say more in the log")
+    commands = parser.add_subparsers(dest="command", metavar="[wait]")
+    waiting = commands.add_parser("wait", help="return once the first set of files is in place")
+    waiting.add_argument("--timeout", type=_duration, default=300.0, help="how long to wait (5m)")
+    return parser
+
+
+def _duration(text: str) -> float:
+    try:
+        return durations.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def _complain(*faults: str) -> int:
+    for fault in faults:
+        sys.stderr.write(f"nstance-agent: {fault}\n")
+    return 1
+
+
+async def wait(environment: Mapping[str, str], timeout: float, clock: Clock) -> int:
+    """For scripts that need the files: 0 once they are in place, 1 if they are not in time."""
+    mark = settings.identity_dir(environment) / settings.CONFIG_HASH
+    end = clock.monotonic() + timeout
+    while not os.access(mark, os.F_OK):
+        left = end - clock.monotonic()
+        if left <= 0:
+            return _complain(f"no files in place after {durations.format(timeout)}; see the agent's log")
+        await clock.sleep(min(WAIT_POLL_SECONDS, left))
+    return 0

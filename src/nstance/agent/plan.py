@@ -1,0 +1,42 @@
+"""When the agent does what: pure, so that tests need no clock and no dice.
+
+Every wait is random within its bounds, because a thousand agents lose the same server in the same millisecond.
+"""
+
+from nstance.clock import Chance
+
+FIRST_BACKOFF = 0.5
+LAST_BACKOFF = 30.0
+LONGEST_SPREAD = 300.0
+JITTER = 0.1
+RENEW_AT = 2 / 3
+SHORTEST_INTERVAL = 0.1
+LONGEST_INTERVAL = 86400.0
+
+
+def backoff(failures: int, chance: Chance) -> float:
+    """Full jitter: after the n-th failure in a row anything between nothing and twice the last bound."""
+    return chance.uniform(0.0, min(LAST_BACKOFF, FIRST_BACKOFF * 2.0 ** min(failures - 1, 16)))
+
+
+def reconnect(failures: int, spread: float, chance: Chance) -> float:
+    """How long to wait before the next connection; `spread` is what the server last asked for."""
+    if failures == 0:
+        return chance.uniform(0.0, min(max(spread, 0.0), LONGEST_SPREAD))
+    return backoff(failures, chance)
+
+
+def until_report(interval: float, chance: Chance) -> float | None:
+    """None: no periodic reports."""
+    return interval * chance.uniform(1 - JITTER, 1 + JITTER) if interval > 0 else None
+
+
+def interval(own: float, served: float) -> float:
+    """The server's wish wins, but an agent told to be quiet stays quiet."""
+    if own == 0 or served <= 0:
+        return own
+    return min(max(served, SHORTEST_INTERVAL), LONGEST_INTERVAL)
+
+
+def renewal_due(not_before: float, not_after: float) -> float:
+    return not_before + (not_after - not_before) * RENEW_AT
