@@ -1,6 +1,9 @@
 """The faults of the memory store do what they say: the simulator builds on them."""
 
 import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any, ParamSpec
 
 import pytest
 
@@ -11,20 +14,37 @@ from nstance.objects.port import Key, Version
 K = Key("shard/a/leader.json")
 
 
-class StillClock(clock.SystemClock):
-    """Moves only when somebody sleeps; a longer sleep takes more turns of the loop."""
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Jumps to the next timer instead of waiting for it."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.now = 100.0
+    now = 100.0
 
-    def monotonic(self) -> float:
+    def time(self) -> float:
         return self.now
 
-    async def sleep(self, seconds: float) -> None:
-        for _ in range(1 + int(seconds * 10)):
-            await asyncio.sleep(0)
-        self.now += seconds
+    def _run_once(self) -> None:
+        if not self._ready and self._scheduled:  # type: ignore[attr-defined]
+            self.now = max(self.now, self._scheduled[0].when())  # type: ignore[attr-defined]
+        super()._run_once()  # type: ignore[misc]
+
+
+class LoopClock(clock.SystemClock):
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+P = ParamSpec("P")
+
+
+def virtually(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Runs a test in virtual time."""
+
+    @functools.wraps(test)
+    def run(*arguments: P.args, **named: P.kwargs) -> None:
+        with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+            runner.run(test(*arguments, **named))
+
+    return run
 
 
 class Script:
@@ -40,9 +60,10 @@ class Script:
 
 
 def scripted(*fates: memory.Fate, remember: float = 0.0) -> memory.MemoryStore:
-    return memory.MemoryStore(StillClock(), faults=Script(*fates), remember=remember)
+    return memory.MemoryStore(LoopClock(), faults=Script(*fates), remember=remember)
 
 
+@virtually
 async def test_an_error_fate_applies_nothing_f28() -> None:
     store = scripted(memory.Fate(error=errors.Unavailable("503")))
     with pytest.raises(errors.Unavailable, match="503"):
@@ -50,6 +71,7 @@ async def test_an_error_fate_applies_nothing_f28() -> None:
     assert store.contents() == {}
 
 
+@virtually
 async def test_a_lost_answer_is_unknown_and_applied_f30() -> None:
     store = scripted(memory.Fate(lost=True), memory.Fate(), memory.Fate(lost=True))
     with pytest.raises(errors.Unknown):
@@ -59,15 +81,17 @@ async def test_a_lost_answer_is_unknown_and_applied_f30() -> None:
         await store.get(K)
 
 
+@virtually
 async def test_a_late_write_lands_after_the_caller_has_gone_f31() -> None:
     store = scripted(memory.Fate(late=5.0))
     with pytest.raises(errors.Unknown):
         await store.create(K, b"1")
-    for _ in range(100):
-        await asyncio.sleep(0)
+    assert store.contents() == {}
+    await asyncio.sleep(6.0)
     assert (await store.get(K)).body == b"1"
 
 
+@virtually
 async def test_a_late_write_never_overwrites_newer_f31() -> None:
     store = scripted(memory.Fate(), memory.Fate(late=5.0))
     first = await store.create(K, b"1")
@@ -75,22 +99,36 @@ async def test_a_late_write_never_overwrites_newer_f31() -> None:
         await store.replace(K, b"late", seen=first)
     other = store.view(None)
     await other.replace(K, b"2", seen=first)
-    for _ in range(100):
-        await asyncio.sleep(0)
+    await asyncio.sleep(6.0)
     assert store.contents() == {K: b"2"}
 
 
+@virtually
 async def test_delays_come_before_and_after_the_write() -> None:
-    still = StillClock()
-    store = memory.MemoryStore(still, faults=Script(memory.Fate(before=1.0, after=2.0)))
-    await store.create(K, b"1")
-    assert still.now == 103.0
+    store = scripted(memory.Fate(before=1.0, after=2.0))
+    task = asyncio.ensure_future(store.create(K, b"1"))
+    for seconds, applied, answered in ((0.5, False, False), (1.0, True, False), (2.0, True, True)):
+        await asyncio.sleep(seconds)
+        assert (bool(store.contents()), task.done()) == (applied, answered)
 
 
+@virtually
+async def test_a_cancelled_write_lands_all_the_same() -> None:
+    store = scripted(memory.Fate(before=1.0))
+    task = asyncio.ensure_future(store.create(K, b"1"))
+    await asyncio.sleep(0.5)
+    task.cancel()
+    await asyncio.sleep(1.0)
+    assert task.cancelled()
+    assert store.contents() == {K: b"1"}
+
+
+@virtually
 async def test_stale_reads_and_listings_show_the_past_f33() -> None:
     stale = memory.Fate(stale=5.0)
     good = memory.Fate()
     store = scripted(good, memory.Fate(before=10.0), stale, stale, stale, stale, remember=60.0)
+    await asyncio.sleep(10.0)
     first = await store.create(K, b"1")
     second = await store.replace(K, b"2", seen=first)
     assert (await store.get(K)).version == first
@@ -101,6 +139,7 @@ async def test_stale_reads_and_listings_show_the_past_f33() -> None:
     assert (await store.get(K)).version == second
 
 
+@virtually
 async def test_a_stale_listing_lacks_what_is_new_f33() -> None:
     store = scripted(memory.Fate(), memory.Fate(stale=1.0), remember=60.0)
     await store.create(K, b"1")
@@ -108,16 +147,18 @@ async def test_a_stale_listing_lacks_what_is_new_f33() -> None:
     assert [key async for key in store.list("")] == [K]
 
 
+@virtually
 async def test_a_store_may_ignore_conditions_f36() -> None:
-    store = memory.MemoryStore(StillClock(), ignores=frozenset({memory.Verb.CREATE, memory.Verb.REPLACE}))
+    store = memory.MemoryStore(LoopClock(), ignores=frozenset({memory.Verb.CREATE, memory.Verb.REPLACE}))
     await store.create(K, b"1")
     await store.create(K, b"2")
     await store.replace(K, b"3", seen=Version("no such"))
     assert store.contents() == {K: b"3"}
 
 
+@virtually
 async def test_views_share_objects_but_not_faults() -> None:
-    store = memory.MemoryStore(StillClock())
+    store = memory.MemoryStore(LoopClock())
     sick = store.view(Script(memory.Fate(error=errors.Denied("403"))))
     await store.create(K, b"1")
     with pytest.raises(errors.Denied):
@@ -125,8 +166,9 @@ async def test_views_share_objects_but_not_faults() -> None:
     assert (await sick.get(K)).body == b"1"
 
 
+@virtually
 async def test_tampering_changes_the_version_f34() -> None:
-    store = memory.MemoryStore(StillClock())
+    store = memory.MemoryStore(LoopClock())
     version = await store.create(K, b"1")
     store.tamper(K, b"x")
     with pytest.raises(errors.Conflict):
