@@ -112,7 +112,7 @@ def test_missing_keys_are_reported_once_when_printed() -> None:
         pytest.param('{{ printf "%*d%*d%*d%*d%*d" 999999 1 999999 1 999999 1 999999 1 999999 1 }}', id="widths"),
         pytest.param('{{ printf "%.9999999f" 1.5 }}', id="precision"),
         pytest.param('{{ printf "%9999d" .Big }}', id="width of each element"),
-        pytest.param('{{ indent 9999999 "a" }}', id="indent"),
+        pytest.param('{{ indent 999999999999999 "a" }}', id="indent"),
         pytest.param('{{ $x := printf "%99999d" 1 }}{{ $y := replace " " $x $x }}', id="replace"),
         pytest.param('{{ $x := printf "%99999d" 1 }}{{ join $x .Big }}', id="join"),
         pytest.param('{{ $x := printf "%99999d" 1 }}{{ split "" $x }}', id="split"),

@@ -1,0 +1,175 @@
+"""Log lines for people, or as JSON for machines; one record is one line that nobody can forge.
+
+The convention, everywhere in Nstance:
+
+    log = logging.getLogger(__name__)
+    log.info("instance replaced", extra={"instance": id, "reason": reason.code})
+
+The message is a constant sentence, everything that varies is in `extra`. A name in `extra` must not be one of logging's
+own (`name`, `msg`, `args`, `module`, `process`, …: it raises). Secrets never get here: callers leave them out, nothing
+is filtered afterwards. Names, errors and reports come from strangers, so control characters are escaped (B32) and a
+record has at most 16 KiB (B17). Other libraries log warnings only, also with `debug`: some of them print the headers and
+bodies they send.
+"""
+
+import json as jsonlib
+import logging
+import math
+import sys
+import traceback
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from enum import Enum
+
+MAX_RECORD = 16 * 1024  # bytes, the newline not counted
+_MAX_VALUE = 4096  # characters of one extra
+_MAX_LINE = 1024  # of a traceback
+_MAX_LINES = 60
+_CUT = "…[cut]"
+
+# Of these, each one could end a line, hide text or drive a terminal: C0, DEL, C1, line separators, the marks that reverse
+# the direction of text, and halves of surrogate pairs, which cannot be written at all.
+_UNSAFE = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, 0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F)]
+_UNSAFE += [*range(0x2066, 0x206A), 0xFEFF, *range(0xD800, 0xE000)]
+_ESCAPES = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in _UNSAFE}
+_ESCAPES |= {ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t"}
+_JSON_ESCAPES = {code: f"\\u{code:04x}" for code in _UNSAFE}
+
+_OWN_ATTRIBUTES = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime", "taskName"}
+
+
+def configure(*, json: bool, debug: bool, program: str) -> None:
+    """Log to standard error from now on. May be called again; the last call counts."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter(program) if json else ReadableFormatter())
+    root = logging.getLogger()
+    for old in list(root.handlers):
+        root.removeHandler(old)
+    root.addHandler(handler)
+    root.setLevel(logging.WARNING)
+    logging.getLogger("nstance").setLevel(logging.DEBUG if debug else logging.INFO)
+
+
+class ReadableFormatter(logging.Formatter):
+    """`2026-11-15T08:30:00.123Z INFO  server.shard: instance replaced instance=knc-01… reason=gone`"""
+
+    def format(self, record: logging.LogRecord) -> str:
+        extras = "".join(f" {key}={_readable(value)}" for key, value in _extras(record).items())
+        message = _escape(_start(record.getMessage()))
+        line = f"{_time(record)} {record.levelname:<7} {_component(record)}: {message}{extras}"
+        trace = _trace(record)
+        if not trace:
+            return _fit(line, MAX_RECORD)
+        # The mark before each line keeps an error's message from looking like a record of its own.
+        marked = "\n".join(f"  | {each}" for each in trace)
+        return _fit(line, MAX_RECORD // 2) + "\n" + _fit_end(marked, MAX_RECORD // 2 - 1)
+
+
+class JsonFormatter(logging.Formatter):
+    """One object per line: time, level, program, component, message, traceback if there is one, and the extras."""
+
+    def __init__(self, program: str) -> None:
+        super().__init__()
+        self._program = program
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, object] = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "program": self._program,
+            "component": _component(record),
+            "message": _start(record.getMessage()),
+        }
+        trace = _trace(record)
+        if trace:
+            fields["traceback"] = "\n".join(trace)
+        for key, value in _extras(record).items():
+            fields.setdefault(key, _plain(value))
+        line = _json(fields)
+        # Escapes may add any amount; texts are shortened until it fits, so that the line stays JSON.
+        share = MAX_RECORD
+        while len(line.encode()) > MAX_RECORD:
+            share //= 2
+            fields = {key[:100]: _shorter(value, share) for key, value in list(fields.items())[:20]} | {"cut": True}
+            line = _json(fields)
+        return line
+
+
+def _time(record: logging.LogRecord) -> str:
+    moment = datetime.fromtimestamp(record.created, UTC)
+    return moment.isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+
+
+def _component(record: logging.LogRecord) -> str:
+    return record.name.removeprefix("nstance.")
+
+
+def _extras(record: logging.LogRecord) -> Mapping[str, object]:
+    return {key: value for key, value in record.__dict__.items() if key not in _OWN_ATTRIBUTES}
+
+
+def _trace(record: logging.LogRecord) -> list[str]:
+    """A traceback's lines, escaped; the last ones if there are too many, because the error stands there."""
+    text = ""
+    if record.exc_info and record.exc_info[1] is not None:
+        text = "".join(traceback.format_exception(record.exc_info[1]))
+    elif record.stack_info:
+        text = record.stack_info
+    lines = text.rstrip("\n").split("\n") if text else []
+    return [_escape(line[:_MAX_LINE]) for line in lines[-_MAX_LINES:]]
+
+
+def _plain(value: object) -> object:
+    """A value as JSON can hold it."""
+    if isinstance(value, Enum):
+        value = value.value
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, int) and value.bit_length() < 64:
+        return int(value)
+    if isinstance(value, float) and math.isfinite(value):
+        return float(value)
+    return _start(str(value), _MAX_VALUE)
+
+
+def _readable(value: object) -> str:
+    plain = _plain(value)
+    if isinstance(plain, float):
+        return repr(round(plain, 6))
+    text = _escape(str(plain).replace("\\", "\\\\"))
+    if text and not any(letter in text for letter in ' "=\\'):
+        return text
+    return '"' + text.replace('"', '\\"') + '"'
+
+
+def _start(text: str, length: int = MAX_RECORD) -> str:
+    """No more of a text than is shown anyway; a gigabyte is not worth escaping."""
+    return text if len(text) <= length else text[:length] + _CUT
+
+
+def _escape(text: str) -> str:
+    return text if text.isascii() and text.isprintable() else text.translate(_ESCAPES)
+
+
+def _json(fields: Mapping[str, object]) -> str:
+    return jsonlib.dumps(fields, ensure_ascii=False).translate(_JSON_ESCAPES)
+
+
+def _shorter(value: object, length: int) -> object:
+    return _start(value, length) if isinstance(value, str) else value
+
+
+def _fit(text: str, size: int) -> str:
+    """The beginning that fits."""
+    data = text.encode(errors="backslashreplace")
+    if len(data) <= size:
+        return text
+    return data[: size - len(_CUT.encode())].decode(errors="ignore") + _CUT
+
+
+def _fit_end(text: str, size: int) -> str:
+    """The last lines that fit."""
+    data = text.encode()
+    if len(data) <= size:
+        return text
+    return "  | …" + data[len(data) - size + 16 :].decode(errors="ignore").partition("\n")[2].removeprefix("  | ")

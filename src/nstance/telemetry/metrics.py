@@ -1,0 +1,156 @@
+"""What Prometheus may read of a server.
+
+One `Metrics` per server with a registry of its own, so that several servers live in one process. Label values come from
+closed sets, from validated group keys, or they become `other` (B17): a stranger cannot make the server remember names.
+Sizes and counts of groups are asked for when somebody scrapes, so that a group that is gone leaves no stale number.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import prometheus_client as prometheus
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from nstance.model.decision import Code
+from nstance.model.ids import GroupKey
+from nstance.model.instance import State
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+# The library's extra gauge per counter and histogram, with the time of its making, which it reads by itself.
+prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
+
+OTHER = "other"
+MAX_GROUPS = 1000  # with series of their own; durations of further groups are summed up under `other`
+
+STORAGE_OPS = frozenset({"get", "head", "create", "replace", "delete", "list"})
+STORAGE_CODES = frozenset({"ok", "missing", "conflict", "unavailable", "denied", "unknown", "cancelled", "timeout"})
+PROVIDER_OPS = frozenset(
+    {"create", "delete", "get", "list", "console", "subnet_capacity", "find_image"}
+    | {"assign_leader_network", "release_leader_network"}
+    | {"load_balancer_members", "load_balancer_register", "load_balancer_deregister"}
+)
+PROVIDER_CODES = frozenset(
+    {"ok", "gone", "nocapacity", "throttled", "refused", "unavailable", "unknown", "cancelled", "timeout"}
+)
+
+_REACTION = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+_CALL = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+_BOOT = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 30, 60, 120, 300, 600)
+_DRAIN = (0.1, 1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupCount:
+    """A group as it is now: its wished size, and how many instances are in each state."""
+
+    key: GroupKey
+    size: int
+    states: Mapping[State, int]
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self._registry = registry = prometheus.CollectorRegistry(auto_describe=False)
+        self._groups: Callable[[], Iterable[GroupCount]] = tuple
+        self._known: set[GroupKey] = set()
+        registry.register(_GroupCollector(lambda: self._groups()))
+
+        def per_group(name: str, about: str, buckets: tuple[float, ...]) -> prometheus.Histogram:
+            return prometheus.Histogram(name, about, ["tenant", "group"], buckets=buckets, registry=registry)
+
+        self._replacement = per_group("nstance_replacement_seconds", "From a signal to the provider call.", _REACTION)
+        self._create = per_group("nstance_create_seconds", "Of a create call to the provider.", _CALL)
+        self._register = per_group("nstance_register_seconds", "From create to registered agent.", _BOOT)
+        self._drain = per_group("nstance_drain_seconds", "From the start of a drain to its end.", _DRAIN)
+        self._leader = prometheus.Gauge("nstance_leader", "1 if this server leads its shard.", registry=registry)
+        self._epoch = prometheus.Gauge("nstance_leader_epoch", "Newest epoch this server led in.", registry=registry)
+        self._storage = prometheus.Counter(
+            "nstance_storage_requests", "Calls to object storage.", ["op", "code"], registry=registry
+        )
+        self._provider = prometheus.Counter(
+            "nstance_provider_requests", "Calls to the provider.", ["op", "code"], registry=registry
+        )
+        self._certificates = prometheus.Counter(
+            "nstance_certificates_issued", "Certificates handed out.", registry=registry
+        )
+        self._agents = prometheus.Gauge("nstance_agents_connected", "Agents with a live session.", registry=registry)
+        self._lag = prometheus.Gauge(
+            "nstance_event_loop_lag_seconds", "Worst delay of the event loop in the last minute.", registry=registry
+        )
+        self._decisions = prometheus.Counter("nstance_decisions", "Decisions taken.", ["reason"], registry=registry)
+
+    def render(self) -> bytes:
+        """The text that `/metrics` answers, of type CONTENT_TYPE."""
+        return prometheus.generate_latest(self._registry)
+
+    def count_groups(self, source: Callable[[], Iterable[GroupCount]]) -> None:
+        """Ask `source` at each scrape from now on. It is called in the event loop's thread and must not wait."""
+        self._groups = source
+
+    def replaced(self, group: GroupKey, seconds: float) -> None:
+        self._observe(self._replacement, group, seconds)
+
+    def created(self, group: GroupKey, seconds: float) -> None:
+        self._observe(self._create, group, seconds)
+
+    def registered(self, group: GroupKey, seconds: float) -> None:
+        self._observe(self._register, group, seconds)
+
+    def drained(self, group: GroupKey, seconds: float) -> None:
+        self._observe(self._drain, group, seconds)
+
+    def leads(self, epoch: int) -> None:
+        self._leader.set(1)
+        self._epoch.set(epoch)
+
+    def stands_by(self) -> None:
+        self._leader.set(0)
+
+    def storage_request(self, op: str, code: str) -> None:
+        self._storage.labels(_among(op, STORAGE_OPS), _among(code, STORAGE_CODES)).inc()
+
+    def provider_request(self, op: str, code: str) -> None:
+        self._provider.labels(_among(op, PROVIDER_OPS), _among(code, PROVIDER_CODES)).inc()
+
+    def certificate_issued(self) -> None:
+        self._certificates.inc()
+
+    def agents_connected(self, count: int) -> None:
+        self._agents.set(count)
+
+    def loop_lag(self, seconds: float) -> None:
+        self._lag.set(seconds)
+
+    def decided(self, reason: Code) -> None:
+        self._decisions.labels(reason.value).inc()
+
+    def _observe(self, histogram: prometheus.Histogram, group: GroupKey, seconds: float) -> None:
+        if group not in self._known:
+            if len(self._known) >= MAX_GROUPS:
+                histogram.labels(OTHER, OTHER).observe(seconds)
+                return
+            self._known.add(group)
+        histogram.labels(group.tenant, group.name).observe(seconds)
+
+
+class _GroupCollector(Collector):
+    def __init__(self, groups: Callable[[], Iterable[GroupCount]]) -> None:
+        self._groups = groups
+
+    def collect(self) -> Iterator[Metric]:
+        instances = GaugeMetricFamily("nstance_instances", "Instances by state.", labels=["tenant", "group", "state"])
+        sizes = GaugeMetricFamily("nstance_group_size", "Wished size.", labels=["tenant", "group"])
+        for group in self._groups():
+            sizes.add_metric([group.key.tenant, group.key.name], group.size)
+            for state in State:
+                # Zeros too: a series that vanishes cannot be told from one that was never scraped.
+                count = group.states.get(state, 0)
+                instances.add_metric([group.key.tenant, group.key.name, state.value], count)
+        yield instances
+        yield sizes
+
+
+def _among(value: str, allowed: frozenset[str]) -> str:
+    return value if value in allowed else OTHER
