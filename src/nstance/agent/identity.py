@@ -103,10 +103,12 @@ class IdentityFolder:
         try:
             certified = self._read(pem.decode("ascii"), self.key())
         except (ValueError, Unusable) as error:
-            log.warning("the certificate on disk is of no use: %s", error)
+            log.warning("the certificate on disk is of no use", extra={"reason": error})
             return None
         if certified.who.id != self._instance:
-            log.warning("the identity on disk is of instance %s, this is %s", certified.who.id, self._instance)
+            log.warning(
+                "the identity on disk is another instance's and is put away", extra={"instance": certified.who.id}
+            )
             for name in (CERTIFICATE, KEY, SHARD):
                 self._folder.remove(name)
             return None

@@ -96,7 +96,7 @@ class Life:
         try:
             certified = await self._become()
         except register.Refused as refusal:
-            log.error("the registration nonce was refused, this instance needs to be replaced: %s", refusal)
+            log.error("the registration nonce was refused; this instance must be replaced", extra={"reason": refusal})
             self._light.red("the registration nonce was refused")
             return
         self._light.green()
@@ -135,7 +135,7 @@ class Life:
     async def _leave(self) -> None:
         if self._session is not None:
             reason = await departure.reason()
-            log.info("leaving: %s", reason.value)
+            log.info("leaving", extra={"reason": reason})
             await self._session.leave(reason)
 
 

@@ -11,6 +11,7 @@ from nstance.agent import settings
 from nstance.agent.version import VERSION
 from nstance.clock import Clock, SystemChance, SystemClock
 from nstance.model import durations
+from nstance.telemetry import logs
 
 WAIT_POLL_SECONDS = 0.1
 
@@ -19,11 +20,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     if options.command == "wait":
         sys.exit(asyncio.run(wait(os.environ, options.timeout, SystemClock())))
-    logging.basicConfig(
-        level=logging.DEBUG if options.debug else logging.INFO,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    logs.configure(json=False, debug=options.debug, program="nstance-agent")
     code = _run()
     logging.shutdown()
     # Not sys.exit: it would wait for a thread that hangs in a dead disk or name server. Files survive this by design.

@@ -54,15 +54,15 @@ class OnReceive:
                 *self._command, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
             )
         except OSError as error:
-            log.error("cannot run NSTANCE_ON_RECEIVE: %s", error)
+            log.error("cannot run NSTANCE_ON_RECEIVE", extra={"reason": error})
             return
         try:
             async with asyncio.timeout(self._timeout):
                 code = await process.wait()
             if code != 0:
-                log.error("NSTANCE_ON_RECEIVE failed with exit code %d", code)
+                log.error("NSTANCE_ON_RECEIVE failed", extra={"exit_code": code})
         except TimeoutError:
-            log.error("NSTANCE_ON_RECEIVE did not end within %g s and is killed", self._timeout)
+            log.error("NSTANCE_ON_RECEIVE did not end in time and is killed", extra={"seconds": self._timeout})
         finally:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):

@@ -59,7 +59,7 @@ async def register(
                 identity.forget_nonce()
                 return certified
             except (Unusable, OSError) as error:
-                log.error("cannot keep the certificate: %s", error)
+                log.error("cannot keep the certificate", extra={"reason": error})
         failures += 1
         await clock.sleep(plan.backoff(failures, chance))
 
@@ -86,9 +86,9 @@ async def _ask(
         except GRPCError as error:
             if error.status in FINAL:
                 raise Refused(f"{address}: {status.explain(error)}") from error
-            log.warning("not registered yet: %s: %s", address, status.explain(error))
+            log.warning("not registered yet", extra={"server": address, "reason": status.explain(error)})
         except OSError as error:
-            log.warning("not registered yet: %s", status.explain(error))
+            log.warning("not registered yet", extra={"server": address, "reason": status.explain(error)})
         finally:
             channel.close()
     return None

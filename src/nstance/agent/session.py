@@ -174,7 +174,7 @@ class Session:
             if not channel.connected or self._closed.is_set():
                 raise _Lost(problem)
             failures = 1 if self._parts.clock.monotonic() - began >= STABLE_SECONDS else failures + 1
-            log.debug("%s: %s", stream.__name__, problem)
+            log.debug("a stream ended", extra={"stream": stream.__name__, "reason": problem})
             await self._parts.clock.sleep(plan.backoff(failures, self._parts.chance))
 
     async def _health(self, stub: agent_grpc.AgentServiceStub) -> None:
@@ -210,7 +210,7 @@ class Session:
         if not self._served:
             self._served = True
             self._last_complaint = ""
-            log.info("connected to the server as %s", self._certified.who.id)
+            log.info("connected", extra={"instance": self._certified.who.id})
         if answer.server_time_unix_ms:
             self._skew = answer.server_time_unix_ms / 1000 - self._parts.clock.wall()
         interval = plan.interval(self._parts.settings.report_interval, answer.report_interval_ms / 1000)
@@ -279,7 +279,7 @@ class Session:
                 public = [agent_pb2.PublicKey(name=pair.name, pem=pair.pem) for pair in pairs]
                 submission = agent_pb2.SubmitPublicKeysRequest(keys=public)
                 await call(stub.SubmitPublicKeys, submission, timeout=CALL_SECONDS)
-                log.debug("submitted %d public keys", len(public))
+                log.debug("public keys submitted", extra={"keys": len(public)})
 
     async def _files(self, stub: agent_grpc.AgentServiceStub) -> None:
         config_hash, states = await self._on_disk(self._states)
@@ -306,7 +306,7 @@ class Session:
             return
         self._trouble("files", None)
         if changed:
-            log.info("put %d files in place", commit.files)
+            log.info("files put in place", extra={"files": commit.files, "config_hash": commit.config_hash})
             self._parts.on_receive.want()
         self._want_report()
 
@@ -325,10 +325,10 @@ class Session:
                 )
                 self._certified, self._ca_pem = await self._on_disk(self._keep_certificate, renewed)
                 failures = 0
-                log.info("renewed the certificate")
+                log.info("certificate renewed")
             except (GRPCError, OSError, Unusable) as error:
                 failures += 1
-                log.error("cannot renew the certificate: %s", status.explain(error))
+                log.error("cannot renew the certificate", extra={"reason": status.explain(error)})
                 await clock.sleep(plan.LAST_BACKOFF + plan.backoff(failures, self._parts.chance))
 
     def _keep_certificate(self, renewed: registration_pb2.RegisterResponse) -> tuple[Certified, str]:
@@ -342,7 +342,7 @@ class Session:
             if self._problems.pop(where, None) is not None:
                 self._want_report()
         else:
-            log.error("%s: %s", where, problem)
+            log.error("cannot do as the server asks", extra={"what": where, "reason": problem})
             self._problems[where] = problem
             self._want_report()
 
@@ -350,7 +350,7 @@ class Session:
         """Once for each new reason; the rest is for those who look closer."""
         level = logging.DEBUG if problem == self._last_complaint else logging.WARNING
         self._last_complaint = problem
-        log.log(level, "no connection: %s; next try in %.1f s", problem, wait)
+        log.log(level, "no connection", extra={"reason": problem, "next_try_seconds": round(wait, 1)})
 
     async def _on_disk(self, work: Callable[..., T], *args: Any) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._parts.disk, work, *args)

@@ -1,0 +1,37 @@
+#!/bin/sh
+# Makes dist/nstance-agent.pyz from this checkout: one file with everything but Python itself.
+# It holds compiled extensions, so it is for this machine's architecture and this Python's minor version.
+#   PYTHON=.venv/bin/python scripts/build-agent-pyz.sh
+set -eu
+cd "$(dirname "$0")/.."
+
+python=${PYTHON:-.venv/bin/python}
+out=dist/nstance-agent.pyz
+if ! "$python" -c 'import shiv' 2>/dev/null; then
+  echo "build-agent-pyz: expected shiv with $python; run 'make install' first, or set PYTHON" >&2
+  exit 1
+fi
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+mkdir -p dist
+
+# Built from a copy, so that nothing is left behind in the checkout.
+mkdir "$work/checkout"
+cp -R pyproject.toml LICENSE src "$work/checkout/"
+[ ! -f README.md ] || cp README.md "$work/checkout/"
+"$python" -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt \
+  --target "$work/site" "$work/checkout[agent]"
+# Only what the agent imports: nothing of the server gets onto an instance.
+for part in admin authority config core dev gotemplate objects operator providers secretstore server sim; do
+  rm -rf "$work/site/nstance/$part"
+done
+rm -rf "$work/site/bin" "$work/site/uvloop" "$work"/site/uvloop-*
+
+# SOURCE_DATE_EPOCH and --reproducible: the same checkout gives the same bytes.
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 315532800)}
+export SOURCE_DATE_EPOCH
+"$python" -m shiv.cli --reproducible --compressed --site-packages "$work/site" \
+  --python '/usr/bin/env python3' --entry-point nstance.agent.main:main --output-file "$work/agent.pyz"
+mv "$work/agent.pyz" "$out"
+echo "$out: $(wc -c < "$out") bytes, for $("$python" -c 'import platform; print(platform.machine(), "Python", ".".join(platform.python_version_tuple()[:2]))')"

@@ -1,0 +1,221 @@
+"""The agent as users run it: a process with an environment, signals and files."""
+
+import asyncio
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from component.agent_server import AgentServer, eventually
+from nstance.v1 import agent_pb2
+
+pytestmark = pytest.mark.e2e
+
+ROOT = Path(__file__).parents[2]
+AGENT = [str(Path(sys.executable).with_name("nstance-agent"))]
+PYZ = ROOT / "dist" / "nstance-agent.pyz"
+DEPLOY = ROOT / "deploy" / "agent"
+
+
+@pytest.fixture
+async def server() -> AsyncIterator[AgentServer]:
+    async with AgentServer().running() as running:
+        yield running
+
+
+@pytest.fixture
+def environment(server: AgentServer, tmp_path: Path) -> dict[str, str]:
+    return server.prepare(tmp_path / "home", server.new_instance()) | {"PATH": os.environ["PATH"]}
+
+
+@contextlib.asynccontextmanager
+async def running(
+    environment: dict[str, str], *arguments: str, command: list[str] | None = None
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        *(command or AGENT), *arguments, env=environment, stderr=asyncio.subprocess.PIPE
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+def systemctl(directory: Path, says: str) -> str:
+    """A PATH on which systemd says this about the system."""
+    directory.mkdir()
+    fake = directory / "systemctl"
+    fake.write_text(f'#!/bin/sh\n[ "$1" = is-system-running ] && echo {says}\n[ {says} = running ]\n')
+    fake.chmod(0o755)
+    return f"{directory}:{os.environ['PATH']}"
+
+
+async def run(*arguments: str, environment: dict[str, str]) -> tuple[int, str, str]:
+    process = await asyncio.create_subprocess_exec(
+        *AGENT, *arguments, env=environment, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+    )
+    async with asyncio.timeout(20):
+        out, err = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), err.decode()
+
+
+async def test_registers_gets_its_files_and_says_goodbye(
+    server: AgentServer, environment: dict[str, str], tmp_path: Path
+) -> None:
+    server.key_names = ["netsy.server"]
+    server.push({"netsy.env": b"A=1\n"}, "sha256:1")
+    async with running(environment) as process:
+        await eventually(lambda: server.heard.reports and server.heard.reports[-1].config_hash == "sha256:1")
+        await eventually(lambda: server.heard.keys)
+        assert (tmp_path / "home" / "recv" / "netsy.env").read_bytes() == b"A=1\n"
+        process.terminate()
+        assert await asyncio.wait_for(process.wait(), 10) == 0
+    assert [goodbye.reason for goodbye in server.heard.goodbyes] == [agent_pb2.Goodbye.RESTART]
+    # The private key is nowhere but in its own file.
+    private = (tmp_path / "home" / "keys" / "netsy.server.key").read_text().splitlines()[1]
+    assert all(private not in str(message) for message in [*server.heard.messages, *server.heard.registrations])
+
+
+async def test_a_system_that_goes_down_is_a_shutdown(
+    server: AgentServer, environment: dict[str, str], tmp_path: Path
+) -> None:
+    environment["PATH"] = systemctl(tmp_path / "bin", "stopping")
+    async with running(environment) as process:
+        await eventually(lambda: server.heard.reports)
+        process.send_signal(signal.SIGUSR1)
+        await eventually(lambda: server.heard.notices)
+        process.terminate()
+        assert await asyncio.wait_for(process.wait(), 10) == 0
+    assert {notice.kind for notice in server.heard.notices} == {agent_pb2.Notice.SHUTDOWN}
+    assert [goodbye.reason for goodbye in server.heard.goodbyes] == [agent_pb2.Goodbye.SHUTDOWN]
+
+
+async def test_a_systemd_that_does_not_answer_does_not_hold_up_the_stop(
+    server: AgentServer, environment: dict[str, str], tmp_path: Path
+) -> None:
+    path = systemctl(tmp_path / "bin", "running")
+    (tmp_path / "bin" / "systemctl").write_text("#!/bin/sh\nexec sleep 600\n")
+    environment["PATH"] = path
+    async with running(environment) as process:
+        await eventually(lambda: server.heard.reports)
+        process.terminate()
+        assert await asyncio.wait_for(process.wait(), 10) == 0
+    assert server.heard.goodbyes
+
+
+async def test_killed_at_any_moment_it_comes_back_as_itself_f8(
+    server: AgentServer, environment: dict[str, str], tmp_path: Path
+) -> None:
+    server.push({"a.txt": b"a" * 100_000, "b.txt": b"b"}, "sha256:1")
+    for round in range(1, 8):
+        async with running(environment) as process:
+            # A different moment each time: from before the registration to after the files.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(process.wait(), 0.04 * round)
+            process.kill()
+    async with running(environment):
+        await eventually(lambda: server.heard.reports and server.heard.reports[-1].config_hash == "sha256:1")
+    assert len({request.public_key_pem for request in server.heard.registrations}) <= 1
+    recv = tmp_path / "home" / "recv"
+    assert {path.name: path.read_bytes() for path in recv.iterdir()} == {"a.txt": b"a" * 100_000, "b.txt": b"b"}
+
+
+async def test_wait_returns_once_the_files_are_there(server: AgentServer, environment: dict[str, str]) -> None:
+    code, _, err = await run("wait", "--timeout", "50ms", environment=environment)
+    assert (code, err) == (1, "nstance-agent: no files in place after 50ms; see the agent's log\n")
+    waiting = asyncio.create_task(run("wait", "--timeout", "20s", environment=environment))
+    async with running(environment):
+        await eventually(lambda: server.heard.reports)
+        assert not waiting.done()
+        server.push({}, "sha256:1")
+        assert (await waiting)[0] == 0
+
+
+async def test_a_wrong_environment_is_said_in_a_line_for_each_fault() -> None:
+    code, _, err = await run(environment={"NSTANCE_INSTANCE_ID": "me", "NSTANCE_KEYS_MODE": "777"})
+    assert code == 1
+    assert [line.split()[1].rstrip(":") for line in err.splitlines()] == [
+        "NSTANCE_SERVER_REGISTRATION_ADDR",
+        "NSTANCE_SERVER_AGENT_ADDR",
+        "NSTANCE_INSTANCE_ID",
+        "NSTANCE_KEYS_MODE",
+    ]
+
+
+async def test_what_only_an_administrator_can_mend_is_one_line(
+    server: AgentServer, environment: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "home" / "identity" / "ca.crt").unlink()
+    code, _, err = await run(environment=environment)
+    assert (code, len(err.splitlines())) == (1, 1)
+    assert "expected the cluster's CA certificate at" in err
+    (tmp_path / "file").write_text("")
+    code, _, err = await run(environment=environment | {"NSTANCE_RECV_DIR": str(tmp_path / "file")})
+    assert (code, len(err.splitlines())) == (1, 1)
+    assert "expected a directory that can be written" in err
+
+
+async def test_version_and_bad_flags() -> None:
+    code, out, _ = await run("--version", environment={})
+    assert (code, bool(re.fullmatch(r"nstance-agent \d+\.\d+\.\d+\n", out))) == (0, True)
+    code, _, err = await run("wait", "--timeout", "5", environment={})
+    assert code == 2
+    assert "expected a duration" in err
+
+
+async def test_the_secrets_are_not_in_the_log(server: AgentServer, environment: dict[str, str], tmp_path: Path) -> None:
+    server.push({"token.txt": b"hunter2-very-secret", "bad.json": b'{"password": "hunter2'}, "sha256:1")
+    nonce = (tmp_path / "home" / "identity" / "nonce.jwt").read_text().strip()
+    async with running(environment, "--debug") as process:
+        await eventually(lambda: server.heard.reports and server.heard.reports[-1].files_error)
+        process.terminate()
+        assert process.stderr is not None
+        log = (await process.stderr.read()).decode()
+    assert "expected JSON" in log
+    assert "hunter2" not in log
+    assert nonce not in log
+    assert "PRIVATE KEY" not in log
+
+
+@pytest.mark.skipif(not PYZ.exists(), reason="dist/nstance-agent.pyz is not built (scripts/build-agent-pyz.sh)")
+async def test_the_self_contained_agent(server: AgentServer, environment: dict[str, str], tmp_path: Path) -> None:
+    environment |= {"SHIV_ROOT": str(tmp_path / "shiv"), "HOME": str(tmp_path)}
+    server.push({"a.txt": b"a"}, "sha256:1")
+    # -S -I: nothing of this checkout's environment can help it.
+    async with running(environment, command=[sys.executable, "-I", "-S", str(PYZ)]) as process:
+        await eventually(
+            lambda: server.heard.reports and server.heard.reports[-1].config_hash == "sha256:1", seconds=30
+        )
+        process.terminate()
+        assert await asyncio.wait_for(process.wait(), 10) == 0
+    assert server.heard.goodbyes
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+@pytest.mark.parametrize("unit", ["nstance-agent.service", "nstance-agent-shutdown.service"])
+def test_systemd_understands_the_units(unit: str, tmp_path: Path) -> None:
+    text = (DEPLOY / unit).read_text().replace("/usr/local/bin/nstance-agent", "/bin/true")
+    (tmp_path / unit).write_text(text)
+    found = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(tmp_path / unit)], capture_output=True, text=True, timeout=60
+    )
+    complaints = [line for line in found.stderr.splitlines() if unit in line and "not found" not in line]
+    assert complaints == []
+
+
+def test_the_userdata_carries_the_units_as_they_are() -> None:
+    """Two copies of a unit that differ would be worse than one."""
+    userdata = (DEPLOY / "agent-userdata.sh.tpl").read_text()
+    for unit in ("nstance-agent.service", "nstance-agent-shutdown.service"):
+        lines = [line for line in (DEPLOY / unit).read_text().splitlines() if not line.startswith("#")]
+        assert "\n".join(lines).strip() in userdata
