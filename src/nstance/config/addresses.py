@@ -1,0 +1,122 @@
+"""Where a server listens, and what it tells others to connect to.
+
+A bind address is one `host:port`; an empty host means every interface. An advertised address may be a list, which names
+all servers of the shard: clients try them in turn. The trap: `--port-offset` belongs to one process. It moves that
+process's own ports, never a list that other servers are in too.
+"""
+
+import ipaddress
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+_LAST_PORT = 65_535
+_ANYWHERE = ("", "0.0.0.0", "::")
+
+
+class Service(Enum):
+    HEALTH = "health"
+    ELECTION = "election"
+    REGISTRATION = "registration"
+    OPERATOR = "operator"
+    AGENT = "agent"
+
+    @property
+    def key(self) -> str:
+        """Its key under `bind` and `advertise`."""
+        return f"{self.value}_addr"
+
+
+PORTS: Mapping[Service, int] = {
+    Service.HEALTH: 8990,
+    Service.ELECTION: 8991,
+    Service.REGISTRATION: 8992,
+    Service.OPERATOR: 8993,
+    Service.AGENT: 8994,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    host: str  # empty: any
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    @property
+    def anywhere(self) -> bool:
+        return self.host in _ANYWHERE
+
+    def clashes(self, other: "Address") -> bool:
+        return self.port == other.port and (self.host == other.host or self.anywhere or other.anywhere)
+
+    def shifted(self, offset: int) -> "Address":
+        port = self.port + offset
+        if not 1 <= port <= _LAST_PORT:
+            raise ValueError(f"expected ports from 1 to {_LAST_PORT} after shifting {self} by {offset}, found {port}")
+        return Address(self.host, port)
+
+
+Advertised = tuple[Address, ...]
+
+
+def parse(text: str) -> Address:
+    """Raises ValueError with a sentence that says what was expected."""
+    host, colon, digits = text.rpartition(":")
+    if not colon or not digits.isascii() or not digits.isdigit() or not 1 <= int(digits[:6]) <= _LAST_PORT:
+        raise ValueError(f'expected host:port with a port from 1 to {_LAST_PORT}, such as "10.0.0.1:8992" or ":8992"')
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+        try:
+            ipaddress.IPv6Address(host)
+        except ValueError:
+            raise ValueError('expected an IPv6 address between the brackets, such as "[::1]:8992"') from None
+    elif host and not _HOST.fullmatch(host):
+        raise ValueError('expected a host name or address before the port; IPv6 needs brackets, such as "[::1]:8992"')
+    return Address(host, int(digits))
+
+
+def parse_advertised(text: str) -> Advertised:
+    """One address, or several separated by commas."""
+    found = tuple(parse(part.strip()) for part in text.split(","))
+    if len(set(found)) != len(found):
+        raise ValueError("expected each address of the list once")
+    return found
+
+
+def show(advertised: Advertised) -> str:
+    return ",".join(map(str, advertised))
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoints:
+    """What one process really binds and advertises."""
+
+    bind: Mapping[Service, Address]
+    advertise: Mapping[Service, Advertised]
+
+
+def endpoints(
+    bind: Mapping[Service, Address],
+    advertise: Mapping[Service, Advertised],
+    *,
+    primary: Callable[[], str],
+    port_offset: int = 0,
+) -> Endpoints:
+    """Shift, then name the host. What is not advertised is advertised as it is bound."""
+    shifted = {service: address.shifted(port_offset) for service, address in bind.items()}
+    told = {}
+    for service, address in shifted.items():
+        given = advertise.get(service, ())
+        own = (address,) if not given else (given[0].shifted(port_offset),) if len(given) == 1 else given
+        told[service] = tuple(resolve_host(each, primary) for each in own)
+    return Endpoints(shifted, told)
+
+
+def resolve_host(address: Address, primary: Callable[[], str]) -> Address:
+    """An address that others can connect to: one that says `any` gets the host that `primary` finds (the primary
+    interface's, or what `--advertise-host` says)."""
+    return Address(primary(), address.port) if address.anywhere else address

@@ -1,0 +1,222 @@
+"""The scalars of the configuration: each knows its rule, its sentence for people and its JSON Schema."""
+
+import ipaddress
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from nstance.config import addresses, durations
+from nstance.config.errors import quoted
+from nstance.model import ids
+
+MAX_VALUE = 64 * 1024  # characters of a var, a path or any other single text
+MAX_SIZE = 10_000  # instances of one group
+
+_LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
+_ENVIRONMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
+_SECRET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_PREFIX = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*/?")
+
+T = TypeVar("T")
+
+
+class Block(BaseModel):
+    """An object of the configuration. Frozen; a key that it does not know is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+
+def wrong(sentence: str) -> PydanticCustomError:
+    """A complaint that reaches people word for word."""
+    # The sentence is an argument, not the template: foreign text may hold braces.
+    return PydanticCustomError("nstance", "{sentence}", {"sentence": sentence})
+
+
+def _texts(read: Callable[[str], T]) -> Callable[[object], object]:
+    """A validator for a text that `read` understands or refuses with a sentence of its own."""
+
+    def validate(value: object) -> object:
+        if not isinstance(value, str):
+            raise wrong(f"expected text in quotes, found {kind_of(value)}")
+        try:
+            return read(value)
+        except ValueError as error:
+            raise wrong(f"{error}, found {quoted(value)}") from None
+
+    return validate
+
+
+def _matching(pattern: re.Pattern[str], expected: str) -> Callable[[str], str]:
+    def validate(value: str) -> str:
+        if not pattern.fullmatch(value):
+            raise wrong(f"expected {expected}, found {quoted(value)}")
+        return value
+
+    return validate
+
+
+def kind_of(value: object) -> str:
+    """A JSON value's kind for a sentence. A text is not repeated: in the wrong place it may be a secret."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return f"the number {value}"
+        case str():
+            return "text"
+        case list():
+            return "a list"
+        case _:
+            return "an object"
+
+
+def name(value: str) -> str:
+    if not ids.is_name(value):
+        raise wrong(
+            f"expected a name of lower-case letters, digits and single hyphens, at most {ids.MAX_NAME} long, "
+            f"found {quoted(value)}"
+        )
+    return value
+
+
+def _kind(value: str) -> str:
+    if not ids.is_kind(value):
+        raise wrong(f"expected a kind of three lower-case letters, found {quoted(value)}")
+    if value == ids.OPERATOR_KIND:
+        raise wrong(f"expected any kind but {quoted(value)}, which belongs to operators")
+    return value
+
+
+def _short(value: str) -> str:
+    if len(value) > MAX_VALUE:
+        raise wrong(f"expected at most {MAX_VALUE:,} characters, found {len(value):,}")
+    return value
+
+
+def _filled(value: str) -> str:
+    if not value.strip():
+        raise wrong("expected some text, found none")
+    return _short(value)
+
+
+def _file_name(value: str) -> str:
+    plain = (
+        value and not value.startswith(".") and "/" not in value and value.isprintable() and len(value.encode()) <= 255
+    )
+    if not plain:
+        raise wrong(
+            "expected a plain file name (no slash, no leading dot, no control characters, at most 255 bytes), "
+            f"found {quoted(value)}"
+        )
+    return value
+
+
+def _public_key(value: str) -> str:
+    if not _file_name(value).endswith(".pub") or value == ".pub":
+        raise wrong(f'expected a key name that ends in ".pub", found {quoted(value)}')
+    return value
+
+
+def key_prefix(value: str) -> str:
+    if value and not _PREFIX.fullmatch(value):
+        raise wrong(f'expected a key prefix such as "cluster/" (plain names joined by slashes), found {quoted(value)}')
+    return value if not value or value.endswith("/") else value + "/"
+
+
+_DURATION_SCHEMA = {
+    "anyOf": [{"type": "string", "pattern": "^(0|([0-9]+(\\.[0-9]+)?(ns|us|µs|ms|s|m|h|d))+)$"}, {"const": 0}],
+    "examples": ["300ms", "1h30m", "7d", "0"],
+}
+
+
+def _duration(value: object) -> object:
+    # A default is a float already; in a file the only number that needs no unit is 0.
+    if value == 0 and isinstance(value, int) and not isinstance(value, bool):
+        return 0.0
+    if isinstance(value, int | float | bool):
+        raise wrong(f'expected a duration with its unit, such as "30s", found {kind_of(value)}')
+    return _texts(durations.parse)(value)
+
+
+def _hours(value: object) -> object:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if not 0 < value * 3600 <= durations.LONGEST:
+            raise wrong(f"expected a number of hours above 0 and below a hundred years, found {value}")
+        return value * 3600.0
+    seconds = _duration(value)
+    if seconds == 0:
+        raise wrong("expected a life longer than 0")
+    return seconds
+
+
+def _ip(version: int) -> Callable[[str], str]:
+    def validate(value: str) -> str:
+        try:
+            right = not value or ipaddress.ip_address(value).version == version
+        except ValueError:
+            right = False
+        if not right:
+            raise wrong(f"expected an IPv{version} address, found {quoted(value)}")
+        return value
+
+    return validate
+
+
+def _positive(value: float) -> float:
+    if value <= 0:
+        raise wrong("expected a duration longer than 0")
+    return value
+
+
+Text = Annotated[str, AfterValidator(_short)]
+Filled = Annotated[str, AfterValidator(_filled)]
+_NAME_SCHEMA = WithJsonSchema(
+    {"type": "string", "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", "maxLength": ids.MAX_NAME}
+)
+Name = Annotated[str, AfterValidator(name), _NAME_SCHEMA]
+ClusterId = Annotated[ids.ClusterId, AfterValidator(name), _NAME_SCHEMA]
+ShardId = Annotated[ids.ShardId, AfterValidator(name), _NAME_SCHEMA]
+Kind = Annotated[str, AfterValidator(_kind), WithJsonSchema({"type": "string", "pattern": "^[a-z]{3}$"})]
+Label = Annotated[
+    str, AfterValidator(_matching(_LABEL, "a name of letters, digits, dots, hyphens and underscores (at most 64)"))
+]
+Variable = Annotated[
+    str, AfterValidator(_matching(_VARIABLE, "a variable name of letters, digits, dots, hyphens and underscores"))
+]
+EnvironmentName = Annotated[
+    str, AfterValidator(_matching(_ENVIRONMENT, "the name of an environment variable (letters, digits, underscores)"))
+]
+SecretName = Annotated[
+    str, AfterValidator(_matching(_SECRET, "a secret's name of letters, digits, dots, hyphens and underscores"))
+]
+FileName = Annotated[str, AfterValidator(_file_name)]
+PublicKeyName = Annotated[str, AfterValidator(_public_key), WithJsonSchema({"type": "string", "pattern": "\\.pub$"})]
+Prefix = Annotated[str, AfterValidator(key_prefix)]
+Ip4 = Annotated[str, AfterValidator(_ip(4))]
+Ip6 = Annotated[str, AfterValidator(_ip(6))]
+Count = Annotated[StrictInt, Field(ge=0, le=MAX_SIZE)]
+Duration = Annotated[float, BeforeValidator(_duration), WithJsonSchema(_DURATION_SCHEMA)]
+Period = Annotated[float, AfterValidator(_positive), BeforeValidator(_duration), WithJsonSchema(_DURATION_SCHEMA)]
+Life = Annotated[
+    float,
+    BeforeValidator(_hours),
+    WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0, "description": "hours"}, _DURATION_SCHEMA]}),
+]
+Bind = Annotated[
+    addresses.Address,
+    BeforeValidator(_texts(addresses.parse)),
+    WithJsonSchema({"type": "string", "examples": ["0.0.0.0:8990", ":8990"]}),
+]
+Advertise = Annotated[
+    addresses.Advertised,
+    BeforeValidator(_texts(addresses.parse_advertised)),
+    WithJsonSchema({"type": "string", "examples": ["10.0.0.1:8992", "10.0.0.1:8992,10.0.0.2:8992"]}),
+]
+Vars = Mapping[Variable, Text]
+Args = Mapping[str, object]

@@ -1,0 +1,56 @@
+"""Fingerprints of a group's merged, unrendered values.
+
+Only what was really written counts: a default that a later version adds must not rotate a fleet. So models are dumped
+without the values that equal their defaults.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+
+from pydantic import BaseModel
+
+from nstance.config.workload import Certificate, FileSpec, Userdata
+
+
+def runtime_hash(
+    *, vars: Mapping[str, str], files: Mapping[str, FileSpec], certificates: Mapping[str, Certificate]
+) -> str:
+    """Changes when running instances must get new files."""
+    return digest({"vars": vars, "files": _written(files), "certificates": _written(certificates)})
+
+
+def infra_hash(
+    *,
+    args: Mapping[str, object],
+    instance_type: str,
+    subnet_pool: str,
+    userdata: Userdata | None,
+    kind: str,
+    arch: str,
+) -> str:
+    """Changes when instances must be replaced. Resolved images are no part of it: a new image rotates nobody."""
+    return digest(
+        {
+            "args": args,
+            "instance_type": instance_type,
+            "subnet_pool": subnet_pool,
+            "userdata": None if userdata is None else _dump(userdata),
+            "kind": kind,
+            "arch": arch,
+        }
+    )
+
+
+def digest(value: object) -> str:
+    """Of canonical JSON: sorted keys, no spaces, UTF-8."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+
+
+def _written(models: Mapping[str, BaseModel]) -> dict[str, object]:
+    return {name: _dump(model) for name, model in models.items()}
+
+
+def _dump(model: BaseModel) -> dict[str, object]:
+    return model.model_dump(mode="json", exclude_defaults=True)

@@ -1,0 +1,258 @@
+"""JSON with comments and trailing commas, and the exact place of every value.
+
+Comments and trailing commas are blanked in place, so that offsets stay true, and the standard library reads the rest.
+Places are looked up only when there is something to complain about. The traps are inputs that make a careless reader
+slow: every pattern here matches whatever follows its first character, so that no text is scanned twice.
+"""
+
+import json
+import re
+from bisect import bisect_right
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from math import isinf, isnan
+
+from nstance.config.errors import ConfigError, Problem, quoted
+
+MAX_BYTES = 4 * 1024 * 1024
+MAX_DEPTH = 64
+_MAX_DIGITS = 18  # what every reader of JSON agrees on
+
+Path = tuple[str | int, ...]
+
+_STRING = r'"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"?'
+_COMMENT = re.compile(rf"{_STRING}|//[^\n]*+|/\*[\s\S]*?(?:\*/|\Z)")
+_COMMA = re.compile(rf"{_STRING}|,(?=[ \t\r\n]*+[}}\]])")
+_NESTING = re.compile(rf"{_STRING}|[\[\]{{}}]")
+_TOKEN = re.compile(rf'{_STRING}|[{{}}\[\]:,]|[^ \t\r\n{{}}\[\]:,"]++')
+_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
+_NOT_NEWLINE = re.compile(r"[^\n]")
+_SAYS = (
+    ("Expecting property name", "expected a key in double quotes or the end of the object"),
+    ("Illegal trailing comma", "expected a value after the comma"),
+    ("Expecting ':'", "expected a colon after the key"),
+    ("Expecting ','", "expected a comma or the end of the object or list"),
+    ("Expecting value", "expected a value"),
+    ("Extra data", "expected nothing after the document's end"),
+    ("Invalid control", "expected no control character in a string; write \\n or \\t for a line break or tab"),
+    ("Invalid \\escape", 'expected one of the escapes \\" \\\\ \\/ \\b \\f \\n \\r \\t \\uXXXX'),
+    ("Invalid \\uXXXX", "expected four hexadecimal digits after \\u"),
+    ("Unterminated string", "expected the closing quote of this string on the same line"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a value stands, and its key if it has one: offsets into the text."""
+
+    key: int | None
+    value: int
+
+
+class Document:
+    """A text that was read. `value` is plain JSON data."""
+
+    __slots__ = ("_lines", "text", "value")
+
+    def __init__(self, text: str) -> None:
+        self.text = text  # with its comments blanked
+        self._lines: list[int] | None = None
+        self.value: object = None
+
+    def locate(self, wanted: Collection[Path]) -> dict[Path, Place]:
+        """The places of these paths, as far as they exist."""
+        return {path: place for path, place, _ in self._walk() if path in wanted}
+
+    def position(self, offset: int) -> tuple[int, int]:
+        """Line and column of an offset, both from 1."""
+        if self._lines is None:
+            self._lines = [0, *(found.end() for found in re.finditer("\n", self.text))]
+        line = bisect_right(self._lines, offset)
+        return line, offset - self._lines[line - 1] + 1
+
+    def position_of(self, path: Path) -> tuple[int, int]:
+        return self.position(self.locate({path})[path].value)
+
+    def inside(self, start: int, index: int) -> int:
+        """The offset of a string's character: escapes make the text longer than the string."""
+        offset = start + 1
+        for _ in range(index):
+            if self.text[offset] != "\\":
+                offset += 1
+            elif self.text[offset + 1] != "u":
+                offset += 2
+            else:
+                offset += 12 if _SURROGATE.match(self.text, offset) else 6
+        return offset
+
+    def faults(self) -> Iterator[tuple[Path, int, str]]:
+        """What the grammar allows and we do not. Path, offset, sentence."""
+        seen: set[Path] = set()
+        repeated: set[Path] = set()
+        for path, place, token in self._walk():
+            if path[:-1] in repeated and path:
+                repeated.add(path)  # below a repeated key everything is repeated; once is enough
+            elif path in seen and place.key is not None:
+                repeated.add(path)
+                yield path, place.key, "expected each key once, found this one a second time in its object"
+            seen.add(path)
+            if place.key is not None and not _encodable(str(path[-1])):
+                yield path, place.key, "expected text that is valid Unicode, found half of a surrogate pair"
+            if token[0] == '"':
+                if not _encodable(json.loads(token)):
+                    yield path, place.value, "expected text that is valid Unicode, found half of a surrogate pair"
+            elif token[0] not in "{[tfn" and not _sound(token):
+                yield (
+                    path,
+                    place.value,
+                    f"expected a finite number of at most {_MAX_DIGITS} digits, found {quoted(token)}",
+                )
+
+    def _walk(self) -> Iterator[tuple[Path, Place, str]]:
+        """Every value of a text that is known to be sound JSON, parents before children."""
+        path: list[str | int] = []  # of the value that comes next
+        keys: list[int | None] = [None]  # where its key stands, per level
+        inside_object: list[bool] = []
+        expects_key = False
+        for found in _TOKEN.finditer(self.text):
+            token, offset = found[0], found.start()
+            if expects_key and token[0] == '"':
+                path[-1], keys[-1], expects_key = json.loads(token), offset, False
+            elif token in "}]":
+                path.pop(), keys.pop(), inside_object.pop()
+                expects_key = False
+            elif token == ",":
+                expects_key = inside_object[-1]
+                if not expects_key:
+                    path[-1] = int(path[-1]) + 1
+            elif token != ":":
+                yield tuple(path), Place(keys[-1], offset), token
+                if token in "{[":
+                    expects_key = token == "{"
+                    path.append("" if expects_key else 0)
+                    keys.append(None)
+                    inside_object.append(expects_key)
+
+
+def read(body: str | bytes, *, source: str, limit: int = MAX_BYTES) -> Document:
+    """Raises ConfigError: for a broken text with one problem, for forbidden contents with all."""
+    text = _decode(body, source, limit).removeprefix("\ufeff")
+    blanked, unclosed = _without_comments(text)
+    document = Document(_without_commas(blanked))
+    if unclosed is not None:
+        raise _refusal(source, "expected this comment to be closed by */", document.position(unclosed))
+    _refuse_deep(document, source)
+    try:
+        document.value, doubtful = _parse(document.text)
+    except json.JSONDecodeError as error:
+        says = next((ours for theirs, ours in _SAYS if error.msg.startswith(theirs)), "expected JSON")
+        raise _refusal(source, says + _found(document.text, error.pos), document.position(error.pos)) from None
+    if doubtful or _SURROGATE.search(document.text):
+        problems = tuple(
+            Problem(show(path) or source, *document.position(offset), message)
+            for path, offset, message in document.faults()
+        )
+        if problems:
+            raise ConfigError(problems)
+    return document
+
+
+def _refusal(source: str, message: str, position: tuple[int, int] = (1, 1)) -> ConfigError:
+    return ConfigError((Problem(source, *position, message),))
+
+
+def _decode(body: str | bytes, source: str, limit: int) -> str:
+    try:
+        data = body.encode() if isinstance(body, str) and len(body) <= limit else body
+        if len(data) > limit:
+            raise _refusal(source, f"expected at most {limit:,} bytes, found more")
+        return data.decode() if isinstance(data, bytes) else data
+    except UnicodeError:
+        raise _refusal(source, "expected UTF-8 text, found something that is none") from None
+
+
+def _without_comments(text: str) -> tuple[str, int | None]:
+    """The text with its comments blanked, and where a comment begins that never ends."""
+    unclosed: list[int] = []
+
+    def blank(found: re.Match[str]) -> str:
+        comment = found[0]
+        if comment[0] == '"':
+            return comment
+        if comment[1] == "*" and not (len(comment) >= 4 and comment.endswith("*/")):
+            unclosed.append(found.start())
+        return _NOT_NEWLINE.sub(" ", comment)
+
+    return _COMMENT.sub(blank, text), next(iter(unclosed), None)
+
+
+def _without_commas(text: str) -> str:
+    def blank(found: re.Match[str]) -> str:
+        if found[0] != ",":
+            return found[0]
+        before = found.start() - 1
+        while before >= 0 and text[before] in " \t\r\n":
+            before -= 1
+        # A comma that follows no value is a mistake, not a trailing comma.
+        return "," if before < 0 or text[before] in "[{,:" else " "
+
+    return _COMMA.sub(blank, text)
+
+
+def _refuse_deep(document: Document, source: str) -> None:
+    depth = 0
+    for found in _NESTING.finditer(document.text):
+        depth += 1 if found[0] in "{[" else -1 if found[0] in "}]" else 0
+        if depth > MAX_DEPTH:
+            raise _refusal(source, f"expected at most {MAX_DEPTH} levels of nesting", document.position(found.start()))
+
+
+def _parse(text: str) -> tuple[object, bool]:
+    """The value, and whether it holds something that only a second look at the text can place."""
+    doubts: list[str] = []
+
+    def pairs(members: list[tuple[str, object]]) -> dict[str, object]:
+        made = dict(members)
+        if len(made) != len(members):
+            doubts.append("duplicate key")
+        return made
+
+    def number(token: str) -> int | float:
+        if not _sound(token):
+            doubts.append(token)
+            return 0
+        return int(token) if token.lstrip("-").isdigit() else float(token)
+
+    value = json.loads(text, object_pairs_hook=pairs, parse_int=number, parse_float=number, parse_constant=number)
+    return value, bool(doubts)
+
+
+def _sound(token: str) -> bool:
+    digits = token.lstrip("-")
+    if digits.isdigit():
+        return len(digits) <= _MAX_DIGITS
+    return not (isinf(value := float(token)) or isnan(value))
+
+
+def _found(text: str, offset: int) -> str:
+    if offset >= len(text):
+        return ", found the end of the text"
+    found = _TOKEN.match(text, offset)
+    return f", found {quoted(found[0])}" if found else ""
+
+
+def _encodable(text: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def show(path: Path) -> str:
+    """A path for people: `groups.default.web.vars["odd key"]`, `advertise[0]`."""
+    shown = ""
+    for part in path:
+        if isinstance(part, int):
+            shown += f"[{part}]"
+        elif re.fullmatch(r"[\w-]{1,64}", part, re.ASCII):
+            shown += f".{part}" if shown else part
+        else:
+            shown += f"[{quoted(part)}]"
+    return shown

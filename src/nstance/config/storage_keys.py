@@ -1,0 +1,124 @@
+"""Where everything lies in object storage. The one place that spells these keys.
+
+Each part is checked before it becomes a piece of a key: a tenant named `../other` must not reach another's objects.
+`prefix` is what stands before everything: the server's `--prefix` for a shard, the cluster storage's for the rest.
+"""
+
+import datetime
+import re
+
+from nstance.config import fields
+from nstance.model import ids
+from nstance.objects.port import Key
+
+DIGITS = 20
+CLUSTER = "cluster/"
+SECRETS = "secret/"
+
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+
+
+def config(shard: ids.ShardId, *, prefix: str = "") -> Key:
+    return _shard(shard, "config.jsonc", prefix)
+
+
+def groups(shard: ids.ShardId, *, prefix: str = "") -> Key:
+    return _shard(shard, "groups.jsonc", prefix)
+
+
+def lease(shard: ids.ShardId, *, prefix: str = "") -> Key:
+    return _shard(shard, "leader.json", prefix)
+
+
+def journal_prefix(shard: ids.ShardId, *, prefix: str = "") -> str:
+    return _shard(shard, "journal/", prefix)
+
+
+def journal(shard: ids.ShardId, slot: int, *, prefix: str = "") -> Key:
+    return Key(journal_prefix(shard, prefix=prefix) + _slot(slot))
+
+
+def snapshot_prefix(shard: ids.ShardId, *, prefix: str = "") -> str:
+    return _shard(shard, "snapshot/", prefix)
+
+
+def snapshot(shard: ids.ShardId, slot: int, *, prefix: str = "") -> Key:
+    return Key(snapshot_prefix(shard, prefix=prefix) + _slot(slot))
+
+
+def slot_of(key: str) -> int | None:
+    """The number of a journal or snapshot key, or None for any other key."""
+    found = re.fullmatch(rf"([0-9]{{{DIGITS}}})\.json", key.rpartition("/")[2], re.ASCII)
+    return int(found[1]) if found else None
+
+
+def certlog_prefix(shard: ids.ShardId, *, prefix: str = "") -> str:
+    return _shard(shard, "certlog/", prefix)
+
+
+def certlog(shard: ids.ShardId, *, tenant: ids.TenantId, at: float, instance: ids.InstanceId, prefix: str = "") -> Key:
+    """`at` in seconds since 1970; the key sorts by it within a tenant."""
+    if not ids.is_instance_id(instance):
+        raise _bad("an instance ID", instance)
+    moment = datetime.datetime.fromtimestamp(at, datetime.UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    return Key(f"{certlog_prefix(shard, prefix=prefix)}{_name(tenant)}.{moment}.{instance}.json")
+
+
+def ca_sealed(*, prefix: str = CLUSTER) -> Key:
+    return Key(f"{_prefix(prefix)}ca.sealed")
+
+
+def ca_certificate(*, prefix: str = CLUSTER) -> Key:
+    return Key(f"{_prefix(prefix)}ca.crt")
+
+
+def secret_prefix(*, prefix: str = CLUSTER, secrets: str = SECRETS) -> str:
+    return _prefix(prefix) + _prefix(secrets)
+
+
+def secret(name: str, *, prefix: str = CLUSTER, secrets: str = SECRETS) -> Key:
+    return Key(secret_prefix(prefix=prefix, secrets=secrets) + _plain(name))
+
+
+def operator_prefix(*, prefix: str = CLUSTER) -> str:
+    return f"{_prefix(prefix)}operator/"
+
+
+def operator(tenant: ids.TenantId, operator: ids.OperatorId, *, prefix: str = CLUSTER) -> Key:
+    if not ids.is_instance_id(operator):
+        raise _bad("an operator ID", operator)
+    return Key(f"{operator_prefix(prefix=prefix)}{_name(tenant)}.{operator}.json")
+
+
+def operator_nonce(jti: str, *, prefix: str = CLUSTER) -> Key:
+    return Key(f"{_prefix(prefix)}operator-nonce/{_plain(jti)}")
+
+
+def _shard(shard: ids.ShardId, rest: str, prefix: str) -> Key:
+    return Key(f"{_prefix(prefix)}shard/{_name(shard)}/{rest}")
+
+
+def _slot(slot: int) -> str:
+    if not 0 <= slot < 10**DIGITS:
+        raise _bad(f"a slot number of at most {DIGITS} digits", str(slot))
+    return f"{slot:0{DIGITS}}.json"
+
+
+def _name(text: str) -> str:
+    if not ids.is_name(text):
+        raise _bad("a shard or tenant name", text)
+    return text
+
+
+def _plain(text: str) -> str:
+    if not _PLAIN.fullmatch(text):
+        raise _bad("a plain name of letters, digits, dots, hyphens and underscores", text)
+    return text
+
+
+def _prefix(text: str) -> str:
+    return fields.key_prefix(text)
+
+
+def _bad(expected: str, found: str) -> ValueError:
+    return ValueError(f"expected {expected} as part of a storage key, found {found[:80]!r}")

@@ -1,0 +1,77 @@
+"""Templates in strings: their syntax, and that the fields they start from exist. Rendering is somebody else's work."""
+
+from collections.abc import Iterator, Mapping
+
+from nstance import gotemplate
+from nstance.config.errors import quoted
+from nstance.config.findings import Findings
+from nstance.config.jsonc import Path
+
+# What a template can see. None: any key.
+FIELDS: Mapping[str, frozenset[str] | None] = {
+    "Cluster": frozenset({"ID", "CACert"}),
+    "Server": frozenset({"Shard", "RegistrationAddr", "AgentAddr", "OperatorAddr"}),
+    "Provider": frozenset({"Kind", "Region", "Zone"}),
+    "Instance": frozenset({"ID", "Kind", "Arch", "Type", "Hostname", "FQDN", "IP4", "IP6"}),
+    "Vars": None,
+    "Image": None,
+}
+FOR_USERDATA: Mapping[str, frozenset[str] | None] = {**FIELDS, "Nonce": frozenset()}
+FOR_CA: Mapping[str, frozenset[str] | None] = {"Cluster": frozenset({"ID"})}
+
+
+def strings(path: Path, value: object) -> Iterator[tuple[Path, str]]:
+    """All strings of a JSON value; keys are no templates."""
+    match value:
+        case str():
+            yield path, value
+        case dict():
+            for key, each in value.items():
+                yield from strings((*path, key), each)
+        case list():
+            for index, each in enumerate(value):
+                yield from strings((*path, index), each)
+
+
+def check(
+    path: Path,
+    text: str,
+    findings: Findings,
+    *,
+    fields: Mapping[str, frozenset[str] | None] = FIELDS,
+    images: Mapping[str, object] | None = None,
+) -> None:
+    """`images` are the ones that exist; None where nobody will look one up."""
+    if "{{" not in text:
+        return
+    try:
+        uses = gotemplate.parse(text).uses()
+    except gotemplate.TemplateError as error:
+        place = f"line {error.line} of the template: " if error.line > 1 else ""
+        findings.add(path, f"{place}{error.message}", character=_index(text, error.line, error.column))
+        return
+    for use in uses:
+        if not use.path:
+            continue
+        root, *rest = use.path
+        character = _index(text, use.line, use.column)
+        if root not in fields:
+            hidden = "; .Nonce exists in userdata only" if root == "Nonce" else ""
+            message = f"expected a field that this template can see, found {quoted('.' + root)}{hidden}"
+            findings.add(path, message, word=root, candidates=fields, character=character)
+            continue
+        known = fields[root]
+        if known is not None and rest and rest[0] not in known:
+            message = f"expected a field of .{root}, found {quoted('.'.join(('', *use.path)))}"
+            findings.add(path, message, word=rest[0], candidates=sorted(known), character=character)
+        elif root == "Image" and rest and images is not None and rest[0] not in images:
+            message = f"expected the name of an image, found {quoted(rest[0])}"
+            findings.add(path, message, word=rest[0], candidates=images, character=character)
+
+
+def _index(text: str, line: int, column: int) -> int:
+    """Where a line and column are in a text, counted in characters from 0."""
+    start = 0
+    for _ in range(line - 1):
+        start = text.index("\n", start) + 1
+    return min(start + column - 1, max(0, len(text) - 1))

@@ -1,0 +1,75 @@
+"""Storage keys as the specification spells them, and that no name can reach beyond its place (B18, B20)."""
+
+from collections.abc import Callable
+
+import pytest
+
+from nstance.config import durations, storage_keys
+from nstance.model.ids import InstanceId, OperatorId, ShardId, TenantId
+
+S, T = ShardId("s-1"), TenantId("acme")
+INSTANCE = InstanceId("etc-01jw51srryegh9snf9cmeh3k4q")
+OPERATOR = OperatorId("opr-01jw51srryegh9snf9cmeh3k4q")
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        (storage_keys.config(S), "shard/s-1/config.jsonc"),
+        (storage_keys.groups(S, prefix="x"), "x/shard/s-1/groups.jsonc"),
+        (storage_keys.lease(S, prefix="x/y/"), "x/y/shard/s-1/leader.json"),
+        (storage_keys.journal(S, 7), "shard/s-1/journal/00000000000000000007.json"),
+        (storage_keys.snapshot(S, 10**20 - 1), "shard/s-1/snapshot/99999999999999999999.json"),
+        (
+            storage_keys.certlog(S, tenant=T, at=1.5, instance=INSTANCE),
+            f"shard/s-1/certlog/acme.19700101T000001.500000Z.{INSTANCE}.json",
+        ),
+        (storage_keys.ca_sealed(), "cluster/ca.sealed"),
+        (storage_keys.ca_certificate(prefix="c"), "c/ca.crt"),
+        (storage_keys.secret("registration-nonce.key"), "cluster/secret/registration-nonce.key"),
+        (storage_keys.secret("a", prefix="", secrets="x"), "x/a"),
+        (storage_keys.operator(T, OPERATOR), f"cluster/operator/acme.{OPERATOR}.json"),
+        (storage_keys.operator_nonce("0f"), "cluster/operator-nonce/0f"),
+    ],
+)
+def test_keys(key: str, expected: str) -> None:
+    assert key == expected
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: storage_keys.config(ShardId("../x")),
+        lambda: storage_keys.config(S, prefix="/abs"),
+        lambda: storage_keys.config(S, prefix="a/../b"),
+        lambda: storage_keys.journal(S, -1),
+        lambda: storage_keys.journal(S, 10**20),
+        lambda: storage_keys.secret("a/b"),
+        lambda: storage_keys.secret(".."),
+        lambda: storage_keys.secret(""),
+        lambda: storage_keys.operator(TenantId("a.b"), OPERATOR),
+        lambda: storage_keys.operator(T, OperatorId("x")),
+        lambda: storage_keys.certlog(S, tenant=T, at=0, instance=InstanceId("../x")),
+        lambda: storage_keys.operator_nonce("a/b"),
+    ],
+)
+def test_a_part_that_would_leave_its_place_is_refused(make: Callable[[], str]) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        make()
+
+
+def test_slots_are_read_back() -> None:
+    assert storage_keys.slot_of(storage_keys.journal(S, 42)) == 42
+    assert storage_keys.slot_of(storage_keys.lease(S)) is None
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("0", 0), ("300ms", 0.3), ("1h30m", 5400), ("7d", 604800)])
+def test_durations(text: str, seconds: float) -> None:
+    assert durations.parse(text) == pytest.approx(seconds)
+    assert durations.format(seconds) == text
+
+
+@pytest.mark.parametrize("text", ["", "5", "-1s", "+1s", "1 s", "36501d", "1e3s", "s"])
+def test_durations_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected a duration"):
+        durations.parse(text)
