@@ -7,6 +7,7 @@ settled it counts as capacity.
 from dataclasses import replace
 from typing import assert_never
 
+from nstance.core import leaving
 from nstance.core.draft import Draft
 from nstance.model import events as ev
 from nstance.model.decision import Code, Trend
@@ -24,7 +25,7 @@ def may_create(draft: Draft) -> bool:
     """Whether the group may try now; if not, when it will look again is noted."""
     if draft.view.blocked:
         return False
-    if draft.now < draft.trend.retry_at:
+    if draft.now < draft.trend.retry_at and draft.wish is not None and draft.wish.infra_hash == draft.trend.infra_hash:
         draft.wake(draft.trend.retry_at)
         return False
     return True
@@ -82,13 +83,9 @@ def failed(draft: Draft, instance: Instance, event: ev.VmCreateFailed) -> None:
         case ev.Failure.REFUSED:
             give_up(draft, instance, f"the provider refused: {event.message}")
         case ev.Failure.STALE:
-            draft.change(
-                instance,
-                state=State.DELETING,
-                cause=Cause.SUPERSEDED,
-                message="its configuration changed before the provider was asked",
-            )
-            draft.reason(Code.SUPERSEDED, "its configuration changed before the provider was asked", instance.id)
+            message = "its configuration changed before the provider was asked"
+            draft.reason(Code.SUPERSEDED, message, instance.id)
+            leaving.delete(draft, instance, Cause.SUPERSEDED, message)
         case ev.Failure.UNAVAILABLE | ev.Failure.UNKNOWN:
             attempts = facts.create_attempts + 1
             wait = min(RETRY_MOST, 2.0 ** min(attempts - 1, 10))
@@ -111,7 +108,10 @@ def give_up(draft: Draft, instance: Instance, message: str) -> None:
 
 
 def count_failure(draft: Draft, instance: Instance, message: str) -> None:
-    """Instances that were made before the last failure was counted belong to the same try."""
+    """Instances that were made before the last failure was counted belong to the same try. A request for an on-demand
+    instance may be odd, and says nothing about the group."""
+    if instance.on_demand:
+        return
     trend = draft.trend
     if instance.created < trend.counted_at:
         draft.trend = replace(trend, last_error=message)
@@ -119,7 +119,14 @@ def count_failure(draft: Draft, instance: Instance, message: str) -> None:
     failures = trend.failures + 1
     # The first failure may be chance: try again at once. From the second on the group backs off.
     wait = 0.0 if failures == 1 else min(BACKOFF_MOST, BACKOFF_FIRST * 2.0 ** min(failures - 2, 10))
-    draft.trend = replace(trend, failures=failures, counted_at=draft.now, retry_at=draft.now + wait, last_error=message)
+    draft.trend = replace(
+        trend,
+        failures=failures,
+        counted_at=draft.now,
+        retry_at=draft.now + wait,
+        last_error=message,
+        infra_hash=draft.wish.infra_hash if draft.wish is not None else "",
+    )
     if wait:
         draft.reason(Code.BACK_OFF, f"{failures} tries in a row failed, the next one is in {wait:.0f} s: {message}")
 
@@ -157,17 +164,28 @@ def _subnet(draft: Draft, wish: Group) -> str:
     return min(usable, key=lambda s: used[s])
 
 
+def registration_due(draft: Draft, instance: Instance) -> float:
+    """Its nonce lives no longer than this: what has not registered then never will."""
+    return instance.created + (draft.wish.registration_timeout if draft.wish is not None else UNWISHED_TIMEOUT)
+
+
 def abandon_unregistered(draft: Draft) -> None:
     """A VM that never registers is deleted; that counts as a failure of the group."""
+    if not draft.may_delete:
+        return
     for instance in list(draft.members.values()):
-        if instance.state not in (State.PENDING, State.STARTING):
+        if instance.state is not State.PENDING and instance.state is not State.STARTING:
             continue
-        timeout = draft.wish.registration_timeout if draft.wish is not None else UNWISHED_TIMEOUT
-        due = instance.created + timeout
+        # After a change of leaders it may already have tried, and gets the time that all agents get.
+        grace = max(draft.policy.suspect_after, draft.view.reconnect_grace)
+        due = max(registration_due(draft, instance), draft.view.listening_since + grace)
         if draft.now < due:
             draft.wake(due)
-            continue
-        message = f"its agent did not register within {timeout:.0f} s"
-        draft.change(instance, state=State.DELETING, cause=Cause.UNREGISTERED, message=message)
-        draft.reason(Code.UNREGISTERED, message, instance.id)
-        count_failure(draft, instance, message)
+        elif draft.view.mass_silence:
+            draft.wake(draft.now + RETRY_MOST)  # the fault is probably here: nothing is deleted for silence
+        else:
+            what = "the provider did not make it" if instance.state is State.PENDING else "its agent did not register"
+            message = f"{what} within {draft.now - instance.created:.0f} s"
+            draft.reason(Code.UNREGISTERED, message, instance.id)
+            leaving.delete(draft, instance, Cause.UNREGISTERED, message)
+            count_failure(draft, instance, message)

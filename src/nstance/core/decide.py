@@ -1,18 +1,22 @@
 """The one entry to deciding: facts of a group and what happened in, a decision out.
 
 Level-triggered: after the events have been taken in, the plan depends on the facts alone, so a lost event costs time and
-never correctness. `plan` in the admin tool calls this very function and shows what it says.
+never correctness. One step can make room for another (a cancelled drain, a place that became free), so the steps are
+repeated until none of them changes a record: planning once more would find nothing to do. `plan` in the admin tool calls
+this very function and shows what it says.
 """
 
 from collections.abc import Iterator, Sequence
 
-from nstance.core import creating, health, leaving, pursuing, rotation, scaling
+from nstance.core import creating, draining, health, pursuing, replacing, rotation, scaling
 from nstance.core.draft import Draft
 from nstance.core.observe import observe
 from nstance.model.decision import Decision, View
 from nstance.model.events import Event
 from nstance.model.group import Policy
 from nstance.model.ids import InstanceId
+
+PASSES = 5  # more than any known situation needs; a bug here must not hang a server
 
 
 def decide(
@@ -27,13 +31,26 @@ def decide(
     for position, event in enumerate(events):
         observe(draft, event, position)
     if view.wish is None or not view.wish.paused:
-        health.judge(draft)
-        leaving.proceed(draft)
-        creating.abandon_unregistered(draft)
-        scaling.scale(draft)
-        scaling.replace_the_unfit(draft)
-        rotation.rotate(draft)
-        rotation.expire_on_demand(draft)
+        for _ in range(PASSES):
+            revision = draft.revision
+            draft.forget_wakes()
+            _plan(draft)
+            if draft.revision == revision:
+                break
     # What was promised before is carried out also while paused.
     pursuing.pursue(draft)
     return draft.decision()
+
+
+def _plan(draft: Draft) -> None:
+    """In the order of their priority: what is more urgent gets its VM first."""
+    health.judge(draft)
+    draining.proceed(draft)
+    creating.abandon_unregistered(draft)
+    replacing.drop_needless_newcomers(draft)
+    scaling.shrink(draft)
+    replacing.replace_the_unfit(draft)
+    replacing.finish(draft)
+    rotation.rotate(draft)
+    rotation.expire_on_demand(draft)
+    scaling.grow(draft)

@@ -14,6 +14,7 @@ from nstance.model.decision import (
     Code,
     CreateVm,
     Decision,
+    DeleteDouble,
     DeleteVm,
     Effect,
     Facts,
@@ -27,8 +28,8 @@ from nstance.model.group import Group, Policy
 from nstance.model.ids import InstanceId
 from nstance.model.instance import TRANSITIONS, Change, Instance, Put, Remove, State
 
-_ORDER: Mapping[type[Effect], int] = {CreateVm: 0, CheckVm: 1, DeleteVm: 2}
-NOT_RUNNING = frozenset({VmState.DOWN, VmState.DELETED})
+ABSENCE_IS_TRUE_AFTER = 120.0
+_ORDER: Mapping[type[Effect], int] = {CreateVm: 0, CheckVm: 1, DeleteVm: 2, DeleteDouble: 3}
 
 
 class Draft:
@@ -37,14 +38,19 @@ class Draft:
         self.now = now
         self.policy = policy
         self.trend: Trend = view.trend
-        self._fresh_ids = fresh_ids
         self.members: dict[InstanceId, Instance] = dict(view.members)
+        self.revision = 0  # counts changes of records
+        self._fresh_ids = fresh_ids
         self._facts: dict[InstanceId, Facts] = {}
+        # A record that this leader has only read about: listening began with the term.
+        self._unknown = Facts(heard=view.listening_since)
         self._changes: dict[InstanceId, Change] = {}
         self._effects: list[Effect] = []
         self._reasons: list[Reason] = []
         self._refusals: dict[int, Refused] = {}
         self._wake: float | None = None
+        self._capacity: list[Instance] | None = None
+        self._newcomers: dict[InstanceId, list[Instance]] | None = None
 
     @property
     def wish(self) -> Group | None:
@@ -54,16 +60,34 @@ class Draft:
     def size(self) -> int:
         return self.wish.size if self.wish is not None else 0
 
+    @property
+    def may_delete(self) -> bool:
+        """In doubt nothing is deleted: not before the listing that a term begins with, not after one that looks wrong."""
+        return self.view.listed and not self.view.mass_absence
+
     def capacity(self) -> list[Instance]:
-        """What counts towards the size, oldest first."""
-        return sorted((m for m in self.members.values() if m.counts), key=_by_id)
+        """What counts towards the size, oldest first. Not to be changed."""
+        if self._capacity is None:
+            self._capacity = sorted((m for m in self.members.values() if m.counts), key=_by_id)
+        return self._capacity
+
+    def newcomers(self) -> Mapping[InstanceId, list[Instance]]:
+        """By the ID of an instance that is capacity: those, capacity too, that are to take its place."""
+        if self._newcomers is None:
+            self._newcomers = {}
+            for member in self.capacity():
+                if member.replaces is not None:
+                    old = self.members.get(member.replaces)
+                    if old is not None and old.counts:
+                        self._newcomers.setdefault(old.id, []).append(member)
+        return self._newcomers
+
+    def places(self) -> int:
+        """What the size is compared with: a newcomer shares the place of the instance it is to replace."""
+        return len(self.capacity()) - sum(map(len, self.newcomers().values()))
 
     def facts(self, id: InstanceId) -> Facts:
-        known = self._facts.get(id)
-        if known is None:
-            known = self.view.facts.get(id)
-        # A record that this leader has only read about: listening began with the term.
-        return known if known is not None else Facts(heard=self.view.listening_since)
+        return self._facts.get(id) or self.view.facts.get(id) or self._unknown
 
     def learn(self, id: InstanceId, **fields: Any) -> None:
         self._facts[id] = replace(self.facts(id), **fields)
@@ -73,16 +97,22 @@ class Draft:
         after = replace(instance, **fields)
         if after.state is not instance.state:
             assert after.state in TRANSITIONS[instance.state], f"{instance.id}: {instance.state} -> {after.state}"
-        self.put(after)
+        if after != instance:
+            self.put(after)
         return after
 
     def put(self, instance: Instance) -> None:
         self.members[instance.id] = instance
-        self._changes[instance.id] = Put(instance)
+        self._record(Put(instance), instance.id)
 
     def remove(self, id: InstanceId) -> None:
         del self.members[id]
-        self._changes[id] = Remove(id)
+        self._record(Remove(id), id)
+
+    def _record(self, change: Change, id: InstanceId) -> None:
+        self._changes[id] = change
+        self._capacity = self._newcomers = None
+        self.revision += 1
 
     def fresh_id(self) -> InstanceId:
         return next(self._fresh_ids)
@@ -101,17 +131,31 @@ class Draft:
         if self._wake is None or at < self._wake:
             self._wake = at
 
+    def forget_wakes(self) -> None:
+        """Before the plan is looked at once more: what was to be waited for may have changed."""
+        self._wake = None
+
+    def audible(self, id: InstanceId) -> bool:
+        """Its agent speaks, so whatever others say, its VM runs."""
+        facts = self.facts(id)
+        return facts.connected and self.now < facts.heard + self.policy.suspect_after
+
     def not_running(self, instance: Instance) -> bool:
         """The provider has made it certain that this VM does not run."""
         facts = self.facts(instance.id)
-        return facts.vm in NOT_RUNNING or (facts.vm is VmState.ABSENT and self.absence_is_certain(instance))
-
-    def absence_is_certain(self, instance: Instance) -> bool:
-        """Listings lag behind creation: before a VM was seen once, only misses over two minutes count."""
-        since = self.facts(instance.id).absent_since
-        if since is None:
+        vm = facts.vm
+        if vm is VmState.RUNNING or vm is VmState.UNKNOWN:
             return False
-        return instance.seen or self.now >= since + ABSENCE_IS_TRUE_AFTER
+        if vm is VmState.ABSENT:
+            return self._absence_is_certain(instance, facts) and not self.audible(instance.id)
+        return True
+
+    def _absence_is_certain(self, instance: Instance, facts: Facts) -> bool:
+        """Listings lag behind creation: before a VM was seen once, only misses over two minutes count. An intent is not
+        missed at all: it is asked for again with the same ID."""
+        if instance.state is State.PENDING or facts.absent_since is None or facts.vm_at is None:
+            return False
+        return instance.seen or facts.vm_at >= facts.absent_since + ABSENCE_IS_TRUE_AFTER
 
     def decision(self) -> Decision:
         return Decision(
@@ -125,15 +169,17 @@ class Draft:
         )
 
 
-ABSENCE_IS_TRUE_AFTER = 120.0
-
-
 def drifted(instance: Instance, wish: Group | None) -> bool:
-    return bool(wish and wish.infra_hash and instance.infra_hash and instance.infra_hash != wish.infra_hash)
+    return (
+        wish is not None
+        and instance.infra_hash != wish.infra_hash
+        and bool(wish.infra_hash)
+        and bool(instance.infra_hash)
+    )
 
 
 def is_ended(instance: Instance) -> bool:
-    return instance.state in (State.DELETED, State.FAILED)
+    return instance.state is State.DELETED or instance.state is State.FAILED
 
 
 def _by_id(instance: Instance) -> InstanceId:

@@ -5,33 +5,35 @@ VM runs is suspect first (its replacement starts), dead later (it goes), and for
 a change of leaders silence counts from the moment this leader began to listen.
 """
 
-from nstance.core import leaving
-from nstance.core.draft import Draft, drifted
+from nstance.core import creating, leaving
+from nstance.core.draft import Draft
 from nstance.model.decision import Code, Facts
 from nstance.model.events import NoticeKind, VmState
 from nstance.model.instance import Cause, Instance, State
 
-CHECK_TIMES = (0.0, 1.0, 2.0, 4.0)  # after a connection was lost: seconds at which the provider is asked
+CHECK_TIMES = (0.0, 1.0, 2.0, 4.0)  # seconds after a loss or a notice at which the provider is asked
 CHECK_AGAIN = 10.0
+SPOT_NOTICE = 30.0  # the shortest warning that a cloud gives, where a notice names no deadline
 
 
 def judge(draft: Draft) -> None:
     for instance in list(draft.members.values()):
-        if instance.state in (State.PENDING, State.STARTING, State.RUNNING):
+        state = instance.state
+        if state is State.RUNNING or state is State.STARTING or state is State.PENDING:
             _judge(draft, instance)
+        elif state is State.DRAINING:
+            _ask_after(draft, instance, draft.facts(instance.id).lost)
 
 
 def _judge(draft: Draft, instance: Instance) -> None:
     facts = draft.facts(instance.id)
-    if draft.not_running(instance):
-        if not draft.view.listed:
-            return  # the listing that every term begins with comes first
-        message = f"the provider says that its VM is {facts.vm.value}"
-        draft.reason(Code.GONE, message, instance.id)
-        leaving.delete(draft, instance, Cause.GONE, message)
-        return
-    if facts.vm is VmState.ABSENT and facts.absent_since is not None:
-        _ask_at(draft, instance, draft.now + CHECK_AGAIN)
+    if facts.vm is not VmState.RUNNING:
+        if draft.not_running(instance):
+            if draft.view.listed:  # the listing that every term begins with comes first
+                _gone(draft, instance, facts)
+            return
+        if facts.vm is VmState.ABSENT and instance.state is not State.PENDING:
+            _ask_at(draft, instance, draft.now + CHECK_AGAIN)
     if instance.state is not State.RUNNING:
         return
     if facts.notice is not None and _heed(draft, instance, facts):
@@ -39,36 +41,54 @@ def _judge(draft: Draft, instance: Instance) -> None:
     _silence(draft, instance, facts)
 
 
+def _gone(draft: Draft, instance: Instance, facts: Facts) -> None:
+    message = f"the provider says that its VM is {facts.vm.value}"
+    draft.reason(Code.GONE, message, instance.id)
+    leaving.delete(draft, instance, Cause.GONE, message)
+    if instance.state is not State.RUNNING:
+        creating.count_failure(draft, instance, f"its VM ended before its agent registered: {facts.vm.value}")
+
+
+def going(draft: Draft, instance: Instance) -> Cause | None:
+    """Its VM will end soon, whatever we do."""
+    facts = draft.facts(instance.id)
+    if facts.notice is NoticeKind.SPOT:
+        return Cause.SPOT
+    if facts.notice is NoticeKind.SHUTDOWN and draft.now >= facts.notice_at + draft.policy.shutdown_grace:
+        return Cause.SHUTDOWN
+    return None
+
+
 def _heed(draft: Draft, instance: Instance, facts: Facts) -> bool:
     """Act on a notice; says whether the instance leaves."""
-    if facts.notice is NoticeKind.SPOT:
-        message = "the provider is about to take its VM back"
-        draft.reason(Code.SPOT, message, instance.id)
-        leaving.leave(draft, instance, Cause.SPOT, message, deadline=facts.notice_deadline)
+    if facts.notice is NoticeKind.REBALANCE:
+        return False  # a hint: voluntary work sees to it
+    _ask_after(draft, instance, facts.notice_at)
+    cause = going(draft, instance)
+    if cause is None:
+        draft.wake(facts.notice_at + draft.policy.shutdown_grace)
+        return False
+    deadline = facts.notice_deadline if facts.notice_deadline is not None else facts.notice_at + SPOT_NOTICE
+    if leaving.is_waited_for(draft) or not instance.counts or is_replaced(draft, instance) or draft.now >= deadline:
+        spot = cause is Cause.SPOT
+        message = "the provider is about to take its VM back" if spot else "its VM announced a shutdown"
+        draft.reason(Code.SPOT if spot else Code.SHUTDOWN, message, instance.id)
+        leaving.leave(draft, instance, cause, message, deadline=deadline if spot else None)
         return True
-    if facts.notice is NoticeKind.SHUTDOWN:
-        due = facts.notice_at + draft.policy.shutdown_grace
-        if draft.now < due:
-            draft.wake(due)
-            _ask_at(draft, instance, facts.notice_at + 1.0)
-            return False
-        message = f"its VM announced a shutdown {draft.now - facts.notice_at:.0f} s ago"
-        draft.reason(Code.SHUTDOWN, message, instance.id)
-        leaving.leave(draft, instance, Cause.SHUTDOWN, message)
-        return True
+    # Nobody will drain it, so there is no haste: it serves until its replacement was made.
+    draft.wake(deadline)
     return False
 
 
 def _silence(draft: Draft, instance: Instance, facts: Facts) -> None:
-    suspect_at, dead_at = limits(draft, facts)
     if facts.connected and draft.now < facts.heard + draft.policy.suspect_after:
         if instance.suspect:
             draft.change(instance, suspect=False)
             draft.reason(Code.RECOVERED, "its agent is back", instance.id)
         draft.wake(facts.heard + draft.policy.suspect_after)
         return
-    if facts.lost is not None and facts.checks < len(CHECK_TIMES):
-        _ask_at(draft, instance, facts.lost + CHECK_TIMES[facts.checks])
+    _ask_after(draft, instance, facts.lost)
+    suspect_at, dead_at = limits(draft, facts)
     if draft.now < suspect_at:
         draft.wake(suspect_at)
         return
@@ -85,11 +105,9 @@ def _silence(draft: Draft, instance: Instance, facts: Facts) -> None:
         draft.reason(Code.SUSPECT, f"silent for {silent:.0f} s although its VM runs", instance.id)
     if draft.now < dead_at:
         draft.wake(dead_at)
-        return
-    if facts.vm_at < dead_at:
+    elif facts.vm_at < dead_at:
         _ask_at(draft, instance, draft.now)  # no deletion on an old answer
-        return
-    if instance.on_demand or _replaced(draft, instance):
+    elif draft.may_delete and (instance.on_demand or is_replaced(draft, instance)):
         message = f"silent for {draft.now - facts.heard:.0f} s although its VM runs"
         draft.reason(Code.UNHEALTHY, message, instance.id)
         leaving.leave(draft, instance, Cause.UNHEALTHY, message)
@@ -108,38 +126,19 @@ def limits(draft: Draft, facts: Facts) -> tuple[float, float]:
     return facts.heard + policy.suspect_after, facts.heard + policy.dead_after
 
 
-def _replaced(draft: Draft, instance: Instance) -> bool:
+def is_replaced(draft: Draft, instance: Instance) -> bool:
     """A VM that still runs goes only after its replacement was made."""
-    return any(m.replaces == instance.id and m.state in (State.STARTING, State.RUNNING) for m in draft.members.values())
+    return any(m.state is not State.PENDING for m in draft.newcomers().get(instance.id, ()))
+
+
+def _ask_after(draft: Draft, instance: Instance, since: float | None) -> None:
+    """At once, and a few times more: clouds notice a dying VM some seconds after it is dead."""
+    checks = draft.facts(instance.id).checks
+    if since is not None and checks < len(CHECK_TIMES):
+        _ask_at(draft, instance, since + CHECK_TIMES[checks])
 
 
 def _ask_at(draft: Draft, instance: Instance, at: float) -> None:
     facts = draft.facts(instance.id)
-    if facts.checking:
-        return
-    if facts.check_due is None or at < facts.check_due:
+    if not facts.checking and (facts.check_due is None or at < facts.check_due):
         draft.learn(instance.id, check_due=at)
-
-
-def needs_replacement(draft: Draft, instance: Instance) -> Cause | None:
-    """Why a running instance needs a replacement although it still holds its place."""
-    if instance.state is not State.RUNNING or instance.on_demand:
-        return None
-    if instance.suspect:
-        return Cause.UNHEALTHY
-    age = draft.policy.forced_age
-    if age is not None:
-        if draft.now >= instance.created + age:
-            return Cause.FORCED_EXPIRY
-        draft.wake(instance.created + age)
-    return None
-
-
-def is_sound(draft: Draft, instance: Instance) -> bool:
-    """Running, heard of, current: worth keeping."""
-    return (
-        instance.state is State.RUNNING
-        and not instance.suspect
-        and not drifted(instance, draft.wish)
-        and needs_replacement(draft, instance) is None
-    )

@@ -4,16 +4,18 @@ The trap: outcomes arrive late and out of order. A create may be answered after 
 answer for a VM that is being deleted. Each case below asks for the record's state first.
 """
 
+from dataclasses import replace
 from typing import assert_never
 
 from nstance.core import creating, leaving
-from nstance.core.draft import Draft
+from nstance.core.draft import Draft, is_ended
 from nstance.model import events as ev
 from nstance.model.decision import Code, Refused
 from nstance.model.instance import Cause, Instance, State
 
 RETRY_FIRST = 1.0
 RETRY_MOST = 30.0
+_WEIGHT = {ev.NoticeKind.REBALANCE: 0, ev.NoticeKind.SHUTDOWN: 1, ev.NoticeKind.SPOT: 2}
 
 
 def observe(draft: Draft, event: ev.Event, position: int) -> None:
@@ -39,6 +41,8 @@ def observe(draft: Draft, event: ev.Event, position: int) -> None:
             draft.learn(instance.id, creating=False)
             if instance.state is State.PENDING:
                 creating.failed(draft, instance, event)
+            elif instance.provider_id is None:
+                draft.learn(instance.id, check_due=draft.now)  # its agent was faster than the provider's answer
         case ev.VmDeleted():
             _deletion(draft, instance, event)
         case ev.VmDeleteFailed():
@@ -46,8 +50,13 @@ def observe(draft: Draft, event: ev.Event, position: int) -> None:
         case ev.VmChecked():
             _checked(draft, instance, event)
         case ev.VmMissed():
-            # Asked for singly before anything is concluded.
-            draft.learn(instance.id, check_due=draft.now)
+            if instance.state is not State.PENDING:
+                draft.learn(instance.id, check_due=draft.now)  # asked for singly before anything is concluded
+        case ev.DoubleFound():
+            _doubled(draft, instance, event)
+        case ev.DoubleDeleted():
+            if instance.double == event.provider_id:
+                draft.change(instance, double=None)
         case ev.Registered():
             _registered(draft, instance, event, position)
         case ev.Renewed():
@@ -84,24 +93,47 @@ def observe(draft: Draft, event: ev.Event, position: int) -> None:
             else:
                 draft.refuse(position, Refused.NOT_DRAINING)
         case ev.DeletionWanted():
-            if instance.state in (State.DELETING, State.DELETED, State.FAILED):
-                draft.refuse(position, Refused.ENDING)
-            elif instance.state is not State.DRAINING:
-                draft.reason(Code.REQUESTED, "its deletion was requested", instance.id)
-                leaving.leave(draft, instance, Cause.REQUESTED, "deletion requested")
+            _deletion_wanted(draft, instance, position)
         case ev.ReplacementWanted():
-            if not instance.counts:
-                draft.refuse(position, Refused.ENDING)
-            elif not any(m.replaces == instance.id and m.counts for m in draft.members.values()):
-                creating.create(draft, Cause.REQUESTED, f"replaces {instance.id} on request", replaces=instance)
+            _replacement_wanted(draft, instance, position)
         case _:
             assert_never(event)
 
 
+def _deletion_wanted(draft: Draft, instance: Instance, position: int) -> None:
+    if instance.state in (State.DELETING, State.DELETED, State.FAILED):
+        draft.refuse(position, Refused.ENDING)
+    elif draft.wish is not None and draft.wish.paused:
+        draft.refuse(position, Refused.PAUSED)
+    elif instance.state is State.DRAINING and instance.drain is not None:
+        # It goes anyway; but from now on nothing takes it back.
+        draft.change(instance, drain=replace(instance.drain, cause=Cause.REQUESTED), cause=Cause.REQUESTED)
+    else:
+        draft.reason(Code.REQUESTED, "its deletion was requested", instance.id)
+        leaving.leave(draft, instance, Cause.REQUESTED, "deletion requested")
+
+
+def _replacement_wanted(draft: Draft, instance: Instance, position: int) -> None:
+    if instance.on_demand:
+        draft.refuse(position, Refused.ON_DEMAND)
+    elif not instance.counts:
+        draft.refuse(position, Refused.ENDING)
+    elif draft.wish is None or draft.wish.paused:
+        draft.refuse(position, Refused.PAUSED if draft.wish is not None else Refused.UNKNOWN)
+    elif instance.state is State.RUNNING:
+        draft.reason(Code.REQUESTED, "its replacement was requested", instance.id)
+        draft.change(instance, replace_wanted=True)
+    else:
+        draft.reason(Code.REQUESTED, "its replacement was requested before it registered", instance.id)
+        leaving.leave(draft, instance, Cause.REQUESTED, "replacement requested")
+
+
 def _created(draft: Draft, instance: Instance, event: ev.VmCreated) -> None:
-    draft.learn(instance.id, creating=False)
+    # What was said of its absence was said too early, or by a provider that forgets.
+    draft.learn(instance.id, creating=False, vm=ev.VmState.UNKNOWN, absent_since=None)
     known = {
-        "provider_id": event.provider_id,
+        # The first VM that was found is the one: another one with this ID is a double.
+        "provider_id": instance.provider_id or event.provider_id,
         "ip4": event.ip4 or instance.ip4,
         "ip6": event.ip6 or instance.ip6,
         "hostname": event.hostname or instance.hostname,
@@ -121,7 +153,7 @@ def _created(draft: Draft, instance: Instance, event: ev.VmCreated) -> None:
 
 def _checked(draft: Draft, instance: Instance, event: ev.VmChecked) -> None:
     facts = draft.facts(instance.id)
-    if event.state is ev.VmState.UNKNOWN:
+    if event.state is ev.VmState.UNKNOWN and event.provider_id is None:
         draft.learn(instance.id, checking=False, check_due=draft.now + _backoff(facts.checks))
         return
     absent = event.state is ev.VmState.ABSENT
@@ -146,8 +178,8 @@ def _checked(draft: Draft, instance: Instance, event: ev.VmChecked) -> None:
         }
         if instance.state is State.PENDING:
             fields["state"] = State.STARTING
-    if instance.state in (State.DELETED, State.FAILED) and event.state is not ev.VmState.DELETED:
-        fields |= {"state": State.DELETING, "ended": None}
+    if is_ended(instance) and event.state is not ev.VmState.DELETED:
+        fields |= {"state": State.DELETING, "ended": None, "provider_id": event.provider_id or instance.provider_id}
         draft.learn(instance.id, delete_due=draft.now, deletion_begun=None)
         draft.reason(Code.ORPHAN, "its VM turned up after it was given up", instance.id)
     if fields:
@@ -177,7 +209,9 @@ def _registered(draft: Draft, instance: Instance, event: ev.Registered, position
         if instance.public_key != event.public_key:
             draft.reason(Code.SECURITY, "its nonce was presented again with another key, and refused", instance.id)
             draft.refuse(position, Refused.KEY_BOUND)
-        elif instance.state not in (State.RUNNING, State.DRAINING):
+        elif instance.state in (State.RUNNING, State.DRAINING):
+            draft.learn(instance.id, heard=draft.now, met=True)
+        else:
             draft.refuse(position, Refused.ENDING)
         return
     if instance.state not in (State.PENDING, State.STARTING):
@@ -202,17 +236,20 @@ def _registered(draft: Draft, instance: Instance, event: ev.Registered, position
 
 def _notice(draft: Draft, instance: Instance, event: ev.NoticeReceived) -> None:
     facts = draft.facts(instance.id)
-    if event.kind is ev.NoticeKind.REBALANCE and facts.notice is not None:
-        return  # a hint does not soften what is certain
-    if facts.notice is event.kind:
-        return
+    if facts.notice is not None and _WEIGHT[event.kind] <= _WEIGHT[facts.notice]:
+        return  # a repeated notice is no news, and a hint does not soften what is certain
     draft.learn(instance.id, notice=event.kind, notice_at=draft.now, notice_deadline=event.deadline)
-    if event.kind is ev.NoticeKind.SHUTDOWN:
-        draft.learn(instance.id, check_due=draft.now, checks=0)
+    if event.kind is not ev.NoticeKind.REBALANCE:
+        draft.learn(instance.id, checks=0)
 
 
 def _wanted(draft: Draft, event: ev.InstanceWanted, position: int) -> None:
-    if event.id in draft.members:
+    known = draft.members.get(event.id)
+    if known is not None:
+        if not known.on_demand:
+            draft.refuse(position, Refused.EXISTS)
+        elif is_ended(known):
+            draft.refuse(position, Refused.ENDING)  # an ID is never used again
         return  # asked twice: the same instance
     if draft.wish is None:
         draft.refuse(position, Refused.UNKNOWN)
@@ -239,6 +276,14 @@ def _orphan(draft: Draft, event: ev.OrphanFound) -> None:
         )
     )
     draft.reason(Code.ORPHAN, f"the provider has {event.provider_id} with our tags but no record knows it", event.id)
+
+
+def _doubled(draft: Draft, instance: Instance, event: ev.DoubleFound) -> None:
+    if instance.double is None and instance.provider_id not in (None, event.provider_id):
+        draft.change(instance, double=event.provider_id)
+        draft.reason(
+            Code.ORPHAN, f"{event.provider_id} carries its ID too, {instance.provider_id} is kept", instance.id
+        )
 
 
 def _backoff(attempts: int) -> float:

@@ -4,31 +4,36 @@ Level-triggered: whatever was lost in a crash or a change of leaders is found he
 records. A fact says what is under way in this term, so that nothing is asked twice at a time.
 """
 
+from nstance.core import creating
 from nstance.core.draft import ABSENCE_IS_TRUE_AFTER, Draft, is_ended
-from nstance.model.decision import CheckVm, Code, CreateVm, DeleteVm
+from nstance.model.decision import CheckVm, Code, CreateVm, DeleteDouble, DeleteVm, Facts
 from nstance.model.events import VmState
-from nstance.model.instance import Instance, State
+from nstance.model.instance import Cause, Instance, State
 
 DELETE_AGAIN = 30.0  # a deletion that was accepted but shows no end is asked for again
 LOOK_AGAIN = 5.0
+LOOK_MOST = 30.0
 
 
 def pursue(draft: Draft) -> None:
     for instance in list(draft.members.values()):
+        state = instance.state
         if is_ended(instance):
             _forget(draft, instance)
             continue
-        if instance.state is State.PENDING:
+        if state is State.PENDING:
             _create(draft, instance)
-        elif instance.state is State.DELETING:
+        elif state is State.DELETING:
             _delete(draft, instance)
+        if instance.double is not None:
+            _delete_double(draft, instance)
         _check(draft, instance)
 
 
 def _create(draft: Draft, instance: Instance) -> None:
     facts = draft.facts(instance.id)
-    if facts.creating:
-        return
+    if facts.creating or draft.now >= creating.registration_due(draft, instance):
+        return  # with a nonce that is out of date the VM could never register; it is given up instead
     if draft.now < facts.create_due:
         draft.wake(facts.create_due)
         return
@@ -38,43 +43,55 @@ def _create(draft: Draft, instance: Instance) -> None:
 
 def _delete(draft: Draft, instance: Instance) -> None:
     facts = draft.facts(instance.id)
-    if facts.vm is VmState.DELETED or _long_absent(draft, instance):
-        draft.change(instance, state=State.DELETED, ended=draft.now, drain=None)
-        draft.reason(Code.DELETED, "the provider says that it is gone", instance.id)
-        return
-    if facts.deleting or facts.creating or not draft.view.listed or draft.view.mass_absence:
+    if facts.creating:
         return  # a create in flight is settled first, so that it cannot succeed after the delete
-    if facts.deletion_begun is not None:
-        still_there = facts.vm is not VmState.ABSENT
-        again = facts.deletion_begun + DELETE_AGAIN
-        if not still_there or draft.now < again:
-            if still_there:
-                draft.wake(again)
-            if not facts.checking and facts.check_due is None:
-                draft.learn(instance.id, check_due=draft.now + LOOK_AGAIN * min(6, 1 + facts.checks))
+    if facts.vm is VmState.DELETED or _long_absent(facts):
+        if instance.double is None:
+            draft.reason(Code.DELETED, "the provider says that it is gone", instance.id)
+            _forget(draft, draft.change(instance, state=State.DELETED, ended=draft.now, drain=None))
+        return
+    if facts.deleting or not draft.may_delete:
+        return
+    if facts.deletion_begun is None:
+        due = facts.delete_due
+    else:
+        # Accepted is not done (F55), and "not found" just after it may be a lie (F49): it is looked at until it is gone.
+        if not facts.checking and facts.check_due is None:
+            draft.learn(instance.id, check_due=draft.now + min(LOOK_MOST, LOOK_AGAIN * (1 + facts.checks)))
+        if facts.vm is VmState.ABSENT:
             return
-    elif draft.now < facts.delete_due:
-        draft.wake(facts.delete_due)
+        due = facts.deletion_begun + DELETE_AGAIN
+    if draft.now < due:
+        draft.wake(due)
         return
     draft.learn(instance.id, deleting=True, deletion_begun=None)
-    draft.effect(DeleteVm(instance.id, instance.provider_id))
+    console = instance.cause is Cause.UNREGISTERED and facts.delete_attempts == 0 and instance.provider_id is not None
+    draft.effect(DeleteVm(instance.id, instance.provider_id, keep_console=console))
 
 
-def _long_absent(draft: Draft, instance: Instance) -> bool:
+def _long_absent(facts: Facts) -> bool:
     """ "Not found" just after a create or a delete may be a lie; over two minutes it is not."""
-    facts = draft.facts(instance.id)
-    if facts.vm is not VmState.ABSENT or facts.absent_since is None or facts.deletion_begun is None:
+    since, begun, told = facts.absent_since, facts.deletion_begun, facts.vm_at
+    if facts.vm is not VmState.ABSENT or since is None or begun is None or told is None:
         return False
-    since = max(facts.absent_since, facts.deletion_begun)
-    if draft.now >= since + ABSENCE_IS_TRUE_AFTER and facts.vm_at is not None and facts.vm_at > since:
-        return True
-    draft.wake(since + ABSENCE_IS_TRUE_AFTER)
-    return False
+    return told >= max(since, begun) + ABSENCE_IS_TRUE_AFTER
+
+
+def _delete_double(draft: Draft, instance: Instance) -> None:
+    assert instance.double is not None
+    due = draft.facts(instance.id).double_due
+    if not draft.may_delete:
+        return
+    if draft.now >= due:
+        due = draft.now + DELETE_AGAIN
+        draft.learn(instance.id, double_due=due)
+        draft.effect(DeleteDouble(instance.id, instance.double))
+    draft.wake(due)
 
 
 def _check(draft: Draft, instance: Instance) -> None:
     facts = draft.facts(instance.id)
-    if facts.checking or facts.check_due is None or draft.members[instance.id].state is State.DELETED:
+    if facts.checking or facts.check_due is None or is_ended(draft.members[instance.id]):
         return
     if draft.now < facts.check_due:
         draft.wake(facts.check_due)
@@ -85,7 +102,7 @@ def _check(draft: Draft, instance: Instance) -> None:
 
 def _forget(draft: Draft, instance: Instance) -> None:
     due = (instance.ended or 0.0) + draft.policy.deleted_retention
-    if draft.now >= due:
-        draft.remove(instance.id)
-    else:
+    if draft.now < due:
         draft.wake(due)
+    elif draft.view.listed:  # a VM that turned up late is better found with its record
+        draft.remove(instance.id)

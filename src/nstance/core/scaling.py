@@ -5,69 +5,62 @@ speculative replacement is never mistaken for a surplus. The trap: an instance w
 capacity; counting it as missing would make two.
 """
 
-from nstance.core import creating, leaving
+import heapq
+
+from nstance.core import creating, draining, leaving
 from nstance.core.draft import Draft, drifted
-from nstance.core.health import is_sound, needs_replacement
 from nstance.model.decision import Code
 from nstance.model.ids import InstanceId
 from nstance.model.instance import Cause, Instance, State
 
-
-def scale(draft: Draft) -> None:
-    drop_needless_newcomers(draft)
-    able = draft.capacity()
-    lack = draft.size - places(able)
-    if lack < 0:
-        _shrink(draft, able)
-    elif lack > 0:
-        _grow(draft, lack)
+_Worth = tuple[bool, bool, bool, InstanceId]
 
 
-def places(able: list[Instance]) -> int:
-    present = {m.id for m in able}
-    return sum(m.replaces is None or m.replaces not in present for m in able)
-
-
-def _grow(draft: Draft, lack: int) -> None:
-    lack -= _cancel_drains(draft, lack)
+def grow(draft: Draft) -> None:
+    lack = draft.size - draft.places()
+    if lack <= 0:
+        return
+    lack -= draining.cancel_for_size(draft, lack)
     have, size = draft.size - lack, draft.size
     for _ in range(lack):
         if creating.create(draft, None, f"{have} of {size} are there") is None:
             return
 
 
-def _cancel_drains(draft: Draft, lack: int) -> int:
-    """Instances that drain only because the group shrank are kept instead of making new ones, newest first."""
-    cancelled = 0
-    for instance in sorted(draft.members.values(), key=lambda m: m.id, reverse=True):
-        if cancelled == lack:
-            break
-        drain = instance.drain
-        if (
-            instance.state is State.DRAINING
-            and not instance.on_demand
-            and drain is not None
-            and drain.cause is Cause.SCALE_DOWN
-            and not draft.not_running(instance)
-            and not drifted(instance, draft.wish)
-        ):
-            leaving.cancel(draft, instance, "the group grew again before it was gone")
-            cancelled += 1
-    return cancelled
-
-
-def _shrink(draft: Draft, able: list[Instance]) -> None:
-    if not draft.view.listed:
+def shrink(draft: Draft) -> None:
+    """Whole places go: with an instance also the newcomer that was to replace it, unless that one has registered."""
+    places = draft.places()
+    if places <= draft.size or not draft.may_delete:
         return
-    reason = f"{places(able)} for {draft.size}"
-    while places(able) > draft.size:
-        instance = min(able, key=lambda m: _worth(draft, m))
-        able.remove(instance)
-        draft.reason(Code.SCALE_DOWN, reason, instance.id)
-        leaving.leave(draft, instance, Cause.SCALE_DOWN, f"scale-down: {reason}")
+    reason = f"{places} for {draft.size}"
+    newcomers = draft.newcomers()
+    linked = {m.id for group in newcomers.values() for m in group}
+    heap = [(_worth(draft, m), m) for m in draft.capacity() if m.id not in linked]
+    heapq.heapify(heap)
+    while places > draft.size:
+        _, instance = heapq.heappop(heap)
+        places -= 1
+        _send_away(draft, instance, reason)
+        waiting = list(newcomers.get(instance.id, ()))
+        while waiting:
+            newcomer = waiting.pop()
+            if newcomer.state is State.RUNNING:
+                places += 1
+                newcomer = draft.change(newcomer, replaces=None, replaces_for=None)
+                heapq.heappush(heap, (_worth(draft, newcomer), newcomer))
+            else:
+                _send_away(draft, newcomer, reason)
+                waiting += newcomers.get(newcomer.id, ())
 
 
-def _worth(draft: Draft, instance: Instance) -> tuple[bool, bool, bool, InstanceId]:
+def _send_away(draft: Draft, instance: Instance, reason: str) -> None:
+    draft.reason(Code.SCALE_DOWN, reason, instance.id)
+    # Without its link: should the group grow again, it comes back to a place of its own.
+    instance = draft.change(instance, replaces=None, replaces_for=None)
+    leaving.leave(draft, instance, Cause.SCALE_DOWN, f"scale-down: {reason}")
+
+
+def _worth(draft: Draft, instance: Instance) -> _Worth:
     """Least worth keeping first: never registered, then suspect, then drifted, then oldest."""
     return (
         instance.state is State.RUNNING,
@@ -75,40 +68,3 @@ def _worth(draft: Draft, instance: Instance) -> tuple[bool, bool, bool, Instance
         not drifted(instance, draft.wish),
         instance.id,
     )
-
-
-def drop_needless_newcomers(draft: Draft) -> None:
-    """A replacement whose predecessor recovered is deleted; so is one that the configuration has overtaken."""
-    if not draft.view.listed:
-        return
-    for newcomer in draft.capacity():
-        old = draft.members.get(newcomer.replaces) if newcomer.replaces is not None else None
-        overtaken = newcomer.state is not State.RUNNING and drifted(newcomer, draft.wish)
-        if overtaken:
-            message = "the configuration changed before it registered"
-        elif old is not None and old.counts and newcomer.replaces_for is Cause.UNHEALTHY and is_sound(draft, old):
-            message = f"{old.id}, which it was to replace, recovered"
-        else:
-            continue
-        draft.reason(Code.SUPERSEDED, message, newcomer.id)
-        leaving.leave(draft, newcomer, Cause.SUPERSEDED, message)
-
-
-def replace_the_unfit(draft: Draft) -> None:
-    """Involuntary replacements: all at once, each linked to the instance whose place it takes."""
-    able = draft.capacity()
-    replaced = {m.replaces for m in able}
-    for instance in able:
-        cause = needs_replacement(draft, instance)
-        if cause is None:
-            continue
-        if instance.id not in replaced:
-            creating.create(draft, cause, f"replaces {instance.id} ({cause.value})", replaces=instance)
-        elif cause is Cause.FORCED_EXPIRY and _made(able, instance):
-            message = "it is past its forced age and its replacement was made"
-            draft.reason(Code.FORCED_EXPIRY, message, instance.id)
-            leaving.leave(draft, instance, cause, message)
-
-
-def _made(able: list[Instance], instance: Instance) -> bool:
-    return any(m.replaces == instance.id and m.state is not State.PENDING for m in able)

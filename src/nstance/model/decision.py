@@ -23,6 +23,15 @@ class CreateVm:
 class DeleteVm:
     id: InstanceId
     provider_id: ProviderId | None
+    keep_console: bool = False  # read its console output first, if the provider has it: it may say why the VM failed
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteDouble:
+    """Delete a second VM that carries the ID of a record. By its provider ID only: the first one must stay."""
+
+    id: InstanceId
+    provider_id: ProviderId
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +40,7 @@ class CheckVm:
     provider_id: ProviderId | None
 
 
-Effect = CreateVm | DeleteVm | CheckVm
+Effect = CreateVm | CheckVm | DeleteVm | DeleteDouble
 
 
 class Code(Enum):
@@ -106,6 +115,7 @@ class Refused(Enum):
     NOT_DRAINING = "not-draining"
     KEY_BOUND = "key-bound"  # the nonce belongs to another key
     EXISTS = "exists"
+    ON_DEMAND = "on-demand"  # such instances are never replaced
     PAUSED = "paused"
 
 
@@ -134,6 +144,7 @@ class Facts:
     delete_attempts: int = 0
     delete_due: float = 0.0
     deletion_begun: float | None = None  # the provider accepted a delete
+    double_due: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +156,12 @@ class Trend:
     retry_at: float = 0.0
     refused_subnets: Mapping[str, float] = field(default_factory=dict)  # subnet → until when it is not tried
     last_error: str = ""
+    infra_hash: str = ""  # of the wish that failed: a corrected configuration need not wait
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """One group's facts: all that a decision may look at."""
+    """One group's facts: all that a decision may look at. When a flag of it turns, the group is decided anew."""
 
     key: GroupKey
     wish: Group | None  # None: known not to be wished, which is something else than not known
@@ -161,7 +173,8 @@ class View:
     reconnect_grace: float = 0.0  # how long agents may take to come back after a change of leaders
     mass_silence: bool = False  # so many agents are silent that the fault is probably here
     mass_absence: bool = False  # so many VMs were missing from a listing that it is not believed
-    operator_seen: float | None = None  # when an operator of the tenant was last connected
+    operator_seen: float | None = None  # when an operator of the tenant was last connected; at the start of a
+    # term: when listening began, if the tenant has a registered operator, because nobody knows yet
     blocked: str = ""  # why no create request can be made now (userdata or image not to be had)
 
 

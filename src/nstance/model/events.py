@@ -64,7 +64,8 @@ class VmDeleteFailed:
 
 @dataclass(frozen=True, slots=True)
 class VmChecked:
-    """The answer to a look at the provider, by one call or by a listing."""
+    """The answer to a look at the provider, by one call or by a listing. UNKNOWN without a provider ID: the call failed;
+    with one: the VM is there and its status says nothing."""
 
     id: InstanceId
     state: VmState
@@ -84,6 +85,22 @@ class VmMissed:
 @dataclass(frozen=True, slots=True)
 class OrphanFound:
     """A VM with our complete tags that no record knows, seen in two listings."""
+
+    id: InstanceId
+    provider_id: ProviderId
+
+
+@dataclass(frozen=True, slots=True)
+class DoubleFound:
+    """A second VM with the ID of a record, seen in two listings. `provider_id` is the one that the record does not know."""
+
+    id: InstanceId
+    provider_id: ProviderId
+
+
+@dataclass(frozen=True, slots=True)
+class DoubleDeleted:
+    """The second VM was deleted, or was gone already. A failure needs no event: it is asked for again."""
 
     id: InstanceId
     provider_id: ProviderId
@@ -176,6 +193,8 @@ Event = (
     | VmChecked
     | VmMissed
     | OrphanFound
+    | DoubleFound
+    | DoubleDeleted
     | Registered
     | Renewed
     | AgentConnected

@@ -90,6 +90,7 @@ class Instance:
     on_demand: bool = False
     replaces: InstanceId | None = None  # the instance whose place this one is to take, while both exist
     replaces_for: Cause | None = None  # and why
+    replace_wanted: bool = False  # somebody asked for another one in its place
     suspect: bool = False  # silent although its VM runs; a mark, not a state
     template: str = ""
     instance_type: str = ""
@@ -100,6 +101,7 @@ class Instance:
     nonce: Nonce | None = None
     provider_id: ProviderId | None = None
     seen: bool = False  # the provider has shown this VM at least once, so that "not found" means something
+    double: ProviderId | None = None  # another VM with this ID: the tombstone of that one
     ip4: str = ""
     ip6: str = ""
     hostname: str = ""

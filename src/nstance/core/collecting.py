@@ -1,0 +1,135 @@
+"""Garbage collection: a complete listing of the provider's VMs against the records.
+
+Whoever calls this has a listing that is complete; one that failed or is partial never gets here. What a listing lacks is
+no proof either: it only makes each missing VM be asked for singly, and when much is missing at once, deletions stop. The
+trap: a VM that no record knows may belong to somebody else, so it is ours only with every tag and a valid ID, and only
+after two listings.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from nstance.model import ids
+from nstance.model.events import DoubleFound, Event, OrphanFound, VmChecked, VmMissed, VmState
+from nstance.model.ids import ClusterId, GroupKey, InstanceId, ShardId
+from nstance.model.instance import ENDED, Instance, State
+from nstance.model.vm import SeenVm
+
+SIGHTINGS = 2
+MISSING_AT_LEAST = 3
+MISSING_SHARE = 0.2
+_EXPECTED = frozenset({State.STARTING, State.RUNNING, State.DRAINING})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    events: Mapping[GroupKey, tuple[Event, ...]]
+    sightings: Mapping[InstanceId, int]  # of VMs that should not be there; for the next comparison
+    orphans: tuple[SeenVm, ...] = ()
+    doubles: tuple[SeenVm, ...] = ()
+    missing: tuple[InstanceId, ...] = ()
+    mass_absence: bool = False
+
+
+@dataclass(slots=True)
+class _Findings:
+    events: dict[GroupKey, list[Event]] = field(default_factory=dict)
+    sightings: dict[InstanceId, int] = field(default_factory=dict)
+    orphans: list[SeenVm] = field(default_factory=list)
+    doubles: list[SeenVm] = field(default_factory=list)
+
+    def add(self, key: GroupKey, event: Event) -> None:
+        self.events.setdefault(key, []).append(event)
+
+    def sight(self, id: InstanceId, before: Mapping[InstanceId, int]) -> bool:
+        """One more sighting; says whether there were enough."""
+        self.sightings[id] = before.get(id, 0) + 1
+        return self.sightings[id] >= SIGHTINGS
+
+
+def compare(
+    vms: Iterable[SeenVm],
+    records: Mapping[InstanceId, Instance],
+    sightings: Mapping[InstanceId, int],
+    *,
+    cluster: ClusterId,
+    shard: ShardId,
+) -> Comparison:
+    shown: dict[InstanceId, list[SeenVm]] = {}
+    for vm in vms:
+        shown.setdefault(vm.id, []).append(vm)
+    missing, mass_absence = _missing(shown, records)
+    found = _Findings()
+    for id in missing:
+        found.add(records[id].key, VmMissed(id))
+    for id, group in shown.items():
+        record = records.get(id)
+        if record is not None:
+            mine = [vm for vm in group if _is_of(vm, record, cluster, shard)]
+            if mine:
+                _known(found, record, mine, sightings)
+        elif not mass_absence:
+            for vm in group:
+                _unknown(found, vm, sightings, cluster=cluster, shard=shard)
+    return Comparison(
+        events={key: tuple(events) for key, events in found.events.items()},
+        sightings=found.sightings,
+        orphans=tuple(found.orphans),
+        doubles=tuple(found.doubles),
+        missing=tuple(missing),
+        mass_absence=mass_absence,
+    )
+
+
+def _missing(
+    shown: Mapping[InstanceId, list[SeenVm]], records: Mapping[InstanceId, Instance]
+) -> tuple[list[InstanceId], bool]:
+    """Which VMs should be there and are not; and whether these are too many to be believed."""
+    expected = [r for r in records.values() if r.state in _EXPECTED]
+    missing = [r for r in expected if not any(_is_the_one(vm, r) for vm in shown.get(r.id, ()))]
+    # One that was never seen may lag behind its creation: that says nothing against the listing.
+    lost = sum(r.seen for r in missing)
+    return [r.id for r in missing], lost > max(MISSING_AT_LEAST, MISSING_SHARE * sum(r.seen for r in expected))
+
+
+def _is_the_one(vm: SeenVm, record: Instance) -> bool:
+    return record.provider_id is None or vm.provider_id == record.provider_id
+
+
+def _is_of(vm: SeenVm, record: Instance, cluster: ClusterId, shard: ShardId) -> bool:
+    """The record wins over tags that somebody edited; without it, tags that name others are obeyed."""
+    return vm.provider_id == record.provider_id or (vm.cluster in (cluster, None) and vm.shard in (shard, None))
+
+
+def _known(found: _Findings, record: Instance, vms: list[SeenVm], before: Mapping[InstanceId, int]) -> None:
+    # First the one that the record knows, then those that run; the choice does not depend on the listing's order.
+    vms.sort(key=lambda v: (not _is_the_one(v, record), v.state is not VmState.RUNNING, v.provider_id))
+    if record.state in ENDED:
+        # Listings show what was deleted a moment ago; what they still show the next time is really there.
+        late = next((v for v in vms if v.state is not VmState.DELETED), None)
+        if late is not None and found.sight(record.id, before):
+            found.add(record.key, _checked(late))
+        return
+    if _is_the_one(vms[0], record):
+        found.add(record.key, _checked(vms[0]))
+        vms = vms[1:]
+    double = next((v for v in vms if v.state is not VmState.DELETED), None)
+    if double is not None and found.sight(record.id, before):
+        found.doubles.append(double)
+        found.add(record.key, DoubleFound(record.id, double.provider_id))
+
+
+def _unknown(
+    found: _Findings, vm: SeenVm, before: Mapping[InstanceId, int], *, cluster: ClusterId, shard: ShardId
+) -> None:
+    if vm.cluster != cluster or vm.shard != shard or vm.tenant is None or vm.group is None:
+        return
+    if not (ids.is_instance_id(vm.id) and ids.is_name(vm.tenant) and ids.is_name(vm.group)):
+        return
+    if vm.state is not VmState.DELETED and found.sight(vm.id, before):
+        found.orphans.append(vm)
+        found.add(GroupKey(vm.tenant, vm.group), OrphanFound(vm.id, vm.provider_id))
+
+
+def _checked(vm: SeenVm) -> VmChecked:
+    return VmChecked(vm.id, vm.state, vm.provider_id, ip4=vm.ip4, ip6=vm.ip6, hostname=vm.hostname)

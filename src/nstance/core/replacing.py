@@ -1,0 +1,133 @@
+"""An instance and the newcomer that is to take its place: why it is made, when the old one goes, when it is needless.
+
+Both are capacity for a while and share one place. The reason is looked for anew each time instead of being remembered:
+a configuration that was taken back, or an agent that returned, makes the newcomer needless and the old one is kept.
+"""
+
+from nstance.core import creating, health, leaving
+from nstance.core.draft import Draft, drifted
+from nstance.model.decision import Code
+from nstance.model.events import NoticeKind
+from nstance.model.instance import Cause, Instance, State
+
+_CODES = {
+    Cause.DRIFT: Code.DRIFT,
+    Cause.ELIGIBLE_EXPIRY: Code.ELIGIBLE_EXPIRY,
+    Cause.FORCED_EXPIRY: Code.FORCED_EXPIRY,
+    Cause.REQUESTED: Code.REQUESTED,
+    Cause.SPOT: Code.SPOT,  # a hint that the provider may want it back
+}
+
+
+def involuntary(draft: Draft, instance: Instance) -> Cause | None:
+    """Why a running instance needs a replacement now, whatever the limits of voluntary work say."""
+    if instance.state is not State.RUNNING or instance.on_demand:
+        return None
+    if _past(draft, instance, draft.policy.forced_age):
+        return Cause.FORCED_EXPIRY
+    if instance.suspect:
+        return None if draft.view.mass_silence else Cause.UNHEALTHY
+    return health.going(draft, instance) or (Cause.REQUESTED if instance.replace_wanted else None)
+
+
+def voluntary(draft: Draft, instance: Instance) -> Cause | None:
+    """Why it should be replaced when the limits allow."""
+    if drifted(instance, draft.wish):
+        return Cause.DRIFT
+    if draft.facts(instance.id).notice is NoticeKind.REBALANCE:
+        return Cause.SPOT
+    return Cause.ELIGIBLE_EXPIRY if _past(draft, instance, draft.policy.eligible_age) else None
+
+
+def _past(draft: Draft, instance: Instance, age: float | None) -> bool:
+    if age is None:
+        return False
+    if draft.now >= instance.created + age:
+        return True
+    draft.wake(instance.created + age)
+    return False
+
+
+def is_fit(draft: Draft, instance: Instance) -> bool:
+    """Current, not too old, and not about to end: worth keeping if its agent speaks."""
+    if health.going(draft, instance) is not None:
+        return False
+    if instance.on_demand:
+        return not _past(draft, instance, draft.policy.ondemand_age)
+    return (
+        voluntary(draft, instance) is None
+        and not instance.replace_wanted
+        and not _past(draft, instance, draft.policy.forced_age)
+    )
+
+
+def drop_needless_newcomers(draft: Draft) -> None:
+    """A replacement whose predecessor recovered is deleted; so is one that the configuration has overtaken."""
+    if not draft.may_delete:
+        return
+    newcomers = {m.id for group in draft.newcomers().values() for m in group}
+    for member in draft.capacity():
+        if (
+            member.state is not State.RUNNING
+            and drifted(member, draft.wish)
+            and (member.id in newcomers or draft.trend.failures)
+        ):
+            # Others come up first and are rotated then: the group may be waiting for them.
+            message = "the configuration changed before it registered"
+        elif member.id in newcomers and (kept := _kept_instead(draft, member)) is not None:
+            message = f"{kept.id}, which it was to replace, is to stay"
+        else:
+            continue
+        draft.reason(Code.SUPERSEDED, message, member.id)
+        leaving.leave(draft, member, Cause.SUPERSEDED, message)
+
+
+def _kept_instead(draft: Draft, newcomer: Instance) -> Instance | None:
+    """The predecessor, or the predecessor's predecessor, that nothing speaks against any more."""
+    seen = {newcomer.id}
+    while newcomer.replaces is not None and newcomer.replaces not in seen:
+        old = draft.members.get(newcomer.replaces)
+        if old is None or not old.counts:
+            return None
+        if (
+            old.state is State.RUNNING
+            and not old.suspect
+            and newcomer.replaces_for is not Cause.SPOT  # the notice may have been lost with the last leader
+            and is_fit(draft, old)
+        ):
+            return old
+        seen.add(old.id)
+        newcomer = old
+    return None
+
+
+def replace_the_unfit(draft: Draft) -> None:
+    """Involuntary replacements: all at once, each linked to the instance whose place it takes."""
+    if draft.wish is None:
+        return
+    unfit = [(cause, m) for m in draft.capacity() if (cause := involuntary(draft, m)) is not None]
+    for cause, instance in sorted(unfit, key=lambda u: u[0] is not Cause.FORCED_EXPIRY):
+        if instance.id not in draft.newcomers():
+            creating.create(draft, cause, f"replaces {instance.id} ({cause.value})", replaces=instance)
+
+
+def finish(draft: Draft) -> None:
+    """The replacement is there: the old one may go. One past its forced age goes as soon as the new VM was made; others
+    only if enough remain that are ready, for something else may be missing meanwhile."""
+    wish = draft.wish
+    if wish is None or not draft.may_delete or not draft.newcomers():
+        return
+    spare = sum(m.state is State.RUNNING and not m.suspect for m in draft.capacity()) - wish.size + wish.max_unavailable
+    for id, newcomers in list(draft.newcomers().items()):
+        old = draft.members[id]
+        if old.suspect or health.going(draft, old) is not None:
+            continue  # `health` decides when these go
+        cause = involuntary(draft, old) or voluntary(draft, old) or newcomers[0].replaces_for
+        enough = (State.STARTING, State.RUNNING) if cause is Cause.FORCED_EXPIRY else (State.RUNNING,)
+        taker = next((m for m in newcomers if m.state in enough and not m.suspect), None)
+        if taker is None or cause is None or cause not in _CODES or (spare <= 0 and cause is not Cause.FORCED_EXPIRY):
+            continue
+        spare -= 1
+        message = f"{taker.id} takes its place"
+        draft.reason(_CODES[cause], message, old.id)
+        leaving.leave(draft, old, cause, message)
