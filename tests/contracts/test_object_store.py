@@ -148,7 +148,7 @@ async def test_listing_is_complete_beyond_a_page(store: ObjectStore) -> None:
     assert await listed(store, "journal/", names[1099]) == names[1100:]
 
 
-async def test_unusual_keys_b15(store: ObjectStore) -> None:
+async def test_unusual_keys(store: ObjectStore) -> None:
     names = [
         "ümläut/日本語/🚀.json",
         "with space/a+b&c=d?e#f",

@@ -249,7 +249,7 @@ asyncio.run(main())
 
 
 async def test_killed_writers_leave_the_old_or_the_new(tmp_path: pathlib.Path) -> None:
-    """F1: kill -9 at any byte, again and again, with two writers and a reader."""
+    """kill -9 at any byte, again and again, with two writers and a reader."""
     store = file.FileStore(tmp_path)
     await store.create(Key("k"), b"0" * 200_000)
     whole = {letter.encode() * 200_000 for letter in "0AB"}

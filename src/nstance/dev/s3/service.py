@@ -157,6 +157,8 @@ class Service:
 
 
 async def _body(request: web.BaseRequest) -> bytes:
+    if request.headers.get("expect", "").lower() == "100-continue":  # otherwise boto3 waits for a second
+        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     whole = bytearray()
     async for piece in request.content.iter_any():
         whole += piece
