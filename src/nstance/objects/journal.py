@@ -1,0 +1,365 @@
+"""The journal: what was decided, one slot after another. The state of a shard is its fold.
+
+A slot is created with put-if-absent at exactly the next number, so the journal is a chain that only one writer at a time
+can extend. A new leader's first act is a slot that fences: from then on an older leader's append finds its slot taken
+by a higher epoch, and stops. The trap: whoever reads on while he writes must look at the epochs of what he reads; a
+higher one than his own means that he is deposed, whatever his lease says.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from nstance import points
+from nstance.clock import Chance, Clock
+from nstance.model.ids import InstanceId
+from nstance.model.instance import Instance
+from nstance.objects import errors, settle, slots
+from nstance.objects.port import Key, ObjectStore
+
+PARALLEL = 64
+MAX_SLOT = 1 << 20  # bytes of entries in one slot
+SNAPSHOT_SLOTS = 500
+SNAPSHOT_BYTES = 1 << 20
+KEEP_SECONDS = 7 * 86400.0
+READ_ATTEMPTS = 5
+LIST_TIMEOUT = 60.0
+
+T = TypeVar("T")
+
+
+class Deposed(Exception):
+    """Somebody with a higher epoch writes now. Stop leading at once."""
+
+
+@dataclass(slots=True)
+class Book:
+    """The state after slot `tail`, and what is needed to go on from there."""
+
+    instances: dict[InstanceId, Instance] = field(default_factory=dict)
+    tail: int = 0
+    epoch: int = 0  # the highest epoch read
+    snapshot: int = 0  # the slot of the newest readable snapshot
+    since_snapshot: int = 0  # bytes of slots behind it
+
+    def take(self, slot: slots.Slot, size: int) -> None:
+        if slot.number != self.tail + 1:
+            raise slots.Damaged(f"journal slot {slot.number} follows slot {self.tail}")
+        if slot.epoch < self.epoch:
+            raise slots.Damaged(f"journal slot {slot.number} has epoch {slot.epoch} after epoch {self.epoch}")
+        for entry in slot.entries:
+            slots.apply(self.instances, entry.changes)
+        self.tail = slot.number
+        self.epoch = slot.epoch
+        self.since_snapshot += size
+
+
+class Journal:
+    """Reading and tailing; `Writer` appends."""
+
+    def __init__(
+        self, store: ObjectStore, *, journal_prefix: str, snapshot_prefix: str, clock: Clock, timeout: float = 5.0
+    ) -> None:
+        self.store = store
+        self.clock = clock
+        self._timeout = timeout
+        self.journal_prefix = journal_prefix
+        self.snapshot_prefix = snapshot_prefix
+
+    def slot_key(self, number: int) -> Key:
+        return Key(f"{self.journal_prefix}{number:020d}.json")
+
+    def snapshot_key(self, number: int) -> Key:
+        return Key(f"{self.snapshot_prefix}{number:020d}.json")
+
+    async def load(self) -> tuple[Book, list[str]]:
+        """The state from scratch, and what was found damaged on the way but could be done without."""
+        book, alarms = Book(), []
+        numbers = await self.numbers(self.snapshot_prefix)
+        for number in reversed(numbers):
+            try:
+                body = await self.fetch(self.snapshot_key(number))
+                if body is None:
+                    continue
+                snapshot = slots.decode_snapshot(number, body)
+            except slots.Damaged as damage:
+                alarms.append(f"{damage}; an older one is used")
+                continue
+            book = Book(dict(snapshot.instances), tail=number, epoch=snapshot.epoch, snapshot=number)
+            break
+        await self._catch_up(book)
+        return book, alarms
+
+    async def _catch_up(self, book: Book) -> None:
+        """Read everything that a listing shows, many at a time, then on until a slot is missing."""
+        listed = [n for n in await self.numbers(self.journal_prefix, after=self.slot_key(book.tail)) if n > book.tail]
+        last = listed[-1] if listed else book.tail
+        if last - book.tail > 2 * len(listed) + PARALLEL:
+            raise slots.Damaged(f"journal slot {last} is there, but most slots behind slot {book.tail} are missing")
+        # A listing may lag behind: what it leaves out in the middle is asked for before it is called missing.
+        for start in range(book.tail + 1, last + 1, PARALLEL):
+            part = range(start, min(start + PARALLEL, last + 1))
+            for number, body in zip(part, await asyncio.gather(*(self._slot(n) for n in part)), strict=True):
+                if body is None:
+                    raise slots.Damaged(f"journal slot {number} is missing, but slot {last} is there")
+                book.take(slots.decode_slot(number, body), len(body))
+        await self.follow(book)
+
+    async def follow(self, book: Book) -> int:
+        """Read on from where the book ends; says how many slots there were."""
+        count = 0
+        while (body := await self._slot(book.tail + 1)) is not None:
+            book.take(slots.decode_slot(book.tail + 1, body), len(body))
+            count += 1
+        return count
+
+    async def read(self, number: int) -> slots.Slot | None:
+        body = await self._slot(number)
+        return None if body is None else slots.decode_slot(number, body)
+
+    async def newest(self) -> tuple[int, int]:
+        """The newest snapshot's and the newest listed slot's number."""
+        snapshots, journal = await self.numbers(self.snapshot_prefix), await self.numbers(self.journal_prefix)
+        return (snapshots[-1] if snapshots else 0, journal[-1] if journal else 0)
+
+    async def _slot(self, number: int) -> bytes | None:
+        return await self.fetch(self.slot_key(number))
+
+    async def fetch(self, key: Key) -> bytes | None:
+        async def get() -> bytes | None:
+            try:
+                return (await self.store.get(key)).body
+            except errors.Missing:
+                return None
+
+        return await self._insist(get, f"reading {key}", self._timeout)
+
+    async def numbers(self, prefix: str, *, after: str = "") -> list[int]:
+        """The numbers of the objects below a prefix, in order."""
+
+        async def collect() -> list[int]:
+            names = [k.removeprefix(prefix).removesuffix(".json") async for k in self.store.list(prefix, after=after)]
+            return [int(name) for name in names if len(name) == 20 and name.isdecimal()]
+
+        return await self._insist(collect, f"listing {prefix}", LIST_TIMEOUT)
+
+    async def _insist(self, read: Callable[[], Awaitable[T]], what: str, timeout: float) -> T:
+        """Reads are repeated a few times: an error is never taken for an absence."""
+        for attempt in range(READ_ATTEMPTS):
+            try:
+                async with asyncio.timeout(timeout):
+                    return await read()
+            except (errors.Unavailable, TimeoutError) as problem:
+                if attempt == READ_ATTEMPTS - 1:
+                    raise errors.Unavailable(f"{what} failed {READ_ATTEMPTS} times: {problem}") from problem
+                await self.clock.sleep(0.05 * 2**attempt)
+        raise AssertionError("unreachable")
+
+
+Guard = Callable[[], Awaitable[None]]
+
+
+class Writer:
+    """Appends for one term. Decisions wait in a queue while a write is in flight, then share the next slot."""
+
+    def __init__(
+        self, journal: Journal, book: Book, *, epoch: int, guard: Guard, chance: Chance, timeout: float = 5.0
+    ) -> None:
+        """`guard` is awaited before each attempt to write: it waits while the term is frozen and raises Deposed when it
+        is over."""
+        self._journal = journal
+        self._book = book
+        self._epoch = epoch
+        self._guard = guard
+        self._chance = chance
+        self._timeout = timeout
+        self._waiting: list[tuple[slots.Entry, asyncio.Future[None]]] = []
+        self._wake = asyncio.Event()
+        self._last: asyncio.Future[None] | None = None
+        self._closed: BaseException | None = None
+
+    @property
+    def tail(self) -> int:
+        return self._book.tail
+
+    async def fence(self) -> None:
+        """The first act of a term. Afterwards the book holds everything that older leaders managed to write."""
+        await points.reach(points.Point.BEFORE_FENCE)
+        while True:
+            await self._journal.follow(self._book)
+            self._check_epoch(self._book.epoch)
+            try:
+                await self._append([])
+                break
+            except settle.Overtaken as overtaken:
+                if overtaken.found is None:
+                    raise slots.Damaged(
+                        f"journal slot {self._book.tail + 1} can neither be written nor read"
+                    ) from overtaken
+                slot = slots.decode_slot(self._book.tail + 1, overtaken.found.body)
+                self._check_epoch(slot.epoch, other=True)
+        await points.reach(points.Point.AFTER_FENCE)
+
+    def commit(self, entry: slots.Entry) -> asyncio.Future[None]:
+        """Queue a decision. The future is done when it is durable, and fails if it never will be."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        future.add_done_callback(_retrieve)
+        if self._closed is not None:
+            future.set_exception(self._closed)
+            return future
+        self._waiting.append((entry, future))
+        self._last = future
+        self._wake.set()
+        return future
+
+    async def settled(self) -> None:
+        """Wait until everything queued so far is durable."""
+        if self._last is not None and not self._last.done():
+            await asyncio.shield(self._last)
+        elif self._closed is not None:
+            raise self._closed
+
+    @property
+    def idle(self) -> bool:
+        return not self._waiting and (self._last is None or self._last.done())
+
+    async def run(self) -> None:
+        """Write what is queued, until deposed. What is still queued then fails."""
+        taken: list[tuple[slots.Entry, asyncio.Future[None]]] = []
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._waiting:
+                    taken = self._take()
+                    await points.reach(points.Point.BEFORE_COMMIT)
+                    entries = [entry for entry, _ in taken]
+                    try:
+                        await self._append(entries)
+                    except settle.Overtaken as overtaken:
+                        self._deposed_by(overtaken)
+                    for _, future in taken:
+                        if not future.done():
+                            future.set_result(None)
+                    taken = []
+                    await points.reach(points.Point.AFTER_COMMIT)
+        except BaseException as end:
+            self._closed = end if isinstance(end, Exception) else Deposed("this server stopped leading")
+            for _, future in taken + self._waiting:
+                if not future.done():
+                    future.set_exception(self._closed)
+            self._waiting.clear()
+            raise
+
+    def _take(self) -> list[tuple[slots.Entry, asyncio.Future[None]]]:
+        """As many decisions as fit into one slot, at least one."""
+        size, count = 0, 0
+        for entry, _ in self._waiting:
+            size += 200 + 700 * len(entry.changes)
+            if count and size > MAX_SLOT:
+                break
+            count += 1
+        taken, self._waiting = self._waiting[:count], self._waiting[count:]
+        return taken
+
+    async def _append(self, entries: list[slots.Entry]) -> None:
+        number, op = self._book.tail + 1, f"{self._chance.bits(96):024x}"
+        at = round(self._journal.clock.wall(), 3)
+        body = slots.encode_slot(
+            number=number, epoch=self._epoch, op=op, at=at, entries=[slots.encode_entry(e) for e in entries]
+        )
+        await self._guard()
+        await settle.settle(
+            self._journal.store,
+            self._journal.slot_key(number),
+            body,
+            op=op,
+            seen=None,
+            timeout=self._timeout,
+            retry=self._retry,
+        )
+        self._book.take(slots.Slot(number=number, epoch=self._epoch, op=op, at=at, entries=tuple(entries)), len(body))
+
+    async def _retry(self, problem: errors.StorageError) -> None:
+        await self._journal.clock.sleep(self._chance.uniform(0.02, 0.2))
+        await self._guard()
+
+    def _check_epoch(self, epoch: int, *, other: bool = False) -> None:
+        if epoch > self._epoch or (other and epoch == self._epoch):
+            raise Deposed(f"the journal holds epoch {epoch}, this term is epoch {self._epoch}")
+
+    def _deposed_by(self, overtaken: settle.Overtaken) -> None:
+        number = self._book.tail + 1
+        if overtaken.found is None:
+            raise slots.Damaged(f"journal slot {number} can neither be written nor read") from overtaken
+        slot = slots.decode_slot(number, overtaken.found.body)
+        # Behind our fence nobody older can write: whoever did is newer, or shares our epoch through a lost lease.
+        raise Deposed(f"journal slot {number} was written by epoch {slot.epoch}, this term is epoch {self._epoch}")
+
+    def snapshot_due(self) -> bool:
+        behind = self._book.tail - self._book.snapshot
+        return behind >= SNAPSHOT_SLOTS or (behind > 0 and self._book.since_snapshot >= SNAPSHOT_BYTES)
+
+    async def snapshot(self) -> None:
+        """Write the whole state, then remove what no reader and no sleeping leader can need."""
+        book = self._book
+        snapshot = slots.Snapshot(
+            number=book.tail,
+            epoch=book.epoch,
+            at=round(self._journal.clock.steady(), 3),
+            instances=dict(book.instances),
+        )
+        op = f"{self._chance.bits(96):024x}"
+        await points.reach(points.Point.BEFORE_SNAPSHOT)
+        await self._guard()
+        key = self._journal.snapshot_key(snapshot.number)
+        await settle.settle(
+            self._journal.store,
+            key,
+            slots.encode_snapshot(snapshot, op=op),
+            op=op,
+            seen=None,
+            timeout=max(30.0, self._timeout),
+            retry=self._retry,
+        )
+        book.snapshot, book.since_snapshot = snapshot.number, 0
+        await points.reach(points.Point.AFTER_SNAPSHOT)
+        await self._compact()
+
+    async def _compact(self) -> None:
+        """Slots go only when they lie before the last two snapshots and are older than seven days: a removed slot is
+        free again, and a leader that was frozen for long must not find it so."""
+        numbers = await self._journal.numbers(self._journal.snapshot_prefix)
+        horizon = 0
+        for number in reversed(numbers[:-1]):
+            try:
+                body = await self._journal.fetch(self._journal.snapshot_key(number))
+                if body is None:
+                    continue
+                old = slots.decode_snapshot(number, body)
+            except slots.Damaged:
+                continue
+            if old.at <= self._journal.clock.steady() - KEEP_SECONDS:
+                horizon = number
+                break
+        if not horizon:
+            return
+        await points.reach(points.Point.BEFORE_COMPACTION)
+        # Oldest first, so that a crash in between never leaves a hole in what is kept.
+        for number in await self._journal.numbers(self._journal.journal_prefix):
+            if number >= horizon:
+                break
+            await self._guard()
+            await self._journal.store.delete(self._journal.slot_key(number))
+        for number in numbers:
+            if number >= horizon:
+                break
+            await self._guard()
+            await self._journal.store.delete(self._journal.snapshot_key(number))
+
+
+def _retrieve(future: asyncio.Future[None]) -> None:
+    """Whoever committed may have gone away: the outcome is then nobody's business, not a warning."""
+    if not future.cancelled():
+        future.exception()

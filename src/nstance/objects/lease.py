@@ -1,0 +1,123 @@
+"""The shard's lease: one object that says who leads.
+
+It is never deleted. The epoch grows by one at each change of hands, the sequence and operation ID change with every
+write, so that no two versions are equal. Times are never compared between machines: the record says how *long* others
+have to see it unchanged, each on its own clock. Safety does not rest on it (conditional writes and the journal's fence
+do that); it decides how soon a silent leader is replaced.
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from nstance.model.codec import canonical
+from nstance.objects import errors, settle
+from nstance.objects.port import Key, ObjectStore, Version
+
+VERSION = 1
+
+
+class BadLease(Exception):
+    """The lease object cannot be understood. Nobody may lead until a person has looked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    server: str
+    incarnation: str  # random, new at each start
+    addresses: tuple[str, ...] = ()  # of the election port
+    fingerprint: str = ""  # of its certificate key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    epoch: int
+    sequence: int
+    op: str
+    holder: Holder
+    free: bool
+    length: float  # outsiders must see it unchanged for longer than this
+    promise: float  # members must: their promise's length
+    members: tuple[Holder, ...] = ()
+    tail: int = 0  # the journal is at least this long: a shorter one was damaged
+    at: float = 0.0  # wall clock, for people only
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    lease: Lease
+    version: Version
+
+
+def encode(lease: Lease) -> bytes:
+    return canonical(
+        {
+            "v": VERSION,
+            "epoch": lease.epoch,
+            "sequence": lease.sequence,
+            "op": lease.op,
+            "holder": _holder(lease.holder),
+            "state": "free" if lease.free else "held",
+            "length": lease.length,
+            "promise": lease.promise,
+            "members": [_holder(m) for m in lease.members],
+            "tail": lease.tail,
+            "at": lease.at,
+        }
+    )
+
+
+def _holder(holder: Holder) -> dict[str, Any]:
+    return {
+        "server": holder.server,
+        "incarnation": holder.incarnation,
+        "addresses": list(holder.addresses),
+        "fingerprint": holder.fingerprint,
+    }
+
+
+def decode(body: bytes) -> Lease:
+    try:
+        raw = json.loads(body)
+        if raw["v"] != VERSION:
+            raise BadLease(f"the lease has version {raw['v']}, this program knows version {VERSION}: upgrade it")
+        if raw["state"] not in ("held", "free"):
+            raise BadLease(f"the lease has the unknown state {raw['state']!r}")
+        return Lease(
+            epoch=int(raw["epoch"]),
+            sequence=int(raw["sequence"]),
+            op=str(raw["op"]),
+            holder=_read_holder(raw["holder"]),
+            free=raw["state"] == "free",
+            length=float(raw["length"]),
+            promise=float(raw["promise"]),
+            members=tuple(_read_holder(m) for m in raw["members"]),
+            tail=int(raw["tail"]),
+            at=float(raw["at"]),
+        )
+    except (KeyError, TypeError, ValueError) as problem:
+        raise BadLease(f"the lease object cannot be read ({problem!r}); restore it or remove it by hand") from problem
+
+
+def _read_holder(raw: dict[str, Any]) -> Holder:
+    return Holder(
+        server=str(raw["server"]),
+        incarnation=str(raw["incarnation"]),
+        addresses=tuple(str(a) for a in raw["addresses"]),
+        fingerprint=str(raw["fingerprint"]),
+    )
+
+
+async def read(store: ObjectStore, key: Key) -> Seen | None:
+    """The lease as it is; None only if the store says that there is none."""
+    try:
+        stored = await store.get(key)
+    except errors.Missing:
+        return None
+    return Seen(decode(stored.body), stored.version)
+
+
+async def write(
+    store: ObjectStore, key: Key, lease: Lease, *, seen: Version | None, timeout: float, retry: settle.Retry
+) -> Version:
+    return await settle.settle(store, key, encode(lease), op=lease.op, seen=seen, timeout=timeout, retry=retry)

@@ -1,0 +1,213 @@
+"""An event loop that lives in virtual time, and machines that can be killed, stopped and frozen in it.
+
+`select` never blocks: when nothing is ready it moves the clock to the next timer. The order of what is ready is drawn from
+a seed, so that one seed is one schedule. Every callback runs on behalf of the machine in its context: a stopped machine's
+callbacks wait, a dead one's are dropped, which is what SIGSTOP and SIGKILL do; no `finally` runs on a machine that was
+killed.
+"""
+
+import asyncio
+import contextvars
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+current: contextvars.ContextVar["Process | None"] = contextvars.ContextVar("process", default=None)
+
+
+class Stuck(RuntimeError):
+    """Nothing is ready and nothing is scheduled."""
+
+
+class VirtualLoop(asyncio.BaseEventLoop):
+    def __init__(self, seed: int, *, shuffle: bool = True) -> None:
+        super().__init__()
+        self._now = 0.0
+        self._order = random.Random(seed)
+        self._shuffle = shuffle
+        self._selector = self
+        self._clock_resolution = 1e-9
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.ending = False
+        self.set_task_factory(self._make_task)  # type: ignore[arg-type]
+
+    def time(self) -> float:
+        return self._now
+
+    def select(self, timeout: float | None) -> list[Any]:
+        ready = self._ready  # type: ignore[attr-defined]
+        if ready:
+            if self._shuffle and len(ready) > 1:
+                items = list(ready)
+                self._order.shuffle(items)
+                ready.clear()
+                ready.extend(items)
+        elif timeout is None:
+            raise Stuck("nothing is ready and nothing is scheduled")
+        else:
+            self._now += timeout
+        return []
+
+    def _process_events(self, events: object) -> None:
+        pass
+
+    def _write_to_self(self) -> None:
+        pass
+
+    def _make_task(self, loop: object, coro: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
+        """Tasks are held until they are done: a killed process's tasks must not be finalised while the world goes on."""
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, **options)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard, context=contextvars.Context())
+        return task
+
+    def finish(self) -> None:
+        """Dispose of everything that is still pending, dead processes included. Nothing of it matters any more."""
+        self.ending = True
+        self.set_exception_handler(lambda loop, context: None)
+        for task in list(self._tasks):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            coro: Any = task.get_coro()
+            for _ in range(50):  # a `finally` that awaits has to be closed again
+                try:
+                    coro.close()
+                    break
+                except BaseException:
+                    continue
+        self._tasks.clear()
+        self._ready.clear()  # type: ignore[attr-defined]
+        self._scheduled.clear()  # type: ignore[attr-defined]
+        self.close()
+
+    def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
+        process, context = _owner(context)
+        if process is None:
+            return super().call_soon(callback, *args, context=context)
+        gate = _Gate(process, callback, args)
+        gate.handle = super().call_soon(gate, context=context)
+        return gate.handle
+
+    def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]
+        process, context = _owner(context)
+        if process is None:
+            return super().call_at(when, callback, *args, context=context)
+        gate = _Gate(process, callback, args)
+        timer = super().call_at(when, gate, context=context)
+        gate.handle = timer
+        return timer
+
+    def call_later(self, delay: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]
+        return self.call_at(self._now + max(0.0, delay), callback, *args, context=context)
+
+
+def _owner(context: contextvars.Context | None) -> "tuple[Process | None, contextvars.Context]":
+    if context is None:
+        context = contextvars.copy_context()
+    return context.get(current), context
+
+
+class Process:
+    """One life of a machine. Its callbacks run only while it is neither dead nor stopped."""
+
+    def __init__(self, machine: "Machine") -> None:
+        self.machine = machine
+        self.dead = False
+        self.parked: list[tuple[_Gate, contextvars.Context]] = []
+
+
+class _Gate:
+    __slots__ = ("args", "callback", "handle", "process")
+
+    def __init__(self, process: Process, callback: Callable[..., object], args: tuple[Any, ...]) -> None:
+        self.process = process
+        self.callback = callback
+        self.args = args
+        self.handle: asyncio.Handle | None = None
+
+    def __call__(self) -> None:
+        process = self.process
+        if self.handle is not None and self.handle.cancelled():
+            return  # cancelled while it was parked
+        if not process.machine.loop.ending:
+            if process.dead:
+                return
+            if process.machine.stopped:
+                process.parked.append((self, contextvars.copy_context()))
+                return
+        self.callback(*self.args)
+
+
+class Machine:
+    """One simulated computer: its process, its clocks, its links to the world."""
+
+    def __init__(self, name: str, loop: VirtualLoop, *, rate: float = 1.0, wall: float = 1.7e9) -> None:
+        self.name = name
+        self.loop = loop
+        self.life = 0  # counts its processes
+        self.process: Process | None = None
+        self.stopped = False
+        self.rate = rate
+        self._wall = wall
+        self._frozen = 0.0
+
+    # ---- the Clock port
+
+    def monotonic(self) -> float:
+        return (self.loop.time() - self._frozen) * self.rate
+
+    def boot(self) -> float:
+        return self.loop.time() * self.rate
+
+    def wall(self) -> float:
+        return self._wall + self.loop.time()
+
+    def steady(self) -> float:
+        return 1.7e9 + self.boot()
+
+    async def sleep(self, seconds: float) -> None:
+        # A microsecond more: rounding must not leave a sleeper a hair before its time, for ever.
+        await asyncio.sleep(max(0.0, seconds) / self.rate + 1e-6)
+
+    # ---- what can happen to it
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None
+
+    def run(self, main: Callable[[], Coroutine[Any, Any, object]]) -> asyncio.Task[object]:
+        """Start its process."""
+        assert self.process is None
+        self.life += 1
+        self.process = Process(self)
+        return self.loop.create_task(main(), context=self.context())
+
+    def context(self) -> contextvars.Context:
+        """Whatever is started in it belongs to the process that runs now."""
+        context = contextvars.copy_context()
+        context.run(current.set, self.process)
+        return context
+
+    def kill(self) -> None:
+        if self.process is not None:
+            self.process.dead = True
+            self.process.parked.clear()
+        self.process = None
+        self.stopped = False
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.stopped = True
+
+    def resume(self, *, frozen_for: float = 0.0) -> None:
+        """Go on. `frozen_for`: how long its monotonic clock stood still as well."""
+        if not self.stopped or self.process is None:
+            return
+        self.stopped = False
+        self._frozen += frozen_for
+        parked, self.process.parked = self.process.parked, []
+        for gate, context in parked:
+            asyncio.BaseEventLoop.call_soon(self.loop, gate, context=context)
+
+    def jump(self, seconds: float) -> None:
+        """Somebody sets its wall clock."""
+        self._wall += seconds

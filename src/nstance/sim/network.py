@@ -1,0 +1,100 @@
+"""Links between simulated servers: in order, with a delay, and cuttable. A link of a dead machine breaks; one of a
+stopped machine only falls silent."""
+
+import asyncio
+import contextvars
+from collections.abc import Awaitable, Callable
+
+from nstance.server import peers
+from nstance.sim.loop import Machine, Process
+
+DELAY = 0.001
+DIAL_TIMEOUT = 1.0
+
+
+class SimLink:
+    def __init__(self, network: "Network", here: Machine, there: Machine, fingerprint: str) -> None:
+        self.server = there.name
+        self.fingerprint = fingerprint
+        self._network = network
+        self._here, self._there = here, there
+        self._process = here.process
+        self._inbox: asyncio.Queue[peers.Message | None] = asyncio.Queue()
+        self._closed = False
+        self.other: SimLink | None = None
+
+    def send(self, message: peers.Message) -> None:
+        other = self.other
+        if self._closed or other is None:
+            return
+        asyncio.get_running_loop().call_later(DELAY, self._deliver, other, message, context=contextvars.Context())
+
+    def _deliver(self, other: "SimLink", message: peers.Message | None) -> None:
+        if self._network.is_cut(self._here, self._there):
+            return
+        if other._process is not other._here.process:
+            self._inbox.put_nowait(None)  # nobody is there any more: the connection is reset
+            return
+        other._inbox.put_nowait(message)
+
+    async def receive(self) -> peers.Message:
+        message = None if self._closed else await self._inbox.get()
+        if message is None:
+            self._closed = True
+            raise peers.LinkClosed("the link is gone")
+        return message
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._inbox.put_nowait(None)
+            if self.other is not None:
+                asyncio.get_running_loop().call_later(
+                    DELAY, self._deliver, self.other, None, context=contextvars.Context()
+                )
+
+
+Accept = Callable[[peers.Link], Awaitable[None]]
+
+
+class Network:
+    def __init__(self) -> None:
+        self._listening: dict[str, tuple[Machine, Process | None, str, Accept]] = {}
+        self.cut: set[frozenset[str]] = set()
+
+    def is_cut(self, one: Machine, other: Machine) -> bool:
+        return frozenset((one.name, other.name)) in self.cut
+
+    def listen(self, machine: Machine, fingerprint: str, accept: Accept) -> None:
+        self._listening[machine.name] = (machine, machine.process, fingerprint, accept)
+
+    def dialer(self, here: Machine, fingerprint: str) -> "SimDialer":
+        return SimDialer(self, here, fingerprint)
+
+
+class SimDialer:
+    def __init__(self, network: Network, here: Machine, fingerprint: str) -> None:
+        self._network, self._here, self._fingerprint = network, here, fingerprint
+
+    async def dial(self, addresses: tuple[str, ...], fingerprint: str) -> peers.Link:
+        await self._here.sleep(DELAY * 2)
+        for address in addresses:
+            target = self._network._listening.get(address)
+            if target is None:
+                continue
+            there, process, their_key, accept = target
+            if self._network.is_cut(self._here, there):
+                await self._here.sleep(DIAL_TIMEOUT)
+                continue
+            if process is None or there.process is not process or their_key != fingerprint:
+                continue
+            mine = SimLink(self._network, self._here, there, their_key)
+            theirs = SimLink(self._network, there, self._here, self._fingerprint)
+            mine.other, theirs.other = theirs, mine
+            there.loop.create_task(_serve(accept, theirs), context=there.context())
+            return mine
+        raise peers.LinkClosed("nobody answers at " + ", ".join(addresses))
+
+
+async def _serve(accept: Accept, link: SimLink) -> None:
+    await accept(link)
