@@ -15,6 +15,7 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 
@@ -209,8 +210,9 @@ class World:
     # -- invariants ----------------------------------------------------------------------------------------------------
 
     def judge(self, before: dict[InstanceId, Instance], events: tuple[ev.Event, ...]) -> None:
-        problems = violations(self.records)
-        assert not problems, problems
+        if before != self.records:
+            problems = violations(self.records)
+            assert not problems, problems
         paused = self.wish is not None and self.wish.paused
         left: list[Instance] = []
         for id, record in self.records.items():
@@ -350,7 +352,7 @@ class World:
         if self.chance(0.1):
             vm.agent = "never"
         elif self.chance(0.05):
-            self.later(self.rng.uniform(1.0, 20.0), lambda: self.fail(vm))
+            self.later(self.rng.uniform(1.0, 20.0), partial(self.fail, vm))
         self.later(5.0 if self.calm else self.rng.uniform(2.0, 40.0), lambda: self.register(vm))
         return vm
 
@@ -463,6 +465,10 @@ class World:
             notices = [ev.NoticeReceived(vm.id, kind, self.now + 60.0) for kind in vm.noticed if not self.calm]
             self.happen(ev.AgentConnected(vm.id), *notices)
 
+    def reconnect(self, vm: Vm, term: int) -> None:
+        if term == self.term:
+            self.connect(vm)
+
     def lead(self) -> None:
         self.term += 1
         self.leading = True
@@ -474,7 +480,7 @@ class World:
             vm.connected = False
             if vm.agent == "up":
                 delay = 1.0 if self.calm else self.rng.uniform(0.1, 11.0)
-                self.later(delay, lambda vm=vm: self.connect(vm) if term == self.term else None)  # type: ignore[misc]
+                self.later(delay, partial(self.reconnect, vm, term))
         self.later(self.rng.uniform(0.1, 5.0), lambda: self.list_vms() if term == self.term and self.leading else None)
         self.happen(ev.GroupChanged())
 
@@ -535,8 +541,7 @@ class World:
             vm.agent = "hung"
             if self.rng.random() < 0.5 and vm.connected:
                 vm.connected = False
-                term = self.term
-                self.later(self.rng.uniform(0.0, 10.0), lambda vm=vm: self.deliver(term, ev.AgentLost(vm.id)))  # type: ignore[misc]
+                self.later(self.rng.uniform(0.0, 10.0), partial(self.deliver, self.term, ev.AgentLost(vm.id)))
 
     def do_restart_agent(self) -> None:
         for vm in self.running()[:1]:
@@ -544,7 +549,7 @@ class World:
                 vm.connected = False
                 self.happen(ev.AgentRestarting(vm.id))
                 if self.rng.random() < 0.7:
-                    self.later(self.rng.uniform(1.0, 80.0), lambda: self.connect(vm))
+                    self.later(self.rng.uniform(1.0, 80.0), partial(self.connect, vm))
 
     def do_return(self) -> None:
         for vm in self.vms.values():
@@ -564,7 +569,7 @@ class World:
                 vm.noticed.add(kind)
                 self.happen(ev.NoticeReceived(vm.id, kind, self.now + self.rng.choice((0.0, 30.0, 120.0))))
                 if kind is not NoticeKind.REBALANCE and self.rng.random() < 0.8:
-                    self.later(self.rng.uniform(1.0, 60.0), lambda: self.fail(vm))
+                    self.later(self.rng.uniform(1.0, 60.0), partial(self.fail, vm))
 
     def do_change_leader(self) -> None:
         self.leading = False
@@ -642,7 +647,7 @@ class World:
     def at_rest(self) -> bool:
         assert self.wish is not None
         open_states = (State.PENDING, State.STARTING, State.DRAINING, State.DELETING)
-        if any(r.state in open_states or r.suspect and r.counts or r.double for r in self.records.values()):
+        if any(r.state in open_states or (r.suspect and r.counts) or r.double for r in self.records.values()):
             return False
         members = [r for r in self.records.values() if r.counts]
         if len(members) != self.wish.size or any(m.infra_hash != self.wish.infra_hash for m in members):
