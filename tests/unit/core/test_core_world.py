@@ -107,7 +107,7 @@ class World:
         self.seq = 0
         self.effects: Counter[str] = Counter()
         self.hashes = 0
-        self.shrunk = False
+        self.late = 0  # creates that the provider has yet to apply
         self.trace: list[str] = []
         self.lead()
         self.later(GC, self.collect)
@@ -322,7 +322,7 @@ class World:
         self.later(delay, lambda: self.answer_create(id, fate, term))
 
     def answer_create(self, id: InstanceId, fate: str, term: int) -> None:
-        if fate in ("ok", "lost"):
+        if fate in ("ok", "lost") or self.vm_of(id, None) is not None:
             vm = self.apply_create(id)
             if vm is None:
                 self.deliver(term, ev.VmCreateFailed(id, Failure.REFUSED, "was deleted"))
@@ -331,10 +331,15 @@ class World:
             else:
                 self.deliver(term, ev.VmCreateFailed(id, Failure.UNKNOWN, "no answer"))
         elif fate == "late":
-            self.later(self.rng.uniform(1.0, 100.0), lambda: self.apply_create(id) and None)
+            self.late += 1
+            self.later(self.rng.uniform(1.0, 100.0), partial(self.apply_late, id))
             self.deliver(term, ev.VmCreateFailed(id, Failure.UNKNOWN, "no answer"))
         else:
             self.deliver(term, ev.VmCreateFailed(id, Failure(fate), "no"))
+
+    def apply_late(self, id: InstanceId) -> None:
+        self.late -= 1
+        self.apply_create(id)
 
     def sees(self, vm: Vm) -> bool:
         return vm.visible_at <= self.now
@@ -652,7 +657,7 @@ class World:
         members = [r for r in self.records.values() if r.counts]
         if len(members) != self.wish.size or any(m.infra_hash != self.wish.infra_hash for m in members):
             return False
-        if any(v.state is VmState.DOWN for v in self.vms.values()):
+        if self.late or any(v.state is VmState.DOWN for v in self.vms.values()):
             return False
         mine = sorted(v.provider_id for v in self.vms.values() if v.alive and v.tagged)
         return mine == sorted(r.provider_id or "" for r in self.records.values() if r.state is State.RUNNING)
