@@ -54,19 +54,24 @@ async def test_equal_bytes_are_another_version(store: file.FileStore) -> None:
     assert len(set(versions)) == len(versions)
 
 
-async def test_versions_differ_although_the_clock_stands_still_or_goes_back(tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("step", [0.0, -100.0], ids=["stands still", "goes back"])
+async def test_versions_move_on_although_the_clock_does_not(tmp_path: pathlib.Path, step: float) -> None:
     class Wall(clock.SystemClock):
         now = 1_000_000.0
 
         def wall(self) -> float:
-            self.now -= 100.0
+            self.now += step
             return self.now
 
     store = file.FileStore(tmp_path, clock=Wall())
-    versions = [await store.create(K, b"same")]
+    versions, times = [await store.create(K, b"same")], [os.stat(tmp_path / K).st_mtime_ns]
     for _ in range(20):
         versions.append(await store.replace(K, b"same", seen=versions[-1]))
+        times.append(os.stat(tmp_path / K).st_mtime_ns)
     assert len(set(versions)) == len(versions)
+    assert times == sorted(
+        set(times)
+    )  # a file system may give an old inode to a new file, so time must not stand still
 
 
 @pytest.mark.parametrize("how", ["in place", "same size", "renamed over", "removed"])
