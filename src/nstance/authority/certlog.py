@@ -1,0 +1,63 @@
+"""The log of workload certificates: written before a certificate is handed out, or it is not handed out (F74)."""
+
+import datetime
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nstance.clock import Chance
+from nstance.model.ids import InstanceId, ShardId, TenantId
+from nstance.objects import errors as storage
+from nstance.objects.port import Key, ObjectStore
+from nstance.pki import ca
+from nstance.secretstore import settled
+
+VERSION = 1
+
+_ATTEMPTS = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Logged:
+    name: str  # of the file that the certificate is for
+    issued: ca.Issued
+
+
+async def write(
+    store: ObjectStore,
+    batch: Sequence[Logged],
+    *,
+    prefix: str,
+    shard: ShardId,
+    tenant: TenantId,
+    instance: InstanceId,
+    now: float,
+    chance: Chance,
+) -> Key:
+    """`prefix`: of the shard's objects, as in `shard/dev-1/`. Returns only when the batch is surely stored; raises
+    storage errors otherwise."""
+    document = {
+        "v": VERSION,
+        "op": f"{chance.bits(128):032x}",  # no two entries are equal, so a lost answer can be told from another's entry
+        "shard": shard,
+        "tenant": tenant,
+        "instance": instance,
+        "at": now,
+        "certificates": [
+            {
+                "name": logged.name,
+                "serial": logged.issued.serial_hex,
+                "expires": logged.issued.expires,
+                "key_sha256": logged.issued.key_fingerprint,
+            }
+            for logged in batch
+        ],
+    }
+    body = json.dumps(document, indent=2).encode()
+    moment = datetime.datetime.fromtimestamp(now, datetime.UTC)
+    for step in range(_ATTEMPTS):  # two batches within one microsecond: the later one takes the next
+        stamp = (moment + datetime.timedelta(microseconds=step)).strftime("%Y%m%dT%H%M%S%fZ")
+        key = Key(f"{prefix}certlog/{tenant}.{stamp}.{instance}.json")
+        if (await settled.create_or_adopt(store, key, body)).body == body:
+            return key
+    raise storage.Unavailable(f"certlog of {instance}: {_ATTEMPTS} entries within as many microseconds; try again")

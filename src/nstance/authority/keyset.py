@@ -1,0 +1,159 @@
+"""The cluster's CAs and nonce keys, newest first, and which of them signs.
+
+Each has a moment from which on it signs, so that a new one is known everywhere before anything is signed with it. The
+signer is chosen by when a thing was *issued*, not by now: issuing the same thing again after a rotation gives the same
+bytes. Servers' own certificates come from the oldest CA instead: a client that slept through a rotation knows only that.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from nstance.authority import errors
+from nstance.model.ids import ClusterId, ShardId
+from nstance.pki import ca, fields, keys, nonce
+
+VERSION = 1
+
+
+class _Dated(Protocol):
+    @property
+    def signs_from(self) -> int: ...
+
+
+D = TypeVar("D", bound=_Dated)
+
+
+@dataclass(frozen=True, slots=True)
+class DatedCa:
+    ca: ca.CertificateAuthority
+    signs_from: int
+
+
+@dataclass(frozen=True, slots=True)
+class DatedKey:
+    key: Ed25519PrivateKey = field(repr=False)
+    signs_from: int
+
+    @property
+    def public(self) -> bytes:
+        return keys.public_bytes(self.key)
+
+    @property
+    def kid(self) -> str:
+        return nonce.key_id(self.public)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Authority:
+    """Everything that the cluster signs with. A value: to learn of rotations, open it again (every minute or so, and
+    on `nonce.UnknownKey`)."""
+
+    cluster: ClusterId
+    cas: Sequence[DatedCa]
+    nonce_keys: Sequence[DatedKey]
+    publics: Mapping[str, bytes]  # of the nonce keys, by key ID
+
+    @property
+    def bundle(self) -> str:
+        """The CA certificates in PEM, newest first: what clients trust."""
+        return "".join(dated.ca.pem for dated in self.cas)
+
+    def signer(self, issued: float) -> ca.CertificateAuthority:
+        """The CA for agents', operators' and workload certificates issued at that time."""
+        return _signing(self.cas, issued).ca
+
+    def server_signer(self, now: float) -> ca.CertificateAuthority:
+        """The CA for servers' certificates: the oldest that still lives."""
+        living = [dated.ca for dated in self.cas if dated.ca.expires > now]
+        return living[-1] if living else self.cas[0].ca
+
+    def sign_nonce(self, claims: nonce.Claims) -> str:
+        dated = _signing(self.nonce_keys, claims.issued)
+        return nonce.sign(claims, dated.key, dated.kid)
+
+    def verify_agent_nonce(self, token: str, *, now: float, shard: ShardId) -> nonce.AgentClaims:
+        return nonce.verify_agent(token, keys=self.publics, now=now, cluster=self.cluster, shard=shard)
+
+    def verify_operator_nonce(self, token: str, *, now: float) -> nonce.OperatorClaims:
+        return nonce.verify_operator(token, keys=self.publics, now=now, cluster=self.cluster)
+
+
+def authority(cluster: ClusterId, cas: Sequence[DatedCa], nonce_keys: Sequence[DatedKey]) -> Authority:
+    publics = {dated.kid: dated.public for dated in nonce_keys}
+    return Authority(cluster=cluster, cas=tuple(cas), nonce_keys=tuple(nonce_keys), publics=publics)
+
+
+def _signing(newest_first: Sequence[D], issued: float) -> D:
+    return next((dated for dated in newest_first if dated.signs_from <= issued), newest_first[-1])
+
+
+def dump_cas(cluster: ClusterId, cas: Sequence[DatedCa]) -> bytes:
+    entries = [
+        {"certificate": dated.ca.pem, "key": keys.private_to_pem(dated.ca.key), "signs_from": dated.signs_from}
+        for dated in cas
+    ]
+    return json.dumps({"v": VERSION, "cluster": cluster, "cas": entries}).encode()
+
+
+def load_cas(plain: bytes, *, cluster: ClusterId, name: str) -> list[DatedCa]:
+    entries = _entries(plain, "cas", cluster, name)
+    try:
+        cas = [DatedCa(ca.load_ca(_text(e, "certificate"), _text(e, "key")), _seconds(e)) for e in entries]
+        owners = {dated.ca.cluster for dated in cas}
+    except (KeyError, TypeError, keys.UnacceptableKey, fields.CertificateError) as error:
+        raise _damaged(name, error) from None
+    if owners != {cluster}:
+        raise errors.WrongCluster(f"{name} holds a CA of cluster {', '.join(sorted(owners))}, expected {cluster}")
+    return cas
+
+
+def dump_nonce_keys(cluster: ClusterId, nonce_keys: Sequence[DatedKey]) -> bytes:
+    entries = [{"key": keys.private_to_pem(dated.key), "signs_from": dated.signs_from} for dated in nonce_keys]
+    return json.dumps({"v": VERSION, "cluster": cluster, "keys": entries}).encode()
+
+
+def load_nonce_keys(plain: bytes, *, cluster: ClusterId, name: str) -> list[DatedKey]:
+    entries = _entries(plain, "keys", cluster, name)
+    try:
+        return [DatedKey(keys.private_key_from_pem(_text(e, "key")), _seconds(e)) for e in entries]
+    except (KeyError, TypeError, keys.UnacceptableKey) as error:
+        raise _damaged(name, error) from None
+
+
+def _entries(plain: bytes, field: str, cluster: ClusterId, name: str) -> list[dict[str, object]]:
+    try:
+        document = json.loads(plain)
+        version, owner = document["v"], document["cluster"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise _damaged(name, error) from None
+    if version != VERSION:
+        raise errors.Unreadable(f"{name} has version {version!r}, this program knows {VERSION}; update it")
+    if owner != cluster:
+        raise errors.WrongCluster(f"{name} belongs to cluster {owner!r}, expected {cluster}")
+    entries = document.get(field)
+    if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
+        raise errors.Unreadable(f"{name} is damaged: expected a list of {field}")
+    return entries
+
+
+def _text(entry: dict[str, object], name: str) -> str:
+    value = entry[name]
+    if not isinstance(value, str):
+        raise TypeError(name)
+    return value
+
+
+def _seconds(entry: dict[str, object]) -> int:
+    value = entry["signs_from"]
+    if type(value) is not int:
+        raise TypeError("signs_from")
+    return value
+
+
+def _damaged(name: str, error: Exception) -> errors.Unreadable:
+    """Only the kind of error is told: its text might quote what was sealed."""
+    return errors.Unreadable(f"{name} opens but is damaged inside ({type(error).__name__}); restore it from a backup")

@@ -1,0 +1,125 @@
+"""Opening the cluster's authority, and making it if this is the first server.
+
+`ca.sealed` is the truth about the CA; `ca.crt` is derived from it for people and tools. Both are made without a leader:
+whoever loses the race adopts the winner's. The trap: a new CA over one that cannot be read would cut off every VM of the
+cluster, so anything but a clear "there is none, and never was" is fatal.
+"""
+
+from dataclasses import dataclass
+
+from nstance.authority import errors, keyset
+from nstance.authority.vault import Vault
+from nstance.clock import Chance, Clock
+from nstance.model.ids import ClusterId
+from nstance.objects.port import Key, ObjectStore
+from nstance.pki import ca, fields, keys
+from nstance.secretstore import errors as secrets
+from nstance.secretstore import kinds, port, sealing, settled
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The keys of the cluster's objects. `prefix`: `cluster/` unless configured otherwise."""
+
+    prefix: str
+    secrets_prefix: str = "secret/"
+
+    @property
+    def sealed_ca(self) -> Key:
+        return Key(f"{self.prefix}ca.sealed")
+
+    @property
+    def ca_certificate(self) -> Key:
+        return Key(f"{self.prefix}ca.crt")
+
+    @property
+    def nonce_key(self) -> Key:
+        return Key(f"{self.prefix}{self.secrets_prefix}{port.NONCE_KEY}")
+
+
+def vault(
+    store: ObjectStore, *, keyring: sealing.Keyring | None, insecure_dev: bool, cluster: ClusterId, chance: Chance
+) -> Vault:
+    try:
+        sealer = kinds.sealer(keyring, insecure_dev=insecure_dev)
+    except secrets.BadKey as error:
+        raise errors.Unreadable(str(error)) from error
+    return Vault(store=store, sealer=sealer, cluster=cluster, chance=chance)
+
+
+async def open_authority(
+    store: ObjectStore,
+    places: Places,
+    *,
+    keyring: sealing.Keyring | None,
+    cluster: ClusterId,
+    clock: Clock,
+    chance: Chance,
+    create: bool,
+    insecure_dev: bool = False,
+    subject: fields.Subject | None = None,
+    life: float = ca.CA_LIFE,
+) -> keyset.Authority:
+    """`create`: make what is missing, as servers do; tools only look. Raises AuthorityError, which is final, and
+    storage errors, after which it may be called again at any time."""
+    safe = vault(store, keyring=keyring, insecure_dev=insecure_dev, cluster=cluster, chance=chance)
+    # Before the sealed object: whoever makes a CA writes them in the other order, so this one proves that one.
+    certificate = await settled.read(store, places.ca_certificate)
+    if certificate is not None:
+        _check_cluster(certificate.body, cluster, places)
+    held = await safe.read(places.sealed_ca)
+    if held is None:
+        if certificate is not None:
+            raise errors.Unreadable(
+                f"{places.ca_certificate} exists but {places.sealed_ca} does not: the cluster's CA key is lost; restore "
+                f"it from a backup (only for a cluster without any VM: remove {places.ca_certificate} to start afresh)"
+            )
+        if not create:
+            raise errors.Absent(f"there is no CA at {places.sealed_ca} yet; start a server of the cluster first")
+        made = ca.new_ca(cluster, now=clock.wall(), chance=chance, subject=subject, life=life)
+        held = await safe.create(places.sealed_ca, keyset.dump_cas(cluster, [keyset.DatedCa(made, 0)]))
+    cas = keyset.load_cas(held.plain, cluster=cluster, name=places.sealed_ca)
+    nonce_keys = await _nonce_keys(safe, places, create=create)
+    opened = keyset.authority(cluster, cas, nonce_keys)
+    if create and (certificate is None or certificate.body != opened.bundle.encode()):
+        await settled.put(store, places.ca_certificate, opened.bundle.encode())
+    return opened
+
+
+async def find_cluster(store: ObjectStore, places: Places) -> ClusterId:
+    """Whose storage this is, as its CA certificate says. Raises Absent, Unreadable."""
+    certificate = await settled.read(store, places.ca_certificate)
+    if certificate is None:
+        raise errors.Absent(f"there is no {places.ca_certificate} that would name the cluster; give the cluster's ID")
+    return _owner(certificate.body, places)
+
+
+async def _nonce_keys(safe: Vault, places: Places, *, create: bool) -> list[keyset.DatedKey]:
+    held = await safe.read(places.nonce_key)
+    if held is None:
+        if not create:
+            raise errors.Absent(f"there is no {places.nonce_key} yet; start a server of the cluster first")
+        made = keyset.DatedKey(keys.generate(safe.chance), 0)
+        held = await safe.create(places.nonce_key, keyset.dump_nonce_keys(safe.cluster, [made]))
+    return keyset.load_nonce_keys(held.plain, cluster=safe.cluster, name=places.nonce_key)
+
+
+def _check_cluster(bundle: bytes, cluster: ClusterId, places: Places) -> None:
+    """The sealed object would refuse another cluster too, but could not say why. A damaged copy says nothing, and is
+    written anew from the sealed object."""
+    try:
+        owner = _owner(bundle, places)
+    except errors.Unreadable:
+        return
+    if owner != cluster:
+        raise errors.WrongCluster(
+            f"the storage under {places.prefix!r} belongs to cluster {owner}, expected {cluster}; "
+            "give each cluster a bucket or prefix of its own"
+        )
+
+
+def _owner(bundle: bytes, places: Places) -> ClusterId:
+    try:
+        return ca.cluster_of(ca.load_certificate(bundle.decode("ascii", "replace")))
+    except fields.CertificateError as error:
+        raise errors.Unreadable(f"{places.ca_certificate}: {error}; a server of the cluster writes it anew") from error

@@ -1,0 +1,161 @@
+"""Operators: who is registered, at whichever shard or by whichever tool.
+
+A nonce is bound to the first public key that presents it by a create-only object, which also fixes the operator's ID,
+serial and times: a repeated request gets the same certificate. The trap: a revoked operator could present its nonce once
+more while it lives, so revoking marks the registration and never deletes it.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+
+from nstance.authority import errors, registration
+from nstance.authority.keyset import Authority
+from nstance.authority.registration import Registration
+from nstance.clock import Chance, Clock
+from nstance.model import ids
+from nstance.model.ids import ClusterId, OperatorId, TenantId
+from nstance.objects import errors as storage
+from nstance.objects.port import Key, ObjectStore
+from nstance.pki import ca, names, nonce
+from nstance.secretstore import settled
+
+
+class Operators:
+    def __init__(self, store: ObjectStore, *, prefix: str, cluster: ClusterId, clock: Clock, chance: Chance) -> None:
+        """`prefix`: that of the cluster's objects, as in `cluster/`."""
+        self._store = store
+        self._prefix = prefix
+        self._cluster = cluster
+        self._clock = clock
+        self._chance = chance
+        self._ids = ids.IdMaker(wall=clock.wall, bits=chance.bits)
+
+    def new_nonce(self, authority: Authority, *, tenant: TenantId, life: float = nonce.OPERATOR_LIFE) -> str:
+        """Whether the tenant exists is for the caller to know."""
+        now = math.floor(self._clock.wall())
+        jti = nonce.new_jti(self._chance)
+        expires = math.floor(now + life)
+        return authority.sign_nonce(
+            nonce.OperatorClaims(jti=jti, cluster=self._cluster, tenant=tenant, issued=now, expires=expires)
+        )
+
+    async def register(
+        self, authority: Authority, claims: nonce.OperatorClaims, public_key: bytes, *, life: float = ca.OPERATOR_LIFE
+    ) -> tuple[Registration, ca.Issued]:
+        """For claims that were verified and a key whose proof was checked. Raises NonceTaken, NotRegistered."""
+        proposed = self._new(claims.tenant, self._new_id(), public_key, life, jti=claims.jti)
+        key = Key(f"{self._prefix}operator-nonce/{claims.jti}")
+        bound = await self._create(key, proposed)
+        if (bound.tenant, bound.jti) != (claims.tenant, claims.jti):
+            raise errors.Unreadable(f"{key} does not belong to this nonce; it was overwritten")
+        if bound.public_key != public_key:
+            raise errors.NonceTaken(
+                f"the nonce {claims.jti} of tenant {claims.tenant} was used with another key before"
+            )
+        _check_live(await self._create(self._key(bound.tenant, bound.operator), bound))
+        return bound, self._issue(authority, bound)
+
+    async def register_directly(
+        self,
+        authority: Authority,
+        public_key: bytes,
+        *,
+        tenant: TenantId,
+        operator: OperatorId | None = None,
+        life: float = ca.OPERATOR_LIFE,
+    ) -> tuple[Registration, ca.Issued]:
+        """By an administrator, without a nonce. The same operator and key get the same certificate again."""
+        proposed = self._new(tenant, operator or self._new_id(), public_key, life, jti="")
+        kept = await self._create(self._key(tenant, proposed.operator), proposed)
+        _check_live(kept)
+        if kept.public_key != public_key:
+            raise errors.Conflicting(f"operator {kept.operator} of tenant {tenant} is registered with another key")
+        return kept, self._issue(authority, kept)
+
+    async def renew(
+        self, authority: Authority, identity: names.Operator, public_key: bytes, *, life: float = ca.OPERATOR_LIFE
+    ) -> ca.Issued:
+        """For a caller that was identified, with its own key or one whose proof was checked. Raises NotRegistered."""
+
+        def renewed(old: Registration) -> Registration:
+            _check_live(old)
+            return self._new(old.tenant, old.operator, public_key, life, jti=old.jti)
+
+        return self._issue(authority, await self._change(identity.tenant, identity.id, renewed))
+
+    async def revoke(self, tenant: TenantId, operator: OperatorId) -> None:
+        """Raises NotRegistered if there is nobody to revoke; revoking twice is success."""
+        now = math.floor(self._clock.wall())
+        await self._change(tenant, operator, lambda old: old if old.revoked is not None else replace(old, revoked=now))
+
+    async def is_registered(self, identity: names.Operator) -> bool:
+        """Storage errors pass: not knowing is not the same as no."""
+        key = self._key(identity.tenant, identity.id)
+        found = await settled.read(self._store, key)
+        return found is not None and self._load(found.body, key).revoked is None
+
+    async def list(self) -> list[Registration]:
+        keys = await settled.list_keys(self._store, f"{self._prefix}operator/")
+        found = [(key, await settled.read(self._store, key)) for key in keys]
+        return [self._load(stored.body, key) for key, stored in found if stored is not None]
+
+    def _new(self, tenant: TenantId, operator: OperatorId, public_key: bytes, life: float, *, jti: str) -> Registration:
+        now = math.floor(self._clock.wall())
+        names.uri(names.Operator(self._cluster, tenant, operator))  # refuses what is no name
+        return Registration(
+            cluster=self._cluster,
+            tenant=tenant,
+            operator=operator,
+            public_key=public_key,
+            serial=ca.new_serial(self._chance),
+            issued=now,
+            expires=math.floor(now + life),
+            jti=jti,
+        )
+
+    def _new_id(self) -> OperatorId:
+        return OperatorId(self._ids.make(ids.OPERATOR_KIND))
+
+    async def _create(self, key: Key, proposed: Registration) -> Registration:
+        """What is there in the end: the proposal, or what was there before."""
+        stored = await settled.create_or_adopt(self._store, key, registration.dump(proposed))
+        return self._load(stored.body, key)
+
+    async def _change(
+        self, tenant: TenantId, operator: OperatorId, change: Callable[[Registration], Registration]
+    ) -> Registration:
+        key = self._key(tenant, operator)
+        for _ in range(settled.ATTEMPTS):
+            found = await settled.read(self._store, key)
+            if found is None:
+                raise errors.NotRegistered(f"operator {operator} of tenant {tenant} is not registered")
+            old = self._load(found.body, key)
+            new = change(old)
+            if new == old:
+                return old
+            try:
+                await settled.replace(self._store, key, registration.dump(new), seen=found)
+                return new
+            except storage.Conflict:
+                continue
+        raise storage.Unavailable(f"{key} is being changed by others all the time; try again")
+
+    def _load(self, body: bytes, key: Key) -> Registration:
+        return registration.load(body, key=key, cluster=self._cluster)
+
+    def _key(self, tenant: TenantId, operator: OperatorId) -> Key:
+        names.uri(names.Operator(self._cluster, tenant, operator))
+        return Key(f"{self._prefix}operator/{tenant}.{operator}.json")
+
+    @staticmethod
+    def _issue(authority: Authority, wanted: Registration) -> ca.Issued:
+        signer = authority.signer(wanted.issued)
+        return signer.issue_operator(
+            wanted.identity, wanted.public_key, serial=wanted.serial, issued=wanted.issued, expires=wanted.expires
+        )
+
+
+def _check_live(kept: Registration) -> None:
+    if kept.revoked is not None:
+        raise errors.NotRegistered(f"operator {kept.operator} of tenant {kept.tenant} was revoked")

@@ -1,0 +1,82 @@
+"""The record of a registered operator, and its spelling in storage."""
+
+import base64
+import json
+from dataclasses import dataclass
+
+from nstance.authority import errors
+from nstance.model.ids import ClusterId, OperatorId, TenantId
+from nstance.objects.port import Key
+from nstance.pki import keys, names
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registration:
+    """Holds all that its certificate is made of, so that it can be issued again, byte for byte."""
+
+    cluster: ClusterId
+    tenant: TenantId
+    operator: OperatorId
+    public_key: bytes
+    serial: int
+    issued: int
+    expires: int
+    jti: str = ""  # of the nonce; empty if registered by an administrator
+    revoked: int | None = None
+
+    @property
+    def identity(self) -> names.Operator:
+        return names.Operator(self.cluster, self.tenant, self.operator)
+
+
+def dump(registration: Registration) -> bytes:
+    document = {
+        "v": VERSION,
+        "cluster": registration.cluster,
+        "tenant": registration.tenant,
+        "operator": registration.operator,
+        "public_key": base64.b64encode(registration.public_key).decode(),
+        "serial": f"{registration.serial:032x}",
+        "issued": registration.issued,
+        "expires": registration.expires,
+        "jti": registration.jti,
+        "revoked": registration.revoked,
+    }
+    return json.dumps(document, indent=2).encode()
+
+
+def load(body: bytes, *, key: Key, cluster: ClusterId) -> Registration:
+    """Raises Unreadable, WrongCluster."""
+    try:
+        document = json.loads(body)
+        version = document["v"]
+        if version != VERSION:
+            raise errors.Unreadable(f"{key} has version {version!r}, this program knows {VERSION}; update it")
+        identity = names.parse_uri(
+            f"{names.SCHEME}://{document['cluster']}/operator/{document['tenant']}/{document['operator']}"
+        )
+        public_key = base64.b64decode(document["public_key"], validate=True)
+        keys.check_point(public_key)
+        numbers = (document["issued"], document["expires"], document["revoked"] or 0)
+        if not isinstance(identity, names.Operator) or not all(type(number) is int for number in numbers):
+            raise ValueError("not a registration")
+        registration = Registration(
+            cluster=identity.cluster,
+            tenant=identity.tenant,
+            operator=identity.id,
+            public_key=public_key,
+            serial=int(document["serial"], 16),
+            issued=document["issued"],
+            expires=document["expires"],
+            jti=str(document["jti"]),
+            revoked=document["revoked"],
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise errors.Unreadable(
+            f"{key} is damaged: {type(error).__name__}: {error}; restore it from a backup"
+        ) from error
+    if registration.cluster != cluster:
+        raise errors.WrongCluster(f"{key} belongs to cluster {registration.cluster}, expected {cluster}")
+    return registration

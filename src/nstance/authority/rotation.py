@@ -1,0 +1,100 @@
+"""Changing keys while everything runs.
+
+Each step is one conditional write, so that a crash leaves the old state or the new one, and running the command again
+goes on where it stopped.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from nstance.authority import errors, keyset
+from nstance.authority.open import Places
+from nstance.authority.vault import Vault
+from nstance.clock import Clock
+from nstance.objects import errors as storage
+from nstance.objects.port import Key
+from nstance.pki import ca, fields, keys
+from nstance.secretstore import errors as secrets
+from nstance.secretstore import settled
+
+CA_NOTICE = 86400.0  # from publishing a CA to signing with it: workloads learn of it from their agents
+CA_RETENTION = 366 * 86400.0  # after its successor began to sign, an old CA's last certificate has expired
+NONCE_NOTICE = 120.0  # servers look for new keys every minute
+LONGEST_NONCE = 86400.0
+
+
+async def rotate_ca(
+    vault: Vault,
+    places: Places,
+    *,
+    clock: Clock,
+    subject: fields.Subject | None = None,
+    life: float = ca.CA_LIFE,
+    notice: float = CA_NOTICE,
+    retention: float = CA_RETENTION,
+) -> list[keyset.DatedCa]:
+    """All CAs afterwards. The old ones stay trusted until their last certificate has expired (F69)."""
+    held = await vault.read(places.sealed_ca)
+    if held is None:
+        raise errors.Absent(f"there is no CA at {places.sealed_ca} to rotate")
+    now = clock.wall()
+    cas = keyset.load_cas(held.plain, cluster=vault.cluster, name=places.sealed_ca)
+    if cas[0].signs_from > now:
+        raise errors.Conflicting(f"the last rotation takes effect only in {cas[0].signs_from - now:.0f} s; wait for it")
+    made = ca.new_ca(vault.cluster, now=now, chance=vault.chance, subject=subject, life=life)
+    # An old CA is needed until the one after it has signed for as long as certificates live.
+    kept = [cas[0], *(old for newer, old in itertools.pairwise(cas) if now < newer.signs_from + retention)]
+    cas = [keyset.DatedCa(made, math.ceil(now + notice)), *kept]
+    await vault.replace(places.sealed_ca, keyset.dump_cas(vault.cluster, cas), seen=held)
+    await settled.put(vault.store, places.ca_certificate, "".join(dated.ca.pem for dated in cas).encode())
+    return cas
+
+
+async def rotate_nonce_key(
+    vault: Vault,
+    places: Places,
+    *,
+    clock: Clock,
+    notice: float = NONCE_NOTICE,
+    longest_nonce: float = LONGEST_NONCE,
+) -> list[keyset.DatedKey]:
+    """The new key and the one before. Refused while nonces of a third key may still be on their way (F70)."""
+    held = await vault.read(places.nonce_key)
+    if held is None:
+        raise errors.Absent(f"there is no {places.nonce_key} to rotate")
+    now = clock.wall()
+    nonce_keys = keyset.load_nonce_keys(held.plain, cluster=vault.cluster, name=places.nonce_key)
+    free = nonce_keys[0].signs_from + longest_nonce
+    if len(nonce_keys) > 1 and now < free:
+        raise errors.Conflicting(f"nonces of the key before the last may live for another {free - now:.0f} s; wait")
+    nonce_keys = [keyset.DatedKey(keys.generate(vault.chance), math.ceil(now + notice)), nonce_keys[0]]
+    await vault.replace(places.nonce_key, keyset.dump_nonce_keys(vault.cluster, nonce_keys), seen=held)
+    return nonce_keys
+
+
+async def rekey(vault: Vault, places: Places) -> Sequence[Key]:
+    """Seal everything with the current encryption key; the keys of the objects that were not yet (F71)."""
+    changed: list[Key] = []
+    for key in [places.sealed_ca, *await settled.list_keys(vault.store, places.prefix + places.secrets_prefix)]:
+        try:
+            if await _seal_anew(vault, key):
+                changed.append(key)
+        except secrets.CannotOpen as error:
+            raise errors.Unreadable(f"{error} ({len(changed)} objects were sealed anew before this one)") from error
+    return changed
+
+
+async def _seal_anew(vault: Vault, key: Key) -> bool:
+    for _ in range(settled.ATTEMPTS):
+        stored = await settled.read(vault.store, key)
+        if stored is None or vault.sealer.is_current(stored.body):
+            return False
+        plain = vault.sealer.open(stored.body, cluster=vault.cluster, name=key)
+        blob = vault.sealer.seal(plain, cluster=vault.cluster, name=key, chance=vault.chance)
+        try:
+            await settled.replace(vault.store, key, blob, seen=stored)
+            return True
+        except storage.Conflict:
+            continue  # written meanwhile, perhaps with an old key
+    raise storage.Unavailable(f"{key} is being changed by others all the time; try again")

@@ -1,0 +1,51 @@
+"""Sealed objects of the cluster: made once by whoever comes first, replaced only over what was read."""
+
+from dataclasses import dataclass, field
+
+from nstance.authority import errors
+from nstance.clock import Chance
+from nstance.model.ids import ClusterId
+from nstance.objects import errors as storage
+from nstance.objects.port import Key, ObjectStore, Stored
+from nstance.secretstore import errors as secrets
+from nstance.secretstore import sealing, settled
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    plain: bytes = field(repr=False)
+    stored: Stored = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vault:
+    store: ObjectStore
+    sealer: sealing.Sealer
+    cluster: ClusterId
+    chance: Chance
+
+    async def read(self, key: Key) -> Held | None:
+        """None only if the store said that there is none. Raises Unreadable."""
+        found = await settled.read(self.store, key)
+        return None if found is None else Held(self._open(key, found), found)
+
+    async def create(self, key: Key, plain: bytes) -> Held:
+        """What is there in the end: ours, or that of whoever came first."""
+        found = await settled.create_or_adopt(self.store, key, self._seal(key, plain))
+        return Held(self._open(key, found), found)
+
+    async def replace(self, key: Key, plain: bytes, *, seen: Held) -> None:
+        """Raises Conflicting if it has changed since."""
+        try:
+            await settled.replace(self.store, key, self._seal(key, plain), seen=seen.stored)
+        except storage.Conflict as error:
+            raise errors.Conflicting(f"{key} was changed by somebody else meanwhile; look, then try again") from error
+
+    def _seal(self, key: Key, plain: bytes) -> bytes:
+        return self.sealer.seal(plain, cluster=self.cluster, name=key, chance=self.chance)
+
+    def _open(self, key: Key, found: Stored) -> bytes:
+        try:
+            return self.sealer.open(found.body, cluster=self.cluster, name=key)
+        except secrets.CannotOpen as error:
+            raise errors.Unreadable(str(error)) from error

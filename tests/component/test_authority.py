@@ -1,0 +1,669 @@
+"""The cluster's authority over object storage: made once, never twice, opened only with the right key."""
+
+import asyncio
+import json
+import random
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding
+
+from nstance.authority import certlog, errors, keyset, operators, rotation
+from nstance.authority import open as opening
+from nstance.model.ids import ClusterId, GroupName, InstanceId, OperatorId, ServerId, ShardId, TenantId
+from nstance.objects import errors as storage
+from nstance.objects import memory
+from nstance.objects.memory import Fate, Verb
+from nstance.pki import ca, fields, keys, names, nonce, peer
+from nstance.secretstore import errors as secrets
+from nstance.secretstore import port, sealed, sealing
+
+CLUSTER = ClusterId("prod")
+TENANT = TenantId("acme")
+SHARD = ShardId("dev-1")
+INSTANCE = InstanceId("etc-01jw51srryegh9snf9cmeh3k4q")
+PLACES = opening.Places("cluster/")
+RING = sealing.Keyring(b"k" * 32)
+
+
+class TestClock:
+    """Stands still unless told."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.25
+
+    def monotonic(self) -> float:
+        return self.now
+
+    boot = wall = steady = monotonic
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(seconds)
+
+
+class SeededChance:
+    def __init__(self, seed: int) -> None:
+        self._source = random.Random(seed)
+
+    def uniform(self, low: float, high: float) -> float:
+        return self._source.uniform(low, high)
+
+    def bits(self, count: int) -> int:
+        return self._source.getrandbits(count)
+
+    def bytes(self, count: int) -> bytes:
+        return self._source.randbytes(count)
+
+
+CLOCK = TestClock()
+
+
+def new_store() -> memory.MemoryStore:
+    return memory.MemoryStore(CLOCK)
+
+
+async def open_it(
+    store: memory.MemoryStore,
+    *,
+    ring: sealing.Keyring | None = RING,
+    cluster: ClusterId = CLUSTER,
+    create: bool = True,
+    insecure_dev: bool = False,
+    seed: int = 1,
+    subject: fields.Subject | None = None,
+) -> keyset.Authority:
+    return await opening.open_authority(
+        store,
+        PLACES,
+        keyring=ring,
+        cluster=cluster,
+        clock=CLOCK,
+        chance=SeededChance(seed),
+        create=create,
+        insecure_dev=insecure_dev,
+        subject=subject,
+    )
+
+
+def safe(store: memory.MemoryStore, ring: sealing.Keyring = RING, seed: int = 5) -> opening.Vault:
+    return opening.vault(store, keyring=ring, insecure_dev=False, cluster=CLUSTER, chance=SeededChance(seed))
+
+
+def people(store: memory.MemoryStore, seed: int = 9) -> operators.Operators:
+    return operators.Operators(store, prefix="cluster/", cluster=CLUSTER, clock=CLOCK, chance=SeededChance(seed))
+
+
+async def test_the_first_server_makes_it_and_others_adopt_it() -> None:
+    store = new_store()
+    with pytest.raises(errors.Absent):
+        await open_it(store, create=False)
+    first = await open_it(store)
+    assert sorted(store.contents()) == ["cluster/ca.crt", "cluster/ca.sealed", "cluster/secret/registration-nonce.key"]
+    assert store.contents()["cluster/ca.crt"].decode() == first.bundle
+    before = store.contents()
+    for create in (True, False):
+        again = await open_it(store, seed=2, create=create)
+        assert again.bundle == first.bundle
+        assert again.publics == first.publics
+    assert store.contents() == before
+    assert await opening.find_cluster(store, PLACES) == CLUSTER
+
+
+async def test_the_config_shapes_the_subject() -> None:
+    made = await open_it(new_store(), subject=fields.Subject(cn="Root of Acme"))
+    assert made.signer(CLOCK.now).certificate.subject.rfc4514_string() == "CN=Root of Acme"
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_f73_servers_that_start_together_share_one_ca(seed: int) -> None:
+    source = random.Random(seed)
+
+    async def delays(verb: Verb, key: str) -> Fate:
+        lost = verb in (Verb.CREATE, Verb.REPLACE) and source.random() < 0.3
+        return Fate(before=source.uniform(0, 0.003), after=source.uniform(0, 0.003), lost=lost)
+
+    store = new_store()
+    opened = await asyncio.gather(*(open_it(store.view(delays), seed=n) for n in range(5)))
+    assert len({(one.bundle, tuple(one.publics)) for one in opened}) == 1
+    assert store.contents()["cluster/ca.crt"].decode() == opened[0].bundle
+
+
+@pytest.mark.parametrize("applied", [True, False])
+@pytest.mark.parametrize("at", range(3))
+async def test_a_crash_at_each_write_loses_nothing(at: int, applied: bool) -> None:
+    store = new_store()
+    writes = 0
+
+    async def crash(verb: Verb, key: str) -> Fate:
+        nonlocal writes
+        if verb not in (Verb.CREATE, Verb.REPLACE):
+            return Fate()
+        writes += 1
+        if writes <= at:
+            return Fate()
+        if applied and writes == at + 1:
+            return Fate(lost=True)
+        return Fate(error=storage.Unavailable("crashed"))
+
+    view = store.view(crash)
+    if applied and at == 2:  # nothing is left to be written after the last write
+        await open_it(view)
+    else:
+        with pytest.raises(storage.Unavailable):
+            await open_it(view)
+    kept = {key: body for key, body in store.contents().items() if key != "cluster/ca.crt"}
+    await open_it(store, seed=2)
+    assert {**store.contents(), **kept} == store.contents()
+
+
+async def test_ca_crt_is_written_anew_when_missing_or_damaged() -> None:
+    store = new_store()
+    opened = await open_it(store)
+    for damage in (None, b"", b"\xffnonsense"):
+        store.tamper("cluster/ca.crt", damage)
+        await open_it(store, create=False)
+        await open_it(store)
+        assert store.contents()["cluster/ca.crt"].decode() == opened.bundle
+    store.tamper("cluster/ca.crt", b"damaged")
+    with pytest.raises(errors.Unreadable):
+        await opening.find_cluster(store, PLACES)
+    store.tamper("cluster/ca.crt", None)
+    with pytest.raises(errors.Absent):
+        await opening.find_cluster(store, PLACES)
+
+
+async def test_f72_a_lost_ca_key_is_never_replaced() -> None:
+    store = new_store()
+    await open_it(store)
+    store.tamper("cluster/ca.sealed", None)
+    before = store.contents()
+    with pytest.raises(errors.Unreadable, match="CA key is lost"):
+        await open_it(store, seed=2)
+    assert store.contents() == before
+
+
+@pytest.mark.parametrize("name", ["cluster/ca.sealed", "cluster/secret/registration-nonce.key"])
+async def test_f72_damaged_objects_are_never_replaced(name: str) -> None:
+    store = new_store()
+    await open_it(store)
+    body = store.contents()[name]
+    other = store.contents()["cluster/secret/registration-nonce.key" if "ca" in name else "cluster/ca.sealed"]
+    for damage in (b"", body[:-1], body[:20], bytes([*body[:-1], body[-1] ^ 1]), other):
+        store.tamper(name, damage)
+        before = store.contents()
+        with pytest.raises(errors.Unreadable, match=name):
+            await open_it(store, seed=2)
+        assert store.contents() == before
+
+
+async def test_f72_a_wrong_or_missing_key_is_fatal() -> None:
+    store = new_store()
+    await open_it(store)
+    before = store.contents()
+    with pytest.raises(errors.Unreadable, match=sealing.key_id(b"k" * 32)):
+        await open_it(store, ring=sealing.Keyring(b"w" * 32))
+    for insecure, says in ((False, "no encryption key"), (True, "no encryption key is configured")):
+        with pytest.raises(errors.Unreadable, match=says):
+            await open_it(store, ring=None, insecure_dev=insecure)
+    assert store.contents() == before
+
+
+async def test_without_a_key_nothing_is_made_unless_told_so() -> None:
+    store = new_store()
+    with pytest.raises(errors.Unreadable, match="--insecure-dev"):
+        await open_it(store, ring=None)
+    assert store.contents() == {}
+    opened = await open_it(store, ring=None, insecure_dev=True)
+    assert (await open_it(store, ring=None, insecure_dev=True)).bundle == opened.bundle
+    with pytest.raises(errors.Unreadable, match="--insecure-dev"):
+        await open_it(store)
+
+
+async def test_f54_another_clusters_storage_is_refused() -> None:
+    store = new_store()
+    await open_it(store)
+    before = store.contents()
+    with pytest.raises(errors.WrongCluster, match="belongs to cluster prod, expected other"):
+        await open_it(store, cluster=ClusterId("other"))
+    store.tamper("cluster/ca.crt", None)
+    with pytest.raises(errors.Unreadable, match="another cluster than other"):
+        await open_it(store, cluster=ClusterId("other"))
+    assert {**before, **store.contents()} == before
+
+
+@pytest.mark.parametrize(
+    "plain",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"v":1,"cluster":"prod"}',
+        b'{"v":1,"cluster":"prod","cas":[]}',
+        b'{"v":2,"cluster":"prod"}',
+        b'{"v":1,"cluster":"prod","cas":[{"certificate":1,"key":"","signs_from":0}]}',
+        b'{"v":1,"cluster":"prod","cas":[{"certificate":"x","key":"top secret","signs_from":0}]}',
+    ],
+)
+async def test_f34_what_opens_but_makes_no_sense_is_fatal(plain: bytes) -> None:
+    store = new_store()
+    blob = RING.seal(plain, cluster=CLUSTER, name="cluster/ca.sealed", chance=SeededChance(1))
+    store.tamper("cluster/ca.sealed", blob)
+    with pytest.raises(errors.Unreadable) as caught:
+        await open_it(store)
+    assert "top secret" not in str(caught.value)
+    assert store.contents() == {"cluster/ca.sealed": blob}
+
+
+async def test_an_unavailable_store_is_no_absence() -> None:
+    async def down(verb: Verb, key: str) -> Fate:
+        return Fate(error=storage.Unavailable("down")) if verb is Verb.GET else Fate()
+
+    store = new_store()
+    with pytest.raises(storage.Unavailable):
+        await open_it(store.view(down))
+    assert store.contents() == {}
+
+
+async def test_i11_neither_keys_nor_secrets_lie_open_or_show() -> None:
+    store = new_store()
+    opened = await open_it(store)
+    raw = opened.nonce_keys[0].key.private_bytes_raw()
+    private = [keys.private_to_pem(opened.cas[0].ca.key), keys.private_to_pem(opened.nonce_keys[0].key)]
+    for body in store.contents().values():
+        assert b"PRIVATE" not in body
+        assert raw not in body
+    assert "PRIVATE" not in repr(opened)
+    assert not any(text in repr(opened) for text in private)
+    plain = sealed.SealedStore(store, prefix="cluster/secret/", sealer=RING, cluster=CLUSTER, chance=SeededChance(1))
+    assert await plain.list() == []
+    with pytest.raises(secrets.Refused):
+        await plain.get(port.NONCE_KEY)
+
+
+async def test_nonces_are_the_same_again() -> None:
+    store = new_store()
+    claims = nonce.AgentClaims(
+        jti=nonce.new_jti(SeededChance(3)),
+        cluster=CLUSTER,
+        tenant=TENANT,
+        instance=INSTANCE,
+        shard=SHARD,
+        group=GroupName("netsy"),
+        on_demand=False,
+        config_hash="",
+        issued=int(CLOCK.now),
+        expires=int(CLOCK.now) + 300,
+    )
+    token = (await open_it(store)).sign_nonce(claims)
+    again = await open_it(store, seed=2)
+    assert again.sign_nonce(claims) == token
+    assert again.verify_agent_nonce(token, now=CLOCK.now, shard=SHARD) == claims
+    with pytest.raises(nonce.InvalidNonce):
+        again.verify_operator_nonce(token, now=CLOCK.now)
+
+
+async def test_f70_rotating_the_nonce_key() -> None:
+    store, clock = new_store(), TestClock()
+    before = await open_it(store)
+
+    def claims() -> nonce.OperatorClaims:
+        now = int(clock.now)
+        jti = nonce.new_jti(SeededChance(3))
+        return nonce.OperatorClaims(jti=jti, cluster=CLUSTER, tenant=TENANT, issued=now, expires=now + 3600)
+
+    old_claims = claims()
+    old = before.sign_nonce(old_claims)
+    await rotation.rotate_nonce_key(safe(store), PLACES, clock=clock)
+    after = await open_it(store)
+    assert len(after.nonce_keys) == 2
+    assert after.sign_nonce(old_claims) == old
+    # Until everybody has seen the new key, the old one signs.
+    assert before.verify_operator_nonce(after.sign_nonce(claims()), now=clock.now) == claims()
+    clock.now += rotation.NONCE_NOTICE + 1
+    new = after.sign_nonce(claims())
+    assert after.verify_operator_nonce(new, now=clock.now) == claims()
+    assert after.verify_operator_nonce(old, now=clock.now) == old_claims
+    with pytest.raises(nonce.UnknownKey):
+        before.verify_operator_nonce(new, now=clock.now)
+    with pytest.raises(errors.Conflicting, match="wait"):
+        await rotation.rotate_nonce_key(safe(store), PLACES, clock=clock)
+    clock.now += rotation.LONGEST_NONCE
+    await rotation.rotate_nonce_key(safe(store, seed=6), PLACES, clock=clock)
+    last = await open_it(store)
+    with pytest.raises(nonce.UnknownKey):
+        last.verify_operator_nonce(old, now=clock.now)
+
+
+async def test_f69_rotating_the_ca() -> None:
+    store, clock = new_store(), TestClock()
+    before = await open_it(store)
+    old = before.signer(clock.now)
+    await rotation.rotate_ca(safe(store), PLACES, clock=clock)
+    with pytest.raises(errors.Conflicting, match="wait"):
+        await rotation.rotate_ca(safe(store), PLACES, clock=clock)
+    after = await open_it(store)
+    assert after.bundle.endswith(before.bundle)
+    assert store.contents()["cluster/ca.crt"].decode() == after.bundle
+    assert after.signer(clock.now).pem == old.pem
+    later = clock.now + rotation.CA_NOTICE + 1
+    assert after.signer(later).pem == after.cas[0].ca.pem != old.pem
+    # Who slept through it still knows the server, and what was issued before is issued again the same.
+    assert after.server_signer(later).pem == old.pem
+    assert after.signer(clock.now).pem == old.pem
+    clock.now = later + rotation.CA_RETENTION
+    cas = await rotation.rotate_ca(safe(store, seed=7), PLACES, clock=clock)
+    assert [dated.ca.pem for dated in cas[1:]] == [after.cas[0].ca.pem]
+
+
+async def test_rotations_at_the_same_time_do_not_undo_each_other() -> None:
+    store = new_store()
+    await open_it(store)
+    results = await asyncio.gather(
+        *(rotation.rotate_ca(safe(store.view(slow), seed=n), PLACES, clock=CLOCK) for n in range(3)),
+        return_exceptions=True,
+    )
+    assert sum(isinstance(result, list) for result in results) == 1
+    assert sum(isinstance(result, errors.Conflicting) for result in results) == 2
+    assert len((await open_it(store)).cas) == 2
+
+
+async def slow(verb: Verb, key: str) -> Fate:
+    return Fate(after=0.002)
+
+
+@pytest.mark.parametrize("crash_at", range(4))
+async def test_f71_rekey_goes_on_where_it_stopped(crash_at: int) -> None:
+    store = new_store()
+    opened = await open_it(store)
+    own = sealed.SealedStore(store, prefix="cluster/secret/", sealer=RING, cluster=CLUSTER, chance=SeededChance(1))
+    await own.put("password", b"hunter2")
+    both = sealing.Keyring(b"n" * 32, (b"k" * 32,))
+    writes = 0
+
+    async def crash(verb: Verb, key: str) -> Fate:
+        nonlocal writes
+        writes += verb is Verb.REPLACE
+        return Fate(error=storage.Unavailable("crashed")) if writes > crash_at else Fate()
+
+    half = safe(store.view(crash), both)
+    if crash_at < 3:
+        with pytest.raises(storage.Unavailable):
+            await rotation.rekey(half, PLACES)
+    else:
+        assert len(await rotation.rekey(half, PLACES)) == 3
+    assert (await open_it(store, ring=both)).bundle == opened.bundle
+    assert len(await rotation.rekey(safe(store, both), PLACES)) == 3 - crash_at
+    assert await rotation.rekey(safe(store, both), PLACES) == []
+    new = sealing.Keyring(b"n" * 32)
+    assert (await open_it(store, ring=new)).publics == opened.publics
+    moved = sealed.SealedStore(store, prefix="cluster/secret/", sealer=new, cluster=CLUSTER, chance=SeededChance(1))
+    assert await moved.get("password") == b"hunter2"
+    with pytest.raises(errors.Unreadable, match="0 objects were sealed anew"):
+        await rotation.rekey(safe(store, sealing.Keyring(b"z" * 32)), PLACES)
+
+
+KEY = keys.generate(SeededChance(20))
+PUBLIC = keys.public_bytes(KEY)
+OTHER = keys.public_bytes(keys.generate(SeededChance(21)))
+
+
+def identity_of(issued: ca.Issued) -> names.Identity:
+    return peer.identify(ca.load_certificate(issued.pem).public_bytes(Encoding.DER))
+
+
+async def claims_of(store: memory.MemoryStore, authority: keyset.Authority) -> nonce.OperatorClaims:
+    token = people(store).new_nonce(authority, tenant=TENANT)
+    return authority.verify_operator_nonce(token, now=CLOCK.now)
+
+
+async def test_b7_operators_register_once_at_any_shard() -> None:
+    store = new_store()
+    authority = await open_it(store)
+    claims = await claims_of(store, authority)
+    assert claims.expires - claims.issued == 3 * 3600
+    first, issued = await people(store, 1).register(authority, claims, PUBLIC)
+    assert identity_of(issued) == first.identity == names.Operator(CLUSTER, TENANT, first.operator)
+    again, same = await people(store, 2).register(authority, claims, PUBLIC)
+    assert (again, same) == (first, issued)
+    before = store.contents()
+    with pytest.raises(errors.NonceTaken):
+        await people(store, 3).register(authority, claims, OTHER)
+    assert store.contents() == before
+    assert f"cluster/operator-nonce/{claims.jti}" in before
+    assert f"cluster/operator/acme.{first.operator}.json" in before
+    assert await people(store).list() == [first]
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_b10_two_keys_race_for_one_nonce(seed: int) -> None:
+    store = new_store()
+    authority = await open_it(store)
+    claims = await claims_of(store, authority)
+    source = random.Random(seed)
+
+    async def delays(verb: Verb, key: str) -> Fate:
+        return Fate(before=source.uniform(0, 0.003), after=source.uniform(0, 0.003), lost=verb is Verb.CREATE)
+
+    results = await asyncio.gather(
+        *(people(store.view(delays), n).register(authority, claims, key) for n, key in enumerate([PUBLIC, OTHER])),
+        return_exceptions=True,
+    )
+    assert sum(isinstance(result, errors.NonceTaken) for result in results) == 1
+    assert len(await people(store).list()) == 1
+
+
+async def test_f8_a_crash_between_binding_and_registration() -> None:
+    store = new_store()
+    authority = await open_it(store)
+    claims = await claims_of(store, authority)
+
+    async def crash(verb: Verb, key: str) -> Fate:
+        return Fate(error=storage.Unavailable("crashed")) if verb is Verb.CREATE and "/operator/" in key else Fate()
+
+    with pytest.raises(storage.Unavailable):
+        await people(store.view(crash), 1).register(authority, claims, PUBLIC)
+    assert await people(store).list() == []
+    with pytest.raises(errors.NonceTaken):
+        await people(store, 2).register(authority, claims, OTHER)
+    kept, issued = await people(store, 3).register(authority, claims, PUBLIC)
+    assert await people(store).is_registered(kept.identity)
+    assert identity_of(issued) == kept.identity
+
+
+async def test_a_revoked_operator_stays_out_even_with_its_nonce() -> None:
+    store = new_store()
+    authority = await open_it(store)
+    claims = await claims_of(store, authority)
+    kept, _ = await people(store, 1).register(authority, claims, PUBLIC)
+    assert await people(store).is_registered(kept.identity)
+    await people(store).revoke(TENANT, kept.operator)
+    await people(store).revoke(TENANT, kept.operator)
+    assert not await people(store).is_registered(kept.identity)
+    with pytest.raises(errors.NotRegistered):
+        await people(store, 2).register(authority, claims, PUBLIC)
+    with pytest.raises(errors.NotRegistered):
+        await people(store).renew(authority, kept.identity, PUBLIC)
+    with pytest.raises(errors.NotRegistered):
+        await people(store).register_directly(authority, PUBLIC, tenant=TENANT, operator=kept.operator)
+    with pytest.raises(errors.NotRegistered):
+        await people(store).revoke(TenantId("other"), kept.operator)
+
+
+async def test_renewal_with_a_new_key() -> None:
+    store = new_store()
+    authority = await open_it(store)
+    kept, issued = await people(store, 1).register_directly(authority, PUBLIC, tenant=TENANT)
+    renewed = await people(store, 2).renew(authority, kept.identity, OTHER)
+    assert identity_of(renewed) == kept.identity
+    assert renewed.serial != issued.serial
+    assert renewed.key_fingerprint == keys.fingerprint(OTHER)
+    assert (await people(store).list())[0].public_key == OTHER
+
+
+async def test_registering_directly() -> None:
+    store = new_store()
+    authority = await open_it(store)
+    operator = OperatorId("opr-01jw51srryegh9snf9cmeh3k4q")
+    first = await people(store, 1).register_directly(authority, PUBLIC, tenant=TENANT, operator=operator, life=3600)
+    assert first[1].expires == int(CLOCK.now) + 3600
+    assert await people(store, 2).register_directly(authority, PUBLIC, tenant=TENANT, operator=operator) == first
+    with pytest.raises(errors.Conflicting, match="another key"):
+        await people(store, 2).register_directly(authority, OTHER, tenant=TENANT, operator=operator)
+    for tenant, wrong in (("../x", operator), ("acme", "etc-01jw51srryegh9snf9cmeh3k4q"), ("acme", "opr-x")):
+        with pytest.raises(names.IdentityError):
+            await people(store).register_directly(
+                authority, PUBLIC, tenant=TenantId(tenant), operator=OperatorId(wrong)
+            )
+
+
+async def test_not_knowing_is_not_the_same_as_not_registered() -> None:
+    store = new_store()
+    authority = await open_it(store)
+    kept, _ = await people(store, 1).register_directly(authority, PUBLIC, tenant=TENANT)
+
+    async def down(verb: Verb, key: str) -> Fate:
+        return Fate(error=storage.Unavailable("down"))
+
+    with pytest.raises(storage.Unavailable):
+        await people(store.view(down)).is_registered(kept.identity)
+    key = f"cluster/operator/acme.{kept.operator}.json"
+    body = json.loads(store.contents()[key])
+    for damaged, kind in (
+        (b"{", errors.Unreadable),
+        (b"[]", errors.Unreadable),
+        (json.dumps({**body, "v": 2}).encode(), errors.Unreadable),
+        (json.dumps({**body, "revoked": "no"}).encode(), errors.Unreadable),
+        (json.dumps({**body, "cluster": "other"}).encode(), errors.WrongCluster),
+    ):
+        store.tamper(key, damaged)
+        with pytest.raises(kind):
+            await people(store).is_registered(kept.identity)
+    store.tamper(key, None)
+    assert not await people(store).is_registered(kept.identity)
+
+
+async def log(store: memory.MemoryStore, authority: keyset.Authority, seed: int = 1) -> str:
+    signer = authority.signer(CLOCK.now)
+    spec = ca.WorkloadSpec(usages=frozenset({ca.Usage.SERVER}), subject=fields.Subject(cn=INSTANCE))
+    issued = signer.issue_workload(spec, PUBLIC, serial=ca.new_serial(SeededChance(seed)), issued=CLOCK.now)
+    return await certlog.write(
+        store,
+        [certlog.Logged("server.crt", issued)],
+        prefix="shard/dev-1/",
+        shard=SHARD,
+        tenant=TENANT,
+        instance=INSTANCE,
+        now=CLOCK.now,
+        chance=SeededChance(seed),
+    )
+
+
+async def test_the_certificate_log_says_what_was_issued() -> None:
+    store = new_store()
+    authority = await open_it(store)
+    key = await log(store, authority)
+    assert key == f"shard/dev-1/certlog/acme.20270115T080000250000Z.{INSTANCE}.json"
+    entry = json.loads(store.contents()[key])
+    (certificate,) = entry["certificates"]
+    assert certificate["name"] == "server.crt"
+    assert certificate["serial"] == f"{ca.new_serial(SeededChance(1)):032x}"
+    assert certificate["expires"] == int(CLOCK.now + ca.WORKLOAD_LIFE)
+    assert certificate["key_sha256"] == keys.fingerprint(PUBLIC)
+    assert entry["instance"] == INSTANCE
+
+
+async def test_two_batches_in_one_moment_are_both_kept() -> None:
+    store = new_store()
+    authority = await open_it(store)
+    assert await log(store, authority, 1) != await log(store, authority, 2)
+
+
+async def test_f74_a_log_that_cannot_be_written_is_an_error() -> None:
+    store = new_store()
+    authority = await open_it(store)
+
+    async def down(verb: Verb, key: str) -> Fate:
+        return Fate(error=storage.Denied("no")) if "certlog" in key else Fate()
+
+    with pytest.raises(storage.Denied):
+        await log(store.view(down), authority)
+
+    async def lost(verb: Verb, key: str) -> Fate:
+        return Fate(lost=verb is Verb.CREATE)
+
+    key = await log(store.view(lost), authority)
+    assert key in store.contents()
+
+
+OPENSSL = shutil.which("openssl")
+
+
+def openssl(*arguments: str) -> str:
+    done = subprocess.run([str(OPENSSL), *arguments], capture_output=True, text=True, timeout=30, check=False)
+    return f"{done.stdout}{done.stderr}exit {done.returncode}"
+
+
+@pytest.mark.skipif(OPENSSL is None, reason="needs the openssl program")
+async def test_openssl_accepts_what_is_issued(tmp_path: Path) -> None:
+    """With the certificates of the Netsy guide, and those of our own."""
+    clock = TestClock()
+    store = new_store()
+    authority = await open_it(store)
+    await rotation.rotate_ca(safe(store), PLACES, clock=clock)
+    authority = await open_it(store)
+    signer = authority.signer(clock.now)
+    bundle = tmp_path / "ca.crt"
+    bundle.write_text(authority.bundle)
+    serial = ca.new_serial(SeededChance(30))
+    end = clock.now + ca.AGENT_LIFE
+
+    def netsy(usage: ca.Usage, **alternatives: tuple[str, ...]) -> ca.Issued:
+        spec = ca.WorkloadSpec(
+            usages=frozenset({usage}),
+            subject=fields.Subject(cn=INSTANCE),
+            alternatives=fields.Alternatives(uri=(f"netsy://my-cluster/peer/{INSTANCE}",), **alternatives),
+        )
+        return signer.issue_workload(spec, PUBLIC, serial=serial, issued=clock.now)
+
+    server = names.Server(CLUSTER, SHARD, ServerId("srv-a"))
+    agent = names.Agent(CLUSTER, TENANT, INSTANCE)
+    issued = {
+        "server": (
+            authority.server_signer(clock.now).issue_server(
+                server, PUBLIC, dns=[], ip=["10.0.0.1"], serial=serial, issued=clock.now, expires=end
+            ),
+            {"sslserver", "sslclient"},
+            [f"URI:{names.uri(server)}", "DNS:localhost", "IP Address:127.0.0.1", "IP Address:10.0.0.1"],
+        ),
+        "agent": (
+            signer.issue_agent(agent, PUBLIC, serial=serial, issued=clock.now, expires=end),
+            {"sslclient"},
+            [f"URI:{names.uri(agent)}", "1.3.6.1.4.1.999999.1", f"O = acme, CN = {INSTANCE}"],
+        ),
+        "netsy.server": (
+            netsy(ca.Usage.SERVER, dns=("localhost", "node-1"), ip=("127.0.0.1", "::1", "10.0.0.7")),
+            {"sslserver"},
+            [f"URI:netsy://my-cluster/peer/{INSTANCE}", "DNS:node-1", "IP Address:0:0:0:0:0:0:0:1"],
+        ),
+        "netsy.peer": (netsy(ca.Usage.CLIENT), {"sslclient"}, [f"URI:netsy://my-cluster/peer/{INSTANCE}"]),
+    }
+    at = ("-attime", str(int(clock.now)), "-x509_strict", "-CAfile", str(bundle))
+    for name, (certificate, purposes, expected) in issued.items():
+        path = tmp_path / f"{name}.crt"
+        path.write_text(certificate.pem)
+        for purpose in ("sslserver", "sslclient"):
+            answer = openssl("verify", *at, "-purpose", purpose, str(path))
+            assert answer.endswith("exit 0") == (purpose in purposes), (name, purpose, answer)
+        text = openssl("x509", "-in", str(path), "-noout", "-text")
+        for part in ["ED25519", *expected]:
+            assert part in text, (name, part, text)
+    late = openssl("verify", "-attime", str(int(end) + 1), "-CAfile", str(bundle), str(tmp_path / "agent.crt"))
+    assert "expired" in late
+    stranger = await open_it(new_store(), seed=99)
+    (tmp_path / "other.crt").write_text(stranger.bundle)
+    other = openssl("verify", "-attime", at[1], "-CAfile", str(tmp_path / "other.crt"), str(tmp_path / "agent.crt"))
+    assert not other.endswith("exit 0")
