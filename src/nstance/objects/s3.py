@@ -56,14 +56,14 @@ class S3Store:
         with self._reading(f"get {key}"):
             answer = await obstore.get_async(self._store, key)
             body = bytes(await answer.bytes_async())
-            return Stored(body, self._version(key, answer.meta.get("e_tag")))
+            return Stored(body, self._seen(key, answer.meta.get("e_tag")))
 
     async def head(self, key: Key) -> Head:
         keys.check(key)
         try:
             with self._reading(f"head {key}"):
                 meta = await obstore.head_async(self._store, key)
-                return Head(self._version(key, meta.get("e_tag")), meta["size"], meta["last_modified"].timestamp())
+                return Head(self._seen(key, meta.get("e_tag")), meta["size"], meta["last_modified"].timestamp())
         except errors.Unavailable as problem:
             if _status(problem.__cause__) != 404:
                 raise
@@ -71,19 +71,19 @@ class S3Store:
         with self._reading(f"head {key}"):
             answer = await obstore.get_async(self._store, key)
             meta = answer.meta
-            return Head(self._version(key, meta.get("e_tag")), meta["size"], meta["last_modified"].timestamp())
+            return Head(self._seen(key, meta.get("e_tag")), meta["size"], meta["last_modified"].timestamp())
 
     async def create(self, key: Key, body: bytes) -> Version:
         keys.check(key)
         with self._writing(f"create {key}"):
             answer = await obstore.put_async(self._store, key, body, mode="create", use_multipart=False)
-            return self._version(key, answer["e_tag"])
+            return self._written(key, answer["e_tag"])
 
     async def replace(self, key: Key, body: bytes, *, seen: Version) -> Version:
         keys.check(key)
         with self._writing(f"replace {key}"):
             answer = await obstore.put_async(self._store, key, body, mode={"e_tag": seen}, use_multipart=False)
-            return self._version(key, answer["e_tag"])
+            return self._written(key, answer["e_tag"])
 
     async def delete(self, key: Key) -> None:
         keys.check(key)
@@ -109,9 +109,14 @@ class S3Store:
     async def close(self) -> None:
         """The library keeps no handle that could be closed."""
 
-    def _version(self, key: Key, etag: str | None) -> Version:
+    def _seen(self, key: Key, etag: str | None) -> Version:
         if not etag:
-            raise errors.Unknown(f"{key}: {self._name} answered without an ETag, so its version is not known")
+            raise errors.Denied(f"{key}: {self._name} gives no ETags; use a store that does")
+        return Version(etag)
+
+    def _written(self, key: Key, etag: str | None) -> Version:
+        if not etag:
+            raise errors.Unknown(f"{key}: {self._name} answered without an ETag, so what it wrote is not known")
         return Version(etag)
 
     @contextlib.contextmanager
