@@ -4,6 +4,7 @@ import asyncio
 import errno
 import json
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -385,6 +386,32 @@ async def test_the_loop_is_not_blocked(world: LocalWorld) -> None:
 
 def test_default_command_is_the_agent() -> None:
     assert (sys.executable, "-m", "nstance.agent.main") == process.AGENT
+
+
+async def test_a_vanished_directory_is_an_error_until_it_is_made_anew(world: LocalWorld) -> None:
+    """F41: nothing is read as gone; the next create makes the directory again."""
+    door = world.door(HERE)
+    vm = await door.create(request())
+    with world.broken_listing():
+        for call in (door.get(vm.id, None), door.delete(vm.id, None), door.list()):
+            with pytest.raises(errors.Unavailable):
+                await call
+    assert (await door.get(vm.id, None)).status is Status.RUNNING
+    await door.delete(vm.id, None)
+    shutil.rmtree(world.root)
+    assert (await door.create(request())).status is Status.RUNNING
+
+
+async def test_a_session_without_the_mark_is_somebody_elses() -> None:
+    """A session's number is reused too."""
+    stranger = run(worlds.WAITS, start_new_session=True)
+    try:
+        assert processes.session(stranger.pid, mark="NSTANCE_INSTANCE_ID=other") == []
+        known = processes.session(stranger.pid, mark=f"PATH={os.environ['PATH']}")
+        assert [each.pid for each in known] == [stranger.pid]
+    finally:
+        stranger.kill()
+        stranger.wait()
 
 
 async def test_zombies_are_stopped() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from contracts import provider_worlds as worlds
-from contracts.provider_worlds import LocalWorld, eventually, marked, request, scope
+from contracts.provider_worlds import LocalWorld, eventually, marked, one, request, scope
 from nstance.model.ids import InstanceId
 from nstance.providers import port, tmux
 from nstance.providers.port import Status
@@ -43,6 +43,7 @@ async def status_is(world: LocalWorld, door: port.Provider, id: InstanceId, want
 async def test_a_window_per_instance(world: LocalWorld) -> None:
     door = world.door(HERE)
     made = await asyncio.gather(*(door.create(request()) for _ in range(4)))
+    assert all([await one(world, vm.id) for vm in made])
     windows = call(world, "list-windows", "-t", "test", "-F", "#{window_name} #{pane_pid}").splitlines()
     assert set(windows) == {f"nstance-agent-{vm.id} {marked(vm.id)[0]}" for vm in made}
     assert (world.root / made[0].id / "identity" / "nonce.jwt").exists()
@@ -59,6 +60,16 @@ async def test_a_window_closed_by_hand_is_a_vm_that_runs_no_more(world: LocalWor
     assert (await door.get(other.id, None)).status is Status.RUNNING
     assert await door.delete(vm.id, None) is Status.DELETED
     assert not node_path(world, vm.id).exists()
+
+
+async def test_windows_that_stay_open_are_closed_with_the_instance(world: LocalWorld) -> None:
+    """Some people's tmux keeps windows whose program has ended."""
+    door = world.door(HERE)
+    await door.create(request())
+    call(world, "set-option", "-g", "remain-on-exit", "on")
+    vm = await door.create(request())
+    assert await door.delete(vm.id, None) is Status.DELETED
+    assert vm.id not in call(world, "list-windows", "-t", "test")
 
 
 async def test_a_missing_session_and_server_are_made_anew(world: LocalWorld) -> None:
@@ -115,8 +126,13 @@ async def test_the_tmux_server_knows_no_secret(monkeypatch: pytest.MonkeyPatch) 
     """The server that our first window starts keeps its environment for all later windows."""
     monkeypatch.setenv("NSTANCE_ENCRYPTION_KEY", "thisisatest32bytekey123456789012")
     async with worlds.tmux_world() as world:
-        vm = await world.door(HERE).create(request())
+        door = world.door(HERE)
+        await door.create(request())
         assert "thisisatest" not in call(world, "show-environment", "-g")
+        # Nor does an agent see what somebody else's tmux server knows.
+        call(world, "set-environment", "-g", "NSTANCE_ENCRYPTION_KEY", "thisisatest")
+        vm = await door.create(request())
+        assert await one(world, vm.id)
         (pid,) = marked(vm.id)
         environment = await asyncio.to_thread(Path(f"/proc/{pid}/environ").read_bytes)
         assert b"thisisatest" not in environment

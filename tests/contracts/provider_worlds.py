@@ -6,6 +6,7 @@ import heapq
 import itertools
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -129,8 +130,9 @@ class LocalWorld:
         return len(marked(id))
 
     def end_by_hand(self, id: InstanceId) -> None:
-        for pid in marked(id):
-            os.kill(pid, 9)
+        known = homes.Homes(self.root).process(id)
+        assert known is not None
+        os.kill(known.pid, signal.SIGKILL)
 
     def spoil(self, id: InstanceId) -> None:
         (self.root / id / "instance.json").write_bytes(b'{"id": "knc-')
@@ -213,6 +215,15 @@ def _folder() -> Iterator[Path]:
     # Not tmp_path: the name of a socket must be short.
     with tempfile.TemporaryDirectory(prefix="nst-") as folder:
         yield Path(folder)
+
+
+async def one(world: World, id: InstanceId) -> bool:
+    """There is one VM of this ID. A process that was started a moment ago may still be on its way to being the agent."""
+    for _ in range(100):
+        if world.count(id):
+            break
+        await world.tick()
+    return world.count(id) == 1
 
 
 async def eventually(world: World, holds: Callable[[], Awaitable[bool]]) -> None:

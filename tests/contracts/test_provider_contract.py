@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from contracts import provider_worlds as worlds
-from contracts.provider_worlds import World, eventually, request, scope
+from contracts.provider_worlds import World, eventually, one, request, scope
 from nstance.model.ids import InstanceId, ProviderId
 from nstance.providers import errors, port
 from nstance.providers.behaviour import Script
@@ -78,7 +78,7 @@ async def test_create_is_idempotent(world: World) -> None:
     first = await world.door(HERE).create(asked)
     second = await world.door(HERE).create(asked)
     assert second.provider_id == first.provider_id
-    assert world.count(asked.id) == 1
+    assert await one(world, asked.id)
 
 
 async def test_concurrent_creates_through_two_doors_make_one(world: World) -> None:
@@ -86,7 +86,7 @@ async def test_concurrent_creates_through_two_doors_make_one(world: World) -> No
     asked, doors = request(), [world.door(HERE), world.door(HERE)]
     made = await asyncio.gather(*(doors[n % 2].create(asked) for n in range(6)))
     assert len({vm.provider_id for vm in made}) == 1
-    assert world.count(asked.id) == 1
+    assert await one(world, asked.id)
 
 
 async def test_a_cancelled_create_is_repeated_safely(world: World) -> None:
@@ -99,7 +99,7 @@ async def test_a_cancelled_create_is_repeated_safely(world: World) -> None:
     vm = await door.create(asked)
     await shown(world, door, asked.id, Status.RUNNING)
     assert (await door.create(asked)).provider_id == vm.provider_id
-    assert world.count(asked.id) == 1
+    assert await one(world, asked.id)
 
 
 async def test_a_stopped_vm_is_not_started_again(world: World) -> None:
@@ -183,7 +183,7 @@ async def test_scopes_do_not_see_or_touch_each_other(world: World, other: port.S
         await ours.get(foreign.id, None)
     with pytest.raises(errors.Refused):
         await ours.create(request(foreign.id))
-    assert world.count(foreign.id) == 1
+    assert await one(world, foreign.id)
     assert (await theirs.get(foreign.id, None)).status is Status.RUNNING
 
 
@@ -207,7 +207,7 @@ async def test_a_damaged_vm_is_neither_gone_nor_an_orphan(world: World) -> None:
     assert seen.cluster is None
     await shown(world, door, whole.id, Status.RUNNING)
     assert all(each.cluster is None for each in await door.list() if each.id == vm.id)
-    assert world.count(vm.id) == 1
+    assert await one(world, vm.id)
     # The record wins: a caller who knows it by its provider ID can still delete it.
     await deleted(world, door, vm.id, vm.provider_id)
     await gone(world, door, vm.id)
@@ -218,7 +218,7 @@ async def test_another_provider_id_deletes_nothing(world: World) -> None:
     vm = await door.create(request())
     with contextlib.suppress(errors.Refused):
         assert await door.delete(vm.id, ProviderId("elsewhere")) is not Status.DELETED
-    assert world.count(vm.id) == 1
+    assert await one(world, vm.id)
     with pytest.raises((errors.Refused, errors.Gone)):
         await door.get(vm.id, ProviderId("elsewhere"))
 

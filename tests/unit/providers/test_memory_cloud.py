@@ -1,8 +1,9 @@
 """The cloud in memory misbehaves exactly as told, and its truth stays whole."""
 
 import asyncio
+import gc
 import random
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextvars import ContextVar
 
 import pytest
@@ -37,6 +38,15 @@ class World:
 
     def server(self, name: str) -> MemoryProvider:
         return MemoryProvider(scope(), self.clock, cloud=self.cloud, server=name)
+
+
+@pytest.fixture(autouse=True)
+async def _nothing_fails_in_the_background() -> AsyncIterator[None]:
+    failures: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: failures.append(context))
+    yield
+    gc.collect()
+    assert failures == []
 
 
 UNKNOWN = errors.Unknown("the answer was lost")
@@ -256,6 +266,14 @@ async def test_two_vms_of_one_id() -> None:
     assert (await world.door.create(asked)).provider_id == first.provider_id
 
 
+async def test_get_shows_the_one_that_is_meant() -> None:
+    world = World()
+    first = await world.door.create(request())
+    second = world.cloud.double(first.id)
+    assert (await world.door.get(first.id, second)).provider_id == second
+    assert (await world.door.get(first.id, first.provider_id)).provider_id == first.provider_id
+
+
 async def test_load_balancers() -> None:
     """F57: lost calls are repeated without harm."""
     world = World()
@@ -332,15 +350,15 @@ async def test_hooks_run_outside_the_callers_context() -> None:
     """A simulated agent that a boot starts must not inherit the crash points of the server that created its VM."""
     whose: ContextVar[str] = ContextVar("whose", default="nobody")
     clock, seen = HandClock(), []
-    for boot in (0.0, 1.0):
-        cloud = MemoryCloud(
-            clock, behaviour=Script(lives=Life(boot=boot)), on_boot=lambda asked, vm: seen.append(whose.get())
-        )
+    for before, boot in ((0.0, 0.0), (0.0, 1.0), (1.0, 0.0)):
+        script = Script(usual=Outcome(before=before), lives=Life(boot=boot))
+        cloud = MemoryCloud(clock, behaviour=script, on_boot=lambda asked, vm: seen.append(whose.get()))
         token = whose.set("server")
-        await MemoryProvider(scope(), clock, cloud=cloud).create(request())
+        call = asyncio.create_task(MemoryProvider(scope(), clock, cloud=cloud).create(request()))
         whose.reset(token)
         await clock.advance(2.0)
-    assert seen == ["nobody", "nobody"]
+        await call
+    assert seen == ["nobody"] * 3
 
 
 async def test_a_failing_hook_is_seen() -> None:
@@ -376,6 +394,14 @@ ODDS = Odds(
     unavailable=0.1, throttled=0.1, no_capacity=0.1, lost=0.15, unsent=0.1, late=0.15, ignored=0.1,
     latest=20.0, delay=1.0, boot=3.0, dying=5.0, linger=3.0, lag=4.0,
 )  # fmt: skip
+
+
+def test_faults_come_as_often_as_the_odds_say() -> None:
+    """Each fault has its own share of the draws, in whatever order they are looked at."""
+    fickle = Fickle(Seeded(1), Odds(unavailable=0.2, throttled=0.2, lost=0.2))
+    kinds = [type(fickle.outcome(Call.CREATE, None).error).__name__ for _ in range(3000)]
+    shares = {kind: kinds.count(kind) / 3000 for kind in ("Unavailable", "Throttled", "Unknown", "NoneType")}
+    assert shares == pytest.approx({"Unavailable": 0.2, "Throttled": 0.2, "Unknown": 0.2, "NoneType": 0.4}, abs=0.04)
 
 
 async def story(seed: int, steps: Sequence[int]) -> tuple[list[str], MemoryCloud, dict[str, list[str]]]:

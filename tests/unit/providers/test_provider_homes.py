@@ -1,6 +1,8 @@
 """Homes on a plain directory, without any process."""
 
+import fcntl
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -88,13 +90,20 @@ def test_sweeping_comes_by_itself(here: homes.Homes, monkeypatch: pytest.MonkeyP
     assert len(list((here.root / ".ids").iterdir())) <= 2 + 5
 
 
-def test_a_forgotten_lock_is_not_held_by_two(here: homes.Homes) -> None:
-    """Whoever waits for a lock whose file was removed meanwhile takes the new one."""
-    id = fresh_id()
-    with here.hold(id):
-        (here.root / ".ids" / id).unlink()
-        with here.hold(id) as second:
-            assert not second.deleted
+def test_a_forgotten_lock_is_not_held_by_two(here: homes.Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever locked a file that was removed at that moment takes the new one, as everybody after him would."""
+    id, real, removed = fresh_id(), fcntl.flock, []
+    path = here.root / ".ids" / id
+
+    def slow(lock: int, operation: int) -> None:
+        if not removed:
+            removed.append(path)
+            path.unlink()
+        real(lock, operation)
+
+    monkeypatch.setattr(homes.fcntl, "flock", slow)
+    with here.hold(id) as held:
+        assert os.fstat(held.lock).st_ino == path.stat().st_ino
 
 
 def test_the_tail_of_a_log(here: homes.Homes) -> None:
