@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+MOST = 1_000  # problems reported for one document
 SHOWN = 80  # characters of a foreign word that a message repeats
 
 

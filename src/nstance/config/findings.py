@@ -9,10 +9,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from nstance.config import jsonc
-from nstance.config.errors import ConfigError, Problem
+from nstance.config.errors import MOST, ConfigError, Problem
 from nstance.config.jsonc import Path
 
-MOST = 1_000  # problems reported for one document
 _MOST_HINTS = 50  # problems that get a hint: a search for near matches is slow
 _MOST_CANDIDATES = 500
 

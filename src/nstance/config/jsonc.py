@@ -10,9 +10,10 @@ import re
 from bisect import bisect_right
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from math import isinf, isnan
 
-from nstance.config.errors import ConfigError, Problem, quoted
+from nstance.config.errors import MOST, ConfigError, Problem, quoted
 
 MAX_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 64
@@ -150,7 +151,7 @@ def read(body: str | bytes, *, source: str, limit: int = MAX_BYTES) -> Document:
     if doubtful or _SURROGATE.search(document.text):
         problems = tuple(
             Problem(show(path) or source, *document.position(offset), message)
-            for path, offset, message in document.faults()
+            for path, offset, message in islice(document.faults(), MOST)
         )
         if problems:
             raise ConfigError(problems)

@@ -1,7 +1,7 @@
 """A configuration's text becomes settings, or an error that names everything that is wrong with it.
 
-Order matters: the text is measured before it is read, and groups are counted before they are validated, so that a
-hostile or mistaken file costs little.
+Order matters: the text is measured before it is read, groups and template actions are counted before anything looks at
+them, so that a hostile or mistaken file costs little.
 """
 
 from pydantic import ValidationError
@@ -12,6 +12,8 @@ from nstance.config.findings import Findings
 from nstance.config.settings import Settings
 from nstance.model import ids
 
+MAX_ACTIONS = 100_000  # in all templates of a document: each one costs time to read
+
 
 def load(text: str | bytes, *, shard: ids.ShardId | None = None, source: str = "config") -> Settings:
     """Raises ConfigError with all problems. `shard` is the one that this process serves."""
@@ -20,6 +22,10 @@ def load(text: str | bytes, *, shard: ids.ShardId | None = None, source: str = "
         raise ConfigError((Problem(source, 1, 1, "expected an object in braces"),))
     findings = Findings()
     today, origins = legacy.translate(document.value, findings)
+    if (count := document.text.count("{{")) > MAX_ACTIONS:
+        raise ConfigError(
+            (Problem(source, 1, 1, f"expected at most {MAX_ACTIONS:,} template actions, found {count:,}"),)
+        )
     if (count := checks.count_groups(today)) > settings.MAX_GROUPS:
         message = f"expected at most {settings.MAX_GROUPS:,} groups in a shard, found {count:,}"
         raise ConfigError((Problem("groups", *document.position_of(("groups",)), message),))

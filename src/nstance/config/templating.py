@@ -50,9 +50,11 @@ def check(
         place = f"line {error.line} of the template: " if error.line > 1 else ""
         findings.add(path, f"{place}{error.message}", character=_index(text, error.line, error.column))
         return
+    seen: set[tuple[str, ...]] = set()
     for use in uses:
-        if not use.path:
+        if not use.path or use.path in seen:
             continue
+        seen.add(use.path)
         root, *rest = use.path
         character = _index(text, use.line, use.column)
         if root not in fields:

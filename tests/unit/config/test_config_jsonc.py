@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nstance.config import jsonc
-from nstance.config.errors import ConfigError, Problem
+from nstance.config.errors import MOST, ConfigError, Problem
 
 VALUES = st.recursive(
     st.none()
@@ -89,6 +89,10 @@ def test_numbers_that_nobody_agrees_on_are_refused_b27(number: str) -> None:
 def test_every_repeated_key_is_reported_once_b27() -> None:
     text = '{"a": {"x": 1,\n "x": 2}, "b": 1, "a": {"x": 3},\n "b": 2}'
     assert [(p.path, p.line, p.column) for p in problems(text)] == [("a.x", 2, 2), ("a", 2, 19), ("b", 3, 2)]
+
+
+def test_a_flood_of_repeated_keys_is_told_shortly_b27() -> None:
+    assert len(problems("{" + ",".join(['"a":1'] * 100_000) + "}")) == MOST
 
 
 def test_half_a_surrogate_pair_is_no_text() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nstance.config import findings, load, settings
+from nstance.config import errors, load, settings
 from nstance.config.errors import ConfigError, Problem
 
 GOOD: dict[str, Any] = {
@@ -413,12 +413,17 @@ def test_the_most_groups_load_b27() -> None:
     assert len(load.load(json.dumps({**GOOD, "groups": {"acme": many}})).groups) == settings.MAX_GROUPS
 
 
+def test_a_flood_of_template_actions_is_refused_before_it_is_read_b28() -> None:
+    (problem,) = problems(json.dumps(changed("templates/web/files/note/template", "{{ .Foo }}" * 300_000)))
+    assert "100,000 template actions" in problem.message
+
+
 def test_ten_thousand_faults_are_told_shortly_b27() -> None:
     """Near matches are searched for a few problems only: over all of them it would take minutes."""
     templates = {f"template-{n}": GOOD["templates"]["web"] | {"files": {}} for n in range(5000)}
     many = {f"g{n}": {"template": f"tmplate-{n}"} for n in range(settings.MAX_GROUPS)}
     these = problems(json.dumps({**GOOD, "templates": templates, "groups": {"default": many}}))
-    assert len(these) == findings.MOST + 1
+    assert len(these) == errors.MOST + 1
     assert these[0].hint
     assert "9,000 problems more" in these[-1].message
 
