@@ -173,7 +173,7 @@ def abandon_unregistered(draft: Draft) -> None:
     """A VM that never registers is deleted; that counts as a failure of the group."""
     if not draft.may_delete:
         return
-    for instance in list(draft.members.values()):
+    for instance in draft.noteworthy():
         if instance.state is not State.PENDING and instance.state is not State.STARTING:
             continue
         # After a change of leaders it may already have tried, and gets the time that all agents get.

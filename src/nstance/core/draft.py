@@ -7,6 +7,8 @@ first, because replacement comes first.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from math import inf
+from operator import attrgetter
 from typing import Any
 
 from nstance.model.decision import (
@@ -41,7 +43,8 @@ class Draft:
         self.members: dict[InstanceId, Instance] = dict(view.members)
         self.revision = 0  # counts changes of records
         self._fresh_ids = fresh_ids
-        self._facts: dict[InstanceId, Facts] = {}
+        self._known: dict[InstanceId, Facts] = dict(view.facts)
+        self._learned: dict[InstanceId, Facts] = {}
         # A record that this leader has only read about: listening began with the term.
         self._unknown = Facts(heard=view.listening_since)
         self._changes: dict[InstanceId, Change] = {}
@@ -51,6 +54,9 @@ class Draft:
         self._wake: float | None = None
         self._capacity: list[Instance] | None = None
         self._newcomers: dict[InstanceId, list[Instance]] | None = None
+        self._noteworthy: list[Instance] | None = None
+        self._noted_at = 0
+        self.healthy_until = inf
 
     @property
     def wish(self) -> Group | None:
@@ -68,8 +74,44 @@ class Draft:
     def capacity(self) -> list[Instance]:
         """What counts towards the size, oldest first. Not to be changed."""
         if self._capacity is None:
-            self._capacity = sorted((m for m in self.members.values() if m.counts), key=_by_id)
+            self._capacity = [m for m in self.members.values() if _counts(m)]
+            self._capacity.sort(key=attrgetter("id"))
         return self._capacity
+
+    def noteworthy(self) -> list[Instance]:
+        """All members but the plainly healthy ones: in a large group almost all are, and each step of a decision would
+        look at them in vain. `healthy_until` says when the first of these is to be looked at again."""
+        if self._noteworthy is None or self._noted_at != self.revision:
+            self._noted_at = self.revision
+            self._noteworthy = self._find_noteworthy()
+        return list(self._noteworthy)
+
+    def _find_noteworthy(self) -> list[Instance]:
+        now, known, unknown = self.now, self._known, self._unknown
+        silence, current = self.policy.suspect_after, self.wish.infra_hash if self.wish is not None else None
+        age = min((a for a in (self.policy.eligible_age, self.policy.forced_age) if a is not None), default=inf)
+        heard = created = inf
+        found = []
+        for member in self.members.values():
+            facts = known.get(member.id, unknown)
+            if (
+                member.state is State.RUNNING
+                and facts.connected
+                and (facts.vm is VmState.RUNNING or facts.vm is VmState.UNKNOWN)
+                and facts.notice is None
+                and facts.check_due is None
+                and not (member.suspect or member.on_demand or member.replace_wanted)
+                and member.double is None
+                and member.infra_hash == current
+                and now < facts.heard + silence
+                and now < member.created + age
+            ):
+                heard = min(heard, facts.heard)
+                created = min(created, member.created)
+            else:
+                found.append(member)
+        self.healthy_until = min(heard + silence, created + age)
+        return found
 
     def newcomers(self) -> Mapping[InstanceId, list[Instance]]:
         """By the ID of an instance that is capacity: those, capacity too, that are to take its place."""
@@ -87,10 +129,10 @@ class Draft:
         return len(self.capacity()) - sum(map(len, self.newcomers().values()))
 
     def facts(self, id: InstanceId) -> Facts:
-        return self._facts.get(id) or self.view.facts.get(id) or self._unknown
+        return self._known.get(id, self._unknown)
 
     def learn(self, id: InstanceId, **fields: Any) -> None:
-        self._facts[id] = replace(self.facts(id), **fields)
+        self._known[id] = self._learned[id] = replace(self.facts(id), **fields)
 
     def change(self, instance: Instance, **fields: Any) -> Instance:
         """Change a record. Anything that the transition table does not allow is a bug."""
@@ -128,7 +170,7 @@ class Draft:
 
     def wake(self, at: float) -> None:
         """Look again at that time, or sooner."""
-        if self._wake is None or at < self._wake:
+        if at < inf and (self._wake is None or at < self._wake):
             self._wake = at
 
     def forget_wakes(self) -> None:
@@ -162,7 +204,7 @@ class Draft:
             changes=tuple(self._changes.values()),
             effects=tuple(sorted(self._effects, key=lambda e: _ORDER[type(e)])),
             reasons=tuple(self._reasons),
-            facts=self._facts,
+            facts=self._learned,
             trend=self.trend,
             refusals=self._refusals,
             wake_at=self._wake,
@@ -178,9 +220,11 @@ def drifted(instance: Instance, wish: Group | None) -> bool:
     )
 
 
+def _counts(member: Instance) -> bool:
+    """As `Instance.counts`; that hashes the state, which is slow where a thousand members are asked."""
+    state = member.state
+    return (state is State.RUNNING or state is State.STARTING or state is State.PENDING) and not member.on_demand
+
+
 def is_ended(instance: Instance) -> bool:
     return instance.state is State.DELETED or instance.state is State.FAILED
-
-
-def _by_id(instance: Instance) -> InstanceId:
-    return instance.id

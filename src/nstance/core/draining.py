@@ -11,7 +11,7 @@ from nstance.model.instance import Cause, Drain, Instance, State
 
 
 def proceed(draft: Draft) -> None:
-    for instance in list(draft.members.values()):
+    for instance in draft.noteworthy():
         if instance.state is State.DRAINING and instance.drain is not None:
             _proceed(draft, instance, instance.drain)
 

@@ -17,7 +17,9 @@ SPOT_NOTICE = 30.0  # the shortest warning that a cloud gives, where a notice na
 
 
 def judge(draft: Draft) -> None:
-    for instance in list(draft.members.values()):
+    noteworthy = draft.noteworthy()
+    draft.wake(draft.healthy_until)
+    for instance in noteworthy:
         state = instance.state
         if state is State.RUNNING or state is State.STARTING or state is State.PENDING:
             _judge(draft, instance)

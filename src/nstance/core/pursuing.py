@@ -16,7 +16,7 @@ LOOK_MOST = 30.0
 
 
 def pursue(draft: Draft) -> None:
-    for instance in list(draft.members.values()):
+    for instance in draft.noteworthy():
         state = instance.state
         if is_ended(instance):
             _forget(draft, instance)

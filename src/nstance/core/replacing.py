@@ -66,6 +66,8 @@ def drop_needless_newcomers(draft: Draft) -> None:
     if not draft.may_delete:
         return
     newcomers = {m.id for group in draft.newcomers().values() for m in group}
+    if not newcomers and not draft.trend.failures:
+        return
     for member in draft.capacity():
         if (
             member.state is not State.RUNNING
@@ -105,7 +107,7 @@ def replace_the_unfit(draft: Draft) -> None:
     """Involuntary replacements: all at once, each linked to the instance whose place it takes."""
     if draft.wish is None:
         return
-    unfit = [(cause, m) for m in draft.capacity() if (cause := involuntary(draft, m)) is not None]
+    unfit = [(cause, m) for m in draft.noteworthy() if (cause := involuntary(draft, m)) is not None]
     for cause, instance in sorted(unfit, key=lambda u: u[0] is not Cause.FORCED_EXPIRY):
         if instance.id not in draft.newcomers():
             creating.create(draft, cause, f"replaces {instance.id} ({cause.value})", replaces=instance)

@@ -13,18 +13,18 @@ from nstance.model.instance import Cause, Instance, State
 
 def rotate(draft: Draft) -> None:
     wish = draft.wish
-    able = draft.capacity()
-    if wish is None or not draft.may_delete or draft.places() != wish.size or any(m.suspect for m in able):
+    if wish is None or not draft.may_delete or draft.places() != wish.size:
         return
-    surge = len(able) - wish.size
-    ready = sum(m.state is State.RUNNING for m in able) - sum(
-        m.state is State.RUNNING for group in draft.newcomers().values() for m in group
-    )
-    unneeded = draft.newcomers()
+    noteworthy = [m for m in draft.noteworthy() if m.counts]
+    if any(m.suspect for m in noteworthy):
+        return
+    surge = len(draft.capacity()) - wish.size
+    # Places whose instance is registered; what shares a place with another one is no help to others.
+    ready = wish.size - sum(m.state is not State.RUNNING and not _shares(draft, m) for m in noteworthy)
     stale: list[tuple[Cause, Instance]] = []
     aged: list[Instance] = []
-    for member in able:
-        if member.state is not State.RUNNING or member.id in unneeded:
+    for member in noteworthy:
+        if member.state is not State.RUNNING or member.id in draft.newcomers():
             continue
         cause = replacing.voluntary(draft, member)
         if cause is Cause.ELIGIBLE_EXPIRY:
@@ -43,6 +43,10 @@ def rotate(draft: Draft) -> None:
         oldest = min(aged, key=lambda m: (m.created, m.id))
         cause = Cause.ELIGIBLE_EXPIRY
         creating.create(draft, cause, f"replaces {oldest.id} ({cause.value})", replaces=oldest)
+
+
+def _shares(draft: Draft, member: Instance) -> bool:
+    return member.replaces is not None and member in draft.newcomers().get(member.replaces, ())
 
 
 def _begin(draft: Draft, wish: Group, cause: Cause, instance: Instance, *, surge: int, unavailable: int) -> bool:
@@ -67,7 +71,7 @@ def expire_on_demand(draft: Draft) -> None:
     age = draft.policy.ondemand_age
     if age is None or not draft.may_delete:
         return
-    for instance in list(draft.members.values()):
+    for instance in draft.noteworthy():
         if not instance.on_demand or instance.state is not State.RUNNING:
             continue
         if draft.now < instance.created + age:
