@@ -350,7 +350,7 @@ async def test_hooks_run_outside_the_callers_context() -> None:
     """A simulated agent that a boot starts must not inherit the crash points of the server that created its VM."""
     whose: ContextVar[str] = ContextVar("whose", default="nobody")
     clock, seen = HandClock(), []
-    for before, boot in ((0.0, 0.0), (0.0, 1.0), (1.0, 0.0)):
+    for before, boot in ((0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0)):
         script = Script(usual=Outcome(before=before), lives=Life(boot=boot))
         cloud = MemoryCloud(clock, behaviour=script, on_boot=lambda asked, vm: seen.append(whose.get()))
         token = whose.set("server")
@@ -358,7 +358,7 @@ async def test_hooks_run_outside_the_callers_context() -> None:
         whose.reset(token)
         await clock.advance(2.0)
         await call
-    assert seen == ["nobody"] * 3
+    assert seen == ["nobody"] * 4
 
 
 async def test_a_failing_hook_is_seen() -> None:
