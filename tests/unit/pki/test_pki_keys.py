@@ -109,8 +109,19 @@ def test_b5_mixed_order_is_refused(small: Point) -> None:
 
 def test_b5_every_non_canonical_y_is_refused() -> None:
     for y in range(P, 1 << 255):
-        assert not accepted(y.to_bytes(32, "little"))
-        assert not accepted((y | 1 << 255).to_bytes(32, "little"))
+        for raw in (y, y | 1 << 255):
+            with pytest.raises(keys.UnacceptableKey, match="canonically"):
+                keys.check_point(raw.to_bytes(32, "little"))
+
+
+def test_no_y_of_the_twisted_curve_is_accepted() -> None:
+    twisted = [raw for n in range(600) if decode(raw := n.to_bytes(32, "little")) is None]
+    assert len(twisted) > 200
+    assert not any(accepted(raw) for raw in twisted)
+    # Multiplying with 5L - 1 gives plus or minus the same point there only if the twist's prime divides 5L or 5L - 2.
+    prime = (2 * P + 2 - 8 * L) // 4
+    assert 5 * L % prime != 0
+    assert (5 * L - 2) % prime != 0
 
 
 @pytest.mark.parametrize("raw", [b"", b"\1" * 31, b"\1" * 33, bytes(32)])
