@@ -220,9 +220,9 @@ class Writer:
         elif self._closed is not None:
             raise self._closed
 
-    @property
-    def idle(self) -> bool:
-        return not self._waiting and (self._last is None or self._last.done())
+    def barrier(self) -> "asyncio.Future[None] | None":
+        """Done when everything queued so far is durable; None if it already is."""
+        return self._last if self._last is not None and not self._last.done() else None
 
     async def run(self) -> None:
         """Write what is queued, until deposed. What is still queued then fails."""

@@ -88,6 +88,7 @@ class Elector:
         self._released: peers.Released | None = None
         self._holder_changed = asyncio.Event()
         self._hold_off = float("-inf")
+        self._claiming = False
         self._flaps = 0
         # As the holder:
         self._held: _Held | None = None
@@ -139,13 +140,20 @@ class Elector:
             if target is None:
                 await self._nap(wait)
                 continue
+            if self._clock.monotonic() < self._promise_until:
+                continue  # a heartbeat came while storage was asked
             epoch, version, alone = target
+            # From here until the outcome is known, no heartbeat is answered: a promise would let the holder go on while
+            # this claim takes its lease.
+            self._claiming = True
             try:
                 return await self._claim(epoch, version, alone=alone)
             except settle.Overtaken:
+                self._claiming = False
                 self._seen = None
                 await self._nap(self._chance.uniform(0.0, self._timings.poll / 2))
             except errors.StorageError as problem:
+                self._claiming = False
                 log.debug("could not claim the lease", extra={"error": str(problem)})
                 await self._nap(self._chance.uniform(0.05, 0.2))
         return None
@@ -202,6 +210,8 @@ class Elector:
             return None, self._chance.uniform(0.2, 0.6)
         if floor == 0:
             return (1, None, True), 0.0
+        if await self._exists():
+            return None, 0.0  # somebody made it, and wrote to the journal, between the two looks
         if self._seen is not None or self._seen_at == 0.0:
             log.error(
                 "the lease object is missing although the shard has a journal: it was removed by hand or by a rule"
@@ -211,6 +221,13 @@ class Elector:
         if now - self._seen_at < wait:
             return None, min(self._timings.poll * 4, wait)
         return (floor + 1, None, False), 0.0
+
+    async def _exists(self) -> bool:
+        try:
+            async with asyncio.timeout(WRITE_TIMEOUT_MOST):
+                return await lease.read(self._store, self._key) is not None
+        except (errors.StorageError, TimeoutError):
+            return True
 
     async def _claim(self, epoch: int, version: Version | None, *, alone: bool) -> Term:
         now = self._clock.monotonic()
@@ -272,6 +289,8 @@ class Elector:
     def _hear(self, message: peers.Message, link: peers.Link, holder: Holder) -> None:
         match message:
             case peers.Heartbeat():
+                if self._claiming:
+                    return
                 if message.epoch < self._max_epoch or link.fingerprint != holder.fingerprint:
                     link.send(peers.Refusal(self._max_epoch))
                     return
@@ -324,6 +343,7 @@ class Elector:
         self._links.clear()
         self._held = None
         self.term = None
+        self._claiming = False
         self._seen = None
         now = self._clock.monotonic()
         self._promise_until = float("-inf")

@@ -1,0 +1,105 @@
+"""Garbage collection: at each interval the provider is listed and compared with the records.
+
+The first listing of a term comes at once; before it is complete nothing is deleted. One that fails or is partial is no
+listing at all.
+"""
+
+import asyncio
+import logging
+
+from nstance.clock import Clock
+from nstance.core import collecting
+from nstance.model.decision import Code, Reason
+from nstance.model.ids import ClusterId, GroupKey, InstanceId, ShardId
+from nstance.model.vm import SeenVm
+from nstance.providers import errors
+from nstance.providers.port import Provider, Vm
+from nstance.server.effects import MEANING
+from nstance.server.shard import Committed, Shard
+from nstance.telemetry.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+RETRY_FIRST = 0.5
+RETRY_MOST = 30.0
+
+
+class Collector:
+    def __init__(
+        self,
+        shard: Shard,
+        provider: Provider,
+        *,
+        cluster: ClusterId,
+        name: ShardId,
+        clock: Clock,
+        metrics: Metrics,
+        timeout: float,
+    ) -> None:
+        self._shard = shard
+        self._provider = provider
+        self._cluster = cluster
+        self._name = name
+        self._clock = clock
+        self._metrics = metrics
+        self._timeout = timeout
+        self._sightings: dict[InstanceId, int] = {}
+
+    async def run(self) -> None:
+        failures = 0
+        while True:
+            await self._shard.term.ready()
+            try:
+                await self._collect()
+                failures = 0
+                wait = self._shard.policy.gc_interval
+            except (errors.ProviderError, TimeoutError) as problem:
+                delay = getattr(problem, "delay", 0.0)
+                wait = max(delay, min(RETRY_MOST, RETRY_FIRST * 2.0 ** min(failures, 10)))
+                failures += 1
+                log.warning(
+                    "the provider could not be listed, nothing is concluded from that",
+                    extra={"error": str(problem) or "timed out", "retry": round(wait, 1)},
+                )
+            await self._clock.sleep(wait)
+
+    async def _collect(self) -> None:
+        code = "unknown"
+        try:
+            async with asyncio.timeout(self._timeout):
+                vms = await self._provider.list()
+            code = "ok"
+        except errors.ProviderError as problem:
+            code = type(problem).__name__.lower()
+            raise
+        finally:
+            self._metrics.provider_request("list", code)
+        shard = self._shard
+        found = collecting.compare(
+            (_seen(vm) for vm in vms), shard.instances, self._sightings, cluster=self._cluster, shard=self._name
+        )
+        self._sightings = dict(found.sightings)
+        if found.mass_absence and not shard.mass_absence:
+            message = f"{len(found.missing)} VMs are missing from one listing: deletions stop, and each one is asked for singly"
+            log.warning(message)
+            for observe in shard.observers:
+                observe(Committed(None, (), (Reason(Code.MASS_ABSENCE, message),), {}))
+        for key, events in found.events.items():
+            for event in events:
+                shard.post(event, key=GroupKey(*key))
+        shard.set_listing(mass_absence=found.mass_absence)
+
+
+def _seen(vm: Vm) -> SeenVm:
+    return SeenVm(
+        id=vm.id,
+        provider_id=vm.provider_id,
+        state=MEANING[vm.status],
+        ip4=vm.ip4,
+        ip6=vm.ip6,
+        hostname=vm.hostname,
+        cluster=vm.cluster,
+        shard=vm.shard,
+        tenant=vm.tenant,
+        group=vm.group,
+    )

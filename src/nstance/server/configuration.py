@@ -1,0 +1,105 @@
+"""What the shard is told: its configuration and its dynamic groups, loaded, checked and resolved as one value.
+
+A new configuration replaces the old one as a whole or not at all; whoever holds a `Configuration` holds a consistent one.
+"""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nstance.config import dynamic as dynamics
+from nstance.config import load, storage_keys
+from nstance.config import policy as policies
+from nstance.config import resolve as resolving
+from nstance.config.dynamic import DynamicGroups
+from nstance.config.errors import ConfigError
+from nstance.config.resolve import Resolved
+from nstance.config.settings import Settings
+from nstance.core.election import Timings
+from nstance.model.group import Policy
+from nstance.model.ids import GroupKey, ShardId
+from nstance.objects import errors
+from nstance.objects.port import ObjectStore, Version
+
+READ_TIMEOUT = 30.0
+
+
+class NoConfiguration(Exception):
+    """There is none, or it is not valid. The message says everything that is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    settings: Settings
+    dynamic: DynamicGroups
+    groups: Mapping[GroupKey, Resolved]
+    policy: Policy
+    version: Version  # of config.jsonc
+    dynamic_version: Version | None  # of groups.jsonc; None if there is none
+    size: int
+
+
+async def read(store: ObjectStore, shard: ShardId) -> Configuration:
+    """From the bucket. Raises NoConfiguration, and storage errors."""
+    key = storage_keys.config(shard)
+    async with asyncio.timeout(READ_TIMEOUT):
+        try:
+            stored, said = await asyncio.gather(store.get(key), _dynamic(store, shard))
+        except errors.Missing:
+            raise NoConfiguration(
+                f"there is no configuration at {key}; put one there with `nstance-admin cluster config put --shard {shard}`"
+            ) from None
+    dynamic, dynamic_version = said
+    settings = parse(stored.body, shard=shard, source=key)
+    return Configuration(
+        settings=settings,
+        dynamic=dynamic,
+        groups=resolve(settings, dynamic),
+        policy=policies.policy(settings),
+        version=stored.version,
+        dynamic_version=dynamic_version,
+        size=len(stored.body),
+    )
+
+
+def parse(body: bytes, *, shard: ShardId | None, source: str) -> Settings:
+    try:
+        return load.load(body, shard=shard, source=source)
+    except ConfigError as error:
+        raise NoConfiguration(f"{source} is not valid:\n{error}") from error
+
+
+def resolve(settings: Settings, dynamic: DynamicGroups) -> Mapping[GroupKey, Resolved]:
+    try:
+        return resolving.resolve(settings, dynamic)
+    except ConfigError as error:
+        raise NoConfiguration(f"the dynamic groups do not fit the configuration:\n{error}") from error
+
+
+async def _dynamic(store: ObjectStore, shard: ShardId) -> tuple[DynamicGroups, Version | None]:
+    key = storage_keys.groups(shard)
+    try:
+        stored = await store.get(key)
+    except errors.Missing:
+        return DynamicGroups(), None
+    try:
+        return dynamics.parse(stored.body, source=key), stored.version
+    except ConfigError as error:
+        raise NoConfiguration(f"{key} is not valid:\n{error}") from error
+
+
+def timings(settings: Settings) -> Timings:
+    told = settings.shard.leader_election
+    return Timings(
+        heartbeat=told.heartbeat,
+        promise=told.promise,
+        fresh=3 * told.heartbeat,
+        renew_with_members=told.renewal,
+        length_with_members=told.lease,
+        renew_doubtful=told.urgent_renewal,
+        renew_standby=told.unreachable.renewal,
+        length_standby=told.unreachable.lease,
+        renew_alone=told.alone.renewal,
+        length_alone=told.alone.lease,
+        member_silence=told.member_timeout,
+    )

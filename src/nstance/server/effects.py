@@ -1,0 +1,263 @@
+"""Carrying out what was decided: calls to the provider, whose outcomes return to the shard as events.
+
+Every call asks its term first, has a deadline, and ends in exactly one event. Creates, deletes and looks have budgets of
+their own, so that none starves another; a throttled provider makes everybody wait, in order. Many looks at once become
+one listing.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from nstance import points
+from nstance.clock import Clock
+from nstance.model import decision as dec
+from nstance.model import events as ev
+from nstance.model.instance import Instance
+from nstance.objects.journal import Deposed
+from nstance.providers import errors
+from nstance.providers.port import CreateRequest, Provider, Status, Vm
+from nstance.server.rendering import CannotRender, request_hash
+from nstance.server.term import Term
+from nstance.telemetry.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+LIST_INSTEAD_FROM = 16  # so many looks at once are answered by one listing
+LOOKS_AT_ONCE = 16
+DELETES_AT_ONCE = 32
+THROTTLE_MOST = 60.0
+
+MEANING = {
+    Status.PENDING: ev.VmState.RUNNING,
+    Status.RUNNING: ev.VmState.RUNNING,
+    Status.REPAIRING: ev.VmState.UNKNOWN,
+    Status.UNKNOWN: ev.VmState.UNKNOWN,
+    Status.STOPPING: ev.VmState.DOWN,
+    Status.STOPPED: ev.VmState.DOWN,
+    Status.SUSPENDING: ev.VmState.DOWN,
+    Status.SUSPENDED: ev.VmState.DOWN,
+    Status.DELETING: ev.VmState.DOWN,
+    Status.DELETED: ev.VmState.DELETED,
+}
+
+
+def checked(vm: Vm) -> ev.VmChecked:
+    return ev.VmChecked(vm.id, MEANING[vm.status], vm.provider_id, vm.ip4, vm.ip6, vm.hostname)
+
+
+class Pace:
+    """The provider as a whole: when it last refused for haste, and how fast creates may follow each other."""
+
+    def __init__(self, clock: Clock, *, create_every: float, burst: int = 10) -> None:
+        self._clock = clock
+        self._until = 0.0
+        self._delay = 0.0
+        self._every = create_every
+        self._burst = burst
+        self._next = 0.0
+
+    async def wait(self) -> None:
+        while (left := self._until - self._clock.monotonic()) > 0:
+            await self._clock.sleep(left)
+
+    def throttled(self, delay: float) -> float:
+        """Everybody waits, longer each time it happens again."""
+        self._delay = min(THROTTLE_MOST, max(delay, self._delay * 2))
+        self._until = max(self._until, self._clock.monotonic() + self._delay)
+        return self._delay
+
+    def went_well(self) -> None:
+        self._delay = 0.0
+
+    async def take_create(self) -> None:
+        if self._every <= 0:
+            return
+        now = self._clock.monotonic()
+        self._next = max(self._next, now - self._burst * self._every) + self._every
+        if self._next > now:
+            await self._clock.sleep(self._next - now)
+
+
+class Effects:
+    def __init__(
+        self,
+        *,
+        provider: Provider,
+        term: Term,
+        clock: Clock,
+        metrics: Metrics,
+        timeout: float,
+        creates_at_once: int,
+        create_every: float,
+        request: Callable[[Instance], CreateRequest],
+        post: Callable[[ev.Event], None],
+    ) -> None:
+        self._provider = provider
+        self._term = term
+        self._clock = clock
+        self._metrics = metrics
+        self._timeout = timeout
+        self._request = request
+        self._post = post
+        self._pace = Pace(clock, create_every=create_every)
+        self._creates = asyncio.Semaphore(creates_at_once)
+        self._deletes = asyncio.Semaphore(DELETES_AT_ONCE)
+        self._looks = asyncio.Semaphore(LOOKS_AT_ONCE)
+        self._to_check: list[Instance] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, effect: dec.Effect, instance: Instance, posted: float) -> None:
+        match effect:
+            case dec.CreateVm():
+                self._spawn(self._create(instance, posted))
+            case dec.DeleteVm() | dec.DeleteDouble():
+                self._spawn(self._delete(instance, effect))
+            case dec.CheckVm():
+                self._to_check.append(instance)
+                if len(self._to_check) == 1:
+                    self._spawn(self._check_all())
+
+    async def close(self) -> None:
+        """Drop what is under way. Intents and tombstones are in the journal: whoever leads next goes on."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def finish(self, seconds: float) -> None:
+        """Let what is under way come to its end for a moment."""
+        if self._tasks:
+            await asyncio.wait(list(self._tasks), timeout=seconds)
+
+    def _spawn(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(self._guarded(work))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _guarded(self, work: Awaitable[None]) -> None:
+        try:
+            await work
+        except Deposed:
+            pass
+        except Exception:
+            log.exception("an effect failed in a way nobody expected")
+            raise
+
+    async def _call(self, op: str, make: Callable[[], Awaitable[T]]) -> T:
+        """One provider call: in its term, at the provider's pace, with a deadline. Throttling is waited out here."""
+        while True:
+            await self._pace.wait()
+            await self._term.ready()
+            code = "unknown"
+            try:
+                async with asyncio.timeout(self._timeout):
+                    result = await make()
+                code = "ok"
+                self._pace.went_well()
+                return result
+            except errors.Throttled as problem:
+                code = "throttled"
+                delay = self._pace.throttled(problem.delay)
+                log.warning("the provider throttles", extra={"op": op, "wait": round(delay, 1)})
+            except TimeoutError as problem:
+                raise errors.Unknown(f"{op} took longer than {self._timeout:.0f} s") from problem
+            except errors.ProviderError as problem:
+                code = type(problem).__name__.lower()
+                raise
+            finally:
+                self._metrics.provider_request(op, code)
+
+    async def _create(self, instance: Instance, posted: float) -> None:
+        async with self._creates:
+            await self._pace.take_create()
+            try:
+                request = self._request(instance)
+            except CannotRender as problem:
+                self._post(ev.VmCreateFailed(instance.id, ev.Failure.REFUSED, str(problem)))
+                return
+            if instance.request_hash and request_hash(request) != instance.request_hash:
+                await self._find_stale(instance)
+                return
+            await points.reach(points.Point.BEFORE_CREATE)
+            began = self._clock.monotonic()
+            self._metrics.replaced(instance.key, began - posted)
+            event: ev.Event
+            try:
+                vm = await self._call("create", lambda: self._provider.create(request))
+                event = ev.VmCreated(
+                    vm.id, vm.provider_id, vm.ip4, vm.ip6, vm.hostname, seen=self._provider.capabilities.consistent
+                )
+                self._metrics.created(instance.key, self._clock.monotonic() - began)
+            except errors.NoCapacity as problem:
+                event = ev.VmCreateFailed(instance.id, ev.Failure.NO_CAPACITY, str(problem))
+            except errors.Refused as problem:
+                event = ev.VmCreateFailed(instance.id, ev.Failure.REFUSED, str(problem))
+            except errors.Unavailable as problem:
+                event = ev.VmCreateFailed(instance.id, ev.Failure.UNAVAILABLE, str(problem))
+            except errors.ProviderError as problem:
+                event = ev.VmCreateFailed(instance.id, ev.Failure.UNKNOWN, str(problem))
+            await points.reach(points.Point.AFTER_CREATE)
+            self._post(event)
+
+    async def _find_stale(self, instance: Instance) -> None:
+        """The configuration changed since the intent, so the call cannot be repeated as it was: it is only looked up."""
+        try:
+            vm = await self._call("get", lambda: self._provider.get(instance.id, instance.provider_id))
+            self._post(ev.VmCreated(vm.id, vm.provider_id, vm.ip4, vm.ip6, vm.hostname, seen=True))
+        except errors.Gone:
+            self._post(ev.VmCreateFailed(instance.id, ev.Failure.STALE, "its configuration changed"))
+        except errors.ProviderError as problem:
+            self._post(ev.VmCreateFailed(instance.id, ev.Failure.UNAVAILABLE, str(problem)))
+
+    async def _delete(self, instance: Instance, effect: dec.DeleteVm | dec.DeleteDouble) -> None:
+        async with self._deletes:
+            await points.reach(points.Point.BEFORE_DELETE)
+            event: ev.Event | None
+            try:
+                status = await self._call("delete", lambda: self._provider.delete(instance.id, effect.provider_id))
+                if isinstance(effect, dec.DeleteDouble):
+                    event = ev.DoubleDeleted(instance.id, effect.provider_id)
+                else:
+                    event = ev.VmDeleted(instance.id, final=status is Status.DELETED)
+            except errors.ProviderError as problem:
+                log.info("a delete failed", extra={"instance": instance.id, "error": str(problem)})
+                # A double is asked for again in its time; nobody waits for it.
+                event = None if isinstance(effect, dec.DeleteDouble) else ev.VmDeleteFailed(instance.id, str(problem))
+            await points.reach(points.Point.AFTER_DELETE)
+            if event is not None:
+                self._post(event)
+
+    async def _check_all(self) -> None:
+        """What was asked for since the last look. A listing says who is there; who is not is asked for singly."""
+        await asyncio.sleep(0)
+        wanted, self._to_check = self._to_check, []
+        if len(wanted) >= LIST_INSTEAD_FROM:
+            try:
+                shown = {vm.id: vm for vm in await self._call("list", self._provider.list)}
+            except errors.ProviderError as problem:
+                log.warning("a listing failed, VMs are asked for singly", extra={"error": str(problem)})
+                shown = {}
+            for instance in wanted:
+                vm = shown.get(instance.id)
+                if vm is not None and vm.provider_id == (instance.provider_id or vm.provider_id):
+                    self._post(checked(vm))
+                else:
+                    self._spawn(self._check(instance))
+            return
+        for instance in wanted:
+            self._spawn(self._check(instance))
+
+    async def _check(self, instance: Instance) -> None:
+        async with self._looks:
+            try:
+                vm = await self._call("get", lambda: self._provider.get(instance.id, instance.provider_id))
+                self._post(checked(vm))
+            except errors.Gone:
+                self._post(ev.VmChecked(instance.id, ev.VmState.ABSENT))
+            except errors.ProviderError as problem:
+                log.info("a VM could not be looked at", extra={"instance": instance.id, "error": str(problem)})
+                self._post(ev.VmChecked(instance.id, ev.VmState.UNKNOWN))

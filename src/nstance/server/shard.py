@@ -1,0 +1,410 @@
+"""The one owner of a shard's state during a term.
+
+Everything reaches it as an event through one inbox. A decision's changes are queued for the journal at once, and its
+effects start when they are durable: *decide, commit, act*. The state in memory runs ahead of the journal, which is safe
+because a commit that fails ends the term and throws all of it away. The trap: an effect without a change of its own may
+rest on a change that is still on its way, so it waits for everything queued before it.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from nstance.clock import Clock
+from nstance.core import silence
+from nstance.core.decide import decide
+from nstance.model import decision as dec
+from nstance.model import events as ev
+from nstance.model.decision import Code, Decision, Facts, Reason, Refused, Trend, View
+from nstance.model.group import Group, Policy
+from nstance.model.ids import GroupKey, IdMaker, InstanceId, Kind, TenantId
+from nstance.model.instance import Change, Instance, Put, Remove, State
+from nstance.objects import journal, slots
+from nstance.server.term import Term
+
+log = logging.getLogger(__name__)
+
+MAX_INBOX = 200_000
+JUDGE_SILENCE_EVERY = 0.2
+EARLIER = 0.8
+RECONNECT_FLOOR = 10.0
+RECONNECT_PER_SECOND = 300.0
+
+
+class Overloaded(Exception):
+    """The inbox is full: come back later."""
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What observers of a shard see, after it is durable."""
+
+    key: GroupKey | None  # None: it concerns the whole shard
+    changes: tuple[Change, ...]
+    reasons: tuple[Reason, ...]
+    before: Mapping[InstanceId, Instance]  # of the instances that changed
+
+
+@dataclass(slots=True)
+class _Item:
+    event: ev.Event
+    posted: float
+    answer: asyncio.Future[Refused | None] | None = None
+
+
+@dataclass(slots=True)
+class _GroupState:
+    members: dict[InstanceId, Instance] = field(default_factory=dict)
+    trend: Trend = field(default_factory=Trend)
+    wake: asyncio.TimerHandle | None = None
+
+
+class Shard:
+    def __init__(
+        self,
+        *,
+        term: Term,
+        writer: journal.Writer,
+        instances: Mapping[InstanceId, Instance],
+        clock: Clock,
+        ids: IdMaker,
+        policy: Policy,
+        wishes: Mapping[GroupKey, Group],
+        prepare: Callable[[Instance], Instance],
+        act: Callable[[dec.Effect, Instance, float], None],
+        heard: Callable[[InstanceId], float | None],
+    ) -> None:
+        """`prepare` completes a new intent (nonce, request hash); `act` starts an effect, told when its cause was posted;
+        `heard`: when the agent was last heard of, on the monotonic clock, or None if it is not connected."""
+        self.term = term
+        self.instances: dict[InstanceId, Instance] = dict(instances)
+        self.facts: dict[InstanceId, Facts] = {}
+        self.policy = policy
+        self.wishes: dict[GroupKey, Group] = dict(wishes)
+        self.operators_seen: dict[TenantId, float] = {}
+        self.blocked: dict[GroupKey, str] = {}
+        self.observers: list[Callable[[Committed], None]] = []
+        self._writer = writer
+        self._clock = clock
+        self._ids = ids
+        self._prepare = prepare
+        self._act = act
+        self._heard = heard
+        self._groups: dict[GroupKey, _GroupState] = {}
+        self._keys: dict[str, InstanceId] = {}
+        self._inbox: dict[GroupKey, list[_Item]] = {}
+        self._waiting = 0
+        self._wake = asyncio.Event()
+        self._entries = 0
+        self.listed = False
+        self.mass_absence = False
+        self.mass_silence = False
+        self._silent: dict[InstanceId, float] = {}  # whose connection was lost, and when
+        self._awaited = {
+            i.id for i in self.instances.values() if i.state is State.RUNNING
+        }  # not back since the term began
+        self._silence_judged = float("-inf")
+        now = clock.steady()
+        self.listening_since = now
+        running = sum(i.state is State.RUNNING for i in self.instances.values())
+        self.reconnect_grace = RECONNECT_FLOOR + 2 * running / RECONNECT_PER_SECOND
+        for instance in self.instances.values():
+            self._group(instance.key).members[instance.id] = instance
+            if instance.public_key:
+                self._keys[instance.public_key] = instance.id
+
+    # ---- what others ask of it
+
+    def post(self, event: ev.Event, *, key: GroupKey | None = None) -> None:
+        """Let it know. `key` where the event names no known instance."""
+        target = key if key is not None else self._key_of(event)
+        if target is not None:
+            self._put(target, _Item(event, self._clock.monotonic()))
+
+    async def ask(self, event: ev.Event, *, key: GroupKey | None = None) -> Refused | None:
+        """Let it know, and wait until what follows from it is durable. Raises journal.Deposed."""
+        target = key if key is not None else self._key_of(event)
+        if target is None:
+            return Refused.UNKNOWN
+        if self._waiting >= MAX_INBOX:
+            raise Overloaded("the shard has too much to do")
+        answer: asyncio.Future[Refused | None] = asyncio.get_running_loop().create_future()
+        self._put(target, _Item(event, self._clock.monotonic(), answer))
+        return await answer
+
+    def owner_of_key(self, public_key: str) -> InstanceId | None:
+        return self._keys.get(public_key)
+
+    def members(self, key: GroupKey) -> Mapping[InstanceId, Instance]:
+        state = self._groups.get(key)
+        return state.members if state is not None else {}
+
+    def trend(self, key: GroupKey) -> Trend:
+        state = self._groups.get(key)
+        return state.trend if state is not None else Trend()
+
+    def keys(self) -> set[GroupKey]:
+        return {*self.wishes, *(key for key, state in self._groups.items() if state.members)}
+
+    def configure(self, wishes: Mapping[GroupKey, Group], policy: Policy) -> None:
+        """New wishes; every group whose wish or timings changed looks again."""
+        changed = {k for k in {*wishes, *self.wishes} if wishes.get(k) != self.wishes.get(k)}
+        if policy != self.policy:
+            changed |= self.keys()
+        self.wishes, self.policy = dict(wishes), policy
+        for key in changed:
+            self._put(key, _Item(ev.GroupChanged(), self._clock.monotonic()))
+
+    def look_again(self, keys: Iterable[GroupKey] | None = None) -> None:
+        for key in self.keys() if keys is None else keys:
+            self._put(key, _Item(ev.GroupChanged(), self._clock.monotonic()))
+
+    def set_listing(self, *, mass_absence: bool) -> None:
+        """The provider was listed completely."""
+        if not self.listed or mass_absence != self.mass_absence:
+            self.listed, self.mass_absence = True, mass_absence
+            self.look_again()
+
+    def operator_seen(self, tenant: TenantId) -> None:
+        self.operators_seen[tenant] = self._clock.steady()
+
+    def plan(self, key: GroupKey, wish: Group | None) -> Decision:
+        """What would be decided if the group's wish were this one. Changes nothing."""
+        state = self._groups.get(key) or _GroupState()
+        view = replace(self._view(key, state), wish=wish)
+        return decide(
+            view, [ev.GroupChanged()], now=self._clock.steady(), policy=self.policy, fresh_ids=self._fresh(wish)
+        )
+
+    # ---- the ring
+
+    async def run(self) -> None:
+        """Decide until cancelled. Ends with an exception only if there is a bug."""
+        self.look_again()
+        while True:
+            await self._wake.wait()
+            await self.term.ready()
+            self._wake.clear()
+            batch, self._inbox, self._waiting = self._inbox, {}, 0
+            for key, items in batch.items():
+                self._decide(key, items)
+                if len(batch) > 1:
+                    await asyncio.sleep(0)  # many groups: let connections breathe in between
+
+    def _put(self, key: GroupKey, item: _Item) -> None:
+        items = self._inbox.setdefault(key, [])
+        if item.answer is None and items and items[-1].event == item.event:
+            return  # the same thing twice in a row teaches nothing
+        items.append(item)
+        self._waiting += 1
+        self._wake.set()
+
+    def _key_of(self, event: ev.Event) -> GroupKey | None:
+        id = getattr(event, "id", None)
+        instance = self.instances.get(id) if id is not None else None
+        return instance.key if instance is not None else None
+
+    def _group(self, key: GroupKey) -> _GroupState:
+        state = self._groups.get(key)
+        if state is None:
+            state = self._groups[key] = _GroupState()
+        return state
+
+    def _decide(self, key: GroupKey, items: Sequence[_Item]) -> None:
+        state = self._group(key)
+        now = self._clock.steady()
+        self._refresh_heard(state, now)
+        for item in items:
+            self._note_silence(item.event)
+        self._judge_silence(now)
+        wish = self.wishes.get(key)
+        decision = decide(
+            self._view(key, state),
+            [item.event for item in items],
+            now=now,
+            policy=self.policy,
+            fresh_ids=self._fresh(wish),
+        )
+        self.facts.update(decision.facts)
+        state.trend = decision.trend
+        before = {id: self.instances[id] for id in map(_subject, decision.changes) if id in self.instances}
+        changes = tuple(self._complete(change) for change in decision.changes)
+        self._apply(state, changes)
+        self._schedule(key, state, decision.wake_at, now)
+        barrier = self._writer.commit(self._entry(decision, changes)) if changes else self._writer.barrier()
+        posted = min(item.posted for item in items)
+        committed = Committed(key, changes, decision.reasons, before)
+        if barrier is None:
+            self._follow(decision, committed, items, posted)
+        else:
+            for effect in decision.effects:
+                if isinstance(effect, dec.CheckVm):  # a look needs no commit
+                    self._start(effect, posted)
+            barrier.add_done_callback(
+                lambda done: self._follow(decision, committed, items, posted, done=done, checked=True)
+            )
+        if not state.members and wish is None:
+            self._groups.pop(key, None)
+            if state.wake is not None:
+                state.wake.cancel()
+
+    def _follow(
+        self,
+        decision: Decision,
+        committed: Committed,
+        items: Sequence[_Item],
+        posted: float,
+        *,
+        done: asyncio.Future[None] | None = None,
+        checked: bool = False,
+    ) -> None:
+        """The decision is durable: act on it and answer those who asked."""
+        problem = done.exception() if done is not None and not done.cancelled() else None
+        if done is not None and (done.cancelled() or problem is not None):
+            for item in items:
+                if item.answer is not None and not item.answer.done():
+                    item.answer.set_exception(problem or journal.Deposed("this server stopped leading"))
+            return
+        for effect in decision.effects:
+            if not (checked and isinstance(effect, dec.CheckVm)):
+                self._start(effect, posted)
+        if committed.changes or committed.reasons:
+            for observe in self.observers:
+                observe(committed)
+        for position, item in enumerate(items):
+            if item.answer is not None and not item.answer.done():
+                item.answer.set_result(decision.refusals.get(position))
+
+    def _start(self, effect: dec.Effect, posted: float) -> None:
+        instance = self.instances.get(effect.id)
+        if instance is not None:
+            self._act(effect, instance, posted)
+
+    def _view(self, key: GroupKey, state: _GroupState) -> View:
+        return View(
+            key=key,
+            wish=self.wishes.get(key),
+            members=state.members,
+            facts=self.facts,
+            trend=state.trend,
+            listed=self.listed,
+            listening_since=self.listening_since,
+            reconnect_grace=self.reconnect_grace,
+            mass_silence=self.mass_silence,
+            mass_absence=self.mass_absence,
+            operator_seen=self.operators_seen.get(key.tenant),
+            blocked=self.blocked.get(key, ""),
+        )
+
+    def _fresh(self, wish: Group | None) -> Iterator[InstanceId]:
+        kind = wish.kind if wish is not None else Kind("non")
+        while True:
+            yield self._ids.make(kind)
+
+    def _complete(self, change: Change) -> Change:
+        match change:
+            case Put(instance) if instance.state is State.PENDING and not instance.request_hash:
+                return Put(self._prepare(instance))
+            case _:
+                return change
+
+    def _apply(self, state: _GroupState, changes: Sequence[Change]) -> None:
+        for change in changes:
+            match change:
+                case Put(instance):
+                    old = self.instances.get(instance.id)
+                    if old is not None and old.public_key and old.public_key != instance.public_key:
+                        self._keys.pop(old.public_key, None)
+                    if instance.public_key:
+                        self._keys[instance.public_key] = instance.id
+                    self.instances[instance.id] = state.members[instance.id] = instance
+                    if instance.state is not State.RUNNING:
+                        self._silent.pop(instance.id, None)
+                        self._awaited.discard(instance.id)
+                case Remove(id):
+                    gone = self.instances.pop(id, None)
+                    state.members.pop(id, None)
+                    self.facts.pop(id, None)
+                    self._silent.pop(id, None)
+                    self._awaited.discard(id)
+                    if gone is not None and self._keys.get(gone.public_key) == id:
+                        del self._keys[gone.public_key]
+
+    def _entry(self, decision: Decision, changes: tuple[Change, ...]) -> slots.Entry:
+        self._entries += 1
+        return slots.Entry(
+            id=f"{self.term.epoch}-{self._entries}",
+            reason=tuple(slots.Why(r.code.value, r.message, r.instance or "") for r in decision.reasons),
+            changes=changes,
+        )
+
+    def _schedule(self, key: GroupKey, state: _GroupState, wake_at: float | None, now: float) -> None:
+        """One timer per group, at the next instant at which anything here could change."""
+        if state.wake is not None:
+            state.wake.cancel()
+            state.wake = None
+        if wake_at is not None:
+            delay = max(0.001, wake_at - now)
+            state.wake = asyncio.get_running_loop().call_later(delay, self._woke, key)
+
+    def _woke(self, key: GroupKey) -> None:
+        self._put(key, _Item(ev.Woke(), self._clock.monotonic()))
+
+    def _refresh_heard(self, state: _GroupState, now: float) -> None:
+        """Ping answers make no events; whoever looks silent is asked of its connection before anything is concluded."""
+        monotonic = self._clock.monotonic()
+        patience = self.policy.suspect_after
+        for id in state.members:
+            facts = self.facts.get(id)
+            if facts is None or not facts.connected or now < facts.heard + patience:
+                continue
+            heard = self._heard(id)
+            if heard is not None:
+                self.facts[id] = replace(facts, heard=max(facts.heard, now - max(0.0, monotonic - heard)))
+
+    # ---- many silences at once
+
+    def _note_silence(self, event: ev.Event) -> None:
+        match event:
+            case ev.AgentLost(id):
+                instance = self.instances.get(id)
+                if instance is not None and instance.state is State.RUNNING:
+                    self._silent[id] = self._clock.steady()
+            case ev.AgentConnected(id):
+                self._silent.pop(id, None)
+                self._awaited.discard(id)
+            case ev.VmChecked(id, ev.VmState.DOWN | ev.VmState.DELETED):
+                self._silent.pop(id, None)
+                self._awaited.discard(id)
+            case _:
+                pass
+
+    def _judge_silence(self, now: float) -> None:
+        """Looked at before an agent could become suspect, so that none does when too many would."""
+        if not (self._silent or self._awaited or self.mass_silence) or now < self._silence_judged + JUDGE_SILENCE_EVERY:
+            return
+        self._silence_judged = now
+        long = EARLIER * self.policy.suspect_after
+        silent = sum(now - at >= long for at in self._silent.values())
+        if now >= self.listening_since + EARLIER * self.reconnect_grace:
+            silent += len(self._awaited)
+        agents = sum(i.state is State.RUNNING for i in self.instances.values())
+        verdict = silence.is_mass_silence(silent, agents, before=self.mass_silence)
+        if verdict == self.mass_silence:
+            return
+        self.mass_silence = verdict
+        message = (
+            f"{silent} of {agents} agents fell silent at once: the fault is probably here or in between, "
+            "nothing is deleted until they return"
+            if verdict
+            else "enough agents are back: the normal rules apply again"
+        )
+        log.warning(message)
+        for observe in self.observers:
+            observe(Committed(None, (), (Reason(Code.MASS_SILENCE, message),), {}))
+        self.look_again()
+
+
+def _subject(change: Change) -> InstanceId:
+    return change.instance.id if isinstance(change, Put) else change.id
