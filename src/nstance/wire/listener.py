@@ -77,16 +77,7 @@ class Listener:
 
     async def start(self, host: str, port: int) -> None:
         """Port 0 takes a free one. Raises OSError if the address cannot be had."""
-        try:
-            for family, address in await _addresses(host, port):
-                where = (address, self.port if self._sockets else port)
-                dual = family == socket.AF_INET6 and address == "::" and socket.has_dualstack_ipv6()
-                bound = socket.create_server(where, family=family, backlog=BACKLOG, dualstack_ipv6=dual)
-                bound.setblocking(False)
-                self._sockets.append(bound)
-        except OSError:
-            self._close_sockets()
-            raise
+        self._sockets = await bind(host, port)
         self._accepting = [asyncio.create_task(self._accept(bound)) for bound in self._sockets]
 
     async def close(self) -> None:
@@ -130,7 +121,7 @@ class Listener:
     def _full(self, host: str) -> str | None:
         if self._per_address.total() >= self._limits.max_connections:
             return "too many connections"
-        if self._per_address[host] >= self._limits.max_connections_per_address and not _is_loopback(host):
+        if self._per_address[host] >= self._limits.max_connections_per_address and not is_loopback(host):
             return "too many connections from one address"
         return None
 
@@ -241,6 +232,22 @@ async def _first_byte(taken: socket.socket) -> None:
         raise ConnectionAbortedError("the peer does not speak TLS")
 
 
+async def bind(host: str, port: int) -> list[socket.socket]:
+    """Listening sockets on every address of the host, all with one port. Raises OSError if one cannot be had."""
+    made: list[socket.socket] = []
+    try:
+        for family, address in await _addresses(host, port):
+            where = (address, made[0].getsockname()[1] if made else port)
+            dual = family == socket.AF_INET6 and address == "::" and socket.has_dualstack_ipv6()
+            made.append(socket.create_server(where, family=family, backlog=BACKLOG, dualstack_ipv6=dual))
+            made[-1].setblocking(False)
+    except OSError:
+        for bound in made:
+            bound.close()
+        raise
+    return made
+
+
 async def _addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, str]]:
     if host in ("", "*"):
         return [(socket.AF_INET6, "::")] if socket.has_dualstack_ipv6() else [(socket.AF_INET, "0.0.0.0")]
@@ -248,7 +255,7 @@ async def _addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, s
     return list(dict.fromkeys((family, str(address[0])) for family, _, _, _, address in found))
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
     with contextlib.suppress(ValueError):
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     return False

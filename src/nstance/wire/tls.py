@@ -19,11 +19,11 @@ class TlsError(ValueError):
     """A certificate, key or CA bundle that TLS will not take."""
 
 
-def server_context(*, certificate_pem: str, key_pem: bytes, ca_pem: str | None) -> ssl.SSLContext:
+def server_context(*, certificate_pem: str, key_pem: bytes, ca_pem: str | None, alpn: str = ALPN) -> ssl.SSLContext:
     """With a CA, clients must show a certificate of it; without, they are not asked for one."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.num_tickets = 0
-    _shape(context)
+    _shape(context, alpn)
     _load(context, certificate_pem, key_pem)
     if ca_pem is not None:
         _trust(context, ca_pem)
@@ -31,11 +31,13 @@ def server_context(*, certificate_pem: str, key_pem: bytes, ca_pem: str | None) 
     return context
 
 
-def client_context(*, ca_pem: str, certificate_pem: str | None = None, key_pem: bytes | None = None) -> ssl.SSLContext:
+def client_context(
+    *, ca_pem: str, certificate_pem: str | None = None, key_pem: bytes | None = None, alpn: str = ALPN
+) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_REQUIRED
-    _shape(context)
+    _shape(context, alpn)
     _trust(context, ca_pem)
     if (certificate_pem is None) != (key_pem is None):
         raise TlsError("a client certificate and its key come together, found only one of them")
@@ -44,11 +46,11 @@ def client_context(*, ca_pem: str, certificate_pem: str | None = None, key_pem: 
     return context
 
 
-def _shape(context: ssl.SSLContext) -> None:
+def _shape(context: ssl.SSLContext, alpn: str) -> None:
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.maximum_version = ssl.TLSVersion.TLSv1_3
     context.options |= ssl.OP_NO_TICKET | ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
-    context.set_alpn_protocols([ALPN])
+    context.set_alpn_protocols([alpn])
 
 
 def _trust(context: ssl.SSLContext, ca_pem: str) -> None:
