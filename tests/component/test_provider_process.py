@@ -17,7 +17,7 @@ import pytest
 from contracts import provider_worlds as worlds
 from contracts.provider_worlds import LocalWorld, eventually, marked, request, scope
 from nstance.model.ids import InstanceId
-from nstance.providers import errors, homes, launch, port, process, processes
+from nstance.providers import errors, homes, launch, local, port, processes
 from nstance.providers.port import Status
 
 HERE = scope()
@@ -384,8 +384,18 @@ async def test_the_loop_is_not_blocked(world: LocalWorld) -> None:
         assert turns > 10
 
 
-def test_default_command_is_the_agent() -> None:
-    assert (sys.executable, "-m", "nstance.agent.main") == process.AGENT
+async def test_the_default_command_is_the_real_agent() -> None:
+    """It gets as far as the identity that it was given, and says what is wrong with it."""
+    async with worlds.process_world(list(local.AGENT)) as world:
+        door = world.door(HERE)
+        vm = await door.create(request(ca_certificate="no certificate"))
+
+        async def holds() -> bool:
+            return "nstance-agent" in await door.console(vm.id, None)
+
+        await eventually(world, holds)
+        assert str(world.root / vm.id / "identity") in await door.console(vm.id, None)
+        assert await door.delete(vm.id, None) is Status.DELETED
 
 
 async def test_a_vanished_directory_is_an_error_until_it_is_made_anew(world: LocalWorld) -> None:

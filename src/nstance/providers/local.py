@@ -9,6 +9,7 @@ import abc
 import asyncio
 import os
 import shutil
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,6 +19,8 @@ from typing import ClassVar, TypeVar
 from nstance.model.ids import InstanceId, ProviderId
 from nstance.providers import errors, homes, port, processes
 
+# As its entry point calls it, but with this interpreter, whether or not the scripts are installed.
+AGENT = (sys.executable, "-c", "import sys; from nstance.agent.main import main; sys.exit(main())")
 GRACE = 2.0  # seconds an agent has to say goodbye
 CONSOLE = 64 * 1024
 _THREADS = 32  # as many as creates run at once

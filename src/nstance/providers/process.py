@@ -4,14 +4,12 @@ The embedded default for first tries and tests; it needs nothing but Python.
 """
 
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nstance.model.ids import InstanceId
 from nstance.providers import errors, homes, launch, local, port
 
-AGENT = (sys.executable, "-m", "nstance.agent.main")
 _START_TIMEOUT = 10.0
 
 
@@ -19,7 +17,12 @@ class ProcessProvider(local.LocalProvider):
     scheme = "process"
 
     def __init__(
-        self, scope: port.Scope, *, dir: Path, command: Sequence[str] = AGENT, env: Mapping[str, str] | None = None
+        self,
+        scope: port.Scope,
+        *,
+        dir: Path,
+        command: Sequence[str] = local.AGENT,
+        env: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(scope, dir=dir, command=command, env=env)
 

@@ -51,10 +51,10 @@ def _memory(options: Options, scope: port.Scope, clock: clocks.Clock, server: st
 
 
 def _process(options: Options, scope: port.Scope, cachedir: Path) -> port.Provider:
-    from nstance.providers import process
+    from nstance.providers import local, process
 
     dir = options.path("dir") or cachedir / "instances"
-    command = options.texts("command") or process.AGENT
+    command = options.texts("command") or local.AGENT
     env = options.text_map("env")
     options.finish()
     return process.ProcessProvider(scope, dir=dir, command=command, env=env)

@@ -37,10 +37,10 @@ _NO_WINDOW = (*_NO_SESSION, "can't find window")
 
 def agent_command() -> list[str]:
     """The agent, and in a checkout of the sources also a watcher that starts it anew when they change."""
-    agent = [sys.executable, "-m", "nstance.agent.main"]
     sources = Path(__file__).resolve().parents[2]
     checkout = sources.name == "src" and (sources.parent / "pyproject.toml").exists()
-    return reloading(agent, sources) if checkout and importlib.util.find_spec("watchfiles") else agent
+    reloads = checkout and importlib.util.find_spec("watchfiles") is not None
+    return reloading(local.AGENT, sources) if reloads else list(local.AGENT)
 
 
 def reloading(command: Sequence[str], sources: Path) -> list[str]:
