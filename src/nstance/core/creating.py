@@ -131,8 +131,8 @@ def count_failure(draft: Draft, instance: Instance, message: str) -> None:
         draft.reason(Code.BACK_OFF, f"{failures} tries in a row failed, the next one is in {wait:.0f} s: {message}")
 
 
-def succeeded(draft: Draft) -> None:
-    if draft.trend.failures:
+def succeeded(draft: Draft, instance: Instance) -> None:
+    if draft.trend.failures and not instance.on_demand:
         draft.trend = Trend(refused_subnets=draft.trend.refused_subnets)
 
 

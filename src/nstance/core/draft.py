@@ -188,8 +188,10 @@ class Draft:
         vm = facts.vm
         if vm is VmState.RUNNING or vm is VmState.UNKNOWN:
             return False
+        # An agent that speaks, or has spoken since, is better evidence than a provider that finds nothing.
         if vm is VmState.ABSENT:
-            return self._absence_is_certain(instance, facts) and not self.audible(instance.id)
+            spoke = self.audible(instance.id) or facts.vm_at is None or facts.vm_at < facts.heard
+            return self._absence_is_certain(instance, facts) and not spoke
         return True
 
     def _absence_is_certain(self, instance: Instance, facts: Facts) -> bool:

@@ -230,7 +230,7 @@ def _registered(draft: Draft, instance: Instance, event: ev.Registered, position
         hostname=instance.hostname or event.hostname,
     )
     draft.learn(instance.id, heard=draft.now, met=True)
-    creating.succeeded(draft)
+    creating.succeeded(draft, instance)
     draft.reason(Code.REGISTERED, "its agent registered", instance.id)
 
 

@@ -38,6 +38,7 @@ CHUNKS = 4
 KEY = GroupKey(TenantId("default"), GroupName("web"))
 CLUSTER, SHARD = ClusterId("c"), ShardId("s")
 GC = 60.0
+GRACE = 40.0  # for agents to come back to a new leader
 VOLUNTARY = (Cause.DRIFT, Cause.ELIGIBLE_EXPIRY)
 
 
@@ -147,7 +148,7 @@ class World:
             trend=self.trend,
             listed=self.listed,
             listening_since=self.listening,
-            reconnect_grace=12.0,
+            reconnect_grace=GRACE,
             mass_silence=self.mass_silence,
             mass_absence=self.mass_absence,
             operator_seen=self.now if self.calm else self.operator,
@@ -173,11 +174,14 @@ class World:
         self.facts.update(decision.facts)
         self.trend = decision.trend
         self.wake_at = decision.wake_at
-        self.judge(before, events)
-        again = decide(self.view(), (), now=self.now, policy=self.policy, fresh_ids=ids)
-        assert again.changes == (), f"the plan does not settle: {again.changes}"
-        assert again.effects == (), f"the same is asked twice: {again.effects}"
-        assert again.wake_at == decision.wake_at, f"wakes at {again.wake_at}, not {decision.wake_at}"
+        if decision.changes or not isinstance(events[0], ev.Woke):
+            self.judge(before)
+        self.check_wakes()
+        if decision.changes or decision.effects or decision.facts:
+            again = decide(self.view(), (), now=self.now, policy=self.policy, fresh_ids=ids)
+            assert again.changes == (), f"the plan does not settle: {again.changes}"
+            assert again.effects == (), f"the same is asked twice: {again.effects}"
+            assert again.wake_at == decision.wake_at, f"wakes at {again.wake_at}, not {decision.wake_at}"
         for effect in decision.effects:
             self.effects[type(effect).__name__] += 1
             match effect:
@@ -209,10 +213,41 @@ class World:
 
     # -- invariants ----------------------------------------------------------------------------------------------------
 
-    def judge(self, before: dict[InstanceId, Instance], events: tuple[ev.Event, ...]) -> None:
-        if before != self.records:
-            problems = violations(self.records)
-            assert not problems, problems
+    def gate_closed(self) -> bool:
+        wish, trend = self.wish, self.trend
+        return wish is not None and self.now < trend.retry_at and trend.infra_hash == wish.infra_hash
+
+    def check_wakes(self) -> None:
+        """Nothing that is pending may wait for chance: it has a timer, or an answer is under way."""
+        wish = self.wish
+        if not self.listed or self.mass_absence or self.blocked or (wish is not None and wish.paused):
+            return
+        due: list[float] = []
+        timeout = wish.registration_timeout if wish is not None else 300.0
+        for record in self.records.values():
+            facts = self.facts.get(record.id, Facts(heard=self.listening))
+            under_way = facts.creating or facts.checking or facts.deleting
+            if record.state is State.DRAINING and record.drain is not None and not self.mass_silence:
+                due.append(record.drain.deadline)
+            elif record.state is State.PENDING and not facts.creating and self.now < record.created + timeout:
+                due.append(facts.create_due)
+            elif record.state in (State.PENDING, State.STARTING):
+                due.append(max(record.created + timeout, self.listening + GRACE))
+            elif record.state is State.DELETING and not under_way:
+                due.append(self.now + 30.0)
+            elif record.state is State.RUNNING and not under_way and not record.suspect:
+                due.append(max(self.now + 10.0, facts.heard + 60.0, self.listening + 60.0))
+            elif record.ended is not None:
+                due.append(max(record.ended + self.policy.deleted_retention, self.now))
+        if self.gate_closed() and len([r for r in self.records.values() if r.counts]) < (wish.size if wish else 0):
+            due.append(self.trend.retry_at)
+        if due:
+            assert self.wake_at is not None, "pending work without a timer"
+            assert self.wake_at <= max(self.now, min(due)) + 30.0 * self.mass_silence + 0.001, f"wakes late: {min(due)}"
+
+    def judge(self, before: dict[InstanceId, Instance]) -> None:
+        problems = violations(self.records)
+        assert not problems, problems
         paused = self.wish is not None and self.wish.paused
         left: list[Instance] = []
         for id, record in self.records.items():
@@ -220,7 +255,15 @@ class World:
             if old is None:
                 assert record.state in (State.PENDING, State.DELETING)
                 assert not paused or record.cause is Cause.ORPHAN, "something new while paused"
-            elif old.state is not record.state:
+                assert record.on_demand or record.state is State.DELETING or not self.gate_closed(), (
+                    "the group was to back off"
+                )
+                continue
+            if record.suspect and not old.suspect:
+                met = self.facts[id].met
+                assert met or self.now >= self.listening + GRACE, "suspect before it could reconnect"
+                assert not self.mass_silence
+            if old.state is not record.state:
                 # Several steps may have been taken in one decision, each of them allowed.
                 assert record.state in _reachable(old.state), f"{old.state} -> {record.state}"
                 if record.state in (State.DRAINING, State.DELETING) and old.state in CAPACITY:
@@ -298,8 +341,7 @@ class World:
         counting = {r.id: r for r in self.records.values() if r.counts}
         assert all(r.state in (State.PENDING, State.STARTING, State.RUNNING) for r in counting.values())
         places = sum(r.replaces not in counting for r in counting.values())
-        gate = self.now < self.trend.retry_at and self.trend.infra_hash == self.wish.infra_hash
-        assert places >= self.wish.size or gate, f"{places} places for {self.wish.size}"
+        assert places >= self.wish.size or self.gate_closed(), f"{places} places for {self.wish.size}"
         if self.listed and not self.mass_absence:
             assert places <= self.wish.size, f"{places} places for {self.wish.size}"
 
@@ -371,6 +413,8 @@ class World:
         vm = self.vm_of(id, provider_id)
         if vm is None or not self.sees(vm):
             return ev.VmChecked(id, VmState.ABSENT)
+        if vm.connected and vm.agent == "up" and vm.state is VmState.RUNNING and self.chance(0.2):
+            return ev.VmChecked(id, VmState.ABSENT)  # a lie that the agent's voice gives away
         if not vm.alive and self.rng.random() < 0.5:
             return ev.VmChecked(id, VmState.ABSENT)
         return ev.VmChecked(id, vm.state, vm.provider_id)
@@ -414,7 +458,11 @@ class World:
         if vm.connected:
             vm.connected = False
             term = self.term
-            self.later(self.rng.choice((0.1, 9.0)), lambda: self.deliver(term, ev.AgentLost(vm.id)))
+            self.later(self.rng.choice((0.1, 9.0)), partial(self.lose, vm, term))
+
+    def lose(self, vm: Vm, term: int) -> None:
+        if not vm.connected:
+            self.deliver(term, ev.AgentLost(vm.id))
 
     def fail(self, vm: Vm) -> None:
         if not self.calm:
@@ -484,7 +532,7 @@ class World:
         for vm in self.vms.values():
             vm.connected = False
             if vm.agent == "up":
-                delay = 1.0 if self.calm else self.rng.uniform(0.1, 11.0)
+                delay = 1.0 if self.calm else self.rng.uniform(0.1, GRACE - 1.0)
                 self.later(delay, partial(self.reconnect, vm, term))
         self.later(self.rng.uniform(0.1, 5.0), lambda: self.list_vms() if term == self.term and self.leading else None)
         self.happen(ev.GroupChanged())
@@ -537,8 +585,9 @@ class World:
     def do_acknowledge(self) -> None:
         for record in list(self.records.values()):
             if self.rng.random() < 0.7:
+                now = self.records.get(record.id)
                 refused = self.happen(ev.DrainAcknowledged(record.id))
-                draining = record.state is State.DRAINING
+                draining = now is not None and now.state is State.DRAINING
                 assert draining or not self.leading or refused[0] in (Refused.NOT_DRAINING, Refused.UNKNOWN)
 
     def do_hang(self) -> None:
@@ -546,7 +595,7 @@ class World:
             vm.agent = "hung"
             if self.rng.random() < 0.5 and vm.connected:
                 vm.connected = False
-                self.later(self.rng.uniform(0.0, 10.0), partial(self.deliver, self.term, ev.AgentLost(vm.id)))
+                self.later(self.rng.uniform(0.0, 10.0), partial(self.lose, vm, self.term))
 
     def do_restart_agent(self) -> None:
         for vm in self.running()[:1]:
@@ -692,7 +741,7 @@ def _reachable(state: State) -> set[State]:
 def walk(seed: int) -> World:
     world = World(seed)
     try:
-        for _ in range(world.rng.randint(5, 40)):
+        for _ in range(world.rng.randint(5, 32)):
             world.disturb()
         world.settle()
     except AssertionError as problem:
