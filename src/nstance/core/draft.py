@@ -188,17 +188,15 @@ class Draft:
         vm = facts.vm
         if vm is VmState.RUNNING or vm is VmState.UNKNOWN:
             return False
-        # An agent that speaks, or has spoken since, is better evidence than a provider that finds nothing.
-        if vm is VmState.ABSENT:
-            spoke = self.audible(instance.id) or facts.vm_at is None or facts.vm_at < facts.heard
-            return self._absence_is_certain(instance, facts) and not spoke
-        return True
+        return vm is not VmState.ABSENT or self._absence_is_certain(instance, facts)
 
     def _absence_is_certain(self, instance: Instance, facts: Facts) -> bool:
         """Listings lag behind creation: before a VM was seen once, only misses over two minutes count. An intent is not
         missed at all: it is asked for again with the same ID."""
         if instance.state is State.PENDING or facts.absent_since is None or facts.vm_at is None:
             return False
+        if facts.met and facts.vm_at <= facts.heard:
+            return False  # its agent has spoken since
         return instance.seen or facts.vm_at >= facts.absent_since + ABSENCE_IS_TRUE_AFTER
 
     def decision(self) -> Decision:

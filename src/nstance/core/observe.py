@@ -157,6 +157,10 @@ def _checked(draft: Draft, instance: Instance, event: ev.VmChecked) -> None:
         draft.learn(instance.id, checking=False, check_due=draft.now + _backoff(facts.checks))
         return
     absent = event.state is ev.VmState.ABSENT
+    if absent and draft.audible(instance.id):
+        # Its agent speaks: that is better evidence than a provider that finds nothing.
+        draft.learn(instance.id, checking=False, check_due=draft.now + RETRY_MOST)
+        return
     draft.learn(
         instance.id,
         checking=False,

@@ -108,6 +108,7 @@ class World:
         self.seq = 0
         self.effects: Counter[str] = Counter()
         self.hashes = 0
+        self.asked: set[InstanceId] = set()  # creates under way, of this term
         self.late = 0  # creates that the provider has yet to apply
         self.trace: list[str] = []
         self.lead()
@@ -263,6 +264,10 @@ class World:
                 met = self.facts[id].met
                 assert met or self.now >= self.listening + GRACE, "suspect before it could reconnect"
                 assert not self.mass_silence
+            if record.state is State.DELETED and old.state is not State.DELETED:
+                vm = self.vm_of(id, record.provider_id)
+                assert vm is None or not vm.alive, "closed although its VM is there"
+                assert id not in self.asked, "closed while its creation is under way"
             if old.state is not record.state:
                 # Several steps may have been taken in one decision, each of them allowed.
                 assert record.state in _reachable(old.state), f"{old.state} -> {record.state}"
@@ -280,7 +285,7 @@ class World:
 
     def check_cause(self, old: Instance, record: Instance) -> None:
         """No healthy VM dies by accident: each cause must be true in the world."""
-        vm = next((v for v in self.vms.values() if v.id == record.id and v.provider_id == record.provider_id), None)
+        vm = self.vm_of(record.id, record.provider_id)
         runs = vm is not None and vm.state is VmState.RUNNING
         wish = self.wish
         match record.cause:
@@ -358,12 +363,16 @@ class World:
 
     def create(self, id: InstanceId) -> None:
         assert self.records[id].state is State.PENDING, "asked for a VM without an intent"
+        assert id not in self.asked, "asked for while it is being asked for"
+        self.asked.add(id)
         term, rng = self.term, self.rng
         fate = "ok" if self.calm else rng.choices(FATES, FATE_WEIGHTS)[0]
         delay = 0.5 if self.calm else rng.choice((0.05, 1.0, 8.0))
         self.later(delay, lambda: self.answer_create(id, fate, term))
 
     def answer_create(self, id: InstanceId, fate: str, term: int) -> None:
+        if term == self.term:
+            self.asked.discard(id)
         if fate in ("ok", "lost") or self.vm_of(id, None) is not None:
             vm = self.apply_create(id)
             if vm is None:
@@ -528,6 +537,7 @@ class World:
         self.facts, self.trend, self.wake_at = {}, Trend(), None
         self.listed = self.mass_absence = self.mass_silence = False
         self.listening = self.now
+        self.asked.clear()
         term = self.term
         for vm in self.vms.values():
             vm.connected = False
