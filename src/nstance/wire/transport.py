@@ -8,6 +8,7 @@ again before it blames.
 """
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from h2 import events as h2_events
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.exceptions import ProtocolError
+from h2.exceptions import ProtocolError, StreamClosedError
 from h2.settings import SettingCodes, Settings
 
 from nstance.clock import Clock
@@ -168,7 +169,8 @@ class Processor(protocol.EventsProcessor):
     def process_request_received(self, event: h2_events.RequestReceived) -> None:
         assert event.stream_id is not None
         if len(self.streams) >= self._owner.limits.max_streams:  # calls that still end, though their streams did
-            self.connection._connection.reset_stream(event.stream_id, ErrorCodes.REFUSED_STREAM)
+            with contextlib.suppress(StreamClosedError):  # the peer may have reset it in the same breath
+                self.connection._connection.reset_stream(event.stream_id, ErrorCodes.REFUSED_STREAM)
             self._owner.strike("resets", self._owner.limits.resets)
             return
         self._owner.requests += 1
@@ -274,20 +276,20 @@ class Protocol(protocol.H2Protocol):
         self.peer.heard = self.clock.monotonic()
         for start in range(0, len(data), SLICE):
             try:
-                events = self.connection.feed(data[start : start + SLICE])
+                for event in self.connection.feed(data[start : start + SLICE]):
+                    self.processor.process(event)
+                    if self.over:
+                        return
             except (ProtocolError, UnicodeError) as error:
                 self.end(f"not HTTP/2 as agreed: {error}")
                 return
-            for event in events:
-                self.processor.process(event)
-                if self.over:
-                    return
         self.connection.flush()
 
     def pause_writing(self) -> None:
         if not self.over:
             self._paused_since = self.clock.monotonic()
             self.connection.pause_writing()
+            self._arm(self._paused_since)
 
     def resume_writing(self) -> None:
         if not self.over:
@@ -371,6 +373,8 @@ class Protocol(protocol.H2Protocol):
         if limits.idle_seconds is not None:
             due.append(self._busy + limits.idle_seconds)
         self._due = max(min(due), now + 0.001)
+        if self._timer is not None:
+            self._timer.cancel()
         self._timer = self.loop.call_later(self._due - now, self._watch)
 
     @staticmethod
