@@ -68,6 +68,7 @@ def drop_needless_newcomers(draft: Draft) -> None:
     newcomers = {m.id for group in draft.newcomers().values() for m in group}
     if not newcomers and not draft.trend.failures:
         return
+    needless: list[tuple[Instance, str]] = []
     for member in draft.capacity():
         if (
             member.state is not State.RUNNING
@@ -75,11 +76,11 @@ def drop_needless_newcomers(draft: Draft) -> None:
             and (member.id in newcomers or draft.trend.failures)
         ):
             # Others come up first and are rotated then: the group may be waiting for them.
-            message = "the configuration changed before it registered"
+            needless.append((member, "the configuration changed before it registered"))
         elif member.id in newcomers and (kept := _kept_instead(draft, member)) is not None:
-            message = f"{kept.id}, which it was to replace, is to stay"
-        else:
-            continue
+            needless.append((member, f"{kept.id}, which it was to replace, is to stay"))
+    # Judged before the first one goes: in a chain of newcomers each hangs on the one before.
+    for member, message in needless:
         draft.reason(Code.SUPERSEDED, message, member.id)
         leaving.leave(draft, member, Cause.SUPERSEDED, message)
 

@@ -390,19 +390,19 @@ class World:
 
     def apply_late(self, id: InstanceId) -> None:
         self.late -= 1
-        self.apply_create(id)
+        self.apply_create(id, lags=False)
 
     def sees(self, vm: Vm) -> bool:
         return vm.visible_at <= self.now
 
-    def apply_create(self, id: InstanceId) -> Vm | None:
+    def apply_create(self, id: InstanceId, *, lags: bool = True) -> Vm | None:
         known = self.vm_of(id, None)
         if known is not None:
             return known if known.alive else None
         record = self.records.get(id)
         if record is None or record.ended is not None:
             self.dead_ids.add(id)  # it comes so late that it may outlive its record: collected as an orphan
-        lag = 0.0 if self.calm else self.rng.choice((0.0, 0.0, 5.0, 60.0))
+        lag = 0.0 if self.calm or not lags else self.rng.choice((0.0, 0.0, 5.0, 60.0))
         vm = Vm(ProviderId(f"i-{len(self.vms)}"), id, self.now, self.now + lag)
         self.vms[vm.provider_id] = vm
         if self.chance(0.1):

@@ -1,0 +1,129 @@
+"""Short words for situations: members, what is known of them, and what follows from a decision."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from nstance.core.decide import decide
+from nstance.model.decision import Decision, Facts, View
+from nstance.model.events import Event, VmState
+from nstance.model.group import Group, Policy
+from nstance.model.ids import GroupKey, GroupName, InstanceId, Kind, ProviderId, TenantId
+from nstance.model.instance import Cause, Drain, Instance, Put, State
+
+NOW = 1_000_000.0
+KEY = GroupKey(TenantId("default"), GroupName("web"))
+
+
+def name(letter: str) -> InstanceId:
+    return InstanceId(f"web-{'0' * 25}{letter}")
+
+
+def fresh_ids() -> Iterator[InstanceId]:
+    return (InstanceId(f"web-1{n:025}") for n in range(10_000))
+
+
+def wish(size: int, **fields: Any) -> Group:
+    return Group(**{"key": KEY, "size": size, "template": "t", "kind": Kind("web"), "infra_hash": "h"} | fields)
+
+
+def member(letter: str, state: State = State.RUNNING, **fields: Any) -> Instance:
+    """A record as it would really look in that state."""
+    has_vm = state is not State.PENDING and state is not State.FAILED
+    registered = state in (State.RUNNING, State.DRAINING)
+    known: dict[str, Any] = {
+        "id": name(letter),
+        "tenant": KEY.tenant,
+        "group": KEY.name,
+        "state": state,
+        "created": NOW - 100.0,
+        "infra_hash": "h",
+        "provider_id": ProviderId(f"i-{letter}") if has_vm else None,
+        "seen": has_vm,
+        "registered": NOW - 90.0 if registered else None,
+        "public_key": f"key-{letter}" if registered else "",
+    }
+    if state is State.DRAINING:
+        cause = fields.pop("cause", Cause.SCALE_DOWN)
+        deadline = fields.pop("deadline", NOW + 50.0)
+        known |= {"cause": cause, "drain": Drain(started=NOW - 10.0, cause=cause, deadline=deadline, waits=True)}
+    if state in (State.DELETED, State.FAILED):
+        known["ended"] = NOW - 10.0
+    return Instance(**known | fields)
+
+
+def newcomer(letter: str, old: str, cause: Cause, state: State = State.RUNNING, **fields: Any) -> Instance:
+    return member(letter, state, replaces=name(old), replaces_for=cause, **fields)
+
+
+def healthy(**fields: Any) -> Facts:
+    return Facts(
+        **{"heard": NOW - 1.0, "connected": True, "met": True, "vm": VmState.RUNNING, "vm_at": NOW - 5.0} | fields
+    )
+
+
+def lost(seconds: float, **fields: Any) -> Facts:
+    """Its connection ended and it was last heard of so long ago; the provider said just now that its VM runs."""
+    since = NOW - seconds
+    return Facts(
+        **{"heard": since, "met": True, "lost": since, "vm": VmState.RUNNING, "vm_at": NOW, "checks": 4} | fields
+    )
+
+
+class After:
+    """What a decision leads to."""
+
+    def __init__(self, view: View, decision: Decision) -> None:
+        self.decision = decision
+        self.members = dict(view.members)
+        for change in decision.changes:
+            if isinstance(change, Put):
+                self.members[change.instance.id] = change.instance
+            else:
+                del self.members[change.id]
+        self.facts = {**view.facts, **decision.facts}
+        self.made = [m for m in self.members.values() if m.id not in view.members]
+
+    def __getitem__(self, letter: str) -> Instance:
+        return self.members[name(letter)]
+
+    def fact(self, letter: str) -> Facts:
+        return self.facts[name(letter)]
+
+    def in_state(self, state: State) -> str:
+        """The letters of the members in that state that were there before."""
+        return "".join(sorted(m.id[-1] for m in self.members.values() if m.state is state and m not in self.made))
+
+    def effects(self, kind: type) -> str:
+        return "".join(sorted(e.id[-1] for e in self.decision.effects if isinstance(e, kind)))
+
+    def codes(self) -> set[str]:
+        return {r.code.value for r in self.decision.reasons}
+
+
+def after(
+    members: list[Instance],
+    *events: Event,
+    size: int = 0,
+    group: Group | None = None,
+    facts: dict[str, Facts] | None = None,
+    policy: Policy | None = None,
+    now: float = NOW,
+    **view: Any,
+) -> After:
+    """Decide. Running members of whom nothing else is said are healthy."""
+    known = {m.id: healthy() for m in members if m.state in (State.RUNNING, State.DRAINING)}
+    known |= {name(letter): f for letter, f in (facts or {}).items()}
+    situation = View(
+        **{
+            "key": KEY,
+            "wish": group or wish(size),
+            "members": {m.id: m for m in members},
+            "facts": known,
+            "operator_seen": NOW,
+            "listening_since": NOW - 10_000.0,
+        }
+        | view
+    )
+    policy = policy or Policy()
+    decision = decide(situation, events, now=now, policy=policy, fresh_ids=fresh_ids())
+    return After(situation, decision)

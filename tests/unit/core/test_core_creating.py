@@ -1,0 +1,240 @@
+"""Creating: intent first, what each failure means, and how a group backs off and recovers."""
+
+from dataclasses import replace
+
+import pytest
+
+from nstance.core import creating
+from nstance.model import events as ev
+from nstance.model.decision import CreateVm, DeleteVm, Facts, Trend
+from nstance.model.events import Failure, VmState
+from nstance.model.ids import ProviderId
+from nstance.model.instance import Cause, Instance, State
+from unit.core.core_situation import NOW, after, healthy, member, name, newcomer, wish
+
+PENDING = member("a", State.PENDING, created=NOW - 10.0, subnet="s1")
+ASKED = {"a": Facts(heard=0.0, creating=True)}
+
+
+def failed(failure: Failure) -> ev.VmCreateFailed:
+    return ev.VmCreateFailed(PENDING.id, failure, "why")
+
+
+@pytest.mark.parametrize(
+    ("failure", "state", "made", "asked"),
+    [
+        pytest.param(Failure.NO_CAPACITY, State.PENDING, 0, "a", id="no capacity: the next subnet at once, same ID"),
+        pytest.param(Failure.REFUSED, State.FAILED, 1, "0", id="failed for good: ends at once, the group tries again"),
+        pytest.param(Failure.UNAVAILABLE, State.PENDING, 0, "", id="unavailable: the same ID again, a little later"),
+        pytest.param(Failure.UNKNOWN, State.PENDING, 0, "", id="unknown: never a second ID"),
+        pytest.param(Failure.STALE, State.DELETING, 1, "0", id="cannot be repeated: tombstone, then another"),
+    ],
+)
+def test_failures(failure: Failure, state: State, made: int, asked: str) -> None:
+    follows = after([PENDING], failed(failure), group=wish(1, subnets=("s1", "s2")), facts=ASKED)
+    assert follows["a"].state is state
+    assert len(follows.made) == made
+    assert follows.effects(CreateVm) == asked
+
+
+def test_no_capacity_moves_on_and_remembers() -> None:
+    group = wish(1, subnets=("s1", "s2"))
+    follows = after([PENDING], failed(Failure.NO_CAPACITY), group=group, facts=ASKED)
+    assert follows["a"].subnet == "s2"
+    trend = follows.decision.trend
+    assert trend.refused_subnets == {"s1": NOW + creating.SUBNET_MEMORY}
+    # The next instance does not try there first; when all were refused, it does.
+    assert after([], group=group, trend=trend).made[0].subnet == "s2"
+    both = replace(trend, refused_subnets={"s1": NOW + 1.0, "s2": NOW + 1.0})
+    assert after([], group=group, trend=both).made[0].subnet == "s1"
+    nowhere = after([replace(PENDING, subnet="s2")], failed(Failure.NO_CAPACITY), group=group, facts=ASKED, trend=trend)
+    assert nowhere["a"].state is State.FAILED
+
+
+def test_subnets_are_filled_evenly() -> None:
+    follows = after([member("a", subnet="s1")], group=wish(4, subnets=("s1", "s2")))
+    assert sorted(m.subnet for m in follows.made) == ["s1", "s2", "s2"]
+
+
+@pytest.mark.parametrize(("attempts", "wait"), [(0, 1.0), (1, 2.0), (4, 16.0), (5, 30.0), (500, 30.0)])
+def test_an_unknown_create_is_repeated_with_growing_waits(attempts: int, wait: float) -> None:
+    """F46."""
+    facts = {"a": Facts(heard=0.0, creating=True, create_attempts=attempts)}
+    follows = after([PENDING], failed(Failure.UNKNOWN), size=1, facts=facts)
+    assert follows.fact("a").create_due == NOW + wait
+    assert follows.decision.wake_at == NOW + wait
+    again = after([PENDING], ev.Woke(), size=1, facts={"a": Facts(heard=0.0, create_due=NOW)})
+    assert again.effects(CreateVm) == "a"
+
+
+def test_a_new_leader_asks_again_with_the_same_id() -> None:
+    """F3, F4, F5: nothing but the record is known."""
+    follows = after([PENDING], ev.GroupChanged(), size=1, listed=False)
+    assert follows.effects(CreateVm) == "a"
+    assert follows.made == []
+
+
+@pytest.mark.parametrize(
+    ("failures", "wait"), [(0, 0.0), (1, 30.0), (2, 60.0), (3, 120.0), (5, 480.0), (6, 600.0), (900, 600.0)]
+)
+def test_repeated_failures_back_off(failures: int, wait: float) -> None:
+    trend = Trend(failures=failures, infra_hash="h")
+    follows = after([PENDING], failed(Failure.REFUSED), size=1, facts=ASKED, trend=trend)
+    assert follows.decision.trend.retry_at == NOW + wait
+    assert len(follows.made) == (wait == 0.0)
+    if wait:
+        assert follows.decision.wake_at == NOW + wait
+        assert "back-off" in follows.codes()
+
+
+def test_failures_of_one_try_count_once() -> None:
+    three = [member(letter, State.PENDING, created=NOW - 10.0) for letter in "abc"]
+    trend = Trend(failures=1, counted_at=NOW - 1.0, infra_hash="h")
+    follows = after(three, failed(Failure.REFUSED), size=3, trend=trend, facts=ASKED)
+    assert follows.decision.trend.failures == 1
+
+
+@pytest.mark.parametrize(
+    ("group", "blocked", "made"),
+    [
+        pytest.param(wish(1), "", 0, id="closed"),
+        pytest.param(wish(1, infra_hash="corrected"), "", 1, id="a corrected configuration need not wait"),
+        pytest.param(wish(1, infra_hash="corrected"), "no image", 0, id="blocked for another reason"),
+    ],
+)
+def test_the_gate(group: object, blocked: str, made: int) -> None:
+    trend = Trend(failures=4, retry_at=NOW + 100.0, infra_hash="h")
+    assert len(after([], group=group, trend=trend, blocked=blocked).made) == made  # type: ignore[arg-type]
+
+
+def test_the_gate_keeps_needed_replacements_waiting_with_a_timer() -> None:
+    trend = Trend(failures=4, retry_at=NOW + 5.0, infra_hash="h")
+    follows = after([member("a", suspect=True)], size=1, trend=trend, facts={"a": healthy(heard=NOW - 20.0, vm_at=NOW)})
+    assert follows.made == []
+    assert follows["a"].state is State.RUNNING
+    assert follows.decision.wake_at == NOW + 5.0
+
+
+def test_success_forgets_the_failures() -> None:
+    registered = ev.Registered(id=name("a"), public_key="k", certificate_serial="1", certificate_expires=NOW)
+    trend = Trend(failures=4, retry_at=NOW + 100.0, refused_subnets={"s": NOW + 9.0}, infra_hash="h")
+    follows = after([member("a", State.STARTING)], registered, size=1, trend=trend)
+    assert follows.decision.trend == Trend(refused_subnets={"s": NOW + 9.0})
+
+
+@pytest.mark.parametrize(
+    ("state", "age", "listed", "silence", "state_after"),
+    [
+        pytest.param(State.STARTING, 299.0, True, False, State.STARTING, id="in time"),
+        pytest.param(State.STARTING, 301.0, True, False, State.DELETING, id="never registered: deleted and replaced"),
+        pytest.param(State.PENDING, 301.0, True, False, State.DELETING, id="never made: its nonce is out of date"),
+        pytest.param(State.STARTING, 301.0, False, False, State.STARTING, id="not before the listing"),
+        pytest.param(State.STARTING, 301.0, True, True, State.STARTING, id="not while all are silent"),
+    ],
+)
+def test_registration_timeout(state: State, age: float, listed: bool, silence: bool, state_after: State) -> None:
+    instance = member("a", state, created=NOW - age)
+    follows = after([instance], ev.Woke(), size=1, listed=listed, mass_silence=silence)
+    assert follows["a"].state is state_after
+    given_up = state_after is State.DELETING
+    assert len(follows.made) == given_up
+    assert follows.decision.trend.failures == given_up
+
+
+def test_after_an_outage_late_vms_get_the_agents_grace() -> None:
+    """F27: nothing deleted until full inventory and agent grace."""
+    old = member("a", State.STARTING, created=NOW - 86_400.0)
+    follows = after([old], ev.Woke(), size=1, listening_since=NOW - 5.0, reconnect_grace=60.0)
+    assert follows["a"].state is State.STARTING
+    assert follows.decision.wake_at == NOW + 55.0
+
+
+def test_the_console_of_a_failed_vm_is_kept_once() -> None:
+    doomed = member("a", State.DELETING, cause=Cause.UNREGISTERED)
+    first = after([doomed])
+    assert [e.keep_console for e in first.decision.effects if isinstance(e, DeleteVm)] == [True]
+    again = after([doomed], facts={"a": Facts(heard=0.0, delete_attempts=1)})
+    assert [e.keep_console for e in again.decision.effects if isinstance(e, DeleteVm)] == [False]
+
+
+def test_a_vm_that_ends_before_it_registers_counts_as_a_failure() -> None:
+    follows = after([member("a", State.STARTING)], ev.VmChecked(name("a"), VmState.DOWN, ProviderId("i-a")), size=1)
+    assert follows.decision.trend.failures == 1
+    assert len(follows.made) == 1
+
+
+@pytest.mark.parametrize(
+    ("state", "after_state"),
+    [
+        pytest.param(State.PENDING, State.STARTING, id="as expected"),
+        pytest.param(State.RUNNING, State.RUNNING, id="the agent was faster"),
+        pytest.param(State.DELETING, State.DELETING, id="unwished meanwhile (F11)"),
+        pytest.param(State.FAILED, State.DELETING, id="given up, and there it is"),
+        pytest.param(State.DELETED, State.DELETING, id="closed, and there it is"),
+    ],
+)
+def test_created(state: State, after_state: State) -> None:
+    instance = member("a", state, provider_id=None)
+    facts = {"a": Facts(heard=NOW - 1.0, creating=True, connected=True, met=True, vm=VmState.DELETED)}
+    if state is State.RUNNING:
+        facts = {"a": healthy(creating=True)}
+    follows = after([instance], ev.VmCreated(name("a"), ProviderId("i-1")), size=int(instance.counts), facts=facts)
+    assert follows["a"].state is after_state
+    assert follows["a"].provider_id == "i-1"
+    assert follows.effects(DeleteVm) == ("a" if after_state is State.DELETING else "")
+
+
+def test_a_second_vm_does_not_take_over_the_record() -> None:
+    follows = after([member("a", State.STARTING)], ev.VmCreated(name("a"), ProviderId("i-other")), size=1)
+    assert follows["a"].provider_id == "i-a"
+
+
+def test_an_unwished_create_is_settled_before_it_is_deleted() -> None:
+    """F11: surplus intents are tombstoned, then resolved, then deleted."""
+    first = after([PENDING], ev.GroupChanged(), size=0, facts=ASKED)
+    assert first["a"].state is State.DELETING
+    assert first.decision.effects == ()
+    tombstone = first["a"]
+    for outcome in (ev.VmCreated(name("a"), ProviderId("i-1")), failed(Failure.UNKNOWN), failed(Failure.REFUSED)):
+        then = after([tombstone], outcome, size=0, facts=ASKED)
+        assert then.effects(DeleteVm) == "a", outcome
+
+
+ON_DEMAND = ev.InstanceWanted(name("z"), "big", {"k": "v"})
+
+
+def test_on_demand_comes_on_top_and_asking_twice_makes_one() -> None:
+    follows = after([member("a")], ON_DEMAND, ON_DEMAND, size=1)
+    made = follows.made
+    assert [(m.id, m.on_demand, m.instance_type, dict(m.vars)) for m in made] == [(name("z"), True, "big", {"k": "v"})]
+    assert follows.decision.refusals == {}
+
+
+@pytest.mark.parametrize(
+    ("known", "group", "refusal"),
+    [
+        pytest.param([member("z")], wish(1), "exists", id="the ID is a managed instance's"),
+        pytest.param([member("z", State.DELETED, on_demand=True)], wish(0), "ending", id="an ID is never used again"),
+        pytest.param([], wish(0, paused=True), "paused", id="paused"),
+    ],
+)
+def test_on_demand_refused(known: list[Instance], group: object, refusal: str) -> None:
+    follows = after(known, ON_DEMAND, group=group)  # type: ignore[arg-type]
+    assert [r.value for r in follows.decision.refusals.values()] == [refusal]
+    assert follows.made == []
+
+
+def test_on_demand_failures_say_nothing_about_the_group() -> None:
+    odd = member("a", State.PENDING, on_demand=True)
+    follows = after([odd], failed(Failure.REFUSED), size=0, facts=ASKED, trend=Trend(failures=3))
+    assert follows["a"].state is State.FAILED
+    assert follows.decision.trend.failures == 3
+    assert follows.made == []
+
+
+def test_a_replacement_is_linked_to_what_it_replaces() -> None:
+    follows = after([member("a", replace_wanted=True)], size=1)
+    assert [(m.replaces, m.replaces_for) for m in follows.made] == [(name("a"), Cause.REQUESTED)]
+    linked = newcomer("n", "a", Cause.REQUESTED, State.PENDING)
+    asked = {"n": Facts(heard=0.0, creating=True)}
+    assert after([member("a", replace_wanted=True), linked], size=1, facts=asked).made == []

@@ -1,0 +1,339 @@
+"""Noticing trouble: one table row per row of the specification's table, and the rules around it."""
+
+import pytest
+
+from nstance.model import events as ev
+from nstance.model.decision import CheckVm, CreateVm, DeleteVm, Facts
+from nstance.model.events import NoticeKind, VmState
+from nstance.model.group import Policy
+from nstance.model.instance import Cause, Instance, State
+from unit.core.core_situation import NOW, after, healthy, lost, member, name, newcomer
+
+A, B = member("a"), member("b")
+SUSPECT = member("a", suspect=True)
+STARTED = newcomer("n", "a", Cause.UNHEALTHY, State.STARTING)
+
+
+def spot(seconds: float | None) -> ev.NoticeReceived:
+    return ev.NoticeReceived(A.id, NoticeKind.SPOT, None if seconds is None else NOW + seconds)
+
+
+SHUTDOWN = ev.NoticeReceived(A.id, NoticeKind.SHUTDOWN)
+
+
+@pytest.mark.parametrize(
+    ("members", "facts", "events", "state", "made", "checked"),
+    [
+        pytest.param([A], {}, [spot(120.0)], State.DRAINING, 1, "a", id="spot notice: replace and drain now"),
+        pytest.param([A], {}, [SHUTDOWN], State.RUNNING, 0, "a", id="shutdown: the provider is asked at once"),
+        pytest.param([A], {}, [ev.AgentLost(A.id)], State.RUNNING, 0, "a", id="stream closed: asked at once"),
+        pytest.param(
+            [A],
+            {"a": lost(0.5, checks=1, checking=True)},
+            [ev.VmChecked(A.id, VmState.DOWN)],
+            State.DELETING,
+            1,
+            "",
+            id="stream closed and not running: replace now, no drain",
+        ),
+        pytest.param(
+            [A],
+            {"a": lost(0.5, checks=1, checking=True, vm=VmState.UNKNOWN)},
+            [ev.VmChecked(A.id, VmState.ABSENT)],
+            State.DELETING,
+            1,
+            "",
+            id="stream closed and not found, seen before: replace now",
+        ),
+        pytest.param(
+            [A], {"a": lost(1.0, checks=1)}, [ev.Woke()], State.RUNNING, 0, "a", id="running: asked again after 1 s"
+        ),
+        pytest.param([A], {"a": lost(1.5, checks=2)}, [ev.Woke()], State.RUNNING, 0, "", id="... and not before 2 s"),
+        pytest.param([A], {"a": lost(9.0)}, [ev.Woke()], State.RUNNING, 0, "", id="silent, but not for long enough"),
+        pytest.param([A], {"a": lost(11.0)}, [ev.Woke()], State.RUNNING, 1, "", id="suspect: the replacement starts"),
+        pytest.param(
+            [A],
+            {"a": lost(11.0, vm=VmState.UNKNOWN)},
+            [ev.Woke()],
+            State.RUNNING,
+            0,
+            "",
+            id="silent, but nobody knows whether the VM runs",
+        ),
+        pytest.param(
+            [A],
+            {"a": lost(11.0, vm_at=NOW - 20.0, checks=0)},
+            [ev.Woke()],
+            State.RUNNING,
+            0,
+            "a",
+            id="the provider's word is older than the silence",
+        ),
+        pytest.param(
+            [SUSPECT, STARTED], {"a": lost(61.0)}, [ev.Woke()], State.DRAINING, 0, "", id="dead: drained and deleted"
+        ),
+        pytest.param(
+            [SUSPECT, newcomer("n", "a", Cause.UNHEALTHY, State.PENDING)],
+            {"a": lost(61.0), "n": Facts(heard=NOW, creating=True)},
+            [ev.Woke()],
+            State.RUNNING,
+            0,
+            "",
+            id="dead, but its replacement is not made yet",
+        ),
+        pytest.param(
+            [SUSPECT, STARTED],
+            {"a": lost(61.0, vm_at=NOW - 30.0)},
+            [ev.Woke()],
+            State.RUNNING,
+            0,
+            "a",
+            id="dead, but not on an old answer",
+        ),
+        pytest.param(
+            [A],
+            {"a": healthy()},
+            [ev.VmChecked(A.id, VmState.DOWN)],
+            State.DELETING,
+            1,
+            "",
+            id="garbage collection finds it stopped: replace now, no drain",
+        ),
+        pytest.param(
+            [A], {"a": healthy()}, [ev.VmMissed(A.id)], State.RUNNING, 0, "a", id="a listing lacks it: asked for singly"
+        ),
+        pytest.param(
+            [A],
+            {"a": healthy(checking=True)},
+            [ev.VmChecked(A.id, VmState.ABSENT)],
+            State.RUNNING,
+            0,
+            "",
+            id="not found, but its agent speaks",
+        ),
+        pytest.param(
+            [A],
+            {"a": healthy(checking=True)},
+            [ev.VmChecked(A.id, VmState.UNKNOWN)],
+            State.RUNNING,
+            0,
+            "",
+            id="an error is never read as an absence",
+        ),
+        pytest.param(
+            [A], {}, [ev.AgentRestarting(A.id)], State.RUNNING, 0, "", id="a restart is waited for, nobody is asked"
+        ),
+        pytest.param(
+            [A],
+            {"a": Facts(heard=NOW - 30.0, met=True, restarting=True, vm=VmState.RUNNING, vm_at=NOW)},
+            [ev.Woke()],
+            State.RUNNING,
+            0,
+            "",
+            id="a restart has dead_after",
+        ),
+    ],
+)
+def test_noticing_trouble(
+    members: list[Instance],
+    facts: dict[str, Facts],
+    events: list[ev.Event],
+    state: State,
+    made: int,
+    checked: str,
+) -> None:
+    follows = after(members, *events, size=1, facts=facts)
+    assert follows["a"].state is state
+    assert len(follows.made) == made
+    assert follows.effects(CheckVm) == checked
+    assert (follows.effects(CreateVm) != "") == bool(made)
+
+
+def test_suspect_is_marked_and_says_why() -> None:
+    follows = after([A], ev.Woke(), size=1, facts={"a": lost(11.0)})
+    assert follows["a"].suspect
+    assert follows.made[0].replaces == A.id
+    assert {"suspect", "replace"} <= follows.codes()
+    assert follows.decision.wake_at == NOW + 49.0
+
+
+def test_agent_back_cancels_and_the_newcomer_goes() -> None:
+    follows = after([SUSPECT, STARTED], ev.AgentConnected(A.id), size=1, facts={"a": lost(30.0)})
+    assert not follows["a"].suspect
+    assert follows.in_state(State.DELETING) == "n"
+    assert "recovered" in follows.codes()
+
+
+@pytest.mark.parametrize(
+    ("old", "policy"),
+    [
+        pytest.param(member("a", suspect=True, infra_hash="old"), Policy(), id="drifted"),
+        pytest.param(SUSPECT, Policy(eligible_age=50.0), id="expired"),
+        pytest.param(SUSPECT, Policy(forced_age=50.0), id="past its forced age"),
+        pytest.param(member("a", suspect=True, replace_wanted=True), Policy(), id="somebody wants another one"),
+    ],
+)
+def test_agent_back_but_the_newcomer_stays(old: Instance, policy: Policy) -> None:
+    there = newcomer("n", "a", Cause.UNHEALTHY, created=NOW - 10.0)
+    follows = after([old, there], ev.AgentConnected(A.id), size=1, facts={"a": lost(30.0)}, policy=policy)
+    assert follows["n"].state is State.RUNNING
+    assert follows["a"].state is State.DRAINING
+
+
+@pytest.mark.parametrize(
+    ("seen", "since", "told", "gone"),
+    [
+        pytest.param(True, 0.0, 0.0, True, id="seen before: one miss is enough"),
+        pytest.param(False, 0.0, 0.0, False, id="never seen: listings lag (F48)"),
+        pytest.param(False, 119.0, 0.0, False, id="misses over less than two minutes"),
+        pytest.param(False, 121.0, 0.0, True, id="consistent misses over two minutes"),
+        pytest.param(False, 121.0, 60.0, False, id="one old miss does not become two minutes of misses"),
+    ],
+)
+def test_absence(seen: bool, since: float, told: float, gone: bool) -> None:
+    facts = Facts(heard=NOW - 10_000.0, vm=VmState.ABSENT, vm_at=NOW - told, absent_since=NOW - since)
+    follows = after([member("a", State.STARTING, seen=seen)], ev.Woke(), size=1, facts={"a": facts})
+    assert (follows["a"].state is State.DELETING) == gone
+    assert len(follows.made) == gone
+    if not gone:
+        assert follows.fact("a").check_due == NOW + 10.0
+
+
+def test_an_intent_is_never_missed() -> None:
+    """Until its create is settled there is nothing to be absent."""
+    facts = Facts(heard=0.0, vm=VmState.ABSENT, vm_at=NOW, absent_since=NOW - 500.0, creating=True)
+    follows = after([member("a", State.PENDING)], ev.VmMissed(A.id), size=1, facts={"a": facts})
+    assert follows["a"].state is State.PENDING
+    assert follows.decision.effects == ()
+
+
+@pytest.mark.parametrize(
+    ("silence", "suspect"),
+    [pytest.param(30.0, False, id="within the grace"), pytest.param(41.0, True, id="after it")],
+)
+def test_new_leader_waits_for_agents(silence: float, suspect: bool) -> None:
+    """F60: silence counts since this leader listens, and a fleet gets its time to reconnect."""
+    follows = after(
+        [A],
+        ev.Woke(),
+        size=1,
+        facts={"a": Facts(heard=NOW - 900.0, vm=VmState.RUNNING, vm_at=NOW)},
+        listening_since=NOW - silence,
+        reconnect_grace=40.0,
+    )
+    assert follows["a"].suspect == suspect
+
+
+def test_mass_silence_starts_nothing_but_what_the_provider_confirms() -> None:
+    """F59."""
+    follows = after(
+        [member("a", suspect=True), B, member("c")],
+        ev.VmChecked(name("c"), VmState.DELETED),
+        size=3,
+        facts={"a": lost(100.0), "b": lost(30.0), "c": lost(30.0)},
+        mass_silence=True,
+    )
+    assert follows.in_state(State.RUNNING) == "ab"
+    assert not follows["b"].suspect
+    assert len(follows.made) == 1
+    assert follows.decision.wake_at is not None
+
+
+def test_mass_silence_holds_drains_for_silence() -> None:
+    drained = member("a", State.DRAINING, cause=Cause.UNHEALTHY, deadline=NOW - 1.0)
+    assert (
+        after([drained, B], ev.Woke(), size=1, mass_silence=True, facts={"a": lost(90.0)})["a"].state is State.DRAINING
+    )
+    assert after([drained, B], ev.Woke(), size=1, facts={"a": lost(90.0)})["a"].state is State.DELETING
+
+
+@pytest.mark.parametrize(
+    ("passed", "vm", "state"),
+    [
+        pytest.param(1.0, VmState.RUNNING, State.RUNNING, id="still running, within the grace"),
+        pytest.param(1.0, VmState.DOWN, State.DELETING, id="stopping: replaced at once"),
+        pytest.param(5.0, VmState.RUNNING, State.DRAINING, id="still running after the grace"),
+    ],
+)
+def test_shutdown_notice(passed: float, vm: VmState, state: State) -> None:
+    facts = healthy(notice=NoticeKind.SHUTDOWN, notice_at=NOW - passed, vm=vm, vm_at=NOW, checks=4)
+    follows = after([A], ev.Woke(), size=1, facts={"a": facts})
+    assert follows["a"].state is state
+    assert len(follows.made) == (state is not State.RUNNING)
+
+
+def test_shutdown_notice_asks_a_few_times_only() -> None:
+    facts = healthy(notice=NoticeKind.SHUTDOWN, notice_at=NOW - 4.5, checks=4)
+    assert after([A], ev.VmChecked(A.id, VmState.RUNNING), size=1, facts={"a": facts}).decision.effects == ()
+
+
+@pytest.mark.parametrize(
+    ("deadline", "until"),
+    [
+        pytest.param(120.0, 120.0, id="the provider's deadline"),
+        pytest.param(1000.0, 300.0, id="at most the drain timeout"),
+        pytest.param(None, 30.0, id="no deadline named: the shortest that clouds give"),
+    ],
+)
+def test_spot_drains_until_the_deadline(deadline: float | None, until: float) -> None:
+    follows = after([A], spot(deadline), size=1)
+    drain = follows["a"].drain
+    assert drain is not None
+    assert drain.deadline == NOW + until
+    assert follows.decision.wake_at is not None
+    assert follows.decision.wake_at <= drain.deadline
+
+
+def test_spot_without_an_operator_serves_until_its_replacement_is_made() -> None:
+    first = after([A], spot(60.0), size=1, operator_seen=None)
+    assert first["a"].state is State.RUNNING
+    made = first.made[0]
+    assert (made.replaces, made.replaces_for) == (A.id, Cause.SPOT)
+    then = after(
+        [A, newcomer("n", "a", Cause.SPOT, State.STARTING)],
+        size=1,
+        operator_seen=None,
+        facts={"a": healthy(notice=NoticeKind.SPOT, notice_at=NOW - 9.0, notice_deadline=NOW + 50.0, checks=4)},
+    )
+    assert then["a"].state is State.DELETING
+    assert then.effects(DeleteVm) == "a"
+
+
+@pytest.mark.parametrize("kind", list(NoticeKind))
+def test_repeated_notices_change_nothing(kind: NoticeKind) -> None:
+    """F56: also during a drain, also for nobody."""
+    notice = ev.NoticeReceived(A.id, kind, NOW + 60.0)
+    once = after([A, B], notice, size=2)
+    twice = after([A, B], notice, notice, size=2)
+    assert once.members == twice.members
+    drains = member("a", State.DRAINING)
+    assert after([drains, B], notice, size=1)["a"] == drains
+    assert after([B], notice, size=1).members == {B.id: B}
+
+
+def test_rebalance_is_a_hint_and_replaced_first() -> None:
+    hint = ev.NoticeReceived(A.id, NoticeKind.REBALANCE)
+    first = after([A, B], hint, size=2)
+    assert first.in_state(State.RUNNING) == "ab"
+    assert [m.replaces for m in first.made] == [A.id]
+    noticed = {"a": healthy(notice=NoticeKind.REBALANCE)}
+    there = newcomer("n", "a", Cause.SPOT)
+    assert after([A, B, there], size=2, facts=noticed).in_state(State.DRAINING) == "a"
+    # A new leader has not heard of the hint: the newcomer still takes the place.
+    assert after([A, B, there], size=2).in_state(State.DRAINING) == "a"
+
+
+def test_nothing_is_concluded_before_the_listing() -> None:
+    follows = after(
+        [A, member("b", suspect=True), newcomer("n", "b", Cause.UNHEALTHY)],
+        ev.VmChecked(A.id, VmState.DELETED),
+        size=1,
+        facts={"b": lost(90.0)},
+        listed=False,
+    )
+    assert follows.in_state(State.RUNNING) == "abn"
+
+
+def test_a_healthy_group_is_looked_at_when_the_first_could_be_silent() -> None:
+    follows = after([A], ev.Woke(), size=1, facts={"a": healthy(heard=NOW - 9.0)})
+    assert follows.decision.wake_at == NOW + 1.0
