@@ -1,0 +1,137 @@
+"""Draining: whether it waits is decided once; what ends it; what a new leader makes of it."""
+
+from typing import Any
+
+import pytest
+
+from nstance.model import events as ev
+from nstance.model.decision import DeleteVm
+from nstance.model.events import NoticeKind, VmState
+from nstance.model.group import Policy
+from nstance.model.instance import Cause, Instance, State
+from unit.core.core_situation import NOW, after, healthy, lost, member, name, newcomer, wish
+
+
+@pytest.mark.parametrize(
+    ("group", "view", "facts", "state"),
+    [
+        pytest.param({}, {}, {}, State.DRAINING, id="an operator is there"),
+        pytest.param({"drain_timeout": 0.0}, {}, {}, State.DELETING, id="timeout 0: no waiting"),
+        pytest.param({}, {"operator_seen": None}, {}, State.DELETING, id="nobody ever"),
+        pytest.param({}, {"operator_seen": NOW - 601.0}, {}, State.DELETING, id="nobody within ten minutes"),
+        pytest.param({}, {"operator_seen": NOW - 599.0}, {}, State.DRAINING, id="somebody within ten minutes"),
+        pytest.param({}, {}, {"a": healthy(vm=VmState.DOWN)}, State.DELETING, id="VM not running: no drain"),
+    ],
+)
+def test_whether_it_waits(group: dict[str, Any], view: dict[str, Any], facts: dict[str, Any], state: State) -> None:
+    follows = after([member("a")], ev.GroupChanged(), group=wish(0, **group), facts=facts, **view)
+    assert follows["a"].state is state
+    assert follows.effects(DeleteVm) == ("a" if state is State.DELETING else "")
+
+
+def test_the_deadline_is_journalled_and_woken_for() -> None:
+    follows = after([member("a")], ev.GroupChanged(), group=wish(0, drain_timeout=7.0))
+    drain = follows["a"].drain
+    assert drain is not None
+    assert (drain.started, drain.deadline, drain.cause, drain.waits) == (NOW, NOW + 7.0, Cause.SCALE_DOWN, True)
+    assert follows.decision.wake_at == NOW + 7.0
+
+
+DRAINING = member("a", State.DRAINING, deadline=NOW + 5.0)
+SILENT = member("a", State.DRAINING, cause=Cause.UNHEALTHY, deadline=NOW + 5.0)
+
+
+@pytest.mark.parametrize(
+    ("drained", "events", "facts", "now", "state"),
+    [
+        pytest.param(DRAINING, [ev.Woke()], {}, NOW + 4.9, State.DRAINING, id="nothing cuts it short"),
+        pytest.param(DRAINING, [ev.Woke()], {}, NOW + 5.0, State.DELETING, id="its deadline (F66)"),
+        pytest.param(DRAINING, [ev.DrainAcknowledged(name("a"))], {}, NOW, State.DELETING, id="its acknowledgement"),
+        pytest.param(DRAINING, [ev.VmChecked(name("a"), VmState.DOWN)], {}, NOW, State.DELETING, id="its VM is gone"),
+        pytest.param(
+            DRAINING, [ev.AgentConnected(name("a"))], {}, NOW, State.DRAINING, id="an agent does not stop a scale-down"
+        ),
+        pytest.param(
+            SILENT, [ev.AgentConnected(name("a"))], {"a": lost(70.0)}, NOW, State.RUNNING, id="the agent came back"
+        ),
+        pytest.param(
+            member("a", State.DRAINING, cause=Cause.UNHEALTHY, infra_hash="x"),
+            [ev.AgentConnected(name("a"))],
+            {"a": lost(70.0)},
+            NOW,
+            State.DRAINING,
+            id="the agent came back, but it is drifted",
+        ),
+        pytest.param(
+            SILENT,
+            [ev.AgentConnected(name("a")), ev.NoticeReceived(name("a"), NoticeKind.SPOT)],
+            {"a": lost(70.0)},
+            NOW,
+            State.DRAINING,
+            id="the agent came back to say that it ends",
+        ),
+    ],
+)
+def test_what_ends_a_drain(
+    drained: Instance, events: list[ev.Event], facts: dict[str, Any], now: float, state: State
+) -> None:
+    taker = newcomer("n", "a", Cause.UNHEALTHY, State.STARTING, created=NOW)
+    follows = after([drained, taker], *events, size=1, facts=facts, now=now)
+    assert follows["a"].state is state
+    assert follows["n"].state is (State.DELETING if state is State.RUNNING else State.STARTING)
+
+
+def test_coming_back_needs_a_place() -> None:
+    """A group that shrank meanwhile, or whose place was taken by a registered one, does not take it back."""
+    facts = {"a": lost(70.0)}
+    assert after([SILENT], ev.AgentConnected(name("a")), size=0, facts=facts)["a"].state is State.DRAINING
+    taken = after([SILENT, member("z")], ev.AgentConnected(name("a")), size=1, facts=facts)
+    assert taken["a"].state is State.DRAINING
+    booting = after([SILENT, member("z", State.STARTING)], ev.AgentConnected(name("a")), size=1, facts=facts)
+    assert (booting["a"].state, booting["z"].state) == (State.RUNNING, State.DELETING)
+
+
+def test_a_silent_on_demand_instance_comes_back() -> None:
+    alone = member("a", State.DRAINING, cause=Cause.UNHEALTHY, on_demand=True)
+    facts = {"a": lost(70.0)}
+    assert after([alone], ev.AgentConnected(name("a")), size=0, facts=facts)["a"].state is State.RUNNING
+    aged = after([alone], ev.AgentConnected(name("a")), size=0, facts=facts, policy=Policy(ondemand_age=50.0))
+    assert aged["a"].state is State.DRAINING
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_new_leader_continues_drains(listed: bool) -> None:
+    """Only the record is left: its deadline holds, but nothing is deleted before the listing."""
+    view = {"listed": listed, "listening_since": NOW - 1.0}
+    from_record = {"a": lost(0.0, met=False, lost=None, vm=VmState.UNKNOWN, vm_at=None, checks=0)}
+    before = after([DRAINING], ev.GroupChanged(), size=0, facts=from_record, **view)
+    assert before["a"] == DRAINING
+    assert before.decision.wake_at == NOW + 5.0
+    late = after([DRAINING], ev.GroupChanged(), size=0, facts=from_record, now=NOW + 6.0, **view)
+    assert late["a"].state is State.DELETING
+    assert late.effects(DeleteVm) == ("a" if listed else "")
+
+
+@pytest.mark.parametrize("state", [s for s in State if s is not State.DRAINING])
+def test_acknowledging_what_does_not_drain_changes_nothing_and_says_so(state: State) -> None:
+    """F67."""
+    instance = member("a", state, created=NOW)
+    size = int(instance.counts)
+    plain = after([instance], size=size)
+    follows = after([instance], ev.DrainAcknowledged(instance.id), size=size)
+    assert follows.members == plain.members
+    assert [r.value for r in follows.decision.refusals.values()] == ["not-draining"]
+
+
+def test_requested_deletion_of_a_draining_instance_is_final() -> None:
+    follows = after([SILENT], ev.DeletionWanted(name("a")), size=1)
+    assert follows["a"].drain is not None
+    back = after([follows["a"]], ev.AgentConnected(name("a")), size=1)
+    assert back["a"].state is State.DRAINING
+
+
+def test_a_draining_vm_that_dies_is_noticed_soon() -> None:
+    follows = after([DRAINING], ev.AgentLost(name("a")), size=0)
+    assert len(follows.decision.effects) == 1
+    again = after([DRAINING], ev.VmChecked(name("a"), VmState.RUNNING), size=0, facts={"a": lost(0.1, checks=1)})
+    assert again.fact("a").check_due == NOW + 0.9

@@ -1,0 +1,215 @@
+"""Voluntary work: rotation within max_surge and max_unavailable, expiry, requested replacements."""
+
+import pytest
+
+from nstance.model import events as ev
+from nstance.model.decision import Facts, Trend
+from nstance.model.group import Policy
+from nstance.model.instance import Cause, Instance, State
+from unit.core.core_situation import NOW, after, lost, member, name, newcomer, wish
+
+OLD = [member(x, infra_hash="old") for x in "abc"]
+ASKED = {"n": Facts(heard=0.0, creating=True)}
+
+
+@pytest.mark.parametrize(
+    ("surge", "unavailable", "made", "left"),
+    [
+        pytest.param(1, 0, 1, "", id="default: one at a time, replacement first"),
+        pytest.param(2, 0, 2, "", id="two at a time"),
+        pytest.param(9, 0, 3, "", id="all at once"),
+        pytest.param(0, 1, 1, "a", id="one goes first"),
+        pytest.param(0, 2, 2, "ab", id="two go first"),
+        pytest.param(1, 1, 2, "b", id="one replaced first, one goes first"),
+        pytest.param(2, 2, 3, "c", id="two replaced first, the last goes first"),
+        pytest.param(0, 0, 1, "", id="both zero would mean never: replacement first"),
+    ],
+)
+def test_limits(surge: int, unavailable: int, made: int, left: str) -> None:
+    group = wish(3, max_surge=surge, max_unavailable=unavailable)
+    follows = after(OLD, ev.GroupChanged(), group=group)
+    assert len(follows.made) == made
+    assert follows.in_state(State.DRAINING) == left
+    assert all(m.infra_hash == "h" for m in follows.made)
+
+
+@pytest.mark.parametrize(
+    ("state", "suspect", "left"),
+    [
+        pytest.param(State.PENDING, False, "", id="not made yet"),
+        pytest.param(State.STARTING, False, "", id="not registered yet"),
+        pytest.param(State.RUNNING, False, "a", id="registered: the old one goes"),
+        pytest.param(State.RUNNING, True, "", id="registered, but silent"),
+    ],
+)
+def test_the_old_one_goes_when_the_new_one_is_there(state: State, suspect: bool, left: str) -> None:
+    there = newcomer("n", "a", Cause.DRIFT, state, suspect=suspect)
+    facts = ASKED if state is State.PENDING else {"n": lost(30.0)} if suspect else {}
+    follows = after([*OLD, there], ev.Woke(), size=3, facts=facts)
+    assert follows.in_state(State.DRAINING) == left
+
+
+@pytest.mark.parametrize(
+    ("members", "facts", "trend"),
+    [
+        pytest.param([*OLD[:2], member("c", suspect=True, infra_hash="old")], {"c": lost(30.0)}, Trend(), id="suspect"),
+        pytest.param(OLD, {}, Trend(failures=3, retry_at=NOW + 60.0, infra_hash="h"), id="backing off"),
+    ],
+)
+def test_rotation_waits(members: list[Instance], facts: dict[str, Facts], trend: Trend) -> None:
+    """It begins nothing, and lets nobody go, while something is wrong."""
+    group = wish(3, max_surge=1, max_unavailable=1)
+    follows = after(members, ev.GroupChanged(), group=group, facts=facts, trend=trend)
+    assert {m.replaces_for for m in follows.made} <= {Cause.UNHEALTHY}
+    assert follows.in_state(State.DRAINING) == ""
+
+
+def test_max_unavailable_holds_while_something_else_is_missing() -> None:
+    there = [*OLD[:2], newcomer("n", "a", Cause.DRIFT), member("s", State.STARTING)]
+    assert after(there, size=3).in_state(State.DRAINING) == ""
+    assert after(there, group=wish(3, max_unavailable=1)).in_state(State.DRAINING) == "a"
+
+
+@pytest.mark.parametrize("state", [State.STARTING, State.RUNNING])
+def test_a_change_taken_back_keeps_the_old_one(state: State) -> None:
+    there = newcomer("n", "a", Cause.DRIFT, state, infra_hash="new")
+    follows = after([member("a"), there], ev.GroupChanged(), size=1)
+    assert follows["a"].state is State.RUNNING
+    assert not follows["n"].counts
+    assert follows.made == []
+
+
+def test_a_newcomer_overtaken_by_the_configuration_is_made_anew() -> None:
+    there = newcomer("n", "a", Cause.DRIFT, State.STARTING, infra_hash="older")
+    follows = after([OLD[0], there], ev.GroupChanged(), size=1)
+    assert follows["n"].state is State.DELETING
+    assert [m.replaces for m in follows.made] == [name("a")]
+
+
+@pytest.mark.parametrize(
+    ("failures", "state"),
+    [
+        pytest.param(0, State.STARTING, id="the group waits for it: it is rotated later"),
+        pytest.param(2, State.DELETING, id="what failed is not waited for once it was corrected"),
+    ],
+)
+def test_starting_when_the_configuration_changes(failures: int, state: State) -> None:
+    starts = member("a", State.STARTING, infra_hash="old")
+    follows = after([starts], ev.GroupChanged(), size=1, trend=Trend(failures=failures, infra_hash="old"))
+    assert follows["a"].state is state
+
+
+def test_rotation_runs_to_its_end() -> None:
+    """Step by step, with every newcomer registering: three replacements, never fewer than three ready."""
+    members = list(OLD)
+    for _ in range(12):
+        follows = after(members, ev.Woke(), size=3)
+        members = []
+        for m in follows.members.values():
+            if m in follows.made:
+                # It comes up at once, under an ID of the form that the tables use.
+                letter = "xyz"[sum(o.infra_hash == "h" for o in follows.members.values() if o not in follows.made)]
+                members.append(member(letter, replaces=m.replaces, replaces_for=m.replaces_for))
+            elif m.counts or m.state is State.DRAINING:
+                members.append(m)
+        assert sum(m.counts and m.state is State.RUNNING for m in members) >= 3
+    assert sorted(m.id[-1] for m in members if m.counts) == ["x", "y", "z"]
+    assert sorted(m.id[-1] for m in members if m.state is State.DRAINING) == ["a", "b", "c"]
+
+
+AGED = Policy(eligible_age=50.0)
+YOUNG = NOW - 10.0
+
+
+@pytest.mark.parametrize(
+    ("members", "facts", "replaced"),
+    [
+        pytest.param([member("a"), member("b", created=NOW - 200.0)], {}, "b", id="the oldest, one at a time"),
+        pytest.param([member("a", created=YOUNG), member("b", created=YOUNG)], {}, "", id="nobody is old"),
+        pytest.param([member("a"), member("b", State.STARTING)], {}, "", id="not while the group is not whole"),
+        pytest.param(
+            [member("a"), member("b", suspect=True)], {"b": lost(30.0)}, "b", id="not while one is suspect: that one"
+        ),
+        pytest.param(
+            [member("a"), member("b"), newcomer("n", "b", Cause.ELIGIBLE_EXPIRY, State.STARTING, created=YOUNG)],
+            {},
+            "",
+            id="not while another is being renewed",
+        ),
+        pytest.param([member("a"), member("b", infra_hash="x")], {}, "b", id="drift comes first"),
+    ],
+)
+def test_eligible_expiry(members: list[Instance], facts: dict[str, Facts], replaced: str) -> None:
+    follows = after(members, ev.Woke(), size=2, policy=AGED, facts=facts)
+    assert "".join(m.replaces[-1] for m in follows.made if m.replaces) == replaced
+
+
+def test_ages_have_a_timer() -> None:
+    healthy_for_long = Policy(suspect_after=1e6, eligible_age=150.0, forced_age=300.0, ondemand_age=120.0)
+    assert after([member("a")], size=1, policy=healthy_for_long).decision.wake_at == NOW + 50.0
+    alone = after([member("a", on_demand=True)], size=0, policy=healthy_for_long)
+    assert alone.decision.wake_at == NOW + 20.0
+    later = Policy(suspect_after=1e6, forced_age=300.0)
+    assert after([member("a")], size=1, policy=later).decision.wake_at == NOW + 200.0
+
+
+@pytest.mark.parametrize(
+    ("state", "left"),
+    [
+        pytest.param(None, "", id="all at once, replacement first"),
+        pytest.param(State.PENDING, "", id="not made yet"),
+        pytest.param(State.STARTING, "ab", id="made: they go now"),
+    ],
+)
+def test_forced_expiry(state: State | None, left: str) -> None:
+    members = [member("a"), member("b")]
+    facts = {x: Facts(heard=0.0, creating=True) for x in "mn"} if state is State.PENDING else {}
+    if state is not None:
+        members += [newcomer(n, o, Cause.FORCED_EXPIRY, state, created=YOUNG) for n, o in ("ma", "nb")]
+    follows = after(members, ev.Woke(), size=2, policy=Policy(forced_age=50.0), facts=facts)
+    assert follows.in_state(State.DRAINING) == left
+    assert len(follows.made) == (2 if state is None else 0)
+
+
+@pytest.mark.parametrize(
+    ("instance", "state"),
+    [
+        pytest.param(member("a", on_demand=True), State.DRAINING, id="past its age: drained, not replaced"),
+        pytest.param(member("a", on_demand=True, created=YOUNG), State.RUNNING, id="young"),
+    ],
+)
+def test_on_demand_expiry(instance: Instance, state: State) -> None:
+    follows = after([instance], ev.Woke(), size=0, policy=Policy(ondemand_age=50.0))
+    assert follows["a"].state is state
+    assert follows.made == []
+
+
+@pytest.mark.parametrize(
+    ("instance", "group", "refusal"),
+    [
+        pytest.param(member("a"), wish(1), None, id="marked, and replaced first"),
+        pytest.param(member("a", on_demand=True), wish(0), "on-demand", id="on-demand is never replaced"),
+        pytest.param(member("a", State.DRAINING), wish(0), "ending", id="it goes already"),
+        pytest.param(member("a"), wish(1, paused=True), "paused", id="paused"),
+    ],
+)
+def test_requested_replacement(instance: Instance, group: object, refusal: str | None) -> None:
+    follows = after([instance], ev.ReplacementWanted(name("a")), group=group)  # type: ignore[arg-type]
+    assert [r.value for r in follows.decision.refusals.values()] == ([refusal] if refusal else [])
+    assert len(follows.made) == (refusal is None)
+    assert follows["a"].state is instance.state
+
+
+def test_a_requested_replacement_survives_a_failed_newcomer() -> None:
+    """The wish is in the record, so it is tried again, also by the next leader."""
+    wanted = member("a", replace_wanted=True)
+    failed = member("n", State.FAILED, replaces=name("a"), replaces_for=Cause.REQUESTED)
+    assert [m.replaces for m in after([wanted, failed], size=1).made] == [name("a")]
+    done = after([wanted, newcomer("n", "a", Cause.REQUESTED)], size=1)
+    assert done["a"].cause is Cause.REQUESTED
+
+
+def test_replacing_what_never_registered_needs_no_drain() -> None:
+    follows = after([member("a", State.STARTING)], ev.ReplacementWanted(name("a")), size=1)
+    assert follows["a"].state is State.DELETING
+    assert len(follows.made) == 1
