@@ -7,6 +7,7 @@ from nstance.clock import Chance
 
 FIRST_BACKOFF = 0.5
 LAST_BACKOFF = 30.0
+LAST_RECONNECT = 5.0  # a server gives its agents ten seconds and more to come back before it concludes anything
 LONGEST_SPREAD = 300.0
 JITTER = 0.1
 RENEW_AT = 2 / 3
@@ -23,7 +24,7 @@ def reconnect(failures: int, spread: float, chance: Chance) -> float:
     """How long to wait before the next connection; `spread` is what the server last asked for."""
     if failures == 0:
         return chance.uniform(0.0, min(max(spread, 0.0), LONGEST_SPREAD))
-    return backoff(failures, chance)
+    return min(backoff(failures, chance), chance.uniform(0.0, max(LAST_RECONNECT, min(spread, LONGEST_SPREAD))))
 
 
 def until_report(interval: float, chance: Chance) -> float | None:

@@ -1,0 +1,94 @@
+"""Which agents are connected, and what was heard of them last.
+
+An agent has one connection at a time; a newer one takes the place of an older one, whose end then says nothing. Being
+connected means: its health stream is open. Ping answers count as signs of life, so silence is read off the connection.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from nstance.model import events as ev
+from nstance.model.ids import InstanceId
+from nstance.v1 import agent_pb2
+from nstance.wire.peer import Connection
+
+
+@dataclass(slots=True)
+class Presence:
+    """One agent's connection and what belongs to it."""
+
+    id: InstanceId
+    connection: Connection
+    changed: asyncio.Event = field(default_factory=asyncio.Event)  # something about its files may be new
+    keys_changed: asyncio.Event = field(default_factory=asyncio.Event)
+    public_keys: dict[str, bytes] = field(default_factory=dict)
+    boot_id: str = ""
+    sequence: int = 0
+    reported: float | None = None  # steady time of the last report
+    report: agent_pb2.HealthReport | None = None
+    healthy: bool = False  # its health stream is open
+
+
+class Agents:
+    def __init__(self, post: Callable[[ev.Event], None], count: Callable[[int], None]) -> None:
+        self._post = post
+        self._count = count
+        self._present: dict[InstanceId, Presence] = {}
+        self._connected = 0
+
+    def __len__(self) -> int:
+        return self._connected
+
+    def get(self, id: InstanceId) -> Presence | None:
+        return self._present.get(id)
+
+    def heard(self, id: InstanceId) -> float | None:
+        """On the monotonic clock; None if it is not connected."""
+        presence = self._present.get(id)
+        return presence.connection.heard if presence is not None and presence.healthy else None
+
+    def at(self, id: InstanceId, connection: Connection) -> Presence:
+        """The presence that a stream of this connection belongs to."""
+        presence = self._present.get(id)
+        if presence is None or presence.connection is not connection:
+            if presence is not None:
+                presence.connection.abort()
+            presence = self._present[id] = Presence(id, connection)
+        return presence
+
+    def came(self, presence: Presence) -> None:
+        self._mark(presence, healthy=True)
+        self._post(ev.AgentConnected(presence.id))
+
+    def went(self, presence: Presence, *, goodbye: bool) -> None:
+        self._mark(presence, healthy=False)
+        if self._present.get(presence.id) is presence:
+            del self._present[presence.id]
+            if not goodbye:
+                self._post(ev.AgentLost(presence.id))
+
+    def nudge(self, ids: Iterable[InstanceId] | None = None) -> None:
+        """What these instances should hold may have changed."""
+        for id in list(self._present) if ids is None else ids:
+            presence = self._present.get(id)
+            if presence is not None:
+                presence.changed.set()
+
+    def ask_keys(self) -> None:
+        """The keys that instances need may have changed."""
+        for presence in self._present.values():
+            presence.keys_changed.set()
+
+    def drop(self, id: InstanceId) -> None:
+        """The instance is no longer ours: its agent is not listened to."""
+        presence = self._present.pop(id, None)
+        if presence is not None:
+            self._mark(presence, healthy=False)
+            presence.connection.abort()
+
+    def _mark(self, presence: Presence, *, healthy: bool) -> None:
+        if presence.healthy != healthy:
+            presence.healthy = healthy
+            self._connected += 1 if healthy else -1
+            self._count(self._connected)

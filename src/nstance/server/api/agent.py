@@ -1,0 +1,297 @@
+"""AgentService: five calls over one connection. An agent speaks only for the instance in its certificate.
+
+Services authenticate, translate, post events and read snapshots; they decide nothing. The traps: a report for another
+instance is a violation, not a mistake; reports may arrive twice or out of order, so only a newer sequence of the same
+boot counts.
+"""
+
+import asyncio
+import logging
+from typing import Any
+
+from nstance.clock import Chance, Clock
+from nstance.model import events as ev
+from nstance.model.decision import Code, Reason
+from nstance.model.ids import InstanceId
+from nstance.model.instance import Instance, State
+from nstance.pki import keys, names, proof
+from nstance.server import filesets
+from nstance.server.agents import Presence
+from nstance.server.filesets import CannotMake, FileSet, Issued
+from nstance.server.lead import Lead
+from nstance.server.shard import Committed
+from nstance.v1 import agent_grpc, agent_pb2, registration_pb2
+from nstance.wire import status
+from nstance.wire.peer import Connection, connection_of
+
+log = logging.getLogger(__name__)
+
+ADMITTED = frozenset({State.RUNNING, State.DRAINING})
+RECONNECTS_PER_SECOND = 300
+MESSAGES_PER_SECOND = 20.0  # per agent, with bursts
+MESSAGE_BURST = 200.0
+RETRY_FIRST = 2.0
+RETRY_MOST = 60.0
+MAX_KEYS = 256
+NOTICES = {
+    agent_pb2.Notice.SPOT_TERMINATION: ev.NoticeKind.SPOT,
+    agent_pb2.Notice.SPOT_REBALANCE: ev.NoticeKind.REBALANCE,
+    agent_pb2.Notice.SHUTDOWN: ev.NoticeKind.SHUTDOWN,
+}
+
+
+class Budget:
+    """A token bucket: so many messages a second, with bursts."""
+
+    def __init__(self, now: float) -> None:
+        self._tokens, self._at = MESSAGE_BURST, now
+
+    def take(self, now: float) -> bool:
+        self._tokens = min(MESSAGE_BURST, self._tokens + (now - self._at) * MESSAGES_PER_SECOND)
+        self._at = now
+        self._tokens -= 1
+        return self._tokens >= 0
+
+
+class AgentApi(agent_grpc.AgentServiceBase):
+    def __init__(self, lead: Lead, clock: Clock, chance: Chance) -> None:
+        self._lead = lead
+        self._clock = clock
+        self._chance = chance
+
+    # ---- who is it?
+
+    def _instance(self, connection: Connection) -> Instance:
+        who = connection.identity
+        assert isinstance(who, names.Agent)  # the listener admits no other role
+        instance = self._lead.shard.instances.get(who.id)
+        if instance is None or instance.tenant != who.tenant:
+            raise status.denied("this instance is not registered")
+        if instance.state not in ADMITTED:
+            raise status.denied(f"this instance is {instance.state.value}")
+        return instance
+
+    def _presence(self, stream: Any) -> Presence:
+        connection = connection_of(stream)
+        return self._lead.agents.at(self._instance(connection).id, connection)
+
+    # ---- health
+
+    async def SubmitHealthReport(self, stream: Any) -> None:
+        connection = connection_of(stream)
+        presence = self._presence(stream)
+        agents, budget = self._lead.agents, Budget(self._clock.monotonic())
+        agents.came(presence)
+        goodbye = False
+        try:
+            await stream.send_initial_metadata()
+            while (message := await stream.recv_message()) is not None:
+                if not budget.take(self._clock.monotonic()):
+                    raise status.exhausted("too many messages")
+                match message.WhichOneof("kind"):
+                    case "report":
+                        self._report(presence, message.report)
+                        await stream.send_message(self._answer(message.report.sequence))
+                    case "notice":
+                        self._notice(presence, message.notice)
+                    case "goodbye":
+                        goodbye = True
+                        self._goodbye(presence, message.goodbye)
+                    case _:
+                        raise status.invalid("kind", "expected a report, a notice or a goodbye")
+        finally:
+            agents.went(presence, goodbye=goodbye)
+            if not goodbye and not connection.closed.is_set():
+                # Without its health stream the agent counts as gone; let it begin anew instead of staying half here.
+                connection.abort()
+
+    def _report(self, presence: Presence, report: agent_pb2.HealthReport) -> None:
+        if report.instance_id and report.instance_id != presence.id:
+            self._violation(presence.id, f"it reported for {report.instance_id[:64]!r}")
+            raise status.denied("an agent can report only for its own instance")
+        if report.boot_id == presence.boot_id and report.sequence <= presence.sequence:
+            return
+        presence.boot_id, presence.sequence = report.boot_id, report.sequence
+        presence.reported = self._clock.steady()
+        if report.files_error and (presence.report is None or presence.report.files_error != report.files_error):
+            self._trouble(presence.id, f"it could not put its files in place: {report.files_error[:500]}")
+        presence.report = report
+
+    def _answer(self, sequence: int) -> agent_pb2.HealthAnswer:
+        spread = 1000 * len(self._lead.agents) // RECONNECTS_PER_SECOND
+        return agent_pb2.HealthAnswer(
+            sequence=sequence,
+            server_time_unix_ms=int(self._clock.wall() * 1000),
+            report_interval_ms=int(self._lead.configuration.settings.shard.health_check_interval * 1000),
+            reconnect_spread_ms=spread,
+        )
+
+    def _notice(self, presence: Presence, notice: agent_pb2.Notice) -> None:
+        kind = NOTICES.get(notice.kind)
+        if kind is None:
+            raise status.invalid("kind", "a notice of an unknown kind")
+        deadline = None
+        if notice.deadline_unix_ms > 0:
+            # The deadline is wall-clock time; records count in steady time.
+            deadline = notice.deadline_unix_ms / 1000 - self._clock.wall() + self._clock.steady()
+        self._lead.shard.post(ev.NoticeReceived(presence.id, kind, deadline))
+
+    def _goodbye(self, presence: Presence, goodbye: agent_pb2.Goodbye) -> None:
+        if goodbye.reason == agent_pb2.Goodbye.SHUTDOWN:
+            self._lead.shard.post(ev.NoticeReceived(presence.id, ev.NoticeKind.SHUTDOWN))
+            self._lead.shard.post(ev.AgentLost(presence.id))
+        else:
+            self._lead.shard.post(ev.AgentRestarting(presence.id))
+
+    # ---- keys and files
+
+    async def ReceiveKeyRequests(self, stream: Any) -> None:
+        await stream.recv_message()
+        presence = self._presence(stream)
+        asked: list[str] | None = None
+        while True:
+            names_wanted = self._key_names(presence.id)
+            if names_wanted != asked and names_wanted:
+                await stream.send_message(agent_pb2.KeyRequest(names=names_wanted))
+            asked = names_wanted
+            presence.keys_changed.clear()
+            await presence.keys_changed.wait()
+
+    def _key_names(self, id: InstanceId) -> list[str]:
+        instance = self._lead.shard.instances.get(id)
+        resolved = self._lead.resolved(instance) if instance is not None else None
+        return filesets.key_names(resolved) if resolved is not None else []
+
+    async def SubmitPublicKeys(self, stream: Any) -> None:
+        request = await stream.recv_message()
+        presence = self._presence(stream)
+        wanted = set(self._key_names(presence.id))
+        if len(request.keys) > MAX_KEYS:
+            raise status.invalid("keys", f"at most {MAX_KEYS} keys, found {len(request.keys)}")
+        accepted: dict[str, bytes] = {}
+        for key in request.keys:
+            if key.name not in wanted:
+                continue  # no longer asked for
+            try:
+                accepted[key.name] = keys.public_key_from_pem(key.pem)
+            except keys.UnacceptableKey as problem:
+                raise status.invalid(f"keys[{key.name[:64]}]", str(problem)) from None
+        presence.public_keys.update(accepted)
+        presence.changed.set()
+        await stream.send_message(agent_pb2.SubmitPublicKeysResponse())
+
+    async def ReceiveFiles(self, stream: Any) -> None:
+        request = await stream.recv_message()
+        presence = self._presence(stream)
+        have, issued, renew_at = request.config_hash, Issued(), _renewal(request.files, self._clock.wall())
+        failures, complained = 0, ""
+        while True:
+            presence.changed.clear()
+            wait: float | None = None
+            try:
+                made = await self._needed(presence, have, renew_at, issued)
+                failures = 0
+                if made is not None:
+                    await _send(stream, made)
+                    have, renew_at = made.hash, made.renew_at
+                if renew_at is not None:
+                    wait = max(1.0, min(3600.0, renew_at - self._clock.wall()))
+            except CannotMake as problem:
+                if str(problem) != complained:
+                    complained = str(problem)
+                    self._trouble(presence.id, f"its files cannot be made: {problem}")
+                wait = min(RETRY_MOST, RETRY_FIRST * 2.0 ** min(failures, 6)) if problem.again else None
+                failures += 1
+            await _changed(presence.changed, wait)
+
+    async def _needed(self, presence: Presence, have: str, renew_at: float | None, issued: Issued) -> FileSet | None:
+        """The set that the instance should get now, if it has another one and its keys are here."""
+        lead = self._lead
+        instance = lead.shard.instances.get(presence.id)
+        resolved = lead.resolved(instance) if instance is not None else None
+        if instance is None or resolved is None or instance.state not in ADMITTED:
+            return None
+        due = renew_at is not None and self._clock.wall() >= renew_at
+        if filesets.set_hash(lead.around, resolved, instance) == have and not due:
+            return None
+        if any(name not in presence.public_keys for name in filesets.key_names(resolved)):
+            presence.keys_changed.set()
+            return None
+        return await lead.file_sets.make(lead.around, resolved, instance, presence.public_keys, issued)
+
+    # ---- certificate
+
+    async def RenewCertificate(self, stream: Any) -> None:
+        request = await stream.recv_message()
+        instance = self._instance(connection_of(stream))
+        lead = self._lead
+        try:
+            if request.public_key_pem:
+                public_key = keys.public_key_from_pem(request.public_key_pem)
+                proof.check_renewal(
+                    request.proof, public_key=public_key, cluster=lead.issuer.authority.cluster, id=instance.id
+                )
+            else:
+                public_key = lead.issuer.key_of(instance)
+        except (keys.UnacceptableKey, proof.InvalidProof) as problem:
+            raise status.invalid("public_key_pem", str(problem)) from None
+        drawn = lead.issuer.draw(public_key, life=lead.agent_ttl)
+        owner = lead.shard.owner_of_key(drawn.public_key)
+        if owner is not None and owner != instance.id:
+            self._violation(instance.id, f"it presented the key of {owner}")
+            raise status.denied("this key belongs to another instance")
+        refusal = await lead.shard.ask(
+            ev.Renewed(
+                id=instance.id,
+                public_key=drawn.public_key,
+                certificate_serial=drawn.serial,
+                certificate_expires=drawn.expires,
+            )
+        )
+        if refusal is not None:
+            raise status.denied("this instance is not registered any more")
+        made = lead.issuer.agent_certificate(lead.shard.instances[instance.id], life=lead.agent_ttl)
+        await stream.send_message(
+            registration_pb2.RegisterResponse(
+                certificate_pem=made.pem, expires_unix=int(made.expires), ca_bundle_pem=lead.issuer.authority.bundle
+            )
+        )
+
+    def _violation(self, id: InstanceId, message: str) -> None:
+        self._tell(id, Code.SECURITY, f"{message}, and was refused")
+
+    def _trouble(self, id: InstanceId, message: str) -> None:
+        self._tell(id, Code.CONFIG, message)
+
+    def _tell(self, id: InstanceId, code: Code, message: str) -> None:
+        log.warning(message, extra={"instance": id})
+        instance = self._lead.shard.instances.get(id)
+        key = instance.key if instance is not None else None
+        for observe in self._lead.shard.observers:
+            observe(Committed(key, (), (Reason(code, message, id),), {}))
+
+
+def _renewal(files: Any, now: float) -> float | None:
+    """When the certificates that an instance already has want renewal: it says until when they live, not since when,
+    so what has less than a week or is past its end is renewed now, the rest in its last third at the latest."""
+    expiries = [f.expires_unix for f in files if f.expires_unix]
+    if not expiries:
+        return None
+    left = min(expiries) - now
+    return now if left <= 0 else now + left * 2 / 3
+
+
+async def _send(stream: Any, made: FileSet) -> None:
+    for name, content in made.files.items():
+        await stream.send_message(agent_pb2.FileMessage(file=agent_pb2.File(name=name, content=content)))
+    await stream.send_message(
+        agent_pb2.FileMessage(commit=agent_pb2.Commit(config_hash=made.hash, files=len(made.files)))
+    )
+
+
+async def _changed(event: asyncio.Event, seconds: float | None) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return

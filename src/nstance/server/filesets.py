@@ -1,0 +1,201 @@
+"""What an instance should hold: its template's files, rendered, with certificates for the keys it made itself.
+
+The set's hash covers the templates, the instance's addresses and the CA, so an agent that already has that set is sent
+nothing. Certificates are logged before they are handed out; if that fails, none is. The trap: a set is put in place as a
+whole, so one file that cannot be made holds back all of them, with an event that names it.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+
+from nstance.authority import certlog
+from nstance.authority.keyset import Authority
+from nstance.clock import Chance, Clock
+from nstance.config.resolve import Resolved
+from nstance.config.workload import CertificateFile, EnvFile, JsonFile, SecretFile, StorageFile, StringFile
+from nstance.model.codec import canonical
+from nstance.model.ids import ShardId
+from nstance.model.instance import Instance
+from nstance.objects import errors as storage
+from nstance.objects.port import Key, ObjectStore
+from nstance.pki import ca, fields
+from nstance.secretstore import errors as secrets
+from nstance.secretstore.port import SecretStore
+from nstance.server import rendering
+from nstance.server.rendering import Surroundings
+
+MAX_FILE = 1 << 20
+MAX_CACHED = 256
+FETCH_TIMEOUT = 30.0
+
+
+class CannotMake(Exception):
+    """A file of the set cannot be made. The message names it; `again` says whether trying later may help."""
+
+    def __init__(self, message: str, *, again: bool) -> None:
+        super().__init__(message)
+        self.again = again
+
+
+@dataclass(slots=True)
+class Issued:
+    """Certificates that this connection's agent was given, by file name, and what they were made from."""
+
+    by_file: dict[str, tuple[str, ca.Issued, float]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FileSet:
+    hash: str
+    files: Mapping[str, bytes]
+    renew_at: float | None  # wall clock: when its first certificate has used two thirds of its life
+
+
+def key_names(resolved: Resolved) -> list[str]:
+    """The keys that an instance's certificates need, without suffix."""
+    names = (f.key.name.removesuffix(".pub") for f in resolved.files.values() if isinstance(f, CertificateFile))
+    return sorted(set(names))
+
+
+def set_hash(around: Surroundings, resolved: Resolved, instance: Instance) -> str:
+    told = [
+        resolved.group.runtime_hash,
+        dict(instance.vars),
+        instance.ip4,
+        instance.ip6,
+        instance.hostname,
+        around.ca_bundle if any(isinstance(f, CertificateFile) for f in resolved.files.values()) else "",
+    ]
+    return "sha256:" + hashlib.sha256(canonical(told)).hexdigest()
+
+
+class FileSets:
+    def __init__(
+        self,
+        *,
+        store: ObjectStore,
+        secret_store: SecretStore,
+        authority: Callable[[], Authority],
+        shard: ShardId,
+        clock: Clock,
+        chance: Chance,
+        cache_ttl: float,
+        count: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._secrets = secret_store
+        self._authority = authority
+        self._shard = shard
+        self._clock = clock
+        self._chance = chance
+        self._ttl = cache_ttl
+        self._count = count
+        self._fetched: dict[str, tuple[float, bytes]] = {}
+
+    async def make(
+        self,
+        around: Surroundings,
+        resolved: Resolved,
+        instance: Instance,
+        public_keys: Mapping[str, bytes],
+        issued: Issued,
+    ) -> FileSet:
+        """Raises CannotMake."""
+        values = rendering.data(around, resolved, instance)
+        made: dict[str, bytes] = {}
+        fresh: list[certlog.Logged] = []
+        renew_at: float | None = None
+        now = self._clock.wall()
+        for name, spec in resolved.files.items():
+            try:
+                match spec:
+                    case CertificateFile():
+                        template = resolved.certificates[spec.template]
+                        wanted = rendering.workload(template, values)
+                        key = public_keys[spec.key.name.removesuffix(".pub")]
+                        certificate, due = self._certificate(name, wanted, key, issued, now, fresh)
+                        made[name] = certificate.pem.encode()
+                        renew_at = due if renew_at is None else min(renew_at, due)
+                    case EnvFile():
+                        made[name] = rendering.env_file(spec, values)
+                    case JsonFile():
+                        made[name] = rendering.json_file(spec, values)
+                    case StringFile():
+                        made[name] = rendering.string_file(spec, values)
+                    case SecretFile():
+                        made[name] = await self._secret(spec.source)
+                    case StorageFile():
+                        made[name] = await self._object(rendering.text(spec.source, values, "source"))
+            except (rendering.CannotRender, fields.CertificateError, secrets.Missing, storage.Missing) as problem:
+                raise CannotMake(
+                    f"{name}: {problem}", again=isinstance(problem, secrets.Missing | storage.Missing)
+                ) from problem
+            except (secrets.SecretError, storage.StorageError, TimeoutError) as problem:
+                raise CannotMake(f"{name}: {problem}", again=True) from problem
+            if len(made[name]) > MAX_FILE:
+                raise CannotMake(f"{name}: has {len(made[name])} bytes, at most {MAX_FILE} are possible", again=False)
+        if fresh:
+            await self._log(fresh, instance)
+        return FileSet(set_hash(around, resolved, instance), made, renew_at)
+
+    def _certificate(
+        self,
+        name: str,
+        wanted: ca.WorkloadSpec,
+        public_key: bytes,
+        issued: Issued,
+        now: float,
+        fresh: list[certlog.Logged],
+    ) -> tuple[ca.Issued, float]:
+        signer = self._authority().signer(now)
+        basis = hashlib.sha256(repr((wanted, signer.pem)).encode() + public_key).hexdigest()
+        known = issued.by_file.get(name)
+        if known is not None and known[0] == basis and now < known[2]:
+            return known[1], known[2]
+        made = signer.issue_workload(wanted, public_key, serial=ca.new_serial(self._chance), issued=now)
+        renew_at = now + (made.expires - now) * 2 / 3
+        issued.by_file[name] = (basis, made, renew_at)
+        fresh.append(certlog.Logged(name, made))
+        return made, renew_at
+
+    async def _log(self, batch: list[certlog.Logged], instance: Instance) -> None:
+        try:
+            await certlog.write(
+                self._store,
+                batch,
+                prefix=f"shard/{self._shard}/",
+                shard=self._shard,
+                tenant=instance.tenant,
+                instance=instance.id,
+                now=self._clock.wall(),
+                chance=self._chance,
+            )
+        except (storage.StorageError, TimeoutError) as problem:
+            raise CannotMake(
+                f"the certificate log cannot be written, so none is handed out: {problem}", again=True
+            ) from problem
+        for _ in batch:
+            self._count()
+
+    async def _secret(self, name: str) -> bytes:
+        return await self._cached(f"secret {name}", lambda: self._secrets.get(name))
+
+    async def _object(self, key: str) -> bytes:
+        async def get() -> bytes:
+            return (await self._store.get(Key(key))).body
+
+        return await self._cached(f"object {key}", get)
+
+    async def _cached(self, what: str, fetch: Callable[[], Awaitable[bytes]]) -> bytes:
+        now = self._clock.monotonic()
+        known = self._fetched.get(what)
+        if known is not None and now < known[0]:
+            return known[1]
+        async with asyncio.timeout(FETCH_TIMEOUT):
+            value = await fetch()
+        if len(self._fetched) >= MAX_CACHED:
+            self._fetched.pop(next(iter(self._fetched)))
+        self._fetched[what] = (now + self._ttl, value)
+        return value

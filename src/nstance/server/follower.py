@@ -1,0 +1,88 @@
+"""A standby's copy of the state: it reads the journal along, so that taking over is one fence away.
+
+It reads at once when a heartbeat names a newer slot; otherwise seldom, because a heartbeat would have said so.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from nstance.clock import Clock
+from nstance.objects import errors, journal, slots
+
+log = logging.getLogger(__name__)
+
+EVERY = 5.0  # without heartbeats
+EVERY_WITH_HEARTBEATS = 60.0
+FRESH = 2.0
+
+
+class Follower:
+    def __init__(self, books: journal.Journal, clock: Clock, *, leading: Callable[[], bool]) -> None:
+        self._books = books
+        self._clock = clock
+        self._leading = leading
+        self._book: journal.Book | None = None
+        self._reading = asyncio.Lock()
+        self._news = asyncio.Event()
+        self._hinted = float("-inf")
+        self.damage = ""  # why this journal cannot be led on
+
+    @property
+    def tail(self) -> int:
+        return self._book.tail if self._book is not None else 0
+
+    @property
+    def epoch(self) -> int:
+        return self._book.epoch if self._book is not None else 0
+
+    def hint(self, tail: int) -> None:
+        """A heartbeat named the journal's length."""
+        self._hinted = self._clock.monotonic()
+        if tail > self.tail:
+            self._news.set()
+
+    async def read(self) -> None:
+        """Up to the end of the journal. Raises storage errors and slots.Damaged."""
+        async with self._reading:
+            if self._leading():
+                return
+            try:
+                if self._book is None:
+                    self._book, alarms = await self._books.load()
+                    for alarm in alarms:
+                        log.error(alarm)
+                else:
+                    await self._books.follow(self._book)
+                self.damage = ""
+            except slots.Damaged as damage:
+                self.damage = str(damage)
+                self._book = None
+                raise
+
+    async def take(self) -> journal.Book:
+        """Hand the copy over to a new leader; the next standby time begins with a fresh one."""
+        async with self._reading:
+            book, self._book = self._book, None
+            if book is None:
+                book, alarms = await self._books.load()
+                for alarm in alarms:
+                    log.error(alarm)
+            return book
+
+    async def run(self) -> None:
+        while True:
+            if not self._leading():
+                try:
+                    await self.read()
+                except slots.Damaged as damage:
+                    log.error("the journal is damaged, this server will not lead", extra={"damage": str(damage)})
+                except (errors.StorageError, TimeoutError) as problem:
+                    log.debug("could not read along", extra={"error": str(problem)})
+            self._news.clear()
+            heard = self._clock.monotonic() - self._hinted < FRESH
+            try:
+                async with asyncio.timeout(EVERY_WITH_HEARTBEATS if heard else EVERY):
+                    await self._news.wait()
+            except TimeoutError:
+                continue

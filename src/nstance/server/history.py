@@ -1,0 +1,70 @@
+"""What happened and why: each decision's reasons, in the log, in metrics and in the cache for queries."""
+
+import logging
+from collections.abc import Mapping
+from typing import Protocol
+
+from nstance.clock import Clock
+from nstance.model.decision import TROUBLE, Code
+from nstance.model.ids import GroupKey, InstanceId
+from nstance.model.instance import Instance, Put, Remove
+from nstance.server.shard import Committed
+from nstance.telemetry.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+
+class Keeper(Protocol):
+    """Where history is kept for queries; never waits, never raises."""
+
+    def put_instance(self, instance: Instance) -> None: ...
+
+    def remove_instance(self, id: InstanceId) -> None: ...
+
+    def put_event(
+        self, *, time: float, key: GroupKey | None, instance: InstanceId | None, code: Code, message: str, trouble: bool
+    ) -> None: ...
+
+
+class History:
+    def __init__(self, keeper: Keeper, metrics: Metrics, clock: Clock) -> None:
+        self._keeper = keeper
+        self._metrics = metrics
+        self._clock = clock
+
+    def restore(self, instances: Mapping[InstanceId, Instance]) -> None:
+        """A term begins: the projection follows its records."""
+        for instance in instances.values():
+            self._keeper.put_instance(instance)
+
+    def observe(self, committed: Committed) -> None:
+        now = self._clock.wall()
+        for reason in committed.reasons:
+            trouble = reason.code in TROUBLE
+            self._metrics.decided(reason.code)
+            self._keeper.put_event(
+                time=now,
+                key=committed.key,
+                instance=reason.instance,
+                code=reason.code,
+                message=reason.message,
+                trouble=trouble,
+            )
+            log.log(
+                logging.WARNING if trouble else logging.INFO,
+                reason.message,
+                extra={
+                    "reason": reason.code.value,
+                    "group": str(committed.key or ""),
+                    "instance": reason.instance or "",
+                },
+            )
+        for change in committed.changes:
+            match change:
+                case Put(instance):
+                    self._keeper.put_instance(instance)
+                    drain = (before := committed.before.get(instance.id)) and before.drain
+                    if drain and instance.drain is None:
+                        self._metrics.drained(instance.key, self._clock.steady() - drain.started)
+                case Remove(id):
+                    self._keeper.remove_instance(id)

@@ -1,0 +1,120 @@
+"""Identities: registration nonces for new instances, certificates for agents and for this server."""
+
+import base64
+import ipaddress
+from dataclasses import dataclass
+
+from nstance.authority.keyset import Authority
+from nstance.clock import Chance, Clock
+from nstance.model.ids import ShardId
+from nstance.model.instance import Instance, Nonce
+from nstance.pki import ca, keys, names, nonce
+
+
+@dataclass(frozen=True, slots=True)
+class NewCertificate:
+    """What a registration or renewal writes into the record, before the certificate is handed out."""
+
+    public_key: str
+    serial: str
+    expires: float
+
+
+class Issuer:
+    def __init__(self, authority: Authority, *, shard: ShardId, clock: Clock, chance: Chance) -> None:
+        self.authority = authority
+        self._shard = shard
+        self._clock = clock
+        self._chance = chance
+
+    def new_nonce(self, life: float) -> Nonce:
+        issued = int(self._clock.wall())
+        return Nonce(jti=nonce.new_jti(self._chance), issued=issued, expires=issued + int(life))
+
+    def token(self, instance: Instance) -> str:
+        """The instance's registration nonce: the same claims give the same token, byte by byte."""
+        assert instance.nonce is not None
+        return self.authority.sign_nonce(
+            nonce.AgentClaims(
+                jti=instance.nonce.jti,
+                cluster=self.authority.cluster,
+                tenant=instance.tenant,
+                instance=instance.id,
+                shard=self._shard,
+                group=instance.group,
+                on_demand=instance.on_demand,
+                config_hash=instance.infra_hash,
+                issued=instance.nonce.issued,
+                expires=instance.nonce.expires,
+            )
+        )
+
+    def verify(self, token: str) -> nonce.AgentClaims:
+        return self.authority.verify_agent_nonce(token, now=self._clock.wall(), shard=self._shard)
+
+    def draw(self, public_key: bytes, *, life: float) -> NewCertificate:
+        return NewCertificate(
+            public_key=base64.b64encode(public_key).decode(),
+            serial=f"{ca.new_serial(self._chance):x}",
+            expires=float(int(self._clock.wall() + life)),
+        )
+
+    def key_of(self, instance: Instance) -> bytes:
+        return base64.b64decode(instance.public_key)
+
+    def agent_certificate(self, instance: Instance, *, life: float) -> ca.Issued:
+        """From what the record says: asking again gives the same certificate."""
+        assert instance.certificate_expires is not None
+        issued = instance.certificate_expires - life
+        return self.authority.signer(issued).issue_agent(
+            names.Agent(self.authority.cluster, instance.tenant, instance.id),
+            self.key_of(instance),
+            serial=int(instance.certificate_serial, 16),
+            issued=issued,
+            expires=instance.certificate_expires,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ServerIdentity:
+    """This process's own key and certificate: in memory only."""
+
+    certificate_pem: str
+    key_pem: bytes
+    fingerprint: str
+    expires: float
+
+
+def server_identity(
+    authority: Authority,
+    who: names.Server,
+    *,
+    hosts: list[str],
+    clock: Clock,
+    chance: Chance,
+    key_pem: bytes | None = None,
+) -> ServerIdentity:
+    """`hosts`: advertised and leader-network addresses. `key_pem`: the key to keep, when renewing."""
+    key = keys.private_key_from_pem(key_pem) if key_pem is not None else keys.generate(chance)
+    public = keys.public_bytes(key)
+    now = clock.wall()
+    everywhere = ["127.0.0.1", "::1", "localhost", *hosts]
+    addresses = list(dict.fromkeys(h for h in everywhere if is_address(h)))
+    issued = authority.server_signer(now).issue_server(
+        who,
+        public,
+        dns=list(dict.fromkeys(h for h in everywhere if h and not is_address(h))),
+        ip=addresses,
+        serial=ca.new_serial(chance),
+        issued=now,
+        expires=now + ca.SERVER_LIFE,
+    )
+    return ServerIdentity(issued.pem, keys.private_to_pem(key).encode(), keys.fingerprint(public), issued.expires)
+
+
+def is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,75 @@
+"""`nstance-server`: parse, then run until a signal."""
+
+import asyncio
+import signal
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import uvloop
+
+from nstance.clock import Chance, Clock, SystemChance, SystemClock
+from nstance.objects import errors
+from nstance.server import configuration as configurations
+from nstance.server import options as parsing
+from nstance.server.configuration import NoConfiguration
+from nstance.server.options import Options
+from nstance.server.wiring import Fatal, Server
+from nstance.telemetry import logs
+
+
+def main() -> None:
+    options = parsing.parse(sys.argv[1:], version=metadata.version("nstance"))
+    logs.configure(json=options.json_logs, debug=options.debug, program="nstance-server")
+    clock, chance = SystemClock(), SystemChance()
+    if options.validate is not None:
+        sys.exit(validate(options, clock, chance))
+    try:
+        uvloop.run(run(options, clock, chance))
+    except Fatal as problem:
+        print(f"nstance-server: {problem}", file=sys.stderr)  # noqa: T201
+        uvloop.run(_wait_before_exit(options, clock, chance))
+        sys.exit(1)
+
+
+async def run(options: Options, clock: Clock, chance: Chance) -> None:
+    server = Server(options, clock=clock, chance=chance)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, server.stop)
+    await server.run()
+
+
+async def _wait_before_exit(options: Options, clock: Clock, chance: Chance) -> None:
+    """Many servers that fail for one reason must not restart in step. People do not wait."""
+    if sys.stderr.isatty() or options.insecure_dev:
+        return
+    await clock.sleep(chance.uniform(10.0, 40.0))
+
+
+def validate(options: Options, clock: Clock, chance: Chance) -> int:
+    """Shows all faults of a configuration; says whether there were any."""
+    try:
+        if options.validate:
+            configurations.parse(Path(options.validate).read_bytes(), shard=options.shard, source=options.validate)
+            print(f"{options.validate} is valid")  # noqa: T201
+        else:
+            uvloop.run(_validate_bucket(options, clock, chance))
+            print(f"the configuration of shard {options.shard} is valid")  # noqa: T201
+    except (NoConfiguration, OSError, errors.StorageError, Fatal) as problem:
+        print(f"nstance-server: {problem}", file=sys.stderr)  # noqa: T201
+        return 1
+    return 0
+
+
+async def _validate_bucket(options: Options, clock: Clock, chance: Chance) -> None:
+    server = Server(options, clock=clock, chance=chance)
+    store = server.open_store()
+    try:
+        await configurations.read(store, server.shard)
+    finally:
+        await store.close()
+
+
+if __name__ == "__main__":
+    main()

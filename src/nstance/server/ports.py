@@ -1,0 +1,98 @@
+"""The gRPC ports of a leading server."""
+
+import logging
+import ssl
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nstance.authority.operators import Operators
+from nstance.clock import Chance, Clock
+from nstance.config.addresses import Address, Endpoints, Service, show
+from nstance.model.ids import ClusterId
+from nstance.pki import names
+from nstance.server.api.agent import AgentApi
+from nstance.server.api.registration import Registration
+from nstance.server.configuration import Configuration
+from nstance.server.lead import Advertised, Lead
+from nstance.server.registrar import Registrar
+from nstance.wire import limits
+from nstance.wire.listener import Listener
+
+log = logging.getLogger(__name__)
+
+SERVICES = {
+    Service.REGISTRATION: "nstance.v1.RegistrationService",
+    Service.OPERATOR: "nstance.v1.OperatorService",
+    Service.AGENT: "nstance.v1.AgentService",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class GrpcPort:
+    listener: Listener
+    bind: Address
+
+    async def open(self) -> None:
+        await self.listener.start(self.bind.host, self.bind.port)
+
+    async def close(self) -> None:
+        await self.listener.close()
+
+
+def grpc_ports(
+    lead: Lead,
+    *,
+    endpoints: Endpoints,
+    context: Callable[[bool], ssl.SSLContext],
+    cluster: ClusterId,
+    operators: Operators,
+    clock: Clock,
+    chance: Chance,
+) -> list[GrpcPort]:
+    """`context`: asked with each connection; True: with client certificates."""
+    elsewhere = {name: f"port {endpoints.bind[service].port}" for service, name in SERVICES.items()}
+
+    def port(service: Service, api: Any, bounds: limits.Limits, role: names.Role | None) -> GrpcPort:
+        listener = Listener(
+            [api],
+            context=lambda: context(role is not None),
+            limits=bounds,
+            clock=clock,
+            role=role,
+            cluster=cluster if role is not None else None,
+            other_services=_others(elsewhere, SERVICES[service]),
+            on_refused=lambda reason: log.debug("a connection was refused", extra={"reason": reason}),
+        )
+        return GrpcPort(listener, endpoints.bind[service])
+
+    registrar = Registrar(lead, operators, clock)
+    return [
+        port(Service.REGISTRATION, Registration(registrar), limits.REGISTRATION, None),
+        port(Service.AGENT, AgentApi(lead, clock, chance), _agent_limits(lead.configuration), names.Role.AGENT),
+    ]
+
+
+def _others(services: Mapping[str, str], own: str) -> dict[str, str]:
+    return {name: where for name, where in services.items() if name != own}
+
+
+def _agent_limits(configuration: Configuration) -> limits.Limits:
+    """A silent agent is asked for a sign of life well before it could become suspect."""
+    half = configuration.policy.suspect_after / 2
+    return replace(
+        limits.AGENT,
+        ping_after=min(limits.AGENT.ping_after, half),
+        pong_within=min(limits.AGENT.pong_within, half),
+    )
+
+
+def advertised(endpoints: Endpoints) -> Advertised:
+    hosts = {address.host for told in endpoints.advertise.values() for address in told}
+    return Advertised(
+        registration=show(endpoints.advertise[Service.REGISTRATION]),
+        agent=show(endpoints.advertise[Service.AGENT]),
+        operator=show(endpoints.advertise[Service.OPERATOR]),
+        # On one machine servers and agents share their addresses.
+        hosts=frozenset(h for h in hosts if not h.startswith("127.") and h not in ("::1", "localhost")),
+    )

@@ -1,0 +1,293 @@
+"""What a server does while it leads: from the fence to the last flush.
+
+The order matters. The fence comes first, then the rest of the journal, then configuration, then open ports; only after
+the provider was listed is anything deleted. Whatever ends it, every connection is aborted: a server that no longer leads
+answers nothing on old connections.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from nstance.clock import Chance, Clock
+from nstance.config import storage_keys
+from nstance.model.consistency import violations
+from nstance.model.ids import ClusterId, IdMaker, ShardId
+from nstance.model.instance import ENDED, Put, State
+from nstance.objects import errors, journal, slots
+from nstance.objects.lease import Lease
+from nstance.objects.port import ObjectStore
+from nstance.providers import errors as provider_errors
+from nstance.providers.port import Provider
+from nstance.secretstore.port import SecretStore
+from nstance.server import configuration as configurations
+from nstance.server.agents import Agents
+from nstance.server.collector import Collector
+from nstance.server.configuration import Configuration, NoConfiguration
+from nstance.server.effects import Effects
+from nstance.server.filesets import FileSets
+from nstance.server.follower import Follower
+from nstance.server.history import History
+from nstance.server.issuing import Issuer
+from nstance.server.lead import Advertised, Lead
+from nstance.server.shard import Committed, Shard
+from nstance.server.term import Term
+from nstance.telemetry.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+FINISH_SECONDS = 0.3
+FLUSH_SECONDS = 2.0
+CONFIG_CHECK_SECONDS = 60.0
+SNAPSHOT_CHECK_SECONDS = 1.0
+NETWORK_RETRY_MOST = 60.0
+
+
+class Port(Protocol):
+    """A way in for agents or operators, open only while this server leads."""
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None:
+        """Abort every connection: nothing is answered any more."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a server is made of, whether it leads or not."""
+
+    name: ShardId
+    cluster: ClusterId
+    store: ObjectStore
+    books: journal.Journal
+    follower: Follower
+    provider: Provider
+    issuer: Issuer
+    secret_store: SecretStore
+    advertised: Advertised
+    ports: Callable[[Lead], Sequence[Port]]
+    held: Callable[[], Lease | None]
+    watch: Callable[[Term, float], AbstractContextManager[object]]  # notices when the event loop stands still
+    history: History
+    metrics: Metrics
+    clock: Clock
+    chance: Chance
+
+
+class Reign:
+    def __init__(self, parts: Parts, configuration: Configuration) -> None:
+        self.parts = parts
+        self.configuration = configuration  # the last good one
+        self.lead: Lead | None = None
+        self.refused = ""  # why a newer configuration was not taken
+        self._ids = IdMaker(wall=parts.clock.wall, bits=parts.chance.bits)
+
+    async def run(self, term: Term) -> None:
+        """One term. Returns after `term.closing`; raises Deposed or slots.Damaged."""
+        parts = self.parts
+        book, _ = await asyncio.gather(parts.follower.take(), self._reload())
+        writer = journal.Writer(parts.books, book, epoch=term.epoch, guard=term.ready, chance=parts.chance)
+        await writer.fence()
+        held = parts.held()
+        if held is not None and book.tail < held.tail:
+            raise slots.Damaged(f"the journal ends at slot {book.tail}, but the lease has seen slot {held.tail}")
+        for problem in violations(book.instances):
+            log.error("a record is inconsistent", extra={"problem": problem})
+        lead, effects, collector = self._assemble(term, writer, book)
+        ports = parts.ports(lead)
+        tasks: list[asyncio.Task[None]] = []
+        promise = configurations.timings(self.configuration.settings).promise
+        try:
+            with parts.watch(term, promise):
+                for port in ports:
+                    await port.open()
+                self.lead = lead
+                parts.metrics.leads(term.epoch)
+                log.info("leading", extra={"epoch": term.epoch, "instances": len(lead.shard.instances)})
+                work: list[Coroutine[Any, Any, None]] = [
+                    writer.run(),
+                    lead.shard.run(),
+                    collector.run(),
+                    self._snapshots(writer),
+                    self._watch_config(term),
+                    self._leader_network(term),
+                ]
+                tasks = [asyncio.create_task(each) for each in work]
+                await _first([*tasks, asyncio.create_task(_until(term.closing))])
+                tasks[1].cancel()  # no new decisions
+                await effects.finish(FINISH_SECONDS)
+                async with asyncio.timeout(FLUSH_SECONDS):
+                    await writer.settled()
+        finally:
+            self.lead = None
+            parts.metrics.stands_by()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*(port.close() for port in ports), effects.close(), *tasks, return_exceptions=True)
+
+    def _assemble(self, term: Term, writer: journal.Writer, book: journal.Book) -> tuple[Lead, Effects, Collector]:
+        parts, told = self.parts, self.configuration.settings.shard
+        lead = Lead(
+            name=parts.name,
+            configuration=self.configuration,
+            issuer=parts.issuer,
+            file_sets=FileSets(
+                store=parts.store,
+                secret_store=parts.secret_store,
+                authority=lambda: parts.issuer.authority,
+                shard=parts.name,
+                clock=parts.clock,
+                chance=parts.chance,
+                cache_ttl=self.configuration.settings.cluster.secrets.cache_ttl,
+                count=parts.metrics.certificate_issued,
+            ),
+            metrics=parts.metrics,
+            advertised=parts.advertised,
+            uses_userdata=parts.provider.capabilities.userdata,
+        )
+        effects = Effects(
+            provider=parts.provider,
+            term=term,
+            clock=parts.clock,
+            metrics=parts.metrics,
+            timeout=told.request_timeout,
+            creates_at_once=told.create_concurrency,
+            create_every=told.create_rate_limit,
+            request=lead.request,
+            post=lambda event: lead.shard.post(event),
+        )
+        lead.agents = Agents(lambda event: lead.shard.post(event), parts.metrics.agents_connected)
+        lead.shard = Shard(
+            term=term,
+            writer=writer,
+            instances=book.instances,
+            clock=parts.clock,
+            ids=self._ids,
+            policy=self.configuration.policy,
+            wishes=lead.wishes(),
+            prepare=lead.prepare,
+            act=effects.start,
+            heard=lead.agents.heard,
+        )
+        lead.shard.blocked = lead.blocked()
+        lead.shard.observers += [parts.history.observe, lambda committed: _follow(lead, committed)]
+        parts.history.restore(lead.shard.instances)
+        collector = Collector(
+            lead.shard,
+            parts.provider,
+            cluster=parts.cluster,
+            name=parts.name,
+            clock=parts.clock,
+            metrics=parts.metrics,
+            timeout=told.request_timeout,
+        )
+        return lead, effects, collector
+
+    async def _reload(self) -> None:
+        """The newest configuration; an invalid one, or none to be had, leaves the old one in force."""
+        try:
+            self.configuration = await configurations.read(self.parts.store, self.parts.name)
+            self.refused = ""
+        except NoConfiguration as problem:
+            self.refused = str(problem)
+            log.error("the configuration in the bucket is not valid, the old one stays in force:\n%s", problem)
+        except (errors.StorageError, TimeoutError) as problem:
+            log.warning(
+                "the configuration could not be read, the old one stays in force", extra={"error": str(problem)}
+            )
+
+    async def refresh(self) -> bool:
+        """Take a newer configuration over; says whether there was one that is valid."""
+        before = (self.configuration.version, self.configuration.dynamic_version)
+        await self._reload()
+        changed = (self.configuration.version, self.configuration.dynamic_version) != before
+        if changed and self.lead is not None:
+            self.lead.configure(self.configuration)
+            log.info("a new configuration is in force")
+        return changed
+
+    async def _watch_config(self, term: Term) -> None:
+        parts = self.parts
+        while True:
+            await parts.clock.sleep(CONFIG_CHECK_SECONDS)
+            await term.ready()
+            try:
+                versions = (
+                    await _version(parts.store, storage_keys.config(parts.name)),
+                    await _version(parts.store, storage_keys.groups(parts.name)),
+                )
+            except (errors.StorageError, TimeoutError) as problem:
+                log.warning("the configuration could not be checked", extra={"error": str(problem)})
+                continue
+            if versions != (self.configuration.version, self.configuration.dynamic_version):
+                await self.refresh()
+
+    async def _snapshots(self, writer: journal.Writer) -> None:
+        while True:
+            await self.parts.clock.sleep(SNAPSHOT_CHECK_SECONDS)
+            if not writer.snapshot_due():
+                continue
+            try:
+                await writer.snapshot()
+            except (errors.StorageError, TimeoutError) as problem:
+                log.warning("a snapshot could not be written, it is tried again", extra={"error": str(problem)})
+                await self.parts.clock.sleep(30.0)
+
+    async def _leader_network(self, term: Term) -> None:
+        """In the background: correctness does not depend on it (clients know all addresses)."""
+        provider, clock = self.parts.provider, self.parts.clock
+        if provider.capabilities.leader_network and self.configuration.settings.shard.leader_network is not None:
+            wait = 1.0
+            while True:
+                await term.ready()
+                try:
+                    async with asyncio.timeout(self.configuration.settings.shard.request_timeout):
+                        await provider.assign_leader_network()
+                    break
+                except (provider_errors.ProviderError, TimeoutError) as problem:
+                    log.warning(
+                        "the leader network could not be assigned", extra={"error": str(problem), "retry": wait}
+                    )
+                    await clock.sleep(wait)
+                    wait = min(NETWORK_RETRY_MOST, wait * 2)
+        await term.ended.wait()
+
+
+async def _until(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+async def _first(tasks: list[asyncio.Task[None]]) -> None:
+    """Until one of the tasks ends; raises what it raised."""
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        if task.done():
+            task.result()
+
+
+async def _version(store: ObjectStore, key: Any) -> str | None:
+    async with asyncio.timeout(30.0):
+        try:
+            return (await store.head(key)).version
+        except errors.Missing:
+            return None
+
+
+def _follow(lead: Lead, committed: Committed) -> None:
+    """What connected agents notice of a decision: files for new addresses, and the end of those that are gone."""
+    for change in committed.changes:
+        if not isinstance(change, Put):
+            continue
+        instance, before = change.instance, committed.before.get(change.instance.id)
+        if instance.state is State.DELETING or instance.state in ENDED:
+            lead.agents.drop(instance.id)
+        elif before is not None and (before.ip4, before.ip6, before.hostname) != (
+            instance.ip4,
+            instance.ip6,
+            instance.hostname,
+        ):
+            lead.agents.nudge([instance.id])

@@ -1,0 +1,394 @@
+"""A whole server, put together: the only file that names concrete ports.
+
+Boot retries what may heal by itself (storage, an invalid configuration) and says in the health endpoint what it waits
+for; what cannot heal (a store without conditional writes, a wrong encryption key) ends the process with a sentence.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+
+from nstance.authority import errors as authority_errors
+from nstance.authority import open as authorities
+from nstance.authority.keyset import Authority
+from nstance.authority.operators import Operators
+from nstance.clock import Chance, Clock
+from nstance.config import addresses, storage_keys
+from nstance.config.addresses import Endpoints, Service
+from nstance.config.settings import Settings
+from nstance.model.ids import ClusterId, ShardId
+from nstance.objects import errors, journal, lease, probe
+from nstance.objects.observed import Observed
+from nstance.objects.open import open_store
+from nstance.objects.port import ObjectStore
+from nstance.pki import fields, names
+from nstance.providers import errors as provider_errors
+from nstance.providers.port import Scope
+from nstance.providers.registry import open_provider
+from nstance.secretstore import errors as secret_errors
+from nstance.secretstore import keys as key_sources
+from nstance.secretstore import kinds, sealing
+from nstance.server import configuration as configurations
+from nstance.server import peer_http, ports, rendering
+from nstance.server.cache import Cache
+from nstance.server.configuration import Configuration, NoConfiguration
+from nstance.server.contexts import Contexts
+from nstance.server.election import Elector
+from nstance.server.follower import Follower
+from nstance.server.history import History
+from nstance.server.issuing import Issuer, ServerIdentity, server_identity
+from nstance.server.options import Options
+from nstance.server.probes import Probes
+from nstance.server.reign import Parts, Reign
+from nstance.server.watchdog import Watchdog
+from nstance.telemetry import loop_lag
+from nstance.telemetry.metrics import Metrics
+
+log = logging.getLogger(__name__)
+
+RETRY_FIRST = 1.0
+RETRY_MOST = 60.0
+AUTHORITY_CHECK_SECONDS = 300.0
+
+
+class Fatal(Exception):
+    """This server cannot run, and waiting does not help."""
+
+
+class Server:
+    def __init__(self, options: Options, *, clock: Clock, chance: Chance) -> None:
+        assert options.shard is not None
+        self.options = options
+        self.shard: ShardId = options.shard
+        self.metrics = Metrics()
+        self.unwell: str | None = "starting"
+        self.elector: Elector | None = None
+        self.reign: Reign | None = None
+        self.endpoints: Endpoints | None = None
+        self._clock = clock
+        self._chance = chance
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Orderly: the lease is given back."""
+        self._stopping.set()
+        if self.elector is not None:
+            self.elector.stop()
+
+    async def run(self) -> None:
+        """Until stopped. Raises Fatal."""
+        store = Observed(self.open_store(), self.metrics.storage_request)
+        probes = Probes(unwell=lambda: self.unwell, metrics=self.metrics)
+        try:
+            configuration = await self._until_configured(store, probes)
+            if configuration is not None:
+                await self._serve(store, configuration)
+        finally:
+            await probes.close()
+            await store.close()
+
+    def open_store(self) -> ObjectStore:
+        options = self.options
+        try:
+            return open_store(options.storage, bucket=options.bucket, prefix=options.prefix)
+        except (errors.StorageError, ValueError) as problem:
+            raise Fatal(f"object storage cannot be opened: {problem}") from problem
+
+    # ---- boot
+
+    async def _until_configured(self, store: ObjectStore, probes: Probes) -> Configuration | None:
+        """Storage that keeps its word and a configuration that is valid; None if stopped before."""
+        wait, probed, opened = RETRY_FIRST, False, False
+        while not self._stopping.is_set():
+            try:
+                if not probed:
+                    await probe.probe(store, f"shard/{self.shard}/", self._chance)
+                    probed = True
+                configuration = await configurations.read(store, self.shard)
+                if not opened:
+                    await self._open_probes(probes, configuration.settings)
+                return configuration
+            except probe.UnsuitableStore as problem:
+                raise Fatal(str(problem)) from problem
+            except errors.Denied as problem:
+                self.unwell = f"object storage refuses us: {problem}"
+            except NoConfiguration as problem:
+                self.unwell = str(problem)
+            except (errors.StorageError, TimeoutError) as problem:
+                self.unwell = f"object storage does not answer: {problem or 'timed out'}"
+            if not opened:
+                # Health answers while we wait, on the default port: the configured one is not known yet.
+                await self._open_probes(probes, None)
+                opened = True
+            log.error("cannot start yet: %s", self.unwell, extra={"retry_seconds": round(wait, 1)})
+            await self._pause(wait * self._chance.uniform(0.5, 1.0))
+            wait = min(RETRY_MOST, wait * 2)
+        return None
+
+    async def _open_probes(self, probes: Probes, settings: Settings | None) -> None:
+        bind = (
+            settings.shard.bind.by_service()[Service.HEALTH]
+            if settings is not None
+            else addresses.Address("0.0.0.0", 8990)
+        )
+        shifted = bind.shifted(self.options.port_offset)
+        try:
+            await probes.start(shifted.host, shifted.port)
+        except OSError as problem:
+            raise Fatal(f"the health port {shifted} cannot be opened: {problem.strerror or problem}") from problem
+
+    async def _pause(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+        except TimeoutError:
+            return
+
+    async def _open_authority(self, store: ObjectStore, settings: Settings) -> tuple[Authority, sealing.Keyring | None]:
+        keyring = self._keyring(settings)
+        cluster = settings.cluster
+        while True:
+            try:
+                opened = await authorities.open_authority(
+                    store,
+                    authorities.Places(cluster.storage.prefix, cluster.secrets.prefix),
+                    keyring=keyring,
+                    cluster=ClusterId(cluster.id),
+                    clock=self._clock,
+                    chance=self._chance,
+                    create=True,
+                    insecure_dev=self.options.insecure_dev,
+                    subject=_subject(settings),
+                    life=settings.ca.ttl,
+                )
+                return opened, keyring
+            except (authority_errors.AuthorityError, secret_errors.SecretError) as problem:
+                raise Fatal(str(problem)) from problem
+            except (errors.StorageError, TimeoutError) as problem:
+                self.unwell = f"the cluster's CA cannot be read: {problem or 'timed out'}"
+                log.error("cannot start yet: %s", self.unwell)
+                await self._pause(self._chance.uniform(1.0, 3.0))
+                if self._stopping.is_set():
+                    raise Fatal("stopped before the CA could be read") from problem
+
+    def _keyring(self, settings: Settings) -> sealing.Keyring | None:
+        told = settings.cluster.secrets
+        if told.encryption_key is None:
+            return None
+        try:
+            current, *old = (
+                key_sources.read_key(source.provider, source.source, environment=os.environ)
+                for source in (told.encryption_key, *told.old_encryption_keys)
+            )
+        except secret_errors.SecretError as problem:
+            if self.options.insecure_dev:
+                log.warning("no encryption key, secrets are stored in clear: %s", problem)
+                return None
+            raise Fatal(f"the encryption key cannot be read: {problem}") from problem
+        return sealing.Keyring(current, tuple(old))
+
+    # ---- serving
+
+    async def _serve(self, store: ObjectStore, configuration: Configuration) -> None:
+        settings, clock, chance = configuration.settings, self._clock, self._chance
+        cluster = ClusterId(settings.cluster.id)
+        cluster_store = self._cluster_store(store, settings)
+        authority, keyring = await self._open_authority(cluster_store, settings)
+        endpoints = self.endpoints = self._endpoints(settings)
+        hosts = [a.host for told in endpoints.advertise.values() for a in told]
+        if settings.shard.leader_network is not None:
+            hosts += [settings.shard.leader_network.ip, settings.shard.leader_network.ip6]
+        who = names.Server(cluster, self.shard, self.options.id)
+        identity = server_identity(authority, who, hosts=hosts, clock=clock, chance=chance)
+        contexts = Contexts(identity, authority.bundle)
+        issuer = Issuer(authority, shard=self.shard, clock=clock, chance=chance)
+        cache = await Cache.open(
+            self.options.cachedir / "db" / "nstance.db", cluster=cluster, shard=self.shard, clock=clock
+        )
+        try:
+            provider = open_provider(
+                settings.shard.infra.provider,
+                scope=Scope(cluster=cluster, shard=self.shard),
+                options=settings.shard.infra.options,
+                cachedir=self.options.cachedir,
+                clock=clock,
+                server=self.options.id,
+            )
+        except provider_errors.ProviderError as problem:
+            await cache.close()
+            raise Fatal(f"the provider cannot be opened: {problem}") from problem
+        books = journal.Journal(
+            store,
+            journal_prefix=storage_keys.journal_prefix(self.shard),
+            snapshot_prefix=storage_keys.snapshot_prefix(self.shard),
+            clock=clock,
+        )
+        follower = Follower(books, clock, leading=lambda: self.elector is not None and self.elector.term is not None)
+        operators = Operators(
+            cluster_store, prefix=settings.cluster.storage.prefix, cluster=cluster, clock=clock, chance=chance
+        )
+        parts = Parts(
+            name=self.shard,
+            cluster=cluster,
+            store=store,
+            books=books,
+            follower=follower,
+            provider=provider,
+            issuer=issuer,
+            secret_store=kinds.open_store(
+                settings.cluster.secrets.provider,
+                objects=cluster_store,
+                prefix=f"{settings.cluster.storage.prefix}{settings.cluster.secrets.prefix}",
+                sealer=kinds.sealer(keyring, insecure_dev=self.options.insecure_dev),
+                cluster=cluster,
+                chance=chance,
+                environment=os.environ,
+            ),
+            advertised=ports.advertised(endpoints),
+            ports=lambda lead: ports.grpc_ports(
+                lead,
+                endpoints=endpoints,
+                context=contexts.grpc,
+                cluster=cluster,
+                operators=operators,
+                clock=clock,
+                chance=chance,
+            ),
+            held=lambda: self.elector.held if self.elector is not None else None,
+            watch=lambda term, length: Watchdog(term, clock=clock, length=length),
+            history=History(cache, self.metrics, clock),
+            metrics=self.metrics,
+            clock=clock,
+            chance=chance,
+        )
+        self.reign = Reign(parts, configuration)
+        elector = self.elector = self._elector(store, settings, parts, contexts, identity)
+        peers = peer_http.PeerServer(
+            accept=elector.accept,
+            held=lambda: elector.held,
+            context=contexts.peer_server,
+            cluster=cluster,
+            shard=self.shard,
+        )
+        background: list[asyncio.Task[None]] = []
+        try:
+            await self._open_peers(peers)
+            await cache.sync(configuration)
+            self.unwell = None
+            log.info("ready", extra={"server": self.options.id, "shard": self.shard, "cluster": cluster})
+            background = [
+                asyncio.create_task(follower.run()),
+                asyncio.create_task(loop_lag.measure(clock, self.metrics.loop_lag)),
+                asyncio.create_task(self._renew(cluster_store, settings, issuer, contexts, who, hosts)),
+            ]
+            if self._stopping.is_set():
+                elector.stop()
+            await elector.run()
+        finally:
+            for task in background:
+                task.cancel()
+            await asyncio.gather(*background, return_exceptions=True)
+            await peers.close()
+            await provider.close()
+            await cache.close()
+
+    def _elector(
+        self, store: ObjectStore, settings: Settings, parts: Parts, contexts: Contexts, identity: ServerIdentity
+    ) -> Elector:
+        reign, follower = self.reign, parts.follower
+        assert reign is not None
+        assert self.endpoints is not None
+
+        async def floor() -> int:
+            await follower.read()
+            return follower.epoch
+
+        return Elector(
+            store=store,
+            key=storage_keys.lease(self.shard),
+            me=lease.Holder(
+                server=self.options.id,
+                incarnation=f"{self.options.id}.{self._chance.bits(64):016x}",
+                addresses=tuple(str(a) for a in self.endpoints.advertise[Service.ELECTION]),
+                fingerprint=identity.fingerprint,
+            ),
+            timings=configurations.timings(settings),
+            clock=self._clock,
+            chance=self._chance,
+            dialer=peer_http.HttpDialer(contexts.peer_client, cluster=parts.cluster, shard=self.shard),
+            lead=reign.run,
+            tail=lambda: follower.tail,
+            floor=floor,
+            heard_tail=follower.hint,
+        )
+
+    def _cluster_store(self, store: ObjectStore, settings: Settings) -> ObjectStore:
+        told = settings.cluster.storage
+        if told.provider is None and not told.bucket:
+            return store
+        return open_store(
+            told.provider or self.options.storage,
+            bucket=told.bucket or self.options.bucket,
+            region=told.region or None,
+            endpoint=told.endpoint or None,
+        )
+
+    def _endpoints(self, settings: Settings) -> Endpoints:
+        return addresses.endpoints(
+            settings.shard.bind.by_service(),
+            settings.shard.advertise.by_service(),
+            primary=lambda: self.options.advertise_host or primary_address(),
+            port_offset=self.options.port_offset,
+        )
+
+    async def _open_peers(self, peers: peer_http.PeerServer) -> None:
+        assert self.endpoints is not None
+        bind = self.endpoints.bind[Service.ELECTION]
+        try:
+            await peers.start(bind.host, bind.port)
+        except OSError as problem:
+            raise Fatal(f"the election port {bind} cannot be opened: {problem.strerror or problem}") from problem
+
+    async def _renew(
+        self,
+        store: ObjectStore,
+        settings: Settings,
+        issuer: Issuer,
+        contexts: Contexts,
+        who: names.Server,
+        hosts: list[str],
+    ) -> None:
+        """A new CA or nonce key is adopted; this server's certificate is renewed at two thirds of its life. The key stays,
+        because peers know this server by it."""
+        clock = self._clock
+        due = clock.wall() + (contexts.identity.expires - clock.wall()) * 2 / 3
+        while True:
+            await clock.sleep(AUTHORITY_CHECK_SECONDS)
+            authority, _ = await self._open_authority(store, settings)
+            changed = authority.bundle != contexts.ca_pem
+            issuer.authority = authority
+            if changed or clock.wall() >= due:
+                fresh = server_identity(
+                    authority, who, hosts=hosts, clock=clock, chance=self._chance, key_pem=contexts.identity.key_pem
+                )
+                contexts.renew(fresh, authority.bundle)
+                due = clock.wall() + (fresh.expires - clock.wall()) * 2 / 3
+                log.info("this server's certificate was renewed")
+
+
+def primary_address() -> str:
+    """The address that this machine would use to reach others. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
+        try:
+            probe_socket.connect(("192.0.2.1", 9))
+            return str(probe_socket.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"
+
+
+def _subject(settings: Settings) -> fields.Subject | None:
+    """`certificates.ca` shapes the CA's subject."""
+    if not settings.ca.cn and not settings.ca.organization:
+        return None
+    return rendering.workload(settings.ca, {"Cluster": {"ID": settings.cluster.id}}).subject
