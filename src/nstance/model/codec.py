@@ -5,15 +5,15 @@ dropped: an older server must not lead over a newer one's records.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any
+from typing import Any, TypeVar
 
-from nstance.model.ids import GroupName, InstanceId, ProviderId, TenantId
+from nstance.model.ids import InstanceId
 from nstance.model.instance import Cause, Change, Drain, Instance, Nonce, Put, Remove, State
 
-_FIELDS = {f.name: f for f in fields(Instance)}
-_DEFAULTS = {name: f.default for name, f in _FIELDS.items()}
+_T = TypeVar("_T")
+_DEFAULTS = {f.name: f.default for f in fields(Instance)}
 
 
 class UnknownRecord(ValueError):
@@ -55,31 +55,60 @@ def _plain(value: Any) -> Any:
 
 
 def decode_instance(raw: Mapping[str, Any]) -> Instance:
-    unknown = raw.keys() - _FIELDS.keys()
+    return _read(Instance, raw, _INSTANCE)
+
+
+def _read(kind: Callable[..., _T], raw: Any, readers: Mapping[str, Callable[[Any], Any]]) -> _T:
+    if not isinstance(raw, Mapping):
+        raise UnknownRecord(f"expected a record, found {type(raw).__name__}")
+    unknown = raw.keys() - readers.keys()
     if unknown:
-        raise UnknownRecord(
-            f"an instance record has fields that this version does not know: {', '.join(sorted(unknown))}"
-        )
-    values = dict(raw)
+        names = ", ".join(sorted(map(str, unknown)))
+        raise UnknownRecord(f"a record has fields that this version does not know: {names}")
     try:
-        values["id"] = InstanceId(values["id"])
-        values["tenant"] = TenantId(values["tenant"])
-        values["group"] = GroupName(values["group"])
-        values["state"] = State(values["state"])
-        for name in ("cause", "replaces_for"):
-            if values.get(name) is not None:
-                values[name] = Cause(values[name])
-        if "provider_id" in values:
-            values["provider_id"] = ProviderId(values["provider_id"])
-        if (drain := values.get("drain")) is not None:
-            values["drain"] = Drain(
-                started=drain["started"], cause=Cause(drain["cause"]), deadline=drain["deadline"], waits=drain["waits"]
-            )
-        if (nonce := values.get("nonce")) is not None:
-            values["nonce"] = Nonce(jti=nonce["jti"], issued=nonce["issued"], expires=nonce["expires"])
-        return Instance(**values)
-    except (KeyError, TypeError, ValueError) as problem:
-        raise UnknownRecord(f"an instance record cannot be read: {problem!r}") from problem
+        return kind(**{name: readers[name](value) for name, value in raw.items()})
+    except (TypeError, ValueError) as problem:
+        if isinstance(problem, UnknownRecord):
+            raise
+        raise UnknownRecord(f"a record cannot be read: {problem}") from problem
+
+
+def _exactly(*kinds: type) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if type(value) not in kinds:
+            raise UnknownRecord(f"expected {kinds[0].__name__}, found {type(value).__name__}")
+        return value
+
+    return read
+
+
+def _or_none(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else read(value)
+
+
+def _texts(value: Any) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(type(v) is str for v in value.values()):
+        raise UnknownRecord("expected texts by name, found something else")
+    return value
+
+
+_text, _flag, _number = _exactly(str), _exactly(bool), _exactly(float, int)
+_DRAIN = {"started": _number, "cause": Cause, "deadline": _number, "waits": _flag}
+_NONCE = {"jti": _text, "issued": _exactly(int), "expires": _exactly(int)}
+_INSTANCE: Mapping[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("id", "tenant", "group", "template", "instance_type", "subnet", "infra_hash"), _text),
+    **dict.fromkeys(("request_hash", "ip4", "ip6", "hostname", "public_key", "certificate_serial", "message"), _text),
+    **dict.fromkeys(("replaces", "provider_id", "double"), _or_none(_text)),
+    **dict.fromkeys(("on_demand", "replace_wanted", "suspect", "seen"), _flag),
+    **dict.fromkeys(("registered", "certificate_expires", "ended"), _or_none(_number)),
+    **dict.fromkeys(("cause", "replaces_for"), _or_none(Cause)),
+    "created": _number,
+    "state": State,
+    "vars": _texts,
+    "drain": _or_none(lambda raw: _read(Drain, raw, _DRAIN)),
+    "nonce": _or_none(lambda raw: _read(Nonce, raw, _NONCE)),
+}
+assert _INSTANCE.keys() == _DEFAULTS.keys(), "each field of a record needs its reader"
 
 
 def encode_change(change: Change) -> dict[str, Any]:
