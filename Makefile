@@ -1,34 +1,87 @@
-# Every target sets up what it needs; nothing is written outside this checkout.
-PYTHON ?= python3
+# Every target sets up what it needs in .venv. Nothing is written outside this checkout but pip's own download cache.
+# The first python3 that is new enough; PYTHON=/path/to/python names another one.
+PYTHON ?= $(or $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys; sys.version_info >= (3, 11) and print("$(p)")' 2>/dev/null))),python3)
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+PROGRAMS := nstance-server nstance-agent nstance-admin nstance-dev-s3
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: help install lint format test bench proto check dev dev-tmux clean-dev clean agent-pyz schema
+# For `make dev` and `make dev-tmux`:
+PORTS ?= 8990
+CONFIG ?= examples/config-dev.jsonc
+KEEP ?= 0
+STANDBYS ?= 0
+
+.PHONY: help check install tools dev dev-once dev-tmux clean-dev test lint format bench proto proto-check schema agent-pyz clean $(PROGRAMS)
 
 help: ## Show the targets
-	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
+	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-install: $(STAMP) ## Make .venv with all programs in .venv/bin
+check: ## See whether this machine has what is needed
+	@PYTHON="$(PYTHON)" scripts/check.sh
 
-$(STAMP): pyproject.toml constraints.txt
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "installing into $(VENV) (about a minute the first time)"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
-	@touch $(STAMP)
+install: $(VENV)/.installed ## Make .venv with all programs in .venv/bin
 
-lint: install ## Check format, types, and that the architecture drawing holds
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one: make PYTHON=/path/to/python3.12")'
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "no virtual environment could be made: see 'make check'" >&2; exit 1; }
+	@echo "installing into $(VENV) (about half a minute the first time)"
+	@$(PIP) -e '.[dev]'
+	@touch $@
+
+# What only tests and checks need comes second, so that a first look does not wait for it.
+tools: $(VENV)/.tools
+
+$(VENV)/.tools: $(VENV)/.installed
+	@echo "installing what tests and checks need"
+	@$(PIP) -e '.[test]'
+	@touch $@
+
+dev: install ## Run a shard with a standby and three instances here, and see them heal
+	@exec $(BIN)/python -m nstance.dev --ports $(PORTS) --config $(CONFIG) $(if $(filter-out 0,$(KEEP)),--keep)
+
+dev-once: install ## The same, breaks and heals by itself, then ends
+	@exec $(BIN)/python -m nstance.dev --ports auto --config $(CONFIG) --dir temp/dev-once --once
+
+dev-tmux: install ## Run dev-s3 and the shards dev-1 and dev-2 with agents in tmux (STANDBYS=1: with standbys)
+	@command -v tmux >/dev/null || { echo "tmux is missing: see 'make check'" >&2; exit 1; }
+	@exec env STANDBYS=$(STANDBYS) $(BIN)/honcho start -c server=2
+
+clean-dev: ## End what make dev and make dev-tmux started, and remove temp/
+	@if [ -e $(VENV)/.installed ]; then $(BIN)/python -m nstance.dev.clean; else rm -rf temp; fi
+
+test: tools ## Run all tests
+	$(BIN)/pytest -q -n 2 --dist loadfile
+
+lint: tools proto-check ## Check format, types, layers, and that generated code is up to date
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-format: install ## Format the code
+format: tools ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: install ## Run all tests
-	$(BIN)/pytest -q -n 2 --dist loadfile
+bench: tools ## Measure the numbers of docs/numbers.md
+	$(BIN)/python -m bench
 
-proto: install ## Generate the gRPC code from proto/
-	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/python -m grpc_tools.protoc -I proto --python_out=src --mypy_out=src --grpclib_python_out=src proto/nstance/v1/*.proto
+proto: tools ## Generate src/nstance/v1 from proto/
+	@BIN=$(BIN) scripts/generate-proto.sh src
+
+proto-check: tools
+	@BIN=$(BIN) scripts/generate-proto.sh --check src
+
+schema: install ## Generate docs/config.schema.json
+	$(BIN)/python -m nstance.config.schema > docs/config.schema.json.new && mv docs/config.schema.json.new docs/config.schema.json
+
+agent-pyz: tools ## Make dist/nstance-agent.pyz
+	@PYTHON=$(BIN)/python scripts/build-agent-pyz.sh
+
+$(PROGRAMS): install ## Make bin/<program>
+	@mkdir -p bin
+	@printf '#!/bin/sh\nexec "%s/%s" "$$@"\n' "$(CURDIR)/$(BIN)" $@ > bin/$@
+	@chmod +x bin/$@
+
+clean: clean-dev ## Also remove .venv and everything that was built
+	rm -rf $(VENV) bin build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis src/*.egg-info

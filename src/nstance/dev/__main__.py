@@ -1,0 +1,5 @@
+"""`python -m nstance.dev`: what `make dev` starts."""
+
+from nstance.dev.run import main
+
+main()

@@ -1,0 +1,49 @@
+"""`make clean-dev`: end what `make dev` and `make dev-tmux` started, then remove all they wrote.
+
+Only recorded processes and the agents in their homes are ended, and the tmux session that holds nothing but agents.
+"""
+
+import argparse
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from nstance.dev import leftovers
+from nstance.providers import tmux
+
+TMUX_TIMEOUT = 10.0
+
+
+def clean(temp: Path) -> list[str]:
+    """What was done, in words."""
+    recorded = [temp / "pids", *sorted(temp.glob("*/pids"))]
+    done = [f"ended {name}" for pids in recorded for name in leftovers.end_servers(pids)]
+    agents = sum(map(leftovers.end_agents, sorted(temp.glob("*/instances"))))
+    if agents:
+        done.append(f"ended {agents} agents")
+    if _end_session():
+        done.append(f"ended the tmux session {tmux.SESSION}")
+    if temp.exists():
+        shutil.rmtree(temp)
+        done.append(f"removed {temp}")
+    return done
+
+
+def _end_session() -> bool:
+    if shutil.which("tmux") is None:
+        return False
+    command = ["tmux", "kill-session", "-t", f"={tmux.SESSION}"]
+    return subprocess.run(command, capture_output=True, timeout=TMUX_TIMEOUT, check=False).returncode == 0
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m nstance.dev.clean", description=__doc__.split("\n")[0])
+    parser.add_argument("--temp", type=Path, default=Path("temp"), help="the folder to remove (temp)")
+    for line in clean(parser.parse_args(argv).temp.absolute()) or ["nothing to clean"]:
+        sys.stdout.write(f"{line}\n")
+
+
+if __name__ == "__main__":
+    main()

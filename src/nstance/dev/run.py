@@ -1,0 +1,286 @@
+"""`make dev`: a shard with a leader and a standby on this machine, and a group of instances that are processes.
+
+It tells in plain words what happens and how to break it. Everything it makes is in one folder. `--once` breaks something
+itself, shows that it heals and ends: a first look for people, and a test.
+"""
+
+import argparse
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from nstance import clock as clocks
+from nstance.dev import child, configs, leftovers
+from nstance.dev.screen import Screen
+from nstance.dev.story import Story
+from nstance.model.ids import InstanceId, ShardId
+from nstance.model.instance import State
+from nstance.objects import errors
+from nstance.objects.file import FileStore
+from nstance.server import configuration
+
+SHARD = ShardId("dev")
+KEY = "thisisatest32bytekey123456789012"  # for development only; everybody knows it
+LOOK = 0.1  # seconds between two looks at everything
+RESTART = 5.0  # seconds after which a server that was killed is started again
+EARLY = 3.0  # a server that ends sooner than this cannot run at all
+DEADLINE = 60.0  # for each step of --once
+OFFSETS = (0, configs.STANDBY)
+
+
+class Failed(Exception):
+    """The message says what did not happen."""
+
+
+class Dev:
+    def __init__(self, folder: Path, config: Path, *, port: int, keep: bool) -> None:
+        self._clock = clocks.SystemClock()
+        self._folder = folder
+        self._config = config
+        self._port = port
+        self._keep = keep
+        self._instances = folder / "instances"
+        self._pids = folder / "pids"
+        self._store = FileStore(folder / "bucket", clock=self._clock)
+        self._seen_config = 0
+        self.screen = Screen(sys.stdout, self._clock)
+        self.story = Story(self._store, SHARD, instances=self._instances, screen=self.screen, clock=self._clock)
+        self.servers = [self._server(number, offset) for number, offset in enumerate(OFFSETS, 1)]
+        self._ended: dict[int, float] = {}  # when each process was found ended
+
+    async def prepare(self) -> None:
+        """Raises Busy, Unusable or NoConfiguration."""
+        leftovers.claim(self._pids, "dev")
+        for name in await asyncio.to_thread(leftovers.end_servers, self._pids):
+            self.screen.say(f"{name} of an earlier run was still there; it is ended now")
+        if in_use := configs.taken(self._port, OFFSETS):
+            raise configs.Unusable(
+                f"port {in_use[0]} is in use; end the process that has it, or choose others: make dev PORTS=18990"
+            )
+        before = await self.story.open()
+        await self._put_config()
+        self.screen.say(f"one shard, two servers; the bucket, the logs and the instances are in {_short(self._folder)}")
+        if before:
+            self.screen.say(f"the bucket knows {before} instances of an earlier run; what is gone of them is replaced")
+
+    async def start(self) -> None:
+        for server in self.servers:
+            await server.start()
+            self.screen.say(f"{server.name} started (pid {server.pid})")
+
+    async def run(self) -> None:
+        """Look after everything, until cancelled. Raises Failed when a server cannot run."""
+        while True:
+            for server in self.servers:
+                for line in server.lines():
+                    self.screen.quote(server.name, line)
+            await self._revive()
+            await self._put_config()
+            await self.story.look()
+            await self._clock.sleep(LOOK)
+
+    async def stop(self) -> None:
+        self.screen.say("ending the servers")
+        await asyncio.gather(*(server.stop() for server in self.servers))
+        if self._keep:
+            self.screen.say("the agents are kept; the next `make dev` finds them again, `make clean-dev` ends them")
+        else:
+            count = await asyncio.to_thread(leftovers.end_agents, self._instances)
+            self.screen.say(f"ended {count} agents; what was decided stays in {_short(self._folder / 'bucket')}")
+        leftovers.forget(self._pids, "dev")
+        await self._store.close()
+
+    async def until(self, what: str, holds: Callable[[], bool]) -> None:
+        end = self._clock.monotonic() + DEADLINE
+        while not holds():
+            if self._clock.monotonic() > end:
+                raise Failed(f"expected within {DEADLINE:g} s: {what}; see the logs in {self._folder / 'logs'}")
+            await self._clock.sleep(LOOK / 2)
+
+    async def guide(self) -> None:
+        """Once everything runs: how to break it, with the numbers and paths of this run."""
+        await self.until("a whole group", self.story.whole)
+        id, pid = next(iter(self.story.agents().items()), ("", 0))
+        leader = self._leader()
+        others = " and ".join(s.name for s in self.servers if s is not leader)
+        rows = [
+            (f"kill -9 {pid}", f"an agent, and with it the VM of {id}: it is replaced at once"),
+            (f"kill -9 {leader.pid}", f"the leader: {others} takes over within 3 s, no instance is replaced"),
+            (f"kill -STOP {leader.pid}", f"pause the leader: the same; wake it with kill -CONT {leader.pid}"),
+            (f"kill {leader.pid}", "stop the leader in order: half a second"),
+            (f"rm -r {_short(self._folder)}/cache-*", "the servers' caches: nothing happens"),
+            (f"edit {_short(self._config)}", '"size": 5, or another greeting; it counts within a minute'),
+            (f"cat {_short(self._instances)}/{id}/recv/motd", "a file that the server made for this instance"),
+            (f"curl http://127.0.0.1:{self._port}/metrics", "numbers"),
+        ]
+        wide = max(len(command) for command, _ in rows)
+        text = "\n".join(f"  {command:<{wide}}  {meaning}" for command, meaning in rows)
+        self.screen.say(f"everything runs. Now break it, in another terminal:\n{text}\nCtrl+C ends everything.")
+
+    async def once(self) -> None:
+        """Kill an agent and wait for its replacement. Raises Failed."""
+        began = self._clock.monotonic()
+        await self.until("a whole group", self.story.whole)
+        self.screen.say(f"the group was whole {self._clock.monotonic() - began:.2f} s after the start")
+        before = set(self.story.lives)
+        victim, pid = next(iter(self.story.agents().items()))
+        self.screen.say(f"kill -9 {pid}: the agent of {victim} dies, and with it its VM")
+        killed = self._clock.wall()
+        os.kill(pid, signal.SIGKILL)
+
+        def newcomer() -> InstanceId | None:
+            new = [i for i, life in self.story.lives.items() if i not in before and State.RUNNING in life.reached]
+            return new[0] if new and victim not in self.story.agents() and self.story.whole() else None
+
+        await self.until(f"a replacement of {victim}", lambda: newcomer() is not None)
+        id = newcomer()
+        assert id is not None
+        reached = self.story.lives[id].reached
+        parts = [
+            f"{word} after {max(0.0, reached[state] - killed):.3f} s"
+            for state, word in ((State.PENDING, "decided"), (State.STARTING, "started"), (State.RUNNING, "registered"))
+            if state in reached
+        ]
+        self.screen.say(f"replaced by {id}: {', '.join(parts)}")
+
+    def _server(self, number: int, offset: int) -> child.Child:
+        name = f"server-{number}"
+        return child.Child(
+            name,
+            command=[
+                child.program("nstance-server", sys.executable),
+                *("--id", name, "--shard", SHARD, "--storage", "file", "--bucket", str(self._folder / "bucket")),
+                *("--cachedir", str(self._folder / f"cache-{number}"), "--port-offset", str(offset)),
+                *("--advertise-host", "127.0.0.1", "--insecure-dev"),
+            ],
+            environment={"NSTANCE_ENCRYPTION_KEY": KEY, **os.environ, "NSTANCE_DEV": str(self._pids)},
+            folder=self._folder,
+            log=self._folder / "logs" / f"{name}.log",
+            pids=self._pids,
+            clock=self._clock,
+        )
+
+    def _leader(self) -> child.Child:
+        return next((s for s in self.servers if s.name == self.story.leader), self.servers[0])
+
+    async def _revive(self) -> None:
+        for server in self.servers:
+            if server.code is None:
+                continue
+            now = self._clock.monotonic()
+            ended = self._ended.setdefault(server.pid, now)
+            if ended == now:
+                self._report(server)
+            elif now - ended > RESTART:
+                await server.start()
+                self.screen.say(f"{server.name} started again (pid {server.pid})")
+
+    def _report(self, server: child.Child) -> None:
+        assert server.code is not None
+        if server.code > 0 and self._clock.monotonic() - server.started < EARLY:
+            raise Failed(f"{server.name} ended {child.describe(server.code)}; its log is {server.log}")
+        how = child.describe(server.code)
+        self.screen.say(f"{server.name} (pid {server.pid}) ended {how}; it is started again in {RESTART:g} s")
+        if server.name == self.story.leader:
+            self.story.broke(f"{server.name} ended")
+
+    async def _put_config(self) -> None:
+        """At the start, and whenever the file was saved. A bad one is shown and changes nothing."""
+        saved = self._config.stat().st_mtime_ns
+        if saved == self._seen_config:
+            return
+        first, self._seen_config = self._seen_config == 0, saved
+        try:
+            body = configs.adapt(
+                self._config.read_text(),
+                source=str(self._config),
+                shard=SHARD,
+                port=self._port,
+                offsets=OFFSETS,
+                instances=self._instances,
+            )
+        except configuration.NoConfiguration as problem:
+            if first:
+                raise
+            self.screen.say(f"{problem}\nThe old configuration stays.")
+            return
+        if await configs.put(self._store, SHARD, body, clock=self._clock) and not first:
+            self.screen.say("the configuration was put into the bucket; the leader reads it within a minute")
+
+
+async def play(dev: Dev, *, once: bool) -> None:
+    ended = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    await dev.prepare()
+    tasks: list[asyncio.Task[object]] = []
+    try:
+        await dev.start()
+        running: asyncio.Task[object] = asyncio.create_task(dev.run())
+        script: asyncio.Task[object] = asyncio.create_task(dev.once() if once else dev.guide())
+        stopping: asyncio.Task[object] = asyncio.create_task(ended.wait())
+        tasks = [running, script, stopping]
+        decisive = tasks if once else [running, stopping]
+        await asyncio.wait(decisive, return_when=asyncio.FIRST_COMPLETED)
+        for task in (running, script):
+            if task.done():
+                task.result()
+        if once and ended.is_set():
+            raise Failed("ended by a signal before everything was shown")
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await dev.stop()
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    options = _parser().parse_args(argv)
+    try:
+        port = options.ports or configs.free_port(clocks.SystemChance(), OFFSETS)
+        dev = Dev(options.dir.absolute(), options.config.absolute(), port=port, keep=options.keep)
+        asyncio.run(play(dev, once=options.once))
+    except (
+        leftovers.Busy,
+        configs.Unusable,
+        configuration.NoConfiguration,
+        Failed,
+        errors.StorageError,
+        OSError,
+    ) as problem:
+        sys.exit(f"dev: {problem}")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m nstance.dev", description="A shard with a standby and a group of instances, on this machine."
+    )
+    parser.add_argument("--dir", type=Path, default=Path("temp/dev"), help="everything goes here (temp/dev)")
+    parser.add_argument("--config", type=Path, default=Path("examples/config-dev.jsonc"), metavar="FILE")
+    parser.add_argument(
+        "--ports",
+        type=_port,
+        default=configs.PORT,
+        metavar="N",
+        help=f"the first of five ports, the standby's are {configs.STANDBY} higher ({configs.PORT}); auto: free ones",
+    )
+    parser.add_argument("--once", action="store_true", help="kill an agent, wait for its replacement, end")
+    parser.add_argument("--keep", action="store_true", help="leave the agents running at the end")
+    return parser
+
+
+def _port(text: str) -> int:
+    """0 for `auto`."""
+    if text == "auto":
+        return 0
+    if not text.isdecimal() or not 1024 <= int(text) <= 65_000:
+        raise argparse.ArgumentTypeError(f"expected 1024 to 65000 or auto, not {text!r}")
+    return int(text)
+
+
+def _short(path: Path) -> str:
+    """As a person in this folder would write it."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
