@@ -28,7 +28,7 @@ from nstance.wire import call, channel, limits, listener
 WORLD = World()
 AGENT = WORLD.agent()
 REQUEST = agent_pb2.SubmitPublicKeysRequest()
-IMPATIENT = limits.Limits(ping_after=0.1, pong_within=0.1)
+IMPATIENT = limits.Limits(ping_after=0.2, pong_within=0.3)
 PATIENT = limits.Limits(ping_after=60, pong_within=60)
 
 
@@ -131,14 +131,15 @@ async def test_closing_a_channel_fails_its_calls_and_makes_no_new_ones() -> None
 
 @on_both_loops
 async def test_a_silent_server_is_noticed_by_the_client() -> None:
+    service = agents(ReceiveFiles=wait_for_ever)
     async with (
-        listening(WORLD, agents(ReceiveFiles=wait_for_ever), limits=PATIENT) as port,
+        listening(WORLD, service, limits=PATIENT) as port,
         Pipe(port.port) as pipe,
         WORLD.channel(pipe.port, AGENT, limits=IMPATIENT) as through,
     ):
         await ask(through)
         stream = asyncio.create_task(agent_grpc.AgentServiceStub(through).ReceiveFiles(agent_pb2.ReceiveFilesRequest()))
-        await until(lambda: port.connections)
+        await until(lambda: len(service.entered) == 2)
         pipe.freeze()
         done, _ = await asyncio.wait([stream], timeout=SECONDS)
         assert done, "the stream on a dead connection went on"
@@ -156,13 +157,14 @@ async def test_a_silent_client_is_noticed_by_the_server() -> None:
         finally:
             ended.set()
 
+    service = agents(ReceiveFiles=watch)
     async with (
-        listening(WORLD, agents(ReceiveFiles=watch), limits=IMPATIENT) as port,
+        listening(WORLD, service, limits=IMPATIENT) as port,
         Pipe(port.port) as pipe,
         WORLD.channel(pipe.port, AGENT, limits=PATIENT) as through,
     ):
         stream = asyncio.create_task(agent_grpc.AgentServiceStub(through).ReceiveFiles(agent_pb2.ReceiveFilesRequest()))
-        await until(lambda: port.connections)
+        await until(lambda: service.entered)
         connection = port.connections[0]
         pipe.freeze()
         async with asyncio.timeout(SECONDS):
@@ -170,6 +172,7 @@ async def test_a_silent_client_is_noticed_by_the_server() -> None:
             await ended.wait()
         assert port.refused == ["the peer is silent"]
         stream.cancel()
+        await asyncio.gather(stream, return_exceptions=True)
 
 
 @on_both_loops

@@ -8,7 +8,7 @@ server has looked at its certificate, so the channel waits for the server's firs
 import asyncio
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any
 
@@ -16,7 +16,6 @@ from grpclib import client, utils
 
 from nstance.clock import Clock
 from nstance.pki import names
-from nstance.pki import peer as certificates
 from nstance.wire import peer, tls, transport
 from nstance.wire.limits import Limits
 from nstance.wire.status import Unreachable
@@ -43,9 +42,11 @@ class Channel(client.Channel):
         clock: Clock,
         limits: Limits | None = None,
         connect_seconds: float = 3.0,
+        identify: Callable[[bytes], names.Identity] | None = None,
     ) -> None:
         """`addresses` are host:port, several as a list or separated by commas; they are tried in turn, beginning with
-        the one that worked last."""
+        the one that worked last. `identify` reads the server's certificate instead of `pki.peer`, for programs that
+        cannot afford the library which that imports."""
         self._addresses = parse_addresses(addresses)
         super().__init__(*self._addresses[0], ssl=context)
         self._context = context
@@ -54,6 +55,7 @@ class Channel(client.Channel):
         self._clock = clock
         self._limits = limits or Limits()
         self._connect_seconds = connect_seconds
+        self._identify = identify or _identify
         self._best = 0
         self._closed = False
 
@@ -136,6 +138,7 @@ class _Connected(transport.Protocol):
     def __init__(self, channel: Channel, where: str) -> None:
         super().__init__(client.Handler(), _CLIENT, limits=channel._limits, clock=channel._clock)
         self._cluster, self._shard, self._where = channel._expect_cluster, channel._expect_shard, where
+        self._identify = channel._identify
         self.refusal: WrongServer | None = None
 
     def greet(self, transport: asyncio.Transport) -> peer.Connection | None:
@@ -143,7 +146,9 @@ class _Connected(transport.Protocol):
         try:
             if tls_object.selected_alpn_protocol() != tls.ALPN:
                 raise names.IdentityError("expected HTTP/2")
-            identity = expect_server(tls_object.getpeercert(True), cluster=self._cluster, shard=self._shard)
+            identity = expect_server(
+                self._identify(tls_object.getpeercert(True) or b""), cluster=self._cluster, shard=self._shard
+            )
         except names.IdentityError as error:
             self.refusal = WrongServer(f"{self._where} is not the server that was expected: {error}")
             self.settled.set()
@@ -151,9 +156,14 @@ class _Connected(transport.Protocol):
         return peer.Connection(transport, identity=identity, refusal=None, now=self.clock.monotonic())
 
 
-def expect_server(der: bytes | None, *, cluster: str | None, shard: str | None) -> names.Server:
+def _identify(der: bytes) -> names.Identity:
+    from nstance.pki import peer as certificates  # late: it brings a cryptography library with it
+
+    return certificates.identify(der)
+
+
+def expect_server(identity: names.Identity, *, cluster: str | None, shard: str | None) -> names.Server:
     """Raises IdentityError unless the certificate is one of a server, of this cluster and shard where they are known."""
-    identity = certificates.identify(der or b"")
     if not isinstance(identity, names.Server):
         raise names.IdentityError(f"expected a certificate with role server, found {names.role(identity).value}")
     if cluster is not None and identity.cluster != cluster:
@@ -195,11 +205,9 @@ class _Interruption(utils.DeadlineWrapper):
         before = self._before.pop(task)
         if task in self._woken:
             self._woken.discard(task)
-            if task.uncancel() > before and kind is asyncio.CancelledError:
-                return  # somebody else cancelled it too: that goes first
-        if self._error is not None and not (
-            kind is not None and issubclass(kind, asyncio.CancelledError) and task.cancelling() > before
-        ):
+            task.uncancel()
+        cancelled_by_others = kind is asyncio.CancelledError and task.cancelling() > before
+        if self._error is not None and not cancelled_by_others:
             raise self._error
 
 
@@ -225,6 +233,8 @@ def parse_addresses(addresses: Sequence[str] | str) -> list[tuple[str, int]]:
         if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
             raise ValueError(f"expected host:port or [IPv6]:port, found {text.strip()!r}")
         found.append((host, int(port)))
+    if not found:
+        raise ValueError("expected at least one address, found none")
     return found
 
 

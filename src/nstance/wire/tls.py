@@ -2,7 +2,7 @@
 
 A ticket would let a peer come back without showing its certificate, so there are none. Host names are not checked:
 instances know their servers by address, and addresses move. What is checked instead, after each handshake and before
-a request is sent, is who the certificate says the server is (`identity.server_of`). The trap: the CA also signs
+a request is sent, is who the certificate says the server is (`channel.expect_server`). The trap: the CA also signs
 workload certificates, so a valid chain alone proves nothing.
 """
 

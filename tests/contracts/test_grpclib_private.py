@@ -1,0 +1,127 @@
+"""The private names of grpclib and h2 that `nstance.wire` leans on: an upgrade that moves one fails here, by its name."""
+
+import inspect
+from importlib import metadata
+
+import grpclib.client
+import grpclib.events
+import grpclib.protocol
+import grpclib.server
+import grpclib.utils
+import h2.connection
+import pytest
+from grpclib.config import Configuration
+from grpclib.encoding.proto import ProtoCodec
+from h2.config import H2Configuration
+
+from nstance.wire import channel, dispatch, transport
+
+
+def test_the_version_is_the_one_that_was_read() -> None:
+    """Read the new version's protocol.py, server.py and client.py before changing this number."""
+    assert metadata.version("grpclib") == "0.4.9"
+
+
+@pytest.mark.parametrize(
+    ("function", "parameters"),
+    [
+        (grpclib.protocol.Connection.__init__, ["self", "connection", "transport", "config"]),
+        (grpclib.protocol.Connection.create_stream, ["self", "stream_id", "wrapper"]),
+        (grpclib.protocol.Connection.ack, ["self", "stream_id", "size"]),
+        (
+            grpclib.protocol.Stream.__init__,
+            ["self", "connection", "h2_connection", "transport", "stream_id", "wrapper"],
+        ),
+        (grpclib.protocol.Stream.init_stream, ["self", "stream_id", "connection"]),
+        (grpclib.protocol.Stream.send_request, ["self", "headers", "end_stream", "_processor"]),
+        (grpclib.protocol.Stream.send_headers, ["self", "headers", "end_stream"]),
+        (grpclib.protocol.Stream.send_data, ["self", "data", "end_stream"]),
+        (grpclib.protocol.Stream.recv_data, ["self", "size"]),
+        (grpclib.protocol.EventsProcessor.__init__, ["self", "handler", "connection"]),
+        (grpclib.protocol.EventsProcessor.close, ["self", "reason"]),
+        (grpclib.protocol.H2Protocol.__init__, ["self", "handler", "config", "h2_config"]),
+        (grpclib.protocol.AbstractHandler.accept, ["self", "stream", "headers", "release_stream"]),
+        (grpclib.utils.Wrapper.cancel, ["self", "error"]),
+        (grpclib.utils.DeadlineWrapper.start, ["self", "deadline"]),
+        (grpclib.client.Channel._create_connection, ["self"]),
+        (grpclib.client.Channel.__connect__, ["self"]),
+    ],
+)
+def test_what_is_overridden_or_called_has_the_same_shape(function: object, parameters: list[str]) -> None:
+    assert list(inspect.signature(function).parameters) == parameters  # type: ignore[arg-type]
+
+
+def test_every_override_still_overrides_something() -> None:
+    """A renamed hook would leave our limit standing beside the road."""
+    added = {
+        transport.Stream: {"_window"},
+        transport.Connection: {"writable"},
+        transport.Processor: set(),
+        channel._Stream: set(),
+        channel._Interruption: set(),
+        dispatch.Call: {"_awaited_message", "finish"},
+        dispatch.Calls: {"__init__", "_serve", "_answer", "_outcome"},
+    }
+    for ours, own in added.items():
+        methods = {name for name, value in vars(ours).items() if inspect.isfunction(value)}
+        for name in methods - own:
+            assert any(name in vars(base) for base in ours.__mro__[1:-1]), f"{ours.__name__}.{name}"
+
+
+async def test_what_the_objects_carry() -> None:
+    codec, events = ProtoCodec(), grpclib.events._DispatchServerEvents()
+    parser = h2.connection.H2Connection(H2Configuration(client_side=False))
+    for name in ("streams", "state_machine", "decoder", "local_settings", "data_to_send", "MAX_CLOSED_STREAMS"):
+        assert hasattr(parser, name), f"H2Connection.{name}"
+    assert parser.decoder.max_header_list_size > 0
+
+    link = grpclib.protocol.Connection(parser, None, config=Configuration().__for_client__())  # type: ignore[arg-type]
+    for name in ("_connection", "_transport", "write_ready", "stream_close_waiter"):
+        assert hasattr(link, name), f"Connection.{name}"
+
+    stream = grpclib.protocol.Stream(link, parser, None)  # type: ignore[arg-type]
+    for name in ("connection", "_h2_connection", "_transport", "window_updated", "id"):
+        assert hasattr(stream, name), f"protocol.Stream.{name}"
+
+    handler = dispatch.Calls(dispatch.Table(methods={}, limits=transport.Limits()))
+    processor = grpclib.protocol.EventsProcessor(handler, link)
+    assert {
+        name for name in ("streams", "processors", "connection", "handler") if not hasattr(processor, name)
+    } == set()
+
+    call = grpclib.server.Stream(
+        stream,
+        "/a/b",
+        grpclib.const.Cardinality.UNARY_UNARY,
+        type(None),
+        type(None),
+        codec=codec,
+        status_details_codec=None,
+        dispatch=events,
+    )
+    for name in (
+        "_stream",
+        "_method_name",
+        "_cardinality",
+        "_recv_type",
+        "_send_type",
+        "_send_initial_metadata_done",
+        "_send_message_done",
+        "_send_trailing_metadata_done",
+        "_cancel_done",
+    ):
+        assert hasattr(call, name), f"server.Stream.{name}"
+
+    made = grpclib.client.Channel("localhost", 1)
+    for name in ("_protocol", "_connected", "_authority", "_scheme", "_connect_lock"):
+        assert hasattr(made, name), f"client.Channel.{name}"
+    assert grpclib.client.Handler.connection_lost is False
+    assert grpclib.utils.Wrapper._error is None
+    assert hasattr(grpclib.utils.Wrapper(), "_tasks")
+
+
+def test_a_client_stream_uses_the_wrapper_we_put_in_place() -> None:
+    source = inspect.getsource(grpclib.client.Stream)
+    assert "self._wrapper = Wrapper()" in source  # what channel._Stream.__aenter__ does otherwise
+    assert source.count("with self._wrapper") >= 5
+    assert "self._wrapper_ctx.__exit__" in source
