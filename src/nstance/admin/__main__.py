@@ -1,0 +1,5 @@
+"""`python -m nstance.admin`."""
+
+from nstance.admin.main import main
+
+main()

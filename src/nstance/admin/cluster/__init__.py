@@ -1,0 +1,1 @@
+"""What the cluster commands do: storage and secrets directly, without a server."""

@@ -1,0 +1,85 @@
+"""The cluster's CA, and the key that everything is sealed with."""
+
+from collections.abc import Sequence
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.x509.oid import NameOID
+
+from nstance.admin import failures, output
+from nstance.admin.cluster.opened import opened
+from nstance.admin.options import Target
+from nstance.authority import keyset, rotation
+from nstance.objects.port import Key
+from nstance.pki import ca, fields
+from nstance.secretstore import settled
+
+
+async def bundle(target: Target) -> bytes:
+    """The CA certificates in PEM. Needs no key."""
+    async with opened(target) as cluster:
+        await cluster.cluster()
+        stored = await settled.read(cluster.store, cluster.places.ca_certificate)
+        if stored is None:
+            raise failures.Refused(f"there is no {cluster.places.ca_certificate}; start a server of the cluster first")
+        return stored.body
+
+
+async def show(target: Target) -> list[output.Row]:
+    """Newest first, with who signs now."""
+    async with opened(target) as cluster:
+        authority = await cluster.authority()
+        return _rows(authority.cas, cluster.clock.wall())
+
+
+async def rotate(target: Target, *, life: float | None) -> list[output.Row]:
+    """The new CA gets the old one's subject and life."""
+    async with opened(target) as cluster:
+        present = (await cluster.authority()).cas[0].ca.certificate
+        lived = (present.not_valid_after_utc - present.not_valid_before_utc).total_seconds() - ca.SERVER_BACKDATE
+        cas = await rotation.rotate_ca(
+            await cluster.vault(),
+            cluster.places,
+            clock=cluster.clock,
+            subject=_subject(present.subject),
+            life=lived if life is None else life,
+        )
+        return _rows(cas, cluster.clock.wall())
+
+
+async def rekey(target: Target) -> Sequence[Key]:
+    async with opened(target) as cluster:
+        await cluster.authority()  # with a wrong --cluster-id or key nothing is touched
+        return await rotation.rekey(await cluster.vault(), cluster.places)
+
+
+def _rows(cas: Sequence[keyset.DatedCa], now: float) -> list[output.Row]:
+    signer = next((dated for dated in cas if dated.signs_from <= now), cas[-1])
+    return [_row(dated, dated is signer, now) for dated in cas]
+
+
+def _row(dated: keyset.DatedCa, signs: bool, now: float) -> output.Row:
+    certificate = dated.ca.certificate
+    return {
+        "subject": certificate.subject.rfc4514_string(),
+        "use": "signs" if signs else "next" if dated.signs_from > now else "trusted",
+        "signs_from": output.when(dated.signs_from or certificate.not_valid_before_utc.timestamp()),
+        "expires": output.when(dated.ca.expires),
+        "serial": f"{certificate.serial_number:032x}",
+        "sha256": certificate.fingerprint(hashes.SHA256()).hex(),
+    }
+
+
+def _subject(name: x509.Name) -> fields.Subject:
+    def values(oid: x509.ObjectIdentifier) -> tuple[str, ...]:
+        return tuple(str(attribute.value) for attribute in name.get_attributes_for_oid(oid))
+
+    return fields.Subject(
+        cn="".join(values(NameOID.COMMON_NAME)),
+        organization=values(NameOID.ORGANIZATION_NAME),
+        country=values(NameOID.COUNTRY_NAME),
+        province=values(NameOID.STATE_OR_PROVINCE_NAME),
+        locality=values(NameOID.LOCALITY_NAME),
+        street=values(NameOID.STREET_ADDRESS),
+        postal_code=values(NameOID.POSTAL_CODE),
+    )

@@ -1,0 +1,128 @@
+"""A cluster's storage, opened as the flags say: what every cluster command starts with."""
+
+import contextlib
+import os
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from nstance.admin import failures
+from nstance.admin.options import OBJECT_STORAGE, KeyAt, Target
+from nstance.authority import errors as authority
+from nstance.authority import keyset, operators, vault
+from nstance.authority import open as opening
+from nstance.clock import Chance, Clock, SystemChance, SystemClock
+from nstance.config import storage_keys
+from nstance.model.ids import ClusterId
+from nstance.objects import open as stores
+from nstance.objects.port import ObjectStore
+from nstance.secretstore import keys, kinds, port, sealing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    target: Target
+    store: ObjectStore
+    places: opening.Places
+    clock: Clock
+    chance: Chance
+
+    async def cluster(self) -> ClusterId:
+        found = await self.owner()
+        if found is None:
+            raise failures.Refused(
+                f"there is no {self.places.ca_certificate} in {self.store!r} that would name the cluster; "
+                "give --cluster-id, or correct --storage-bucket, --storage-prefix or --prefix"
+            )
+        return found
+
+    async def owner(self) -> ClusterId | None:
+        """Whose storage this is; None if nobody says. A wrong --cluster-id is refused: with it secrets would be sealed
+        so that no server could open them."""
+        given = self.target.cluster
+        try:
+            found = await opening.find_cluster(self.store, self.places)
+        except authority.Absent:
+            return given
+        except authority.Unreadable:
+            if given is None:
+                raise
+            return given
+        if given not in (None, found):
+            raise failures.Refused(f"{self.store!r} belongs to cluster {found}, but --cluster-id says {given}")
+        return found
+
+    async def authority(self) -> keyset.Authority:
+        return await opening.open_authority(
+            self.store,
+            self.places,
+            keyring=self._keyring(),
+            cluster=await self.cluster(),
+            clock=self.clock,
+            chance=self.chance,
+            create=False,
+            insecure_dev=self.target.insecure_dev,
+        )
+
+    async def vault(self) -> vault.Vault:
+        keyring, insecure_dev = self._keyring(), self.target.insecure_dev
+        cluster = await self.cluster()
+        return opening.vault(
+            self.store, keyring=keyring, insecure_dev=insecure_dev, cluster=cluster, chance=self.chance
+        )
+
+    async def operators(self) -> operators.Operators:
+        prefix, cluster = self.places.prefix, await self.cluster()
+        return operators.Operators(self.store, prefix=prefix, cluster=cluster, clock=self.clock, chance=self.chance)
+
+    async def secrets(self) -> port.SecretStore:
+        sealed = self.target.secrets == OBJECT_STORAGE
+        prefix = self.places.prefix + self.places.secrets_prefix if sealed else self.target.secrets_prefix or ""
+        return kinds.open_store(
+            self.target.secrets,
+            objects=self.store,
+            prefix=prefix,
+            sealer=kinds.sealer(self._keyring(), insecure_dev=self.target.insecure_dev) if sealed else None,
+            cluster=await self.cluster() if sealed else ClusterId(""),
+            chance=self.chance,
+            environment=os.environ,
+        )
+
+    def _keyring(self) -> sealing.Keyring | None:
+        key = self.target.key
+        if (
+            self.target.insecure_dev
+            and key.provider == "env"
+            and not os.environ.get(key.source or keys.DEFAULT_VARIABLE)
+        ):
+            return None
+        return sealing.Keyring(_read(key), tuple(map(_read, self.target.old_keys)))
+
+
+@contextlib.asynccontextmanager
+async def opened(target: Target, *, create: bool = False) -> AsyncIterator[Opened]:
+    """`create`: for commands that may be the first to write into a directory. For all others one that is not there is
+    a mistyped name."""
+    if target.provider == "file" and not create and not _is_directory(target.bucket):
+        raise failures.Refused(
+            f"there is no directory {target.bucket!r}; give the servers' --bucket as --storage-bucket"
+        )
+    try:
+        cluster_prefix = storage_keys.secret_prefix(prefix=target.cluster_prefix, secrets="")
+        sealed = target.secrets == OBJECT_STORAGE and target.secrets_prefix is not None
+        secrets_prefix = storage_keys.secret_prefix(prefix="", secrets=target.secrets_prefix or "") if sealed else None
+    except ValueError as error:
+        raise failures.Refused(str(error)) from error
+    places = opening.Places(cluster_prefix, storage_keys.SECRETS if secrets_prefix is None else secrets_prefix)
+    store = stores.open_store(target.provider, bucket=target.bucket, prefix=target.prefix)
+    try:
+        yield Opened(target=target, store=store, places=places, clock=SystemClock(), chance=SystemChance())
+    finally:
+        await store.close()
+
+
+def _read(key: KeyAt) -> bytes:
+    return keys.read_key(key.provider, key.source, environment=os.environ)
+
+
+def _is_directory(path: str) -> bool:
+    return os.path.isdir(path)

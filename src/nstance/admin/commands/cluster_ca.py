@@ -1,0 +1,77 @@
+"""`cluster ca` and `cluster rekey`."""
+
+import click
+
+from nstance.admin import output
+from nstance.admin.help import Command, Group
+from nstance.admin.options import Target, duration, format_flag, target_flags
+from nstance.admin.running import run
+
+SHOW_EXAMPLES = """\
+nstance-admin cluster ca show --storage-bucket my-bucket
+nstance-admin cluster ca show --storage-bucket my-bucket --pem > ca.crt
+kubectl create configmap nstance-cluster-ca --from-file=ca.crt
+"""
+ROTATE_EXAMPLES = """\
+nstance-admin cluster ca rotate --storage-bucket my-bucket
+nstance-admin cluster ca rotate --storage-bucket my-bucket --life 1825d
+"""
+REKEY_EXAMPLES = """\
+1. Give all servers the new key as encryption_key and the old one in old_encryption_keys.
+2. OLD=... NSTANCE_ENCRYPTION_KEY=... nstance-admin cluster rekey --storage-bucket my-bucket --old-key env:OLD
+3. Take the old key away from the servers.
+"""
+
+
+@click.group(cls=Group, examples=SHOW_EXAMPLES)
+def ca() -> None:
+    """The cluster's certificate authority."""
+
+
+@ca.command(examples=SHOW_EXAMPLES)
+@click.option("--pem", is_flag=True, help="Print the certificates themselves, newest first. Needs no key.")
+@format_flag
+@target_flags
+def show(target: Target, pem: bool, form: str) -> None:
+    """Show the CA certificates that clients trust, and which of them signs."""
+    from nstance.admin.cluster import authority
+
+    if pem:
+        click.echo(run(authority.bundle(target)), nl=False)
+    else:
+        _show(run(authority.show(target)), form)
+
+
+@ca.command(examples=ROTATE_EXAMPLES)
+@click.option("--life", type=duration, help="Of the new CA; left out: as long as the present one's.")
+@format_flag
+@target_flags
+def rotate(target: Target, life: float | None, form: str) -> None:
+    """Make a new CA while everything runs.
+
+    It is published at once and signs a day later, so that everybody knows it by then. The old one stays trusted until
+    its last certificate has expired."""
+    if life is not None and life < 2 * 86400:
+        raise click.BadParameter("expected at least 2d", param_hint="'--life'")
+    from nstance.admin.cluster import authority
+
+    _show(run(authority.rotate(target, life=life)), form)
+
+
+def _show(rows: list[output.Row], form: str) -> None:
+    output.show(rows, form, columns=("subject", "use", "signs_from", "expires", "sha256"))
+
+
+@click.command(cls=Command, examples=REKEY_EXAMPLES)
+@format_flag
+@target_flags
+def rekey(target: Target, form: str) -> None:
+    """Seal the CA and all secrets with the current encryption key.
+
+    Can be repeated at any time; what is sealed with the current key is left alone."""
+    from nstance.admin.cluster import authority
+
+    changed = run(authority.rekey(target))
+    output.show([{"sealed_anew": key} for key in changed], form, columns=("sealed_anew",))
+    if not changed:
+        output.note("everything was sealed with the current key already")

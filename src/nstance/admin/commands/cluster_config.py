@@ -1,0 +1,84 @@
+"""`cluster config`."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from nstance.admin import output
+from nstance.admin.help import Group
+from nstance.admin.options import Target, format_flag, shard_flag, target_flags
+from nstance.admin.running import run
+from nstance.model.ids import ShardId
+
+if TYPE_CHECKING:
+    from nstance.admin.cluster import configs
+
+PUT_EXAMPLES = """\
+nstance-admin cluster config put --shard us-west-2a config.jsonc --storage-bucket my-bucket --dry-run
+nstance-admin cluster config put --shard us-west-2a config.jsonc --storage-bucket my-bucket
+"""
+GET_EXAMPLES = """\
+nstance-admin cluster config get --shard us-west-2a --storage-bucket my-bucket > config.jsonc
+"""
+
+
+@click.group(cls=Group, examples=PUT_EXAMPLES + GET_EXAMPLES)
+def config() -> None:
+    """The config of a shard, as its servers read it."""
+
+
+@config.command(examples=PUT_EXAMPLES)
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True))
+@shard_flag
+@click.option("--dry-run", is_flag=True, help="Check, show what would change, and write nothing.")
+@format_flag
+@target_flags
+def put(target: Target, file: str, shard: str, dry_run: bool, form: str) -> None:
+    """Check FILE (- for standard input), write it as the shard's config and show what changes.
+
+    All faults of the file are told at once. If somebody else writes the config meanwhile, nothing is changed."""
+    from nstance.admin.cluster import configs
+
+    body = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+    outcome = run(configs.put(target, ShardId(shard), body, source=file, dry_run=dry_run))
+    written = not dry_run and not outcome.same
+    if form == "table":
+        _explain(outcome, written=written)
+    else:
+        record = {
+            "shard": shard,
+            "key": outcome.key,
+            "written": written,
+            "first": outcome.first,
+            "compared": outcome.compared,
+            "blocks": list(outcome.blocks),
+            "groups": list(outcome.groups),
+        }
+        output.show_one(record, form)
+
+
+def _explain(outcome: "configs.Outcome", *, written: bool) -> None:
+    if outcome.same:
+        output.note(f"{outcome.key} is already the same; nothing to do")
+        return
+    if not outcome.compared:
+        output.note("the config before was not valid, so everything looks new")
+    if outcome.groups:
+        output.show(outcome.groups, "table", columns=("group", "was", "size", "changes"))
+    if outcome.blocks:
+        output.note(f"changed blocks: {', '.join(outcome.blocks)}")
+    if not outcome.groups and not outcome.blocks:
+        output.note("no group changes")
+    output.note(f"wrote {outcome.key}" if written else f"dry run: {outcome.key} was not written")
+
+
+@config.command(examples=GET_EXAMPLES)
+@shard_flag
+@target_flags
+def get(target: Target, shard: str) -> None:
+    """Print the shard's config as it is stored."""
+    from nstance.admin.cluster import configs
+
+    click.echo(run(configs.get(target, ShardId(shard))), nl=False)

@@ -1,0 +1,108 @@
+"""The shape of every command: examples in its help, its modules loaded late, its errors as one line."""
+
+import errno
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+Lazy = Mapping[str, tuple[str, str]]  # name → ("module:attribute", one line of help)
+
+_DEBUG = "nstance.admin.debug"
+
+
+class SharedOption(click.Option):
+    """One that many commands have: shown after the command's own."""
+
+
+def debug_flag(command: F) -> F:
+    """Understood before and after the command's name."""
+
+    def remember(context: click.Context, _: click.Parameter, value: bool) -> None:
+        if value:
+            context.find_root().meta[_DEBUG] = True
+
+    flag = click.option(
+        "--debug",
+        cls=SharedOption,
+        is_flag=True,
+        expose_value=False,
+        callback=remember,
+        envvar="NSTANCE_ADMIN_DEBUG",
+        help="Show where an error came from.",
+    )
+    return flag(command)
+
+
+class _Exemplary(click.Command):
+    def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._examples = examples
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
+        shared = [option for option in options if isinstance(option, SharedOption)]
+        own = [option for option in options if not isinstance(option, SharedOption)]
+        for title, some in (("Options", own), ("Shared options", shared)):
+            rows = [row for option in some if (row := option.get_help_record(ctx)) is not None]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        if self._examples:
+            with formatter.section("Examples"):
+                for line in self._examples.strip().splitlines():
+                    formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
+
+
+class Command(_Exemplary):
+    def invoke(self, ctx: click.Context) -> Any:
+        """Whatever goes wrong in a command ends here; a person sees one line, and everything with --debug."""
+        try:
+            return super().invoke(ctx)
+        except (click.ClickException, click.exceptions.Exit, click.Abort, EOFError):
+            raise
+        except Exception as problem:
+            if isinstance(problem, OSError) and problem.errno == errno.EPIPE:
+                raise  # the reader of our output has seen enough; click ends quietly
+            from nstance.admin import failures
+
+            debug = bool(ctx.find_root().meta.get(_DEBUG))
+            raise failures.Failure(failures.explain(problem), problem if debug else None) from problem
+
+
+class Group(_Exemplary, click.Group):
+    """A few commands of one module. Its commands are `Command`s."""
+
+    command_class = Command
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        super().format_options(ctx, formatter)
+        self.format_commands(ctx, formatter)
+
+
+class LazyGroup(Group):
+    """Commands that live in modules of their own, imported when they are called. Their one-line help is here, so that
+    listing them imports nothing."""
+
+    def __init__(self, *args: Any, lazy: Lazy, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._lazy = lazy
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(self._lazy)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._lazy:
+            return None
+        module, _, attribute = self._lazy[cmd_name][0].partition(":")
+        found = getattr(importlib.import_module(module), attribute)
+        assert isinstance(found, click.Command)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self._lazy[name][1]) for name in self.list_commands(ctx)])

@@ -1,0 +1,178 @@
+"""Flags that many commands share, each with an environment variable as its default."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from nstance.admin.help import SharedOption, debug_flag
+from nstance.model import durations, ids
+from nstance.model.ids import ClusterId
+
+ENVIRONMENT = "NSTANCE_ADMIN_"
+OBJECT_STORAGE = "object-storage"
+GOOGLE = "google-secret-manager"
+SECRETS = (OBJECT_STORAGE, "aws-secrets-manager", "aws-parameter-store", GOOGLE, "file", "env")
+KEYS = ("env", "file", "aws-secrets-manager", "aws-parameter-store", GOOGLE)
+FORMATS = ("table", "json", "yaml")
+
+Function = Callable[..., None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyAt:
+    """Where an encryption key is."""
+
+    provider: str
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Where a cluster lives, as the flags say."""
+
+    cluster: ClusterId | None
+    provider: str
+    bucket: str
+    prefix: str  # before everything, as the servers' --prefix
+    cluster_prefix: str
+    secrets: str
+    secrets_prefix: str | None
+    key: KeyAt
+    old_keys: tuple[KeyAt, ...]
+    insecure_dev: bool
+
+
+def name(text: str) -> str:
+    """A cluster, shard or tenant."""
+    if not ids.is_name(text):
+        raise click.BadParameter(
+            f"expected lower-case letters, digits and single dashes, at most {ids.MAX_NAME}, found {text[:64]!r}"
+        )
+    return text
+
+
+def operator(text: str) -> str:
+    if not ids.is_instance_id(text) or ids.kind_of(ids.InstanceId(text)) != ids.OPERATOR_KIND:
+        raise click.BadParameter(f"expected an operator ID such as opr-01jw51srryegh9snf9cmeh3k4q, found {text[:64]!r}")
+    return text
+
+
+def duration(text: str) -> float:
+    try:
+        return durations.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from error
+
+
+def old_key(text: str) -> KeyAt:
+    provider, _, source = text.partition(":")
+    if provider not in KEYS:
+        raise click.BadParameter(f"expected one of {', '.join(KEYS)}, then a colon and the source, found {text[:64]!r}")
+    return KeyAt(provider=provider, source=source)
+
+
+def flag(spelling: str, **kwargs: Any) -> Callable[[Function], Function]:
+    variable = ENVIRONMENT + spelling.removeprefix("--").upper().replace("-", "_")
+    return click.option(spelling, envvar=variable, show_envvar=True, **{"show_default": True, **kwargs})
+
+
+def _shared(spelling: str, **kwargs: Any) -> Callable[[Function], Function]:
+    return flag(spelling, cls=SharedOption, **kwargs)
+
+
+_TARGET = (
+    _shared("--cluster-id", type=name, help="The cluster; left out: the one that the CA certificate names."),
+    _shared("--storage-provider", type=click.Choice(["s3", "gcs", "file"]), default="s3", help="Kind of storage."),
+    _shared("--storage-bucket", required=True, help="The bucket; for the provider file a directory."),
+    _shared("--storage-prefix", default="cluster/", help="Where the cluster's objects lie in the bucket."),
+    _shared("--prefix", default="", show_default=False, help="What the servers got as --prefix."),
+    _shared("--secrets-provider", type=click.Choice(SECRETS), default=OBJECT_STORAGE, help="Where secrets are."),
+    _shared("--secrets-prefix", help="Below --storage-prefix (secret/); for file the directory."),
+    _shared("--secrets-project", help=f"The project of {GOOGLE}."),
+    _shared("--key-provider", type=click.Choice(KEYS), default="env", help="Where the encryption key is."),
+    _shared(
+        "--key-source", default="", show_default=False, help="The key's variable (NSTANCE_ENCRYPTION_KEY) or file."
+    ),
+    _shared(
+        "--old-key",
+        type=old_key,
+        metavar="PROVIDER[:SOURCE]",
+        multiple=True,
+        help="An earlier key, still good for reading; repeatable.",
+    ),
+    _shared("--insecure-dev", is_flag=True, help="The servers run with --insecure-dev and without a key."),
+    debug_flag,
+)
+
+
+def target_flags(command: Function) -> Function:
+    """Gathers the shared flags into one `target`."""
+
+    @functools.wraps(command)
+    def gather(
+        *,
+        cluster_id: str | None,
+        storage_provider: str,
+        storage_bucket: str,
+        storage_prefix: str,
+        prefix: str,
+        secrets_provider: str,
+        secrets_prefix: str | None,
+        secrets_project: str | None,
+        key_provider: str,
+        key_source: str,
+        old_key: tuple[KeyAt, ...],
+        insecure_dev: bool,
+        **own: Any,
+    ) -> None:
+        if (secrets_provider == GOOGLE) != bool(secrets_project):
+            raise click.UsageError(f"--secrets-project goes with --secrets-provider {GOOGLE}, and only with it")
+        if secrets_provider == "file" and not secrets_prefix:
+            raise click.UsageError("--secrets-provider file needs a directory as --secrets-prefix")
+        target = Target(
+            cluster=ClusterId(cluster_id) if cluster_id else None,
+            provider=storage_provider,
+            bucket=storage_bucket,
+            prefix=prefix,
+            cluster_prefix=storage_prefix,
+            secrets=secrets_provider,
+            secrets_prefix=secrets_prefix,
+            key=KeyAt(provider=key_provider, source=key_source),
+            old_keys=old_key,
+            insecure_dev=insecure_dev,
+        )
+        command(target=target, **own)
+
+    return _decorated(gather, _TARGET)
+
+
+def tenant_flags(command: Function) -> Function:
+    """The tenant, and where to look whether it is configured."""
+    looked = click.option(
+        "--shard-bucket", "shard_buckets", multiple=True, help="Where else shards' configs may name the tenant."
+    )
+    return _decorated(command, (tenant_flag, looked))
+
+
+def tenant_flag(command: Function) -> Function:
+    return flag("--tenant", type=name, default=str(ids.DEFAULT_TENANT), help="Whose operator it is.")(command)
+
+
+def shard_flag(command: Function) -> Function:
+    return flag("--shard", type=name, required=True, help="The shard.")(command)
+
+
+def format_flag(command: Function) -> Function:
+    choice = click.Choice(FORMATS)
+    return click.option("-o", "--output", "form", type=choice, default="table", show_default=True, help="Format.")(
+        command
+    )
+
+
+def _decorated(function: Function, decorators: tuple[Callable[[Function], Function], ...]) -> Function:
+    for decorator in reversed(decorators):
+        function = decorator(function)
+    return function

@@ -1,0 +1,80 @@
+"""Results for people and for programs.
+
+The trap: names and messages may come from anybody. Whatever could steer a terminal is shown as an escape, and nothing is
+read as markup. Tables are cut to the width of a terminal only if there is one.
+"""
+
+import datetime
+import sys
+from collections.abc import Mapping, Sequence
+
+import click
+
+Row = Mapping[str, object]
+
+
+def show(rows: Sequence[Row], form: str, *, columns: Sequence[str]) -> None:
+    """Many of a kind."""
+    if form != "table":
+        _dump(list(rows), form)
+    else:
+        _table(columns, [[_cell(row.get(column)) for column in columns] for row in rows])
+
+
+def show_one(record: Row, form: str) -> None:
+    if form != "table":
+        _dump(record, form)
+    else:
+        _table((), [[name, _cell(value)] for name, value in record.items()])
+
+
+def note(text: str) -> None:
+    """For the person only: it never mixes with a result."""
+    click.echo(plain(text), err=True)
+
+
+def when(seconds: float | None) -> str | None:
+    if seconds is None:
+        return None
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def plain(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else letter.encode("unicode_escape").decode() for letter in text)
+
+
+def document(value: object, form: str) -> str:
+    if form == "json":
+        import json
+
+        return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    import yaml
+
+    return str(yaml.safe_dump(value, sort_keys=False, allow_unicode=True))
+
+
+def _dump(value: object, form: str) -> None:
+    click.echo(document(value, form), nl=False)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_cell, value))
+    return "" if value is None else plain(str(value))
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, show_header=bool(columns), header_style="bold")
+    for index in range(len(columns or (rows[0] if rows else ()))):
+        heading = columns[index].upper().replace("_", " ") if columns else ""
+        table.add_column(heading, overflow="fold", style="" if columns or index else "bold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    width = None if sys.stdout.isatty() else 100_000
+    Console(width=width, soft_wrap=False, highlight=False, markup=False).print(table)
