@@ -76,7 +76,7 @@ StartLimitIntervalSec=0
 Type=notify
 NotifyAccess=main
 EnvironmentFile=/etc/nstance-agent.env
-Environment=MALLOC_ARENA_MAX=1 PYTHONDONTWRITEBYTECODE=1 SHIV_ROOT=/var/cache/nstance-agent
+Environment=MALLOC_ARENA_MAX=1 SHIV_ROOT=/var/cache/nstance-agent
 ExecStart=/usr/local/bin/nstance-agent
 Restart=always
 RestartSec=1s

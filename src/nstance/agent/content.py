@@ -4,14 +4,16 @@ A truncated certificate or a JSON file with a lost brace must not replace one th
 are taken as they are. Messages name what is wrong and never show content, which may be secret.
 """
 
+import base64
+import binascii
 import json
 import re
+import ssl
 from collections.abc import Callable
 from typing import Any
 
-from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
+from nstance.agent import certificates
+from nstance.agent.certificates import Malformed
 
 _JSONC_TOKENS = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _JSONC_COMMAS = re.compile(r'"(?:[^"\\\n]|\\.)*"|,(?=\s*[}\]])')
@@ -32,39 +34,62 @@ def check(name: str, content: bytes) -> None:
         judge(content)
 
 
-def leaf(content: bytes) -> x509.Certificate:
-    """The first certificate of a PEM file. Raises Invalid."""
+def _certificates(content: bytes) -> None:
+    """OpenSSL reads them, so it is asked: it takes any kind of key."""
     try:
-        return x509.load_pem_x509_certificates(content)[0]
-    except ValueError as error:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=content.decode("ascii"))
+        certificates.pem_blocks(content)
+    except (ssl.SSLError, ValueError) as error:
         raise Invalid("expected PEM certificates, found something else or a damaged one") from error
 
 
-def _certificates(content: bytes) -> None:
-    leaf(content)
-
-
 def _public_key(content: bytes) -> None:
-    load = (
-        serialization.load_ssh_public_key
-        if content.startswith((b"ssh-", b"ecdsa-"))
-        else serialization.load_pem_public_key
-    )
     try:
-        load(content)
-    except (ValueError, UnsupportedAlgorithm) as error:
+        if content.startswith((b"ssh-", b"ecdsa-", b"sk-")):
+            _ssh_public_key(content)
+        else:
+            _key(content, ("PUBLIC KEY", "RSA PUBLIC KEY"))
+    except ValueError as error:
         raise Invalid("expected a public key in PEM or OpenSSH form") from error
 
 
 def _private_key(content: bytes) -> None:
-    openssh = content.lstrip().startswith(b"-----BEGIN OPENSSH")
-    load: Callable[..., object] = serialization.load_ssh_private_key if openssh else serialization.load_pem_private_key
     try:
-        load(content, password=None)
-    except TypeError:
-        return  # encrypted: as whole as anybody without the password can tell
-    except (ValueError, UnsupportedAlgorithm) as error:
+        _key(
+            content,
+            ("PRIVATE KEY", "ENCRYPTED PRIVATE KEY", "EC PRIVATE KEY", "RSA PRIVATE KEY", "OPENSSH PRIVATE KEY"),
+        )
+    except ValueError as error:
         raise Invalid("expected a private key in PEM or OpenSSH form") from error
+
+
+def _key(content: bytes, labels: tuple[str, ...]) -> None:
+    """The shape, to the last byte: what is cut off or damaged does not have it. Whether it fits a certificate is for
+    whoever uses the two."""
+    keys = [(label, body) for label, body in certificates.pem_blocks(content) if label != "EC PARAMETERS"]
+    if len(keys) != 1 or keys[0][0] not in labels:
+        raise Malformed("not one key")
+    label, body = keys[0]
+    if label.startswith("OPENSSH"):
+        if not body.startswith(b"openssh-key-v1\0"):
+            raise Malformed("not an OpenSSH key")
+    elif b"Proc-Type: 4,ENCRYPTED" not in content and not list(certificates.values(certificates.only(body))):
+        raise Malformed("empty")
+
+
+def _ssh_public_key(content: bytes) -> None:
+    words = content.split()
+    try:
+        body = base64.b64decode(words[1], validate=True)
+    except (IndexError, binascii.Error) as error:
+        raise Malformed("not base64") from error
+    parts, position = [], 0
+    while position < len(body):
+        size = int.from_bytes(body[position : position + 4], "big")
+        parts.append(body[position + 4 : position + 4 + size])
+        position += 4 + size
+    if position != len(body) or len(parts) < 2 or parts[0] != words[0]:
+        raise Malformed("cut off, or of another kind than it says")
 
 
 def _json(content: bytes) -> None:

@@ -18,7 +18,7 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from nstance.agent import content, settings
+from nstance.agent import certificates, content, settings
 from nstance.agent.folder import Folder, Inside, Unusable, name_problem
 
 MAX_FILES = 256
@@ -110,10 +110,10 @@ class ReceivedFiles:
             return None
         serial, expires = "", 0
         if name.endswith(".crt"):
-            with contextlib.suppress(content.Invalid):  # changed by somebody else: the hash says so
-                certificate = content.leaf(body)
-                serial = f"{certificate.serial_number:032x}"
-                expires = int(certificate.not_valid_after_utc.timestamp())
+            with contextlib.suppress(certificates.Malformed):  # changed by somebody else: the hash says so
+                _, certificate = certificates.leaf(body)
+                serial = f"{certificate.serial:032x}"
+                expires = int(certificate.not_after)
         state = FileState(name, hashlib.sha256(body).hexdigest(), serial, expires)
         self._seen[name] = (mark, state)
         return state

@@ -14,15 +14,12 @@ import logging
 import stat
 from dataclasses import dataclass
 
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding
-
+from nstance.agent import certificates, keywork
 from nstance.agent.folder import Folder, Unusable
-from nstance.clock import Chance
 from nstance.model import ids
 from nstance.model.ids import ClusterId, InstanceId, ShardId
-from nstance.pki import keys, names, peer
+from nstance.pki import names
+from nstance.wire import tls
 
 CA = "ca.crt"
 CERTIFICATE = "identity.crt"
@@ -52,10 +49,9 @@ class Certified:
 
 
 class IdentityFolder:
-    def __init__(self, folder: Folder, *, instance: InstanceId, chance: Chance) -> None:
+    def __init__(self, folder: Folder, *, instance: InstanceId) -> None:
         self._folder = folder
         self._instance = instance
-        self._chance = chance
 
     def ca_pem(self) -> str:
         pem = self._folder.read(CA)
@@ -63,21 +59,27 @@ class IdentityFolder:
             raise Unusable(
                 f"expected the cluster's CA certificate at {self._folder.path / CA}; userdata writes it there"
             )
-        return _ca_bundle(pem, str(self._folder.path / CA))
-
-    def key(self) -> Ed25519PrivateKey:
-        """Made unless there."""
-        pem = self._folder.read(KEY)
-        if pem is None:
-            key = keys.generate(self._chance)
-            self._folder.write(KEY, keys.private_to_pem(key).encode(), mode=0o600)
-            return key
         try:
-            return keys.private_key_from_pem(pem)
-        except keys.UnacceptableKey as error:
-            raise Unusable(
-                f"{self._folder.path / KEY}: {error}; remove it only if the instance never registered"
-            ) from error
+            text = pem.decode("ascii")
+            tls.client_context(ca_pem=text)
+        except ValueError as error:
+            raise Unusable(f"expected PEM certificates in {self._folder.path / CA}") from error
+        return text
+
+    def key_pem(self) -> bytes | None:
+        return self._folder.read(KEY)
+
+    def pair(self, nonce: Nonce, make: keywork.Maker) -> keywork.Pair:
+        """The identity key, made unless there, with the proof for a registration. On disk before it is returned."""
+        stored = self.key_pem()
+        try:
+            pair = make({KEY: keywork.Wish(stored, nonce.cluster, nonce.token)})[KEY]
+        except keywork.Failed as error:
+            where = self._folder.path / KEY
+            raise Unusable(f"{error}; remove {where} only if the instance never registered") from error
+        if stored is None:
+            self._folder.write(KEY, pair.private_pem, mode=0o600)
+        return pair
 
     def nonce(self) -> Nonce | None:
         raw = self._folder.read(NONCE)
@@ -101,8 +103,8 @@ class IdentityFolder:
         if pem is None:
             return None
         try:
-            certified = self._read(pem.decode("ascii"), self.key())
-        except (ValueError, Unusable) as error:
+            certified = self._read(pem.decode("ascii"), self.ca_pem(), self.key_pem())
+        except ValueError as error:
             log.warning("the certificate on disk is of no use", extra={"reason": error})
             return None
         if certified.who.id != self._instance:
@@ -114,18 +116,17 @@ class IdentityFolder:
             return None
         return certified
 
-    def accept(self, certificate_pem: str, ca_bundle_pem: str, *, key: Ed25519PrivateKey) -> Certified:
+    def accept(self, certificate_pem: str, ca_bundle_pem: str) -> Certified:
         """Check what a server has issued and keep it. Raises Unusable: then nothing is kept."""
         try:
-            certified = self._read(certificate_pem, key)
+            certified = self._read(certificate_pem, ca_bundle_pem, self.key_pem())
             if certified.who.id != self._instance:
                 raise ValueError(f"it is for instance {certified.who.id}")
         except ValueError as error:
             raise Unusable(f"the server issued a certificate that is of no use: {error}") from error
-        bundle = _ca_bundle(ca_bundle_pem.encode(), "the CA bundle that the server sent")
         # The bundle first: it contains the old CA too, so the old certificate goes with it as well.
-        if bundle.encode() != self._folder.read(CA):
-            self._folder.write(CA, bundle.encode(), mode=self._ca_mode())
+        if ca_bundle_pem.encode() != self._folder.read(CA):
+            self._folder.write(CA, ca_bundle_pem.encode(), mode=self._ca_mode())
         self._folder.write(CERTIFICATE, certificate_pem.encode())
         return certified
 
@@ -146,24 +147,17 @@ class IdentityFolder:
             status = inside.status(CA)
         return self._folder.mode if status is None else stat.S_IMODE(status.st_mode) & 0o664 | 0o600
 
-    def _read(self, pem: str, key: Ed25519PrivateKey) -> Certified:
-        certificate = x509.load_pem_x509_certificate(pem.encode())
-        who = peer.identify(certificate.public_bytes(Encoding.DER))
+    @staticmethod
+    def _read(pem: str, ca_pem: str, key_pem: bytes | None) -> Certified:
+        """Raises ValueError, also if the certificate and the key do not belong together."""
+        if key_pem is None:
+            raise ValueError("its key is missing")
+        tls.client_context(ca_pem=ca_pem, certificate_pem=pem, key_pem=key_pem)
+        der, certificate = certificates.leaf(pem.encode())
+        who = certificates.identify(der)
         if not isinstance(who, names.Agent):
             raise ValueError("it is not an agent's")
-        if certificate.public_key() != key.public_key():
-            raise ValueError("it does not belong to the identity key")
-        return Certified(
-            who, pem, certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
-        )
-
-
-def _ca_bundle(pem: bytes, where: str) -> str:
-    try:
-        x509.load_pem_x509_certificates(pem)
-        return pem.decode("ascii")
-    except ValueError as error:
-        raise Unusable(f"expected PEM certificates in {where}") from error
+        return Certified(who, pem, certificate.not_before, certificate.not_after)
 
 
 def _claims(token: str) -> dict[str, object]:

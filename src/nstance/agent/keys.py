@@ -7,9 +7,8 @@ the private one. A private key that cannot be read is never replaced: certificat
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from nstance.agent.folder import Folder, Inside, name_problem
-from nstance.clock import Chance
-from nstance.pki import keys
+from nstance.agent import keywork
+from nstance.agent.folder import Folder, Inside, Unusable, name_problem
 
 MAX_KEYS = 256
 
@@ -24,9 +23,26 @@ class PublicKey:
     pem: str
 
 
-def ensure(names: Iterable[str], folder: Folder, chance: Chance) -> list[PublicKey]:
-    """All the requested pairs, made where they are missing. Raises Refused, before anything is made where it can."""
+def ensure(names: Iterable[str], folder: Folder, make: keywork.Maker) -> list[PublicKey]:
+    """All the requested pairs, made where they are missing. Raises Refused."""
     wanted = list(dict.fromkeys(names))
+    _check(wanted)
+    try:
+        with folder.enter() as inside:
+            stored = {name: inside.read(f"{name}.key") for name in wanted}
+            pairs = make({name: keywork.Wish(private) for name, private in stored.items()}) if wanted else {}
+            for name, pair in pairs.items():
+                _keep(name, stored[name], pair, inside)
+    except OSError as error:
+        raise Refused(f"cannot keep keys in {folder.path}: {error.strerror}") from error
+    except Unusable as error:
+        raise Refused(str(error)) from error
+    except keywork.Failed as error:
+        raise Refused(f"{error}; a key file that cannot be read must be moved away to get a new key") from error
+    return [PublicKey(name, pairs[name].public_pem) for name in wanted]
+
+
+def _check(wanted: list[str]) -> None:
     if len(wanted) > MAX_KEYS:
         raise Refused(f"expected at most {MAX_KEYS} keys, found {len(wanted)}")
     folded: set[str] = set()
@@ -37,24 +53,10 @@ def ensure(names: Iterable[str], folder: Folder, chance: Chance) -> list[PublicK
         if problem is not None:
             raise Refused(f"key {name[:80]!a} refused: {problem}")
         folded.add(name.casefold())
-    try:
-        with folder.enter() as inside:
-            return [PublicKey(name, _pair(name, inside, chance)) for name in wanted]
-    except OSError as error:
-        raise Refused(f"cannot keep keys in {folder.path}: {error.strerror}") from error
 
 
-def _pair(name: str, inside: Inside, chance: Chance) -> str:
-    stored = inside.read(f"{name}.key")
+def _keep(name: str, stored: bytes | None, pair: keywork.Pair, inside: Inside) -> None:
     if stored is None:
-        private = keys.generate(chance)
-        inside.replace(f"{name}.key", keys.private_to_pem(private).encode())
-    else:
-        try:
-            private = keys.private_key_from_pem(stored)
-        except keys.UnacceptableKey as error:
-            raise Refused(f"key file {name!a}.key: {error}; move it away to get a new key") from error
-    pem = keys.public_to_pem(keys.public_bytes(private))
-    if inside.read(f"{name}.pub") != pem.encode():
-        inside.replace(f"{name}.pub", pem.encode())
-    return pem
+        inside.replace(f"{name}.key", pair.private_pem)
+    if inside.read(f"{name}.pub") != pair.public_pem.encode():
+        inside.replace(f"{name}.pub", pair.public_pem.encode())

@@ -9,7 +9,7 @@ import signal
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 
-from nstance.agent import departure, endpoint, register
+from nstance.agent import departure, endpoint, keywork, register
 from nstance.agent.departure import Departure
 from nstance.agent.endpoint import Light
 from nstance.agent.files import ReceivedFiles
@@ -50,12 +50,13 @@ async def live(
             on_receive.want()
         parts = Parts(
             settings=given,
-            identity=IdentityFolder(identity, instance=given.instance, chance=chance),
+            identity=IdentityFolder(identity, instance=given.instance),
             received=received,
             keys=keys,
             looker=Looker(disk=recv.path),
             on_receive=on_receive,
             disk=ThreadPoolExecutor(1, "disk"),
+            make=keywork.make_apart,
             clock=clock,
             chance=chance,
         )
@@ -113,8 +114,10 @@ class Life:
             return held
         nonce = identity.nonce()
         if nonce is not None:
+            loop = asyncio.get_running_loop()
+            pair = await loop.run_in_executor(self._parts.disk, identity.pair, nonce, self._parts.make)
             return await register.register(
-                self._parts.settings, identity, nonce, clock=self._parts.clock, chance=self._parts.chance
+                self._parts.settings, identity, nonce, pair, clock=self._parts.clock, chance=self._parts.chance
             )
         if held is not None:
             # Whose clock is right is for the server to say.

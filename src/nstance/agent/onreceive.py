@@ -67,3 +67,4 @@ class OnReceive:
             if process.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
+                await process.wait()

@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from nstance.agent import plan
+from nstance.agent import certificates, keywork, plan
 from nstance.agent.folder import Unusable
 from nstance.agent.identity import Certified, IdentityFolder, Nonce
 from nstance.agent.settings import Address, Settings
 from nstance.clock import Chance, Clock
-from nstance.pki import keys, proof
 from nstance.v1 import registration_grpc, registration_pb2
 from nstance.wire import status, tls
 from nstance.wire.call import call
@@ -37,14 +36,14 @@ class Refused(Exception):
 
 
 async def register(
-    settings: Settings, identity: IdentityFolder, nonce: Nonce, *, clock: Clock, chance: Chance
+    settings: Settings, identity: IdentityFolder, nonce: Nonce, pair: keywork.Pair, *, clock: Clock, chance: Chance
 ) -> Certified:
     """Tries until it is registered. Raises Refused."""
-    key = identity.key()
+    assert pair.signature is not None
     request = registration_pb2.RegisterAgentRequest(
         nonce=nonce.token,
-        public_key_pem=keys.public_to_pem(keys.public_bytes(key)),
-        proof=proof.prove_registration(key, cluster=nonce.cluster, nonce=nonce.token),
+        public_key_pem=pair.public_pem,
+        proof=pair.signature,
         ipv4=settings.ipv4 or _own_address(socket.AF_INET),
         ipv6=settings.ipv6 or _own_address(socket.AF_INET6),
         hostname=settings.hostname or socket.gethostname(),
@@ -54,7 +53,7 @@ async def register(
         response = await _ask(settings.registration, identity.ca_pem(), nonce, request, clock)
         if response is not None:
             try:
-                certified = identity.accept(response.certificate_pem, response.ca_bundle_pem, key=key)
+                certified = identity.accept(response.certificate_pem, response.ca_bundle_pem)
                 identity.remember_shard(nonce.shard)
                 identity.forget_nonce()
                 return certified
@@ -79,6 +78,7 @@ async def _ask(
             expect_cluster=nonce.cluster,
             expect_shard=nonce.shard,
             clock=clock,
+            identify=certificates.identify,
         )
         try:
             stub = registration_grpc.RegistrationServiceStub(channel)

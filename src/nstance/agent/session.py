@@ -19,7 +19,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 from h2.exceptions import ProtocolError
 
-from nstance.agent import files, keys, plan
+from nstance.agent import certificates, files, keys, keywork, plan
 from nstance.agent.departure import Departure
 from nstance.agent.folder import Folder, Unusable
 from nstance.agent.health import Looker
@@ -29,7 +29,6 @@ from nstance.agent.outbox import Outbox
 from nstance.agent.settings import Address, Settings
 from nstance.agent.version import VERSION
 from nstance.clock import Chance, Clock
-from nstance.pki import keys as pki_keys
 from nstance.v1 import agent_grpc, agent_pb2, registration_pb2
 from nstance.wire import status, tls
 from nstance.wire.call import call
@@ -61,6 +60,7 @@ class Parts:
     looker: Looker
     on_receive: OnReceive
     disk: Executor
+    make: keywork.Maker
     clock: Clock
     chance: Chance
 
@@ -70,7 +70,7 @@ class Session:
         self._parts = parts
         self._certified = certified
         self._shard = parts.identity.shard()
-        self._key_pem = pki_keys.private_to_pem(parts.identity.key()).encode()
+        self._key_pem = parts.identity.key_pem()
         self._ca_pem = parts.identity.ca_pem()
         self._outbox = Outbox()
         self._boot = f"{parts.chance.bits(128):032x}"
@@ -131,19 +131,26 @@ class Session:
             expect_cluster=self._certified.who.cluster,
             expect_shard=self._shard,
             clock=self._parts.clock,
+            identify=certificates.identify,
         )
         stub = agent_grpc.AgentServiceStub(channel)
-        problem = ""
+        streams = (self._health, self._key_requests, self._files)
+        tasks = [asyncio.create_task(self._keep(channel, stub, stream)) for stream in streams]
+        tasks += [asyncio.create_task(self._report()), asyncio.create_task(self._renew(stub))]
+        # No task group: on Python 3.11 one that has an error to tell forgets that it was cancelled from outside.
         try:
-            async with asyncio.TaskGroup() as group:
-                for stream in (self._health, self._key_requests, self._files):
-                    group.create_task(self._keep(channel, stub, stream))
-                group.create_task(self._report())
-                group.create_task(self._renew(stub))
-        except* _Lost as lost:
-            problem = f"{address}: {lost.exceptions[0]}"
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             channel.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+        problem = ""
+        for task in done:
+            try:
+                task.result()
+            except _Lost as lost:
+                problem = f"{address}: {lost}"
         return problem
 
     async def _keep(
@@ -271,7 +278,7 @@ class Session:
             await stream.send_message(agent_pb2.ReceiveKeyRequestsRequest(), end=True)
             while (request := await stream.recv_message()) is not None:
                 try:
-                    pairs = await self._on_disk(keys.ensure, list(request.names), self._parts.keys, self._parts.chance)
+                    pairs = await self._on_disk(keys.ensure, list(request.names), self._parts.keys, self._parts.make)
                 except keys.Refused as error:
                     self._trouble("keys", str(error))
                     continue
@@ -333,7 +340,7 @@ class Session:
 
     def _keep_certificate(self, renewed: registration_pb2.RegisterResponse) -> tuple[Certified, str]:
         identity = self._parts.identity
-        certified = identity.accept(renewed.certificate_pem, renewed.ca_bundle_pem, key=identity.key())
+        certified = identity.accept(renewed.certificate_pem, renewed.ca_bundle_pem)
         return certified, identity.ca_pem()
 
     def _trouble(self, where: str, problem: str | None) -> None:

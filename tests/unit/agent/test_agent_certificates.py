@@ -1,0 +1,104 @@
+"""The agent's own reader of certificates says what the library's reader says, for good and for damaged ones."""
+
+import contextlib
+import ssl
+from datetime import UTC, datetime
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nstance.agent import certificates
+from nstance.clock import SystemChance
+from nstance.model.ids import ClusterId, InstanceId, OperatorId, ServerId, ShardId, TenantId
+from nstance.pki import ca, fields, keys, names, peer
+
+CHANCE = SystemChance()
+NOW = datetime(2026, 11, 15, tzinfo=UTC).timestamp()
+CA = ca.new_ca(ClusterId("c1"), now=NOW, chance=CHANCE)
+PUBLIC = keys.public_bytes(keys.generate(CHANCE))
+UUID = "01jw51srryegh9snf9cmeh3k4q"
+SERVER = names.Server(ClusterId("c1"), ShardId("s1"), ServerId("srv-1"))
+AGENT = names.Agent(ClusterId("c1"), TenantId("default"), InstanceId(f"etc-{UUID}"))
+OPERATOR = names.Operator(ClusterId("c1"), TenantId("default"), OperatorId(f"opr-{UUID}"))
+
+
+def _der(issued: ca.Issued) -> bytes:
+    return ssl.PEM_cert_to_DER_cert(issued.pem)
+
+
+SERVER_DER = _der(
+    CA.issue_server(SERVER, PUBLIC, dns=["a.example"], ip=["10.0.0.1"], serial=5, issued=NOW, expires=NOW + 9e6)
+)
+AGENT_DER = _der(CA.issue_agent(AGENT, PUBLIC, serial=1 << 127, issued=NOW, expires=NOW + 9e6))
+OPERATOR_DER = _der(CA.issue_operator(OPERATOR, PUBLIC, serial=7, issued=NOW, expires=NOW + 3e9))
+WORKLOAD_DER = _der(
+    CA.issue_workload(
+        ca.WorkloadSpec(usages=frozenset(ca.Usage), subject=fields.Subject(cn="srv-1", organization=("s1",))),
+        PUBLIC,
+        serial=9,
+        issued=NOW,
+    )
+)
+CA_DER = ssl.PEM_cert_to_DER_cert(CA.pem)
+ALL = [SERVER_DER, AGENT_DER, OPERATOR_DER, WORKLOAD_DER, CA_DER]
+
+
+@pytest.mark.parametrize(("der", "who"), [(SERVER_DER, SERVER), (AGENT_DER, AGENT), (OPERATOR_DER, OPERATOR)])
+def test_identifies_whom_the_library_identifies(der: bytes, who: names.Identity) -> None:
+    assert certificates.identify(der) == peer.identify(der) == who
+
+
+@pytest.mark.parametrize("der", [WORKLOAD_DER, CA_DER, b"", b"0" * 20_000, AGENT_DER + b"\0", AGENT_DER[:-1]])
+def test_refuses_whom_the_library_refuses_b13(der: bytes) -> None:
+    for read in (certificates.identify, peer.identify):
+        with pytest.raises(names.IdentityError):
+            read(der)
+
+
+@pytest.mark.parametrize("der", ALL)
+def test_reads_serial_and_dates_as_the_library_does(der: bytes) -> None:
+    mine, theirs = certificates.read(der), x509.load_der_x509_certificate(der)
+    assert mine.serial == theirs.serial_number
+    assert mine.not_before == theirs.not_valid_before_utc.timestamp()
+    assert mine.not_after == theirs.not_valid_after_utc.timestamp()
+
+
+def _changed(der: bytes, position: int, byte: int) -> bytes:
+    return der[: position % len(der)] + bytes([byte]) + der[position % len(der) + 1 :]
+
+
+@given(st.sampled_from(ALL), st.integers(0, 2000), st.integers(0, 255))
+def test_a_changed_byte_never_makes_it_trust_more_than_the_library_b13(der: bytes, position: int, byte: int) -> None:
+    damaged = _changed(der, position, byte)
+    try:
+        mine = certificates.identify(damaged)
+    except names.IdentityError:
+        return
+    try:
+        assert mine == peer.identify(damaged)
+    except names.IdentityError:
+        # It refuses more: what OpenSSL has checked before we are asked (algorithms, keys, the signature's shape).
+        assert mine == peer.identify(der), "but nobody becomes somebody else"
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    for read in (certificates.read, certificates.leaf, certificates.pem_blocks, certificates.identify):
+        with contextlib.suppress(ValueError):
+            read(data)
+
+
+def test_other_people_s_certificates_can_be_read_too() -> None:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "Grüße")])
+    start, end = datetime(1999, 1, 1, tzinfo=UTC), datetime(2060, 1, 1, tzinfo=UTC)
+    from cryptography.hazmat.primitives import hashes
+
+    made = x509.CertificateBuilder(name, name, key.public_key(), 3, start, end).sign(key, hashes.SHA256())
+    _, read = certificates.leaf(b"# a comment\n" + made.public_bytes(serialization.Encoding.PEM))
+    assert (read.not_before, read.not_after) == (start.timestamp(), end.timestamp())
+    assert read.extensions == {}
