@@ -1,0 +1,123 @@
+"""A shard of real processes is broken in every way that its first promise names, and stays whole."""
+
+import os
+import shutil
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.processes import OFFSET, ServerProcess, ShardWorld, settings, shard_world, wait_for
+from nstance.model.instance import State
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[ShardWorld]:
+    with shard_world(tmp_path) as made:
+        made.configure(settings(made))
+        yield made
+
+
+@pytest.fixture
+def pair(world: ShardWorld) -> tuple[ServerProcess, ServerProcess]:
+    """A leader with a group of three and a standby that the lease names."""
+    leader = world.start("a")
+    wait_for("a leads", lambda: leader.acts())
+    standby = world.start("b", offset=OFFSET)
+    wait_for("the group is whole", world.running(3))
+    wait_for("the standby is a member", lambda: (leader.leadership() or {}).get("members"))
+    wait_for("all agents are connected", lambda: leader.metric("nstance_agents_connected") == 3)
+    return leader, standby
+
+
+def same_instances(world: ShardWorld, before: dict[str, object]) -> bool:
+    alive = {i for i, r in world.records().items() if r.state not in (State.DELETED, State.FAILED)}
+    return alive == set(before)
+
+
+def test_a_killed_agent_is_replaced(world: ShardWorld) -> None:
+    """F13 in its local form: the VM is gone, the group heals."""
+    world.start("a")
+    before = wait_for("the group is whole", world.running(3))
+    victim = sorted(before)[0]
+    world.kill_agent(victim)
+    after = wait_for("a replacement runs", lambda: (r := world.running(3)()) and victim not in r and r)
+    assert len(set(after) - set(before)) == 1
+    assert world.records()[victim].cause is not None
+    motd = wait_for(
+        "its files are there",
+        lambda: next(
+            (p.read_text() for i in set(after) - set(before) if (p := world.home_of(i) / "recv/motd").exists()), None
+        ),
+    )
+    assert motd.startswith("hello tst-")
+
+
+def test_leader_killed(world: ShardWorld, pair: tuple[ServerProcess, ServerProcess]) -> None:
+    """F14: the standby leads, the agents come back, nothing is replaced."""
+    leader, standby = pair
+    before = world.records()
+    leader.kill()
+    wait_for("the standby acts", standby.acts)
+    wait_for("all agents are back", lambda: standby.metric("nstance_agents_connected") == 3)
+    assert same_instances(world, before)
+    # It really leads: it replaces what dies now.
+    victim = sorted(before)[0]
+    world.kill_agent(victim)
+    wait_for("a replacement runs", lambda: (r := world.running(3)()) and victim not in r and r)
+
+
+def test_leader_paused_and_resumed(world: ShardWorld, pair: tuple[ServerProcess, ServerProcess]) -> None:
+    """F15: a paused leader that wakes does nothing and stands by."""
+    leader, standby = pair
+    before = world.records()
+    leader.pause()
+    wait_for("the standby acts", standby.acts)
+    leader.resume()
+    wait_for("the old leader closed its ports", lambda: not leader.acts())
+    wait_for("all agents are at the new leader", lambda: standby.metric("nstance_agents_connected") == 3)
+    assert same_instances(world, before)
+    assert leader.leadership() is None
+    lease = standby.leadership()
+    assert lease is not None
+    assert lease["holder"]["server"] == "b"
+    wait_for("the old leader is a member now", lambda: (standby.leadership() or {}).get("members"))
+
+
+def test_orderly_stop(world: ShardWorld, pair: tuple[ServerProcess, ServerProcess]) -> None:
+    leader, standby = pair
+    before = world.records()
+    assert leader.stop() == 0
+    wait_for("the standby acts", standby.acts)
+    wait_for("all agents are back", lambda: standby.metric("nstance_agents_connected") == 3)
+    assert same_instances(world, before)
+
+
+def test_delete_everything_but_the_bucket(world: ShardWorld) -> None:
+    """Servers, caches, instances and their processes are gone: the bucket brings the group back."""
+    first = world.start("a")
+    before = wait_for("the group is whole", world.running(3))
+    first.kill()
+    for instance in before:
+        process = world.agent(instance)
+        assert process is not None
+        os.kill(process.pid, signal.SIGKILL)
+    shutil.rmtree(world.instances_dir)
+    shutil.rmtree(world.home / "cache-a")
+    world.start("b")
+    after = wait_for("the group is whole again", world.running(3), seconds=60)
+    assert not set(after) & set(before)
+
+
+def test_both_servers_killed_and_started_again(world: ShardWorld, pair: tuple[ServerProcess, ServerProcess]) -> None:
+    """F27: agents outlive all servers; whoever starts first finds them again."""
+    before = world.records()
+    for server in pair:
+        server.kill()
+    again = world.start("c")
+    wait_for("it leads", lambda: again.acts(), seconds=60)
+    wait_for("all agents are back", lambda: again.metric("nstance_agents_connected") == 3)
+    assert same_instances(world, before)

@@ -1,0 +1,265 @@
+"""The journal over a store that can be damaged, lost and overtaken."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from nstance.clock import SystemChance, SystemClock
+from nstance.model.ids import GroupName, InstanceId, TenantId
+from nstance.model.instance import Instance, Put, State
+from nstance.objects import journal, settle, slots
+from nstance.objects.errors import Unavailable, Unknown
+from nstance.objects.memory import Fate, MemoryStore, Verb
+from nstance.objects.port import Key
+
+
+def instance(name: str) -> Instance:
+    return Instance(
+        id=InstanceId(name), tenant=TenantId("default"), group=GroupName("web"), state=State.PENDING, created=1.0
+    )
+
+
+def entry(name: str) -> slots.Entry:
+    return slots.Entry(id=name, reason=(slots.Why("scale-up", "because", name),), changes=(Put(instance(name)),))
+
+
+class Script:
+    """Fates for the next writes, in order; then none."""
+
+    def __init__(self, *fates: Fate) -> None:
+        self.fates = list(fates)
+        self.writes = 0
+
+    async def __call__(self, verb: Verb, key: str) -> Fate:
+        if verb is Verb.CREATE:
+            self.writes += 1
+            if self.fates:
+                return self.fates.pop(0)
+        return Fate()
+
+
+async def no_guard() -> None:
+    return None
+
+
+def open_journal(store: MemoryStore) -> journal.Journal:
+    return journal.Journal(store, journal_prefix="j/", snapshot_prefix="s/", clock=SystemClock())
+
+
+@asynccontextmanager
+async def writing(store: MemoryStore, epoch: int = 1) -> AsyncIterator[journal.Writer]:
+    book, _ = await open_journal(store).load()
+    writer = journal.Writer(open_journal(store), book, epoch=epoch, guard=no_guard, chance=SystemChance())
+    await writer.fence()
+    task = asyncio.create_task(writer.run())
+    try:
+        yield writer
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def state(store: MemoryStore) -> set[str]:
+    book, _ = await open_journal(store).load()
+    return set(book.instances)
+
+
+async def test_what_was_committed_is_read_back() -> None:
+    store = MemoryStore(SystemClock())
+    async with writing(store) as writer:
+        await writer.commit(entry("a"))
+        await asyncio.gather(writer.commit(entry("b")), writer.commit(entry("c")))
+        assert writer.tail == 3, "the second and third decision share a slot behind the fence"
+    assert await state(store) == {"a", "b", "c"}
+
+
+@pytest.mark.parametrize(
+    "fate",
+    [
+        pytest.param(Fate(error=Unavailable("503")), id="F28: refused before it was applied"),
+        pytest.param(Fate(lost=True), id="F2 F30: applied, but the answer is lost"),
+        pytest.param(Fate(error=Unknown("reset")), id="F2: not applied, and nobody says so"),
+        pytest.param(Fate(late=0.05), id="F31: applied late"),
+    ],
+)
+async def test_a_write_of_unknown_outcome_is_settled_once(fate: Fate) -> None:
+    store = MemoryStore(SystemClock())
+    async with writing(store):
+        pass
+    async with writing(store.view(Script(Fate(), fate)), epoch=2) as writer:
+        await writer.commit(entry("a"))
+        await writer.commit(entry("b"))
+    await asyncio.sleep(0.06)
+    numbers = sorted(k for k in store.contents() if k.startswith("j/"))
+    assert len(numbers) == 4, "two fences and two decisions, each once"
+    assert await state(store) == {"a", "b"}
+
+
+async def test_an_older_leader_is_fenced_off() -> None:
+    """F15: its next append finds the slot taken by a higher epoch."""
+    store = MemoryStore(SystemClock())
+    async with writing(store, epoch=1) as old:
+        await old.commit(entry("a"))
+        async with writing(store, epoch=2) as new:
+            with pytest.raises(journal.Deposed):
+                await old.commit(entry("late"))
+            with pytest.raises(journal.Deposed):
+                await old.commit(entry("later"))
+            await new.commit(entry("b"))
+    assert await state(store) == {"a", "b"}
+
+
+async def test_the_fence_absorbs_what_an_older_leader_managed_to_write() -> None:
+    store = MemoryStore(SystemClock())
+    async with writing(store, epoch=1) as old:
+        book, _ = await open_journal(store).load()
+        await old.commit(entry("just-in-time"))
+        new = journal.Writer(open_journal(store), book, epoch=2, guard=no_guard, chance=SystemChance())
+        await new.fence()
+        assert "just-in-time" in book.instances
+
+
+async def test_a_leader_that_reads_a_higher_epoch_is_deposed() -> None:
+    store = MemoryStore(SystemClock())
+    async with writing(store, epoch=5):
+        pass
+    book, _ = await open_journal(store).load()
+    late = journal.Writer(open_journal(store), book, epoch=4, guard=no_guard, chance=SystemChance())
+    with pytest.raises(journal.Deposed):
+        await late.fence()
+
+
+async def test_equal_epochs_cannot_both_write() -> None:
+    """F32: after a lost lease object two leaders could share an epoch; the slot decides."""
+    store = MemoryStore(SystemClock())
+    async with writing(store, epoch=3) as one:
+        other_book, _ = await open_journal(store).load()
+        await one.commit(entry("a"))
+        other = journal.Writer(open_journal(store), other_book, epoch=3, guard=no_guard, chance=SystemChance())
+        task = asyncio.create_task(other.run())
+        with pytest.raises(journal.Deposed):
+            await other.commit(entry("b"))
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def slot_key(number: int) -> str:
+    return f"j/{number:020d}.json"
+
+
+async def filled(count: int) -> MemoryStore:
+    store = MemoryStore(SystemClock())
+    async with writing(store) as writer:
+        for number in range(count):
+            await writer.commit(entry(f"i{number}"))
+    return store
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda body: body[: len(body) // 2], "not readable"),
+        (lambda body: body.replace(b"pending", b"running"), "checksum"),
+        (lambda body: b"", "not readable"),
+        (lambda body: b"[]", "not readable"),
+        (lambda body: body.replace(b'"v":1', b'"v":2'), "checksum"),
+    ],
+)
+async def test_a_damaged_slot_stops_the_reader(damage: object, says: str) -> None:
+    """F34: never skipped, never read as empty."""
+    store = await filled(3)
+    body = store.contents()[slot_key(2)]
+    store.tamper(slot_key(2), damage(body))  # type: ignore[operator]
+    with pytest.raises(slots.Damaged, match=says):
+        await open_journal(store).load()
+
+
+async def test_a_newer_version_stops_the_reader() -> None:
+    """F24: an older program refuses to lead over entries that it does not know."""
+    store = await filled(1)
+    store.tamper(
+        slot_key(3),
+        slots._sealed({"v": 2, "slot": 3, "epoch": 1, "op": "x", "at": 1.0, "entries": []}),
+    )
+    with pytest.raises(slots.Damaged, match="upgrade"):
+        await open_journal(store).load()
+
+
+async def test_a_hole_stops_the_reader() -> None:
+    """F35: a rule that eats journal objects must not look like a short journal."""
+    store = await filled(5)
+    store.tamper(slot_key(3), None)
+    with pytest.raises(slots.Damaged, match="slot 3 is missing"):
+        await open_journal(store).load()
+
+
+async def test_an_unavailable_store_is_not_an_empty_one() -> None:
+    store = await filled(2)
+
+    async def down(verb: Verb, key: str) -> Fate:
+        return Fate(error=Unavailable("503"))
+
+    with pytest.raises(Unavailable):
+        await open_journal(store.view(down)).load()
+
+
+async def test_snapshots_shorten_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "SNAPSHOT_SLOTS", 4)
+    store = MemoryStore(SystemClock())
+    async with writing(store) as writer:
+        for number in range(10):
+            await writer.commit(entry(f"i{number}"))
+            if writer.snapshot_due():
+                await writer.snapshot()
+    book, alarms = await open_journal(store).load()
+    assert len(book.instances) == 10
+    assert book.snapshot == 8
+    assert not alarms
+
+
+async def test_a_damaged_snapshot_falls_back_to_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F34: the previous snapshot and the journal behind it give the same state, and somebody is told."""
+    monkeypatch.setattr(journal, "SNAPSHOT_SLOTS", 4)
+    store = MemoryStore(SystemClock())
+    async with writing(store) as writer:
+        for number in range(10):
+            await writer.commit(entry(f"i{number}"))
+            if writer.snapshot_due():
+                await writer.snapshot()
+    newest = max(k for k in store.contents() if k.startswith("s/"))
+    store.tamper(newest, store.contents()[newest][:-30])
+    book, alarms = await open_journal(store).load()
+    assert len(book.instances) == 10
+    assert alarms
+
+
+async def test_compaction_keeps_what_somebody_may_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slots go only when they lie before the last two snapshots and are older than seven days."""
+    monkeypatch.setattr(journal, "SNAPSHOT_SLOTS", 3)
+    store = await filled(1)
+    async with writing(store, epoch=2) as writer:
+        for number in range(20):
+            await writer.commit(entry(f"n{number}"))
+            if writer.snapshot_due():
+                await writer.snapshot()
+        assert slot_key(1) in store.contents(), "nothing is a week old"
+        monkeypatch.setattr(journal, "KEEP_SECONDS", -1.0)
+        await writer.snapshot()
+    left = sorted(int(k[2:-5]) for k in store.contents() if k.startswith("j/"))
+    snapshots = sorted(int(k[2:-5]) for k in store.contents() if k.startswith("s/"))
+    assert left[0] == snapshots[-2]
+    assert len(await state(store)) == 21
+
+
+async def test_settle_reports_who_was_first() -> None:
+    store = MemoryStore(SystemClock())
+    await store.create(Key("k"), b'{"op":"theirs"}')
+
+    async def retry(problem: Exception) -> None:
+        raise AssertionError("nothing to retry")
+
+    with pytest.raises(settle.Overtaken) as overtaken:
+        await settle.settle(store, Key("k"), b'{"op":"ours"}', op="ours", seen=None, timeout=1.0, retry=retry)
+    assert overtaken.value.found is not None
+    assert overtaken.value.found.body == b'{"op":"theirs"}'
