@@ -1,0 +1,160 @@
+"""What must hold after each decision, whatever happened: stated anew here, in the words of the world."""
+
+from typing import TYPE_CHECKING
+
+from nstance.model.consistency import violations
+from nstance.model.decision import Facts
+from nstance.model.events import NoticeKind, VmState
+from nstance.model.ids import InstanceId
+from nstance.model.instance import CAPACITY, TRANSITIONS, Cause, Instance, State
+
+if TYPE_CHECKING:
+    from unit.core.core_world import World
+
+VOLUNTARY = (Cause.DRIFT, Cause.ELIGIBLE_EXPIRY)
+
+
+def check_wakes(world: "World") -> None:
+    """Nothing that is pending may wait for chance: it has a timer, or an answer is under way."""
+    wish = world.wish
+    if not world.listed or world.mass_absence or world.blocked or (wish is not None and wish.paused):
+        return
+    due: list[float] = []
+    timeout = wish.registration_timeout if wish is not None else 300.0
+    for record in world.records.values():
+        facts = world.facts.get(record.id, Facts(heard=world.listening))
+        under_way = facts.creating or facts.checking or facts.deleting
+        if record.state is State.DRAINING and record.drain is not None and not world.mass_silence:
+            due.append(record.drain.deadline)
+        elif record.state is State.PENDING and not facts.creating and world.now < record.created + timeout:
+            due.append(facts.create_due)
+        elif record.state in (State.PENDING, State.STARTING):
+            due.append(max(record.created + timeout, world.listening + world.grace))
+        elif record.state is State.DELETING and not under_way:
+            due.append(world.now + 30.0)
+        elif record.state is State.RUNNING and not under_way and not record.suspect:
+            due.append(max(world.now + 10.0, facts.heard + 60.0, world.listening + 60.0))
+        elif record.ended is not None:
+            due.append(max(record.ended + world.policy.deleted_retention, world.now))
+    if world.gate_closed() and len([r for r in world.records.values() if r.counts]) < (wish.size if wish else 0):
+        due.append(world.trend.retry_at)
+    if due:
+        assert world.wake_at is not None, "pending work without a timer"
+        assert world.wake_at <= max(world.now, min(due)) + 30.0 * world.mass_silence + 0.001, f"wakes late: {min(due)}"
+
+
+def judge(world: "World", before: dict[InstanceId, Instance]) -> None:
+    problems = violations(world.records)
+    assert not problems, problems
+    paused = world.wish is not None and world.wish.paused
+    left: list[Instance] = []
+    for id, record in world.records.items():
+        old = before.get(id)
+        if old is None:
+            assert record.state in (State.PENDING, State.DELETING)
+            assert not paused or record.cause is Cause.ORPHAN, "something new while paused"
+            assert record.on_demand or record.state is State.DELETING or not world.gate_closed(), (
+                "the group was to back off"
+            )
+            continue
+        if record.suspect and not old.suspect:
+            met = world.facts[id].met
+            assert met or world.now >= world.listening + world.grace, "suspect before it could reconnect"
+            assert not world.mass_silence
+        if record.state is State.DELETED and old.state is not State.DELETED:
+            vm = world.vm_of(id, record.provider_id)
+            assert vm is None or not vm.alive, "closed although its VM is there"
+            assert id not in world.asked, "closed while its creation is under way"
+        if old.state is not record.state:
+            # Several steps may have been taken in one decision, each of them allowed.
+            assert record.state in _reachable(old.state), f"{old.state} -> {record.state}"
+            if record.state in (State.DRAINING, State.DELETING) and old.state in CAPACITY:
+                left.append(record)
+                check_cause(world, old, record)
+    for id, old in before.items():
+        if id not in world.records:
+            assert old.state in (State.DELETED, State.FAILED), "a record was forgotten that had not ended"
+    check_availability(world, before, left)
+    check_places(world)
+    for vm in world.vms.values():
+        if vm.alive and vm.tagged and vm.id not in world.dead_ids:
+            assert vm.id in world.records, f"{vm.id} has a VM but no record"
+
+
+def check_cause(world: "World", old: Instance, record: Instance) -> None:
+    """No healthy VM dies by accident: each cause must be true in the world."""
+    vm = world.vm_of(record.id, record.provider_id)
+    runs = vm is not None and vm.state is VmState.RUNNING
+    wish = world.wish
+    match record.cause:
+        case Cause.GONE:
+            assert not runs, "a VM that runs was taken for gone"
+        case Cause.UNHEALTHY:
+            assert vm is not None
+            assert world.now - max(vm.heard, world.listening) >= world.policy.dead_after - 0.001, "given up too early"
+            assert not world.mass_silence
+        case Cause.SPOT:
+            hint = old.state is State.RUNNING and vm is not None and vm.noticed
+            assert hint, "no such notice"
+        case Cause.SHUTDOWN:
+            assert vm is not None
+            assert NoticeKind.SHUTDOWN in vm.noticed
+        case Cause.DRIFT:
+            assert wish is not None
+            assert old.infra_hash != wish.infra_hash
+        case Cause.FORCED_EXPIRY:
+            assert world.policy.forced_age is not None
+            assert world.now >= old.created + world.policy.forced_age
+        case Cause.ELIGIBLE_EXPIRY:
+            assert world.policy.eligible_age is not None
+            assert world.now >= old.created + world.policy.eligible_age
+        case Cause.ONDEMAND_EXPIRY:
+            assert old.on_demand
+        case Cause.SCALE_DOWN:
+            assert not old.on_demand
+            counting = sum(r.counts for r in world.records.values())
+            assert counting >= (wish.size if wish else 0), "scaled below the size"
+        case Cause.UNREGISTERED:
+            assert old.registered is None
+            assert world.now >= old.created + 90.0 or wish is None
+        case Cause.SUPERSEDED:
+            assert old.registered is None or old.replaces is not None
+        case Cause.REQUESTED:
+            pass
+        case cause:
+            raise AssertionError(f"left for {cause}")
+    if old.registered is not None and record.state is State.DELETING and record.cause is not Cause.REQUESTED:
+        drains = wish.drain_timeout if wish else world.policy.default_drain_timeout
+        if runs and drains > 0 and world.view().operator_seen is not None:
+            done = world.now - (world.view().operator_seen or 0.0) > world.policy.operator_recent
+            assert done or record.drain is not None, f"{record.cause}: no drain"
+    if not world.listed:
+        assert record.cause in (Cause.SPOT, Cause.SHUTDOWN, Cause.REQUESTED, Cause.SUPERSEDED), record.cause
+
+
+def check_availability(world: "World", before: dict[InstanceId, Instance], left: list[Instance]) -> None:
+    voluntary = [r for r in left if r.cause in VOLUNTARY and before[r.id].state is State.RUNNING]
+    if not voluntary or world.wish is None:
+        return
+    ready = sum(r.counts and r.state is State.RUNNING and not r.suspect for r in world.records.values())
+    assert ready >= world.wish.size - world.wish.max_unavailable, f"{ready} of {world.wish.size} after {voluntary}"
+
+
+def check_places(world: "World") -> None:
+    if world.wish is None or world.wish.paused or world.blocked:
+        return
+    counting = {r.id: r for r in world.records.values() if r.counts}
+    assert all(r.state in (State.PENDING, State.STARTING, State.RUNNING) for r in counting.values())
+    places = sum(r.replaces not in counting for r in counting.values())
+    assert places >= world.wish.size or world.gate_closed(), f"{places} places for {world.wish.size}"
+    if world.listed and not world.mass_absence:
+        assert places <= world.wish.size, f"{places} places for {world.wish.size}"
+
+
+def _reachable(state: State) -> set[State]:
+    reached, todo = {state}, [state]
+    while todo:
+        for following in TRANSITIONS[todo.pop()] - reached:
+            reached.add(following)
+            todo.append(following)
+    return reached
