@@ -50,6 +50,7 @@ class Dev:
         self.story = Story(self._store, SHARD, instances=self._instances, screen=self.screen, clock=self._clock)
         self.servers = [self._server(number, offset) for number, offset in enumerate(OFFSETS, 1)]
         self._ended: dict[int, float] = {}  # when each process was found ended
+        self._numbers: tuple[int, tuple[int, ...]] | None = None  # shown last
 
     async def prepare(self) -> None:
         """Raises Busy, Unusable or NoConfiguration."""
@@ -80,6 +81,7 @@ class Dev:
             await self._revive()
             await self._put_config()
             await self.story.look()
+            self._show_numbers()
             await self._clock.sleep(LOOK)
 
     async def stop(self) -> None:
@@ -105,6 +107,7 @@ class Dev:
         await self.until("a whole group", self.story.whole)
         id, pid = next(iter(self.story.agents().items()), ("", 0))
         leader = self._leader()
+        self._numbers = (leader.pid, tuple(self.story.agents().values()))
         others = " and ".join(s.name for s in self.servers if s is not leader)
         rows = [
             (f"kill -9 {pid}", f"an agent, and with it the VM of {id}: it is replaced at once"),
@@ -116,7 +119,7 @@ class Dev:
             (f"cat {_short(self._instances)}/{id}/recv/motd", "a file that the server made for this instance"),
             (f"curl http://127.0.0.1:{self._port}/metrics", "numbers"),
         ]
-        wide = max(len(command) for command, _ in rows)
+        wide = 40  # longer ones stick out
         text = "\n".join(f"  {command:<{wide}}  {meaning}" for command, meaning in rows)
         self.screen.say(f"everything runs. Now break it, in another terminal:\n{text}\nCtrl+C ends everything.")
 
@@ -165,6 +168,13 @@ class Dev:
 
     def _leader(self) -> child.Child:
         return next((s for s in self.servers if s.name == self.story.leader), self.servers[0])
+
+    def _show_numbers(self) -> None:
+        """The process numbers, whenever they have changed and everything runs: what `kill` needs."""
+        numbers = (self._leader().pid, tuple(self.story.agents().values()))
+        if self._numbers and self._numbers != numbers and self.story.whole():
+            self.screen.say(f"now the leader has pid {numbers[0]}, the agents have {', '.join(map(str, numbers[1]))}")
+            self._numbers = numbers
 
     async def _revive(self) -> None:
         for server in self.servers:

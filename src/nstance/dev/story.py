@@ -38,6 +38,7 @@ class Story:
         self._instances = instances
         self._screen = screen
         self._clock = clock
+        self._began = clock.wall()
         self._journal = journal.Journal(
             store,
             journal_prefix=storage_keys.journal_prefix(shard),
@@ -75,9 +76,9 @@ class Story:
         return [i for i in self._book.instances.values() if i.key == key and i.counts and i.state is State.RUNNING]
 
     def whole(self) -> bool:
-        """Every group has its size, and every agent lives."""
+        """Somebody leads, every group has its size, and every agent lives."""
         members = {key: self.running(key) for key in self._sizes}
-        return bool(members) and all(
+        return bool(self.leader and members) and all(
             len(found) == self._sizes[key] and all(i.id in self._agents for i in found)
             for key, found in members.items()
         )
@@ -112,7 +113,8 @@ class Story:
 
     async def _lead(self) -> None:
         seen = await lease.read(self._store, storage_keys.lease(self._shard))
-        leader = "" if seen is None or seen.lease.free else seen.lease.holder.server
+        held = seen is not None and not seen.lease.free and seen.lease.at >= self._began  # not one of an earlier run
+        leader = seen.lease.holder.server if seen is not None and held else ""
         if leader == self.leader:
             return
         self.leader = leader
@@ -133,8 +135,6 @@ class Story:
                     if isinstance(change, Put):
                         life = self.lives.setdefault(change.instance.id, Life())
                         life.reached.setdefault(change.instance.state, slot.at)
-                for why in entry.reason:
-                    self._screen.quote("journal", f"{slot.number:>4} {why.code}: {why.message}")
 
     def _count(self) -> None:
         for key, size in self._sizes.items():
