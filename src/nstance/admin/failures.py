@@ -65,7 +65,7 @@ def _with_hint(problem: Exception) -> str:
     from nstance.objects import errors as storage
 
     text = str(problem)
-    if ";" in text:  # it already says what to do
+    if ";" in text and ": 403 " not in text:  # it already says what to do; a foreign store's words do not count
         return text
     said = problem if isinstance(problem, storage.StorageError) else problem.__cause__
     match said:

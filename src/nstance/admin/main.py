@@ -3,6 +3,8 @@
 A new command group is one line in `COMMANDS` and a module in `commands/`.
 """
 
+import os
+
 import click
 
 from nstance.admin.help import LazyGroup, debug_flag
@@ -34,6 +36,8 @@ def root() -> None:
     """Look after Nstance clusters.
 
     Exits with 0 on success, 1 on failure, 2 on wrong usage."""
+    if os.environ.get("NO_COLOR"):
+        click.get_current_context().color = False
 
 
 def main() -> None:

@@ -23,8 +23,8 @@ async def names(store: ObjectStore) -> list[ShardId]:
         first = await _first(store, after)
         if first is None:
             return found
-        name = first.removeprefix(_ROOT).partition("/")[0]
-        if ids.is_name(name):
+        name, below, _ = first.removeprefix(_ROOT).partition("/")
+        if below and ids.is_name(name):
             found.append(ShardId(name))
         after = f"{_ROOT}{name}/~"  # sorts behind everything that a shard has
 
