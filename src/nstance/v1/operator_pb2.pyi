@@ -55,7 +55,7 @@ class ConfigStatus(_message.Message):
     epoch: _builtins.int
     @_builtins.property
     def errors(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
-        """of a newer config in the bucket that was refused"""
+        """of a newer config in the bucket that was refused; other tenants' groups are not named"""
 
     def __init__(
         self,
@@ -131,7 +131,7 @@ Global___RefreshConfigResponse: _TypeAlias = RefreshConfigResponse  # noqa: Y015
 
 @_typing.final
 class GroupConfig(_message.Message):
-    """For a static group only size, instance_type and vars may be set."""
+    """What the API says of a group. For a static group only size, instance_type and vars may be set."""
 
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -168,6 +168,7 @@ class GroupConfig(_message.Message):
     ARGS_JSON_FIELD_NUMBER: _builtins.int
     template: _builtins.str
     size: _builtins.int
+    """absent: as it is, or for a new group as its template says; never 0 by omission"""
     instance_type: _builtins.str
     subnet_pool: _builtins.str
     drain_timeout: _builtins.str
@@ -186,7 +187,7 @@ class GroupConfig(_message.Message):
         self,
         *,
         template: _builtins.str = ...,
-        size: _builtins.int = ...,
+        size: _builtins.int | None = ...,
         instance_type: _builtins.str = ...,
         subnet_pool: _builtins.str = ...,
         vars: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
@@ -197,11 +198,13 @@ class GroupConfig(_message.Message):
         load_balancers: _abc.Iterable[_builtins.str] | None = ...,
         args_json: _builtins.str = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_size", b"_size", "size", b"size"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["args_json", b"args_json", "drain_timeout", b"drain_timeout", "instance_type", b"instance_type", "load_balancers", b"load_balancers", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "size", b"size", "subnet_pool", b"subnet_pool", "template", b"template", "update_set", b"update_set", "vars", b"vars"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_size", b"_size", "args_json", b"args_json", "drain_timeout", b"drain_timeout", "instance_type", b"instance_type", "load_balancers", b"load_balancers", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "size", b"size", "subnet_pool", b"subnet_pool", "template", b"template", "update_set", b"update_set", "vars", b"vars"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__size: _TypeAlias = _typing.Literal["size"]  # noqa: Y015
+    _WhichOneofArgType__size: _TypeAlias = _typing.Literal["_size", b"_size"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__size) -> _WhichOneofReturnType__size | None: ...
 
 Global___GroupConfig: _TypeAlias = GroupConfig  # noqa: Y015
 
@@ -245,6 +248,7 @@ class GroupStatus(_message.Message):
     LAST_ERROR_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     ON_DEMAND_FIELD_NUMBER: _builtins.int
+    CONFIG_FIELD_NUMBER: _builtins.int
     key: _builtins.str
     tenant: _builtins.str
     template: _builtins.str
@@ -265,6 +269,10 @@ class GroupStatus(_message.Message):
     def provider_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """sorted"""
 
+    @_builtins.property
+    def config(self) -> Global___GroupConfig:
+        """what was set through the API: change this and send it back; `vars` above is everything merged"""
+
     def __init__(
         self,
         *,
@@ -284,10 +292,11 @@ class GroupStatus(_message.Message):
         last_error: _builtins.str = ...,
         draining: _builtins.int = ...,
         on_demand: _builtins.int = ...,
+        config: Global___GroupConfig | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["actual_size", b"actual_size", "draining", b"draining", "etag", b"etag", "instance_type", b"instance_type", "key", b"key", "last_error", b"last_error", "on_demand", b"on_demand", "paused", b"paused", "provider_ids", b"provider_ids", "ready_size", b"ready_size", "size", b"size", "static", b"static", "subnet_pool", b"subnet_pool", "template", b"template", "tenant", b"tenant", "vars", b"vars"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actual_size", b"actual_size", "config", b"config", "draining", b"draining", "etag", b"etag", "instance_type", b"instance_type", "key", b"key", "last_error", b"last_error", "on_demand", b"on_demand", "paused", b"paused", "provider_ids", b"provider_ids", "ready_size", b"ready_size", "size", b"size", "static", b"static", "subnet_pool", b"subnet_pool", "template", b"template", "tenant", b"tenant", "vars", b"vars"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
