@@ -29,13 +29,25 @@ class Unusable(Exception):
     """The message says what is wrong and what to do."""
 
 
-def adapt(text: str, *, source: str, shard: ShardId, port: int, offsets: Sequence[int], instances: Path) -> bytes:
+def adapt(
+    text: str,
+    *,
+    source: str,
+    shard: ShardId,
+    port: int,
+    offsets: Sequence[int],
+    instances: Path,
+    dev_k8s: Path | None = None,
+) -> bytes:
     """The configuration in `text` for servers that are started with these port offsets. Raises NoConfiguration."""
     configuration.parse(text.encode(), shard=shard, source=source)  # here, so that lines and columns are the file's own
     document: Any = jsonc.read(text, source=source).value
     block = document["shard"] if "shard" in document else document["server"]  # today's spelling and the older one
     provider = block["infra"] if "infra" in block else block["provider"]
-    provider.setdefault("options", {}).setdefault("dir", str(instances))
+    options = provider.setdefault("options", {})
+    options.setdefault("dir", str(instances))
+    if dev_k8s is not None and "dev_k8s_dir" in options:
+        options["dev_k8s_dir"] = str(dev_k8s)
     ports = {service: port + number for number, service in enumerate(addresses.Service)}
     bound = block.setdefault("bind", {})
     for service in addresses.Service:

@@ -85,7 +85,7 @@ def dev_environment(environment: Mapping[str, str], *, endpoint: str) -> dict[st
     }
 
 
-def server(wanted: Plan, environment: Mapping[str, str], clock: clocks.Clock, *, standby: bool) -> child.Child:
+def server(wanted: Plan, clock: clocks.Clock, *, standby: bool) -> child.Child:
     name = f"{wanted.shard}-standby" if standby else str(wanted.shard)
     program = [
         child.program("nstance-server", sys.executable),
@@ -97,7 +97,7 @@ def server(wanted: Plan, environment: Mapping[str, str], clock: clocks.Clock, *,
     return child.Child(
         name,
         command=tmux.reloading(program, SOURCES),
-        environment={**environment, "NSTANCE_DEV": str(pids)},
+        environment={**os.environ, "NSTANCE_DEV": str(pids)},
         folder=Path.cwd(),
         log=wanted.temp / "logs" / f"{name}.log",
         pids=pids,
@@ -105,14 +105,14 @@ def server(wanted: Plan, environment: Mapping[str, str], clock: clocks.Clock, *,
     )
 
 
-async def run(wanted: Plan, environment: Mapping[str, str]) -> None:
+async def run(wanted: Plan) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     clock = clocks.SystemClock()
     screen = Screen(sys.stdout, clock, timed=False)
-    store = S3Store("dev", environment=environment)
-    servers = [server(wanted, environment, clock, standby=standby) for standby in (False, True)[: len(wanted.offsets)]]
+    store = S3Store("dev")
+    servers = [server(wanted, clock, standby=standby) for standby in (False, True)[: len(wanted.offsets)]]
     saved = 0
     leftovers.claim(wanted.temp / "pids", f"dev-tmux-{wanted.number}")
     try:
@@ -143,6 +143,7 @@ async def _put(wanted: Plan, store: S3Store, screen: Screen, clock: clocks.Clock
             port=wanted.port,
             offsets=wanted.offsets,
             instances=wanted.cache(standby=False) / "instances",
+            dev_k8s=wanted.temp / "dev-k8s",
         )
     except configuration.NoConfiguration as problem:
         if first:
@@ -156,8 +157,10 @@ async def _put(wanted: Plan, store: S3Store, screen: Screen, clock: clocks.Clock
 def main() -> None:
     wanted = plan(os.environ)
     environment = dev_environment(os.environ, endpoint=wanted.endpoint)
+    os.environ.clear()  # the S3 library looks there by itself
+    os.environ.update(environment)
     try:
-        uvloop.run(run(wanted, environment))
+        uvloop.run(run(wanted))
     except (leftovers.Busy, configs.Unusable, configuration.NoConfiguration, errors.StorageError, OSError) as problem:
         sys.exit(f"dev: {problem}")
 
