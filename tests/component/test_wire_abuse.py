@@ -219,7 +219,7 @@ async def test_b23_a_peer_that_does_not_read_its_socket_is_cut_off() -> None:
         while True:
             await stream.send_message(agent_pb2.FileMessage(file=agent_pb2.File(content=bytes(100_000))))
 
-    quick = limits.Limits(stall_seconds=0.2, pings=1_000_000)
+    quick = limits.Limits(stall_seconds=0.2, pings=1_000_000, ping_after=60, first_message_seconds=60)
     async with attacked(agents(ReceiveFiles=pour), limits=quick) as (port, attacker):
         attacker.h2.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: 2**30})
         attacker.h2.increment_flow_control_window(2**30)
