@@ -24,7 +24,7 @@ from nstance.objects.open import open_store
 from nstance.objects.port import ObjectStore
 from nstance.pki import fields, names
 from nstance.providers import errors as provider_errors
-from nstance.providers.port import Scope
+from nstance.providers.port import Provider, Scope
 from nstance.providers.registry import open_provider
 from nstance.secretstore import errors as secret_errors
 from nstance.secretstore import keys as key_sources
@@ -41,6 +41,7 @@ from nstance.server.issuing import Issuer, ServerIdentity, server_identity
 from nstance.server.options import Options
 from nstance.server.probes import Probes
 from nstance.server.reign import Parts, Reign
+from nstance.server.seat import Seat
 from nstance.server.watchdog import Watchdog
 from nstance.telemetry import loop_lag
 from nstance.telemetry.metrics import Metrics
@@ -57,7 +58,17 @@ class Fatal(Exception):
 
 
 class Server:
-    def __init__(self, options: Options, *, clock: Clock, chance: Chance) -> None:
+    def __init__(
+        self,
+        options: Options,
+        *,
+        clock: Clock,
+        chance: Chance,
+        store: ObjectStore | None = None,
+        provider: Provider | None = None,
+    ) -> None:
+        """`store` and `provider` take the place of those that the options and the configuration name; they are not
+        closed here."""
         assert options.shard is not None
         self.options = options
         self.shard: ShardId = options.shard
@@ -68,6 +79,8 @@ class Server:
         self.endpoints: Endpoints | None = None
         self._clock = clock
         self._chance = chance
+        self._store = store
+        self._provider = provider
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
@@ -86,10 +99,13 @@ class Server:
                 await self._serve(store, configuration)
         finally:
             await probes.close()
-            await store.close()
+            if self._store is None:
+                await store.close()
 
     def open_store(self) -> ObjectStore:
         options = self.options
+        if self._store is not None:
+            return self._store
         try:
             return open_store(options.storage, bucket=options.bucket, prefix=options.prefix)
         except (errors.StorageError, ValueError) as problem:
@@ -207,7 +223,7 @@ class Server:
             self.options.cachedir / "db" / "nstance.db", cluster=cluster, shard=self.shard, clock=clock
         )
         try:
-            provider = open_provider(
+            provider = self._provider or open_provider(
                 settings.shard.infra.provider,
                 scope=Scope(cluster=cluster, shard=self.shard),
                 options=settings.shard.infra.options,
@@ -256,6 +272,7 @@ class Server:
                 chance=chance,
             ),
             held=lambda: self.elector.held if self.elector is not None else None,
+            wrote=lambda tail: self.elector.wrote(tail) if self.elector is not None else None,
             watch=lambda term, length: Watchdog(term, clock=clock, length=length),
             history=History(cache, self.metrics, clock),
             metrics=self.metrics,
@@ -290,7 +307,8 @@ class Server:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
             await peers.close()
-            await provider.close()
+            if self._provider is None:
+                await provider.close()
             await cache.close()
 
     def _elector(
@@ -304,18 +322,21 @@ class Server:
             await follower.read()
             return follower.epoch
 
+        me = lease.Holder(
+            server=self.options.id,
+            incarnation=f"{self.options.id}.{self._chance.bits(64):016x}",
+            addresses=tuple(str(a) for a in self.endpoints.advertise[Service.ELECTION]),
+            fingerprint=identity.fingerprint,
+        )
         return Elector(
-            store=store,
-            key=storage_keys.lease(self.shard),
-            me=lease.Holder(
-                server=self.options.id,
-                incarnation=f"{self.options.id}.{self._chance.bits(64):016x}",
-                addresses=tuple(str(a) for a in self.endpoints.advertise[Service.ELECTION]),
-                fingerprint=identity.fingerprint,
+            Seat(
+                store=store,
+                key=storage_keys.lease(self.shard),
+                me=me,
+                timings=configurations.timings(settings),
+                clock=self._clock,
+                chance=self._chance,
             ),
-            timings=configurations.timings(settings),
-            clock=self._clock,
-            chance=self._chance,
             dialer=peer_http.HttpDialer(contexts.peer_client, cluster=parts.cluster, shard=self.shard),
             lead=reign.run,
             tail=lambda: follower.tail,

@@ -1,0 +1,431 @@
+"""Whole servers in this process: real election, real TLS on loopback, real gRPC, over storage and a cloud in memory.
+
+    async with World(tmp_path) as world:
+        server = await world.start("a")            # leads when this returns
+        operator = await world.operator("default")  # registered with a nonce, over the wire
+        await operator.call("ListGroups")
+
+Every VM of the cloud gets a light agent, which registers, keeps its health stream open and comes back after a loss
+(`agents=False`: VMs stay dumb). Start a second server under another name for fail-overs. Ports are free ones.
+"""
+
+import asyncio
+import contextlib
+import json
+import random
+import socket
+import ssl
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from grpclib.exceptions import GRPCError, StreamTerminatedError
+
+from nstance.authority.operators import Operators
+from nstance.clock import SystemChance, SystemClock
+from nstance.config.addresses import Service
+from nstance.model.ids import ClusterId, InstanceId, ServerId, ShardId, TenantId
+from nstance.objects.memory import MemoryStore
+from nstance.pki import keys, names, proof
+from nstance.pki import peer as certificates
+from nstance.providers.behaviour import Script
+from nstance.providers.memory import MemoryCloud, MemoryProvider
+from nstance.providers.port import CreateRequest, Scope, Vm
+from nstance.server.lead import Lead
+from nstance.server.options import Options
+from nstance.server.reign import Reign
+from nstance.server.shard import Shard
+from nstance.server.wiring import Server
+from nstance.v1 import agent_grpc, agent_pb2, operator_grpc, operator_pb2, registration_grpc, registration_pb2
+from nstance.wire import tls
+from nstance.wire.call import call
+from nstance.wire.channel import Channel
+
+CLUSTER = ClusterId("demo")
+SHARD = ShardId("zone-a")
+SECONDS = 15.0  # for what must happen; nothing waits that long unless it fails
+PORTS_PER_SERVER = 5
+SERVERS = 3
+PORT_STEP = 10
+
+T = TypeVar("T")
+Json = dict[str, Any]
+
+
+def config(*, groups: Json | None = None, tenants: tuple[str, ...] = ("acme", "globex"), **shard: Any) -> Json:
+    """A small shard: the template `web` (kind web), the tenants, and the static groups that are given."""
+    return {
+        "cluster": {"id": CLUSTER, "secrets": {"encryption_key": {"provider": "env", "source": "NO_SUCH_KEY"}}},
+        "shard": {
+            "infra": {"provider": "memory", "region": "here", "zone": "a"},
+            "subnet_pools": {"main": ["subnet-1"]},
+            "default_drain_timeout": "30s",
+            **shard,
+        },
+        "tenants": {tenant: {} for tenant in tenants},
+        "templates": {
+            "web": {
+                "kind": "web",
+                "arch": "amd64",
+                "instance_type": "small",
+                "files": {"motd": {"kind": "string", "template": "{{ .Vars.greeting }}"}},
+                "vars": {"greeting": "hello"},
+            }
+        },
+        "groups": groups or {},
+    }
+
+
+async def eventually(find: Callable[[], T], *, seconds: float = SECONDS) -> T:
+    """What `find` returns once it is true. Waits for the thing, not for a time."""
+    async with asyncio.timeout(seconds):
+        while True:
+            if found := find():
+                return found
+            await asyncio.sleep(0.005)
+
+
+class World:
+    """One shard: its storage, its cloud, its servers."""
+
+    def __init__(self, dir: Path, told: Json | None = None, *, agents: bool = True) -> None:
+        self.dir = dir
+        self.clock, self.chance = SystemClock(), SystemChance()
+        self.behaviour = Script()
+        self.store = MemoryStore(self.clock)
+        self.cloud = MemoryCloud(
+            self.clock, behaviour=self.behaviour, on_boot=self._boot if agents else None, on_end=self._end
+        )
+        self.servers: dict[str, Running] = {}
+        self.agents: dict[InstanceId, LightAgent] = {}
+        self._base = _free_ports()
+        self._channels: list[Channel] = []
+        self.configure(told if told is not None else config())
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for channel in self._channels:
+            channel.close()
+        for agent in self.agents.values():
+            agent.stop()
+        await asyncio.gather(*(agent.task for agent in self.agents.values()), return_exceptions=True)
+        for server in self.servers.values():
+            await server.crash()
+
+    def configure(self, told: Json) -> None:
+        """Put a configuration into the bucket, as a person does. The ports are filled in."""
+        bind = {service.key: f"127.0.0.1:{self._base + number}" for number, service in enumerate(Service)}
+        shard = {**told["shard"], "bind": bind}
+        self.store.tamper(f"shard/{SHARD}/config.jsonc", json.dumps({**told, "shard": shard}).encode())
+
+    async def start(self, name: str = "a", *, lead: bool = True) -> "Running":
+        """Start a server, and wait until it leads (or, with lead=False, until it is well)."""
+        earlier = self.servers.get(name)
+        offset = earlier.base - self._base if earlier is not None else PORT_STEP * len(self.servers)
+        options = Options(
+            id=ServerId(name),
+            shard=SHARD,
+            storage="memory",
+            bucket="",
+            prefix="",
+            cachedir=self.dir / name,
+            advertise_host="127.0.0.1",
+            port_offset=offset,
+            validate=None,
+            debug=False,
+            json_logs=False,
+            insecure_dev=True,
+        )
+        provider = MemoryProvider(Scope(cluster=CLUSTER, shard=SHARD), self.clock, cloud=self.cloud, server=name)
+        server = Server(options, clock=self.clock, chance=self.chance, store=self.store, provider=provider)
+        running = self.servers[name] = Running(server, asyncio.create_task(server.run()), self._base + offset)
+        await running.until(lambda: running.lead is not None if lead else server.unwell is None)
+        return running
+
+    @property
+    def leader(self) -> "Running":
+        return next(server for server in self.servers.values() if server.lead is not None)
+
+    def operators(self) -> Operators:
+        return Operators(self.store, prefix="cluster/", cluster=CLUSTER, clock=self.clock, chance=self.chance)
+
+    async def operator(self, tenant: str = "default") -> "Operator":
+        """A new operator, registered over the wire at whoever leads."""
+        authority = self.leader.lead_now.issuer.authority
+        token = self.operators().new_nonce(authority, tenant=TenantId(tenant))
+        key = keys.generate(self.chance)
+        channel = self.channel(Service.REGISTRATION)
+        request = registration_pb2.RegisterOperatorRequest(
+            nonce=token,
+            public_key_pem=keys.public_to_pem(keys.public_bytes(key)),
+            proof=proof.prove_registration(key, cluster=CLUSTER, nonce=token),
+        )
+        stub = registration_grpc.RegistrationServiceStub(channel)
+        answer = await call(stub.RegisterOperator, request, timeout=SECONDS)
+        return Operator(self, key, answer.certificate_pem)
+
+    def channel(
+        self, service: Service, *, certificate_pem: str | None = None, key: Ed25519PrivateKey | None = None
+    ) -> Channel:
+        """To all servers, in turn; closed with the world."""
+        number = list(Service).index(service)
+        channel = Channel(
+            [f"127.0.0.1:{server.base + number}" for server in self.servers.values()],
+            context=tls.client_context(
+                ca_pem=self.ca_pem,
+                certificate_pem=certificate_pem,
+                key_pem=keys.private_to_pem(key).encode() if key is not None else None,
+            ),
+            expect_cluster=CLUSTER,
+            expect_shard=SHARD,
+            clock=self.clock,
+        )
+        self._channels.append(channel)
+        return channel
+
+    @property
+    def ca_pem(self) -> str:
+        return self.store.contents()["cluster/ca.crt"].decode()
+
+    def _boot(self, request: CreateRequest, vm: Vm) -> None:
+        agent = self.agents[request.id] = LightAgent(self, request, vm)
+        agent.start()
+
+    def _end(self, request: CreateRequest, vm: Vm) -> None:
+        if request.id in self.agents:
+            self.agents[request.id].stop()
+
+
+@dataclass
+class Running:
+    """A server of the world."""
+
+    server: Server
+    task: "asyncio.Task[None]"
+    base: int  # its first port
+
+    @property
+    def reign(self) -> Reign:
+        assert self.server.reign is not None
+        return self.server.reign
+
+    @property
+    def lead(self) -> Lead | None:
+        return self.server.reign.lead if self.server.reign is not None else None
+
+    @property
+    def lead_now(self) -> Lead:
+        assert self.lead is not None, "this server does not lead"
+        return self.lead
+
+    @property
+    def shard(self) -> Shard:
+        return self.lead_now.shard
+
+    async def until(self, find: Callable[[], T]) -> T:
+        """Like `eventually`, but a server that ended is not waited for."""
+
+        def found() -> T:
+            if self.task.done():
+                self.task.result()
+                raise AssertionError("the server has ended")
+            return find()
+
+        return await eventually(found)
+
+    async def stop(self) -> None:
+        """Orderly."""
+        self.server.stop()
+        await asyncio.wait_for(self.task, SECONDS)
+
+    async def crash(self) -> None:
+        """At once, with nothing given back."""
+        self.task.cancel()
+        await asyncio.wait([self.task], timeout=SECONDS)
+
+
+@dataclass
+class Operator:
+    """An operator with its certificate. Calls are spelled as in the proto: `call("UpsertGroup", key=..., config=...)`."""
+
+    world: World
+    key: Ed25519PrivateKey
+    certificate_pem: str
+    _channel: Channel | None = None
+
+    @property
+    def identity(self) -> names.Operator:
+        found = certificates.identify(ssl.PEM_cert_to_DER_cert(self.certificate_pem))
+        assert isinstance(found, names.Operator)
+        return found
+
+    @property
+    def channel(self) -> Channel:
+        if self._channel is None:
+            self._channel = self.world.channel(Service.OPERATOR, certificate_pem=self.certificate_pem, key=self.key)
+        return self._channel
+
+    @property
+    def stub(self) -> operator_grpc.OperatorServiceStub:
+        return operator_grpc.OperatorServiceStub(self.channel)
+
+    async def call(self, rpc: str, request: Any = None, /, **fields: Any) -> Any:
+        """One unary call, its request given whole or by its fields."""
+        method = getattr(self.stub, rpc)
+        return await call(method, request or method.request_type(**fields), timeout=SECONDS)
+
+    async def refused(self, rpc: str, /, **fields: Any) -> GRPCError:
+        """A call that must be refused: its error."""
+        try:
+            answer = await self.call(rpc, **fields)
+        except GRPCError as error:
+            return error
+        raise AssertionError(f"{rpc} was answered with {answer}")
+
+    @contextlib.asynccontextmanager
+    async def watch(self, **kinds: bool) -> AsyncIterator["Watching"]:
+        async with self.stub.Watch.open() as stream:
+            await stream.send_message(operator_pb2.WatchRequest(**kinds), end=True)
+            watching = Watching(stream)
+            try:
+                yield watching
+            finally:
+                with contextlib.suppress(StreamTerminatedError):
+                    await stream.cancel()
+
+
+@dataclass
+class Watching:
+    stream: Any
+    seen: list[operator_pb2.WatchMessage] = field(default_factory=list)
+
+    async def next(self) -> operator_pb2.WatchMessage:
+        message = await asyncio.wait_for(self.stream.recv_message(), SECONDS)
+        assert message is not None, "the stream has ended"
+        self.seen.append(message)
+        return message
+
+    async def until(self, wanted: Callable[[operator_pb2.WatchMessage], bool]) -> operator_pb2.WatchMessage:
+        """The next message that is wanted; all are in `seen`."""
+        while not wanted(message := await self.next()):
+            pass
+        return message
+
+    async def snapshot(self) -> list[operator_pb2.WatchMessage]:
+        await self.until(lambda message: message.WhichOneof("kind") == "snapshot_end")
+        return self.seen[:-1]
+
+
+class LightAgent:
+    """Registers with its nonce, then keeps a health stream open. `mute` takes it off the network, `speak` brings it back."""
+
+    def __init__(self, world: World, request: CreateRequest, vm: Vm) -> None:
+        self.world = world
+        self.id = request.id
+        self.connected = False
+        self._request = request
+        self._vm = vm
+        self._key = keys.generate(world.chance)
+        self._certificate_pem = ""
+        self._voice = asyncio.Event()
+        self._voice.set()
+        self._channel: Channel | None = None
+        self._outgoing: asyncio.Queue[agent_pb2.AgentMessage] = asyncio.Queue()
+
+    def start(self) -> None:
+        self.task = asyncio.create_task(self._live())
+
+    def stop(self) -> None:
+        self.task.cancel()
+
+    def mute(self) -> None:
+        self._voice.clear()
+        if self._channel is not None:
+            self._channel.close()
+
+    def speak(self) -> None:
+        self._voice.set()
+
+    def notice(self, kind: "agent_pb2.Notice.Kind.ValueType", *, deadline_unix_ms: int = 0) -> None:
+        self._outgoing.put_nowait(
+            agent_pb2.AgentMessage(notice=agent_pb2.Notice(kind=kind, deadline_unix_ms=deadline_unix_ms))
+        )
+
+    async def _live(self) -> None:
+        while True:
+            await self._voice.wait()
+            try:
+                if not self._certificate_pem:
+                    await self._register()
+                await self._report()
+            except (GRPCError, StreamTerminatedError, OSError):
+                await asyncio.sleep(0.02)
+            finally:
+                self.connected = False
+                if self._channel is not None:
+                    self._channel.close()
+
+    async def _register(self) -> None:
+        token = self._request.nonce
+        request = registration_pb2.RegisterAgentRequest(
+            nonce=token,
+            public_key_pem=keys.public_to_pem(keys.public_bytes(self._key)),
+            proof=proof.prove_registration(self._key, cluster=CLUSTER, nonce=token),
+            ipv4=self._vm.ip4,
+            hostname=self._vm.hostname,
+        )
+        self._channel = self.world.channel(Service.REGISTRATION)
+        stub = registration_grpc.RegistrationServiceStub(self._channel)
+        self._certificate_pem = (await call(stub.RegisterAgent, request, timeout=SECONDS)).certificate_pem
+        self._channel.close()
+
+    async def _report(self) -> None:
+        self._channel = self.world.channel(Service.AGENT, certificate_pem=self._certificate_pem, key=self._key)
+        async with agent_grpc.AgentServiceStub(self._channel).SubmitHealthReport.open() as stream:
+            sequence = 1
+            report = agent_pb2.HealthReport(instance_id=self.id, boot_id="boot", sequence=sequence)
+            await stream.send_message(agent_pb2.AgentMessage(report=report))
+            await stream.recv_message()
+            self.connected = True
+            sending = asyncio.create_task(self._send(stream))
+            try:
+                while await stream.recv_message() is not None:
+                    pass
+            finally:
+                sending.cancel()
+
+    async def _send(self, stream: Any) -> None:
+        while True:
+            await stream.send_message(await self._outgoing.get())
+
+
+def _free_ports() -> int:
+    """The first of a row of ports that nobody has."""
+    for _ in range(100):
+        base = random.randrange(20_000, 32_000, PORT_STEP)
+        with contextlib.ExitStack() as held:
+            try:
+                for number in range(SERVERS):
+                    for port in range(PORTS_PER_SERVER):
+                        taken = held.enter_context(socket.socket())
+                        taken.bind(("127.0.0.1", base + PORT_STEP * number + port))
+            except OSError:
+                continue
+            return base
+    raise AssertionError("no free ports")
+
+
+def states(world: World, group: str, tenant: str = "default") -> Mapping[InstanceId, str]:
+    """The instances of a group, as the leader has them in mind."""
+    return {
+        instance.id: instance.state.value
+        for instance in world.leader.shard.instances.values()
+        if (instance.tenant, instance.group) == (tenant, group)
+    }
