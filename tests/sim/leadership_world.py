@@ -20,6 +20,7 @@ from nstance.objects import errors, journal, memory, slots
 from nstance.objects.lease import Holder
 from nstance.objects.port import Key
 from nstance.server.election import Elector
+from nstance.server.seat import Seat
 from nstance.server.term import Term
 from nstance.sim.chance import SeededChance
 from nstance.sim.loop import Machine, VirtualLoop
@@ -132,7 +133,9 @@ class World:
                 mine, book = book, None
                 if mine is None:
                     mine, _ = await books.load()
-                writer = journal.Writer(books, mine, epoch=term.epoch, guard=term.ready, chance=chance, timeout=2.0)
+                writer = journal.Writer(
+                    books, mine, epoch=term.epoch, guard=term.ready, chance=chance, appended=elector.wrote, timeout=2.0
+                )
                 lease = elector.held
                 await writer.fence()
                 assert lease is not None
@@ -157,12 +160,14 @@ class World:
             return loaded.epoch
 
         elector = Elector(
-            store=store,
-            key=Key("leader.json"),
-            me=me,
-            timings=self.setup.timings,
-            clock=machine,
-            chance=chance,
+            Seat(
+                store=store,
+                key=Key("leader.json"),
+                me=me,
+                timings=self.setup.timings,
+                clock=machine,
+                chance=chance,
+            ),
             dialer=self.network.dialer(machine, me.fingerprint),
             lead=lead,
             tail=lambda: book.tail if book is not None else 0,

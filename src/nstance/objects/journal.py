@@ -164,16 +164,25 @@ class Writer:
     """Appends for one term. Decisions wait in a queue while a write is in flight, then share the next slot."""
 
     def __init__(
-        self, journal: Journal, book: Book, *, epoch: int, guard: Guard, chance: Chance, timeout: float = 5.0
+        self,
+        journal: Journal,
+        book: Book,
+        *,
+        epoch: int,
+        guard: Guard,
+        chance: Chance,
+        appended: Callable[[int], None] = lambda tail: None,
+        timeout: float = 5.0,
     ) -> None:
         """`guard` is awaited before each attempt to write: it waits while the term is frozen and raises Deposed when it
-        is over."""
+        is over. `appended` is told the journal's new length."""
         self._journal = journal
         self._book = book
         self._epoch = epoch
         self._guard = guard
         self._chance = chance
         self._timeout = timeout
+        self._appended = appended
         self._waiting: list[tuple[slots.Entry, asyncio.Future[None]]] = []
         self._wake = asyncio.Event()
         self._last: asyncio.Future[None] | None = None
@@ -280,6 +289,7 @@ class Writer:
             retry=self._retry,
         )
         self._book.take(slots.Slot(number=number, epoch=self._epoch, op=op, at=at, entries=tuple(entries)), len(body))
+        self._appended(number)
 
     async def _retry(self, problem: errors.StorageError) -> None:
         await self._journal.clock.sleep(self._chance.uniform(0.02, 0.2))

@@ -71,6 +71,7 @@ class Parts:
     advertised: Advertised
     ports: Callable[[Lead], Sequence[Port]]
     held: Callable[[], Lease | None]
+    wrote: Callable[[int], None]  # the journal is so long now
     watch: Callable[[Term, float], AbstractContextManager[object]]  # notices when the event loop stands still
     history: History
     metrics: Metrics
@@ -90,7 +91,9 @@ class Reign:
         """One term. Returns after `term.closing`; raises Deposed or slots.Damaged."""
         parts = self.parts
         book, _ = await asyncio.gather(parts.follower.take(), self._reload())
-        writer = journal.Writer(parts.books, book, epoch=term.epoch, guard=term.ready, chance=parts.chance)
+        writer = journal.Writer(
+            parts.books, book, epoch=term.epoch, guard=term.ready, chance=parts.chance, appended=parts.wrote
+        )
         await writer.fence()
         held = parts.held()
         if held is not None and book.tail < held.tail:

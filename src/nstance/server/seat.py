@@ -1,0 +1,38 @@
+"""What leading and standing by have in common: the lease's place, this server's name, and the rules' numbers."""
+
+import asyncio
+from dataclasses import dataclass
+
+from nstance.clock import Chance, Clock
+from nstance.core.election import Timings
+from nstance.objects import lease
+from nstance.objects.lease import Holder, Seen
+from nstance.objects.port import Key, ObjectStore
+
+WRITE_TIMEOUT = 0.7
+WRITE_TIMEOUT_MOST = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    store: ObjectStore
+    key: Key
+    me: Holder
+    timings: Timings
+    clock: Clock
+    chance: Chance
+
+    async def read(self) -> Seen | None:
+        """The lease; None only if the store says that there is none. Raises storage errors and TimeoutError."""
+        async with asyncio.timeout(WRITE_TIMEOUT_MOST):
+            return await lease.read(self.store, self.key)
+
+    async def wait(self, event: asyncio.Event, seconds: float) -> None:
+        """Until the event is set or the time has passed, on the clock that was given."""
+        waiting = asyncio.ensure_future(event.wait())
+        sleeping = asyncio.ensure_future(self.clock.sleep(seconds))
+        try:
+            await asyncio.wait({waiting, sleeping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            sleeping.cancel()

@@ -1,0 +1,153 @@
+"""Standing by: watching the lease, keeping promises to its holder, and knowing when to claim it.
+
+A standby that hears the holder promises to keep still, and asks storage nothing. A promise belongs to one epoch, and none
+is given while a claim is on its way: it would let the holder go on while the claim takes its lease.
+"""
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from nstance.core import election as rules
+from nstance.objects import errors
+from nstance.objects.lease import Holder, Lease, Seen
+from nstance.objects.port import Version
+from nstance.server import peers
+from nstance.server.seat import Seat
+
+log = logging.getLogger(__name__)
+
+NEVER = float("-inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A claim that the rules allow now."""
+
+    epoch: int
+    version: Version | None  # None: there is no lease
+    alone: bool  # nobody else is known to want it
+
+
+class Standby:
+    def __init__(self, seat: Seat, *, floor: Callable[[], Awaitable[int]], heard_tail: Callable[[int], None]) -> None:
+        self.claiming = False
+        self.hold_off = NEVER
+        self._seat = seat
+        self._floor = floor
+        self._heard_tail = heard_tail
+        self._seen: Seen | None = None
+        self._seen_at = 0.0
+        self._max_epoch = 0
+        self._promise_until = NEVER
+        self._heartbeat: peers.Heartbeat | None = None  # the last one promised upon
+        self._released: peers.Released | None = None
+
+    @property
+    def lease(self) -> Lease | None:
+        return self._seen.lease if self._seen is not None else None
+
+    @property
+    def holder(self) -> Holder | None:
+        """Whom to hold a link to."""
+        known = self.lease
+        if known is None or known.free or known.holder.incarnation == self._seat.me.incarnation:
+            return None
+        return known.holder if known.holder.addresses else None
+
+    def promised(self) -> bool:
+        return self._seat.clock.monotonic() < self._promise_until
+
+    def forget(self) -> None:
+        """What is in storage is not what was thought: look anew."""
+        self._seen = None
+
+    def begin(self, *, epoch: int, hold_off: float) -> None:
+        """A term of this server's own is over."""
+        self._seen = self._heartbeat = self._released = None
+        self._promise_until = NEVER
+        self._max_epoch = max(self._max_epoch, epoch)
+        self.claiming, self.hold_off = False, hold_off
+
+    async def target(self) -> tuple[Target | None, float]:
+        """What to claim, or how long to wait before looking again."""
+        now = self._seat.clock.monotonic()
+        if now < self.hold_off:
+            return None, self.hold_off - now
+        if self._released is not None:
+            released, self._released = self._released, None
+            if released.epoch >= self._max_epoch:
+                return Target(released.epoch + 1, Version(released.version), alone=False), 0.0
+        if now < self._promise_until:
+            return None, self._promise_until - now
+        if self._heartbeat is not None:
+            beat, self._heartbeat = self._heartbeat, None
+            if beat.member and beat.epoch >= self._max_epoch:
+                return Target(beat.epoch + 1, Version(beat.version), alone=False), 0.0
+        try:
+            found = await self._seat.read()
+        except (errors.StorageError, TimeoutError) as problem:
+            log.debug("could not read the lease", extra={"error": str(problem)})
+            return None, self._seat.chance.uniform(0.1, 0.4)
+        return await self._missing() if found is None else self._judge(found)
+
+    def _judge(self, found: Seen) -> tuple[Target | None, float]:
+        now, me, current = self._seat.clock.monotonic(), self._seat.me, found.lease
+        if self._seen is None or self._seen.version != found.version:
+            self._seen, self._seen_at = found, now
+        self._max_epoch = max(self._max_epoch, current.epoch)
+        target = Target(current.epoch + 1, found.version, alone=current.holder.server == me.server)
+        if current.free:
+            return target, 0.0
+        member = any(m.incarnation == me.incarnation for m in current.members)
+        wait = rules.patience(length=current.length, promise=current.promise, member=member)
+        left = self._seen_at + wait - now
+        return (target, 0.0) if left <= 0 else (None, min(left, max(self._seat.timings.poll, wait / 8)))
+
+    async def _missing(self) -> tuple[Target | None, float]:
+        """No lease. Normal for a new shard; otherwise somebody removed it, and its holder may still act."""
+        seat = self._seat
+        try:
+            floor = max(await self._floor(), self._max_epoch)
+            if floor and await seat.read() is not None:
+                return None, 0.0  # somebody made it, and wrote to the journal, between the two looks
+        except (errors.StorageError, TimeoutError) as problem:
+            log.debug("could not look at the journal", extra={"error": str(problem)})
+            return None, seat.chance.uniform(0.2, 0.6)
+        if floor == 0:
+            return Target(1, None, alone=True), 0.0
+        now = seat.clock.monotonic()
+        if self._seen is not None or self._seen_at == 0.0:
+            log.error(
+                "the lease object is missing although the shard has a journal: it was removed by hand or by a rule"
+            )
+            self._seen, self._seen_at = None, now
+        wait = rules.patience(length=seat.timings.length_alone, promise=seat.timings.promise, member=False)
+        if now - self._seen_at < wait:
+            return None, min(seat.timings.poll * 4, wait)
+        return Target(floor + 1, None, alone=False), 0.0
+
+    def hear(self, message: peers.Message, link: peers.Link, holder: Holder) -> bool:
+        """Something came over the link to the holder; says whether the lease is free now."""
+        match message:
+            case peers.Heartbeat():
+                if self.claiming:
+                    return False
+                if message.epoch < self._max_epoch or link.fingerprint != holder.fingerprint:
+                    link.send(peers.Refusal(self._max_epoch))
+                    return False
+                self._max_epoch = message.epoch
+                until = rules.promise_until(received=self._seat.clock.monotonic(), promise=self._seat.timings.promise)
+                self._promise_until = max(self._promise_until, until)
+                self._heartbeat = message
+                self._heard_tail(message.tail)
+                link.send(peers.Promise(message.epoch, message.number))
+                return False
+            case peers.Released():
+                if message.epoch < self._max_epoch or link.fingerprint != holder.fingerprint:
+                    return False
+                self._released = message
+                self._promise_until = NEVER
+                return True
+            case _:
+                raise peers.BadMessage(f"a leader does not say {type(message).__name__}")
