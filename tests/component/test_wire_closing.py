@@ -5,6 +5,7 @@ import contextlib
 from typing import Any
 
 import pytest
+from grpclib.exceptions import StreamTerminatedError
 
 from component.wire_world import (
     CLOCK,
@@ -127,6 +128,21 @@ async def test_closing_a_channel_fails_its_calls_and_makes_no_new_ones() -> None
             await ask(through)
         assert not through.connected
         await until(lambda: not port.connections)
+
+
+@on_both_loops
+async def test_a_call_that_waits_for_a_free_stream_fails_with_the_connection() -> None:
+    service = agents(SubmitPublicKeys=wait_for_ever)
+    async with listening(WORLD, service, limits=limits.Limits(max_streams=1)) as port:
+        through = WORLD.channel(port.port, AGENT)
+        stub = agent_grpc.AgentServiceStub(through)
+        calls = [asyncio.create_task(stub.SubmitPublicKeys(REQUEST)) for _ in range(3)]  # without deadlines
+        await until(lambda: service.entered)
+        port.connections[0].abort()
+        done, waiting = await asyncio.wait(calls, timeout=SECONDS)
+        assert not waiting
+        assert {type(call.exception()) for call in done} == {StreamTerminatedError}
+        through.close()
 
 
 @on_both_loops

@@ -85,6 +85,10 @@ class Channel(client.Channel):
             self._protocol.abort()
             self._protocol = None
 
+    def __del__(self) -> None:
+        if self.connected:  # a connection that has ended by itself is nothing to complain about
+            super().__del__()
+
     async def _create_connection(self) -> "_Connected":
         failures = []
         for turn in range(len(self._addresses)):

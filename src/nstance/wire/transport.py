@@ -22,7 +22,7 @@ from h2 import events as h2_events
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.exceptions import ProtocolError, StreamClosedError
+from h2.exceptions import ProtocolError, StreamClosedError, TooManyStreamsError
 from h2.settings import SettingCodes, Settings
 
 from nstance.clock import Clock
@@ -89,8 +89,20 @@ class Stream(protocol.Stream):
         return await self.buffer.read(size)
 
     async def send_request(self, headers: Any, end_stream: bool = False, *, _processor: Any) -> Callable[[], None]:
-        await self.connection.writable()
-        return await super().send_request(headers, end_stream, _processor=_processor)
+        """Opens the stream; waits for a free one while the peer allows no more, but not longer than the connection."""
+        while True:
+            await self.connection.writable()
+            stream_id = self._h2_connection.get_next_available_stream_id()
+            try:
+                self._h2_connection.send_headers(stream_id, headers, end_stream=end_stream)
+                break
+            except TooManyStreamsError:
+                self.connection.stream_close_waiter.clear()
+                await self.connection.stream_close_waiter.wait()
+        self.init_stream(stream_id, self.connection)
+        release: Callable[[], None] = _processor.register(self)
+        self.connection.flush()
+        return release
 
     async def send_headers(self, headers: Any, end_stream: bool = False) -> None:
         await self.connection.writable()
