@@ -63,7 +63,7 @@ format: tools ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: tools ## Measure the numbers of docs/numbers.md
+bench: tools ## Measure; the table goes to docs/benchmarks.md
 	$(BIN)/python -m bench
 
 proto: tools ## Generate src/nstance/v1 from proto/

@@ -1,0 +1,153 @@
+"""`make dev` as people use it: started, broken, ended, and killed without a chance to clean up."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.processes import wait_for
+from nstance.clock import SystemChance
+from nstance.dev import configs, leftovers
+from nstance.providers import processes
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("dev")]
+
+ROOT = Path(__file__).parents[2]
+DEV = [sys.executable, "-m", "nstance.dev"]
+
+
+class Run:
+    """A `make dev` in a folder of its own, with what it has said."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.folder = folder
+        self.output = folder.parent / "output"
+        with self.output.open("wb") as out:
+            self.process = subprocess.Popen(
+                [*DEV, "--dir", str(folder), *arguments], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+            )
+
+    def said(self, pattern: str) -> re.Match[str] | None:
+        found = re.search(pattern, self.output.read_text(), re.MULTILINE)
+        if found is None and self.process.poll() is not None:
+            raise AssertionError(f"it ended before it said {pattern!r}:\n{self.output.read_text()}")
+        return found
+
+    def await_word(self, pattern: str) -> str:
+        try:
+            return wait_for(pattern, lambda: self.said(pattern), seconds=60)[1]
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.output.read_text()}") from None
+
+    def started(self) -> set[processes.Process]:
+        """Servers and agents that run now."""
+        pids = [int(pid) for pid in re.findall(r"started(?: again)? \(pid (\d+)\)", self.output.read_text())]
+        servers = {processes.Process(pid, start) for pid in pids if (start := processes.start_of(pid))}
+        return servers | {process for _, process in leftovers.agents(self.folder / "instances")}
+
+    def end(self, number: signal.Signals) -> int:
+        self.process.send_signal(number)
+        return self.process.wait(40)
+
+
+@contextlib.contextmanager
+def running(folder: Path, *arguments: str) -> Iterator[Run]:
+    run = Run(folder, "--ports", str(configs.free_port(SystemChance(), (0, 100))), *arguments)
+    try:
+        yield run
+    finally:
+        if run.process.poll() is None:
+            run.process.kill()
+            run.process.wait()
+        leftovers.end_servers(folder / "pids")
+        leftovers.end_agents(folder / "instances")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "dev"
+
+
+def test_once_kills_an_agent_shows_its_replacement_and_leaves_nothing_behind(folder: Path) -> None:
+    with running(folder, "--once") as run:
+        killed = run.await_word(r"kill -9 \d+: the agent of (\S+) dies")
+        replacement = run.await_word(r"replaced by (\S+): decided after [\d.]+ s, started after .* registered after")
+        assert run.process.wait(40) == 0
+        assert replacement != killed
+        assert run.started() == set()
+        assert run.said("ended 3 agents") is not None
+
+
+def test_the_leader_is_killed_then_everything_ends_with_ctrl_c(folder: Path) -> None:
+    with running(folder) as run:
+        leader = int(run.await_word(r"kill -9 (\d+) +the leader"))
+        before = dict(leftovers.agents(folder / "instances"))
+        again = subprocess.run([*DEV, "--dir", str(folder)], cwd=ROOT, capture_output=True, text=True, timeout=30)
+        assert again.returncode == 1
+        assert f"it runs here already, as process {run.process.pid}" in again.stderr
+
+        os.kill(leader, signal.SIGKILL)
+        run.await_word(r"(the leader is server-\d \(epoch 2\), [\d.]+ s after server-\d ended)")
+        run.await_word(r"(server-\d started again)")
+        assert dict(leftovers.agents(folder / "instances")) == before  # nobody was replaced for that
+        started = run.started()
+        assert len(started) == 5
+        assert run.end(signal.SIGINT) == 0
+        assert [process for process in started if processes.runs(process)] == []
+
+
+def test_kept_agents_are_found_again_and_ended_ones_are_replaced(folder: Path) -> None:
+    """All but the bucket is gone after the second run: the group comes back to its size."""
+    with running(folder, "--keep") as first:
+        first.await_word("(everything runs)")
+        kept = dict(leftovers.agents(folder / "instances"))
+        assert len(kept) == 3
+        assert first.end(signal.SIGTERM) == 0
+        with running(folder) as second:
+            second.await_word("(the bucket knows 3 instances)")
+            second.await_word("(everything runs)")
+            assert dict(leftovers.agents(folder / "instances")) == kept
+            assert second.end(signal.SIGINT) == 0
+    assert dict(leftovers.agents(folder / "instances")) == {}
+    for path in folder.iterdir():
+        if path.name != "bucket":
+            shutil.rmtree(path)
+    with running(folder) as third:
+        third.await_word("(everything runs)")
+        assert len(dict(leftovers.agents(folder / "instances")).keys() - kept.keys()) == 3
+        assert third.end(signal.SIGINT) == 0
+
+
+def test_what_a_killed_run_leaves_behind_is_cleaned(folder: Path, tmp_path: Path) -> None:
+    with running(folder) as run:
+        run.await_word("(everything runs)")
+        started = run.started()
+        assert len(started) == 5
+        run.process.kill()
+        run.process.wait()
+        assert all(processes.runs(process) for process in started)
+        command = [sys.executable, "-m", "nstance.dev.clean", "--temp", str(folder.parent)]
+        own_tmux = {**os.environ, "TMUX_TMPDIR": str(tmp_path)}
+        told = subprocess.run(command, env=own_tmux, capture_output=True, text=True, timeout=60, check=True)
+        assert "ended 3 agents" in told.stdout
+        assert [process for process in started if processes.runs(process)] == []
+        assert not folder.exists()
+
+
+def test_a_bad_configuration_is_shown_and_nothing_starts(folder: Path, tmp_path: Path) -> None:
+    text = (ROOT / "examples/config-dev.jsonc").read_text()
+    bad = tmp_path / "bad.jsonc"
+    bad.write_text(text.replace('"size": 3', '"siez": 3').replace('"template": "demo",', '"template": "dmeo",'))
+    with running(folder, "--config", str(bad)) as run:
+        assert run.process.wait(30) == 1
+        said = run.output.read_text()
+        assert 'did you mean "size"?' in said
+        assert 'did you mean "demo"?' in said
+        assert "started" not in said

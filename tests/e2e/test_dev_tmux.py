@@ -1,0 +1,88 @@
+"""`make dev-tmux`: the Procfile under honcho, with dev-s3, two shards, and agents in a tmux session."""
+
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.processes import free_ports, wait_for
+from nstance.clock import SystemChance
+from nstance.dev import clean, configs, leftovers
+from nstance.providers import processes, tmux
+
+ROOT = Path(__file__).parents[2]
+HONCHO = ROOT / ".venv/bin/honcho"
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.xdist_group("dev"),
+    pytest.mark.skipif(shutil.which("tmux") is None, reason="needs the program tmux"),
+    pytest.mark.skipif(not HONCHO.exists(), reason="needs .venv, where the Procfile finds its programs: make install"),
+]
+
+
+@pytest.fixture
+def own_tmux(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A tmux server of our own, so that nobody's windows are touched."""
+    monkeypatch.setenv("TMUX_TMPDIR", str(tmp_path_factory.mktemp("tmux")))
+    yield
+    subprocess.run(["tmux", "kill-server"], capture_output=True, check=False)
+
+
+def windows() -> set[str]:
+    command = ["tmux", "list-windows", "-t", tmux.SESSION, "-F", "#{window_name}"]
+    return set(subprocess.run(command, capture_output=True, text=True, check=False).stdout.split())
+
+
+@pytest.mark.usefixtures("own_tmux")
+def test_two_shards_over_dev_s3_with_agents_in_tmux(tmp_path: Path) -> None:
+    temp, output = tmp_path / "temp", tmp_path / "output"
+    environment = {
+        **os.environ,
+        "NSTANCE_DEV_TEMP": str(temp),
+        "NSTANCE_DEV_PORT": str(configs.free_port(SystemChance(), (0, 10, 100, 110))),
+        "NSTANCE_DEV_S3_PORT": str(free_ports(1)[0]),
+        "STANDBYS": "1",
+        "AWS_PROFILE": "nobody-has-this-one",
+    }
+    with output.open("wb") as out:
+        honcho = subprocess.Popen(
+            [HONCHO, "start", "-c", "server=2"], cwd=ROOT, env=environment, stdout=out, stderr=out
+        )
+    try:
+
+        def said(text: str, times: int) -> bool:
+            if honcho.poll() is not None:
+                raise AssertionError(f"it ended before it said {text!r}:\n{output.read_text()}")
+            return output.read_text().count(text) >= times
+
+        wait_for("four registered agents", lambda: said("its agent registered", 4), seconds=90)
+        wait_for("two standbys", lambda: said("a standby joined", 2), seconds=60)
+        first, second = (dict(leftovers.agents(temp / name / "instances")) for name in ("cache", "cache-dev-2"))
+        assert (len(first), len(second)) == (2, 2)
+        assert windows() == {f"nstance-agent-{id}" for id in (*first, *second)}
+        assert (temp / "dev-s3/cluster/ca.crt").exists()
+        assert (temp / "dev-s3/shard/dev-2/config.jsonc").exists()
+        assert {path.name for path in (temp / "logs").iterdir()} == {
+            "s3.log",
+            *(f"dev-{number}{kind}.log" for number in (1, 2) for kind in ("", "-standby")),
+        }
+        assert len(list((temp / "dev-k8s/nodes").iterdir())) == 4
+
+        honcho.send_signal(signal.SIGINT)
+        honcho.wait(30)
+        agents = [*first.values(), *second.values()]
+        assert all(processes.runs(agent) for agent in agents)  # instances survive their servers
+        assert "ended 4 agents" in clean.clean(temp)
+        assert [agent for agent in agents if processes.runs(agent)] == []
+        assert windows() == set()
+        assert not temp.exists()
+    finally:
+        if honcho.poll() is None:
+            honcho.send_signal(signal.SIGTERM)
+            honcho.wait(30)
+        clean.clean(temp)
