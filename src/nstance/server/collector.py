@@ -9,13 +9,13 @@ import logging
 
 from nstance.clock import Clock
 from nstance.core import collecting
-from nstance.model.decision import Code, Reason
+from nstance.model.decision import Code
 from nstance.model.ids import ClusterId, GroupKey, InstanceId, ShardId
 from nstance.model.vm import SeenVm
 from nstance.providers import errors
 from nstance.providers.port import Provider, Vm
 from nstance.server.effects import MEANING
-from nstance.server.shard import Committed, Shard
+from nstance.server.shard import Shard
 from nstance.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
@@ -81,9 +81,7 @@ class Collector:
         self._sightings = dict(found.sightings)
         if found.mass_absence and not shard.mass_absence:
             message = f"{len(found.missing)} VMs are missing from one listing: deletions stop, and each one is asked for singly"
-            log.warning(message)
-            for observe in shard.observers:
-                observe(Committed(None, (), (Reason(Code.MASS_ABSENCE, message),), {}))
+            shard.announce(Code.MASS_ABSENCE, message)
         for key, events in found.events.items():
             for event in events:
                 shard.post(event, key=GroupKey(*key))

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from nstance.clock import Clock
-from nstance.model.decision import TROUBLE, Code
-from nstance.model.ids import GroupKey, InstanceId
+from nstance.model.decision import TROUBLE
+from nstance.model.ids import InstanceId, TenantId
 from nstance.model.instance import Instance, Put, Remove
 from nstance.server.shard import Committed
 from nstance.telemetry.metrics import Metrics
@@ -19,10 +19,10 @@ class Keeper(Protocol):
 
     def put_instance(self, instance: Instance) -> None: ...
 
-    def remove_instance(self, id: InstanceId) -> None: ...
+    def remove_instance(self, instance: InstanceId) -> None: ...
 
     def put_event(
-        self, *, time: float, key: GroupKey | None, instance: InstanceId | None, code: Code, message: str, trouble: bool
+        self, *, tenant: TenantId, group: str, instance: str, code: str, message: str, trouble: bool
     ) -> None: ...
 
 
@@ -38,15 +38,14 @@ class History:
             self._keeper.put_instance(instance)
 
     def observe(self, committed: Committed) -> None:
-        now = self._clock.wall()
         for reason in committed.reasons:
             trouble = reason.code in TROUBLE
             self._metrics.decided(reason.code)
             self._keeper.put_event(
-                time=now,
-                key=committed.key,
-                instance=reason.instance,
-                code=reason.code,
+                tenant=committed.key.tenant,
+                group=committed.key.name,
+                instance=reason.instance or "",
+                code=reason.code.value,
                 message=reason.message,
                 trouble=trouble,
             )
@@ -55,7 +54,7 @@ class History:
                 reason.message,
                 extra={
                     "reason": reason.code.value,
-                    "group": str(committed.key or ""),
+                    "group": str(committed.key),
                     "instance": reason.instance or "",
                 },
             )

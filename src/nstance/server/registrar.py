@@ -17,14 +17,14 @@ from nstance.authority import errors as authority_errors
 from nstance.authority.operators import Operators
 from nstance.clock import Clock
 from nstance.model import events as ev
-from nstance.model.decision import Code, Reason
+from nstance.model.decision import Code
 from nstance.model.ids import DEFAULT_TENANT
 from nstance.model.instance import Instance
 from nstance.objects import errors as storage
 from nstance.objects import journal
 from nstance.pki import ca, keys, nonce, proof
 from nstance.server.lead import Lead
-from nstance.server.shard import Committed, Overloaded
+from nstance.server.shard import Overloaded
 from nstance.v1 import registration_pb2
 from nstance.wire import status
 
@@ -179,8 +179,7 @@ class Registrar:
         return status.unauthenticated(INVALID)
 
     def _alarm(self, instance: Instance, message: str) -> None:
-        for observe in self._lead.shard.observers:
-            observe(Committed(instance.key, (), (Reason(Code.SECURITY, message, instance.id),), {}))
+        self._lead.shard.tell(instance.key, Code.SECURITY, message, instance.id)
 
 
 def _matches(claims: nonce.AgentClaims, instance: Instance) -> bool:

@@ -18,7 +18,7 @@ from nstance.model import decision as dec
 from nstance.model import events as ev
 from nstance.model.decision import Code, Decision, Facts, Reason, Refused, Trend, View
 from nstance.model.group import Group, Policy
-from nstance.model.ids import GroupKey, IdMaker, InstanceId, Kind, TenantId
+from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName, IdMaker, InstanceId, Kind, TenantId
 from nstance.model.instance import Change, Instance, Put, Remove, State
 from nstance.objects import journal, slots
 from nstance.server.term import Term
@@ -40,7 +40,7 @@ class Overloaded(Exception):
 class Committed:
     """What observers of a shard see, after it is durable."""
 
-    key: GroupKey | None  # None: it concerns the whole shard
+    key: GroupKey  # without a name where it concerns all of a tenant's groups
     changes: tuple[Change, ...]
     reasons: tuple[Reason, ...]
     before: Mapping[InstanceId, Instance]  # of the instances that changed
@@ -165,6 +165,17 @@ class Shard:
         if not self.listed or mass_absence != self.mass_absence:
             self.listed, self.mass_absence = True, mass_absence
             self.look_again()
+
+    def announce(self, code: Code, message: str) -> None:
+        """Something that concerns the whole shard: every tenant is told."""
+        log.warning(message)
+        for tenant in sorted({key.tenant for key in self.keys()} | {DEFAULT_TENANT}):
+            self.tell(GroupKey(tenant, GroupName("")), code, message)
+
+    def tell(self, key: GroupKey, code: Code, message: str, instance: InstanceId | None = None) -> None:
+        """Something worth knowing that changes no record."""
+        for observe in self.observers:
+            observe(Committed(key, (), (Reason(code, message, instance),), {}))
 
     def operator_seen(self, tenant: TenantId) -> None:
         self.operators_seen[tenant] = self._clock.steady()
@@ -400,9 +411,7 @@ class Shard:
             if verdict
             else "enough agents are back: the normal rules apply again"
         )
-        log.warning(message)
-        for observe in self.observers:
-            observe(Committed(None, (), (Reason(Code.MASS_SILENCE, message),), {}))
+        self.announce(Code.MASS_SILENCE, message)
         self.look_again()
 
 

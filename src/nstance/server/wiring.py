@@ -219,9 +219,7 @@ class Server:
         identity = server_identity(authority, who, hosts=hosts, clock=clock, chance=chance)
         contexts = Contexts(identity, authority.bundle)
         issuer = Issuer(authority, shard=self.shard, clock=clock, chance=chance)
-        cache = await Cache.open(
-            self.options.cachedir / "db" / "nstance.db", cluster=cluster, shard=self.shard, clock=clock
-        )
+        cache = Cache.open(self.options.cachedir / "db" / "nstance.db", cluster=cluster, shard=self.shard, clock=clock)
         try:
             provider = self._provider or open_provider(
                 settings.shard.infra.provider,
@@ -291,7 +289,10 @@ class Server:
         background: list[asyncio.Task[None]] = []
         try:
             await self._open_peers(peers)
-            await cache.sync(configuration)
+            await cache.sync(
+                config_hash=configuration.version,
+                group_hashes={key: resolved.etag for key, resolved in configuration.groups.items()},
+            )
             self.unwell = None
             log.info("ready", extra={"server": self.options.id, "shard": self.shard, "cluster": cluster})
             background = [

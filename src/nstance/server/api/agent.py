@@ -11,7 +11,7 @@ from typing import Any
 
 from nstance.clock import Chance, Clock
 from nstance.model import events as ev
-from nstance.model.decision import Code, Reason
+from nstance.model.decision import Code
 from nstance.model.ids import InstanceId
 from nstance.model.instance import Instance, State
 from nstance.pki import keys, names, proof
@@ -19,7 +19,6 @@ from nstance.server import filesets
 from nstance.server.agents import Presence
 from nstance.server.filesets import CannotMake, FileSet, Issued
 from nstance.server.lead import Lead
-from nstance.server.shard import Committed
 from nstance.v1 import agent_grpc, agent_pb2, registration_pb2
 from nstance.wire import status
 from nstance.wire.peer import Connection, connection_of
@@ -266,9 +265,8 @@ class AgentApi(agent_grpc.AgentServiceBase):
     def _tell(self, id: InstanceId, code: Code, message: str) -> None:
         log.warning(message, extra={"instance": id})
         instance = self._lead.shard.instances.get(id)
-        key = instance.key if instance is not None else None
-        for observe in self._lead.shard.observers:
-            observe(Committed(key, (), (Reason(code, message, id),), {}))
+        if instance is not None:
+            self._lead.shard.tell(instance.key, code, message, id)
 
 
 def _renewal(files: Any, now: float) -> float | None:
