@@ -35,6 +35,7 @@ class Agents:
         self._post = post
         self._count = count
         self._present: dict[InstanceId, Presence] = {}
+        self._last: dict[InstanceId, float] = {}  # of those that went: when they were heard
         self._connected = 0
 
     def __len__(self) -> int:
@@ -44,9 +45,9 @@ class Agents:
         return self._present.get(id)
 
     def heard(self, id: InstanceId) -> float | None:
-        """On the monotonic clock; None if it is not connected."""
+        """On the monotonic clock; None if it was never connected."""
         presence = self._present.get(id)
-        return presence.connection.heard if presence is not None and presence.healthy else None
+        return presence.connection.heard if presence is not None and presence.healthy else self._last.get(id)
 
     def at(self, id: InstanceId, connection: Connection) -> Presence:
         """The presence that a stream of this connection belongs to."""
@@ -65,6 +66,7 @@ class Agents:
         self._mark(presence, healthy=False)
         if self._present.get(presence.id) is presence:
             del self._present[presence.id]
+            self._last[presence.id] = presence.connection.heard
             if not goodbye:
                 self._post(ev.AgentLost(presence.id))
 
@@ -83,6 +85,7 @@ class Agents:
     def drop(self, id: InstanceId) -> None:
         """The instance is no longer ours: its agent is not listened to."""
         presence = self._present.pop(id, None)
+        self._last.pop(id, None)
         if presence is not None:
             self._mark(presence, healthy=False)
             presence.connection.abort()

@@ -108,7 +108,7 @@ class Effects:
         self._deletes = asyncio.Semaphore(DELETES_AT_ONCE)
         self._looks = asyncio.Semaphore(LOOKS_AT_ONCE)
         self._to_check: list[Instance] = []
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}  # in the order of their beginning
 
     def start(self, effect: dec.Effect, instance: Instance, posted: float) -> None:
         match effect:
@@ -135,8 +135,8 @@ class Effects:
 
     def _spawn(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(self._guarded(work))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks[task] = None
+        task.add_done_callback(self._tasks.pop)
 
     async def _guarded(self, work: Awaitable[None]) -> None:
         try:

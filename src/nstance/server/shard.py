@@ -144,14 +144,15 @@ class Shard:
         state = self._groups.get(key)
         return state.trend if state is not None else Trend()
 
-    def keys(self) -> set[GroupKey]:
-        return {*self.wishes, *(key for key, state in self._groups.items() if state.members)}
+    def keys(self) -> list[GroupKey]:
+        """All groups that are wished or have members, each once, in an order that a seed reproduces."""
+        return list(dict.fromkeys((*self.wishes, *(key for key, state in self._groups.items() if state.members))))
 
     def configure(self, wishes: Mapping[GroupKey, Group], policy: Policy) -> None:
         """New wishes; every group whose wish or timings changed looks again."""
-        changed = {k for k in {*wishes, *self.wishes} if wishes.get(k) != self.wishes.get(k)}
+        changed = [k for k in dict.fromkeys((*wishes, *self.wishes)) if wishes.get(k) != self.wishes.get(k)]
         if policy != self.policy:
-            changed |= self.keys()
+            changed = list(dict.fromkeys((*changed, *self.keys())))
         self.wishes, self.policy = dict(wishes), policy
         for key in changed:
             self._put(key, _Item(ev.GroupChanged(), self._clock.monotonic()))
@@ -370,16 +371,22 @@ class Shard:
             facts = self.facts.get(id)
             if facts is None or not facts.connected or now < facts.heard + patience:
                 continue
-            heard = self._heard(id)
-            if heard is not None:
-                self.facts[id] = replace(facts, heard=max(facts.heard, now - max(0.0, monotonic - heard)))
+            self._learn_heard(id, facts, now, monotonic)
+
+    def _learn_heard(self, id: InstanceId, facts: Facts, now: float, monotonic: float) -> None:
+        heard = self._heard(id)
+        if heard is not None:
+            self.facts[id] = replace(facts, heard=max(facts.heard, now - max(0.0, monotonic - heard)))
 
     # ---- many silences at once
 
     def _note_silence(self, event: ev.Event) -> None:
         match event:
             case ev.AgentLost(id):
-                instance = self.instances.get(id)
+                instance, facts = self.instances.get(id), self.facts.get(id)
+                if facts is not None and facts.connected:
+                    # Silence begins with the last byte, not with the last time that somebody looked.
+                    self._learn_heard(id, facts, self._clock.steady(), self._clock.monotonic())
                 if instance is not None and instance.state is State.RUNNING:
                     self._silent[id] = self._clock.steady()
             case ev.AgentConnected(id):
