@@ -51,7 +51,7 @@ clean-dev: ## End what make dev and make dev-tmux started, and remove temp/
 	@if [ -e $(VENV)/.installed ]; then $(BIN)/python -m nstance.dev.clean; else rm -rf temp; fi
 
 test: tools ## Run all tests
-	$(BIN)/pytest -q -n 2 --dist loadfile
+	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 lint: tools proto-check ## Check format, types, layers, and that generated code is up to date
 	$(BIN)/ruff format --check .

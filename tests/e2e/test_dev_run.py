@@ -17,7 +17,7 @@ from nstance.clock import SystemChance
 from nstance.dev import configs, leftovers
 from nstance.providers import processes
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("dev")]
+pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).parents[2]
 DEV = [sys.executable, "-m", "nstance.dev"]

@@ -19,7 +19,6 @@ HONCHO = ROOT / ".venv/bin/honcho"
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.xdist_group("dev"),
     pytest.mark.skipif(shutil.which("tmux") is None, reason="needs the program tmux"),
     pytest.mark.skipif(not HONCHO.exists(), reason="needs .venv, where the Procfile finds its programs: make install"),
 ]
@@ -56,9 +55,10 @@ def test_two_shards_over_dev_s3_with_agents_in_tmux(tmp_path: Path) -> None:
     try:
 
         def said(text: str, times: int) -> bool:
-            if honcho.poll() is not None:
-                raise AssertionError(f"it ended before it said {text!r}:\n{output.read_text()}")
-            return output.read_text().count(text) >= times
+            told = output.read_text()
+            if honcho.poll() is not None or "Traceback" in told:
+                raise AssertionError(f"it failed before it said {text!r}:\n{told}")
+            return told.count(text) >= times
 
         wait_for("four registered agents", lambda: said("its agent registered", 4), seconds=90)
         wait_for("two standbys", lambda: said("a standby joined", 2), seconds=60)

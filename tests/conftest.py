@@ -1,0 +1,16 @@
+"""How tests are spread over processes: a file at a time, and all that start real servers one after another, because two
+of those at once on two cores would starve servers that are meant to be watched. (xdist's own groups have no effect with
+this pytest: they rewrite a name that it no longer reads.)"""
+
+import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
+
+
+class Scheduling(LoadScopeScheduling):
+    def _split_scope(self, nodeid: str) -> str:
+        return "processes" if nodeid.startswith("tests/e2e/") else nodeid.partition("::")[0]
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
+    return Scheduling(config, log)
