@@ -99,7 +99,7 @@ class World:
         self.effects: Counter[str] = Counter()
         self.hashes = 0
         self.asked: set[InstanceId] = set()  # creates under way, of this term
-        self.late = 0  # creates that the provider has yet to apply
+        self.late = 0  # creates that the provider has yet to apply, also those of former leaders
         self.trace: list[str] = []
         self.lead()
         self.later(GC, self.collect)
@@ -221,12 +221,14 @@ class World:
         assert self.records[id].state is State.PENDING, "asked for a VM without an intent"
         assert id not in self.asked, "asked for while it is being asked for"
         self.asked.add(id)
+        self.late += 1
         term, rng = self.term, self.rng
         fate = "ok" if self.calm else rng.choices(FATES, FATE_WEIGHTS)[0]
         delay = 0.5 if self.calm else rng.choice((0.05, 1.0, 8.0))
         self.later(delay, lambda: self.answer_create(id, fate, term))
 
     def answer_create(self, id: InstanceId, fate: str, term: int) -> None:
+        self.late -= 1
         if term == self.term:
             self.asked.discard(id)
         if fate in ("ok", "lost") or self.vm_of(id, None) is not None:
