@@ -358,6 +358,11 @@ def test_f71_rekey_lets_the_old_key_go(bucket: Bucket) -> None:
     bucket.ok("nonce", NSTANCE_ENCRYPTION_KEY=OTHER_KEY)
 
 
+def test_rekey_of_nothing_is_no_success(empty: Bucket) -> None:
+    """A mistyped prefix must not look like a finished rotation."""
+    assert "start a server of the cluster first" in empty.refused("rekey", "--cluster-id", CLUSTER)
+
+
 # --- secrets ---------------------------------------------------------------------------------------------------------
 
 
@@ -450,6 +455,14 @@ def test_config_put_shows_what_changes_and_get_gives_it_back(empty: Bucket) -> N
     table = empty.ok("config", "put", "--shard", "a", str(EXAMPLE))
     assert re.search(r"default/demo +3 +added", table.stdout)
     assert "wrote shard/a/config.jsonc" in table.stderr
+
+
+def test_a_dry_run_makes_no_bucket(tmp_path: pathlib.Path) -> None:
+    absent = Bucket(tmp_path / "absent")
+    assert "there is no directory" in absent.refused("config", "put", "--shard", "a", str(EXAMPLE), "--dry-run")
+    assert not absent.root.exists()
+    put(absent, EXAMPLE.read_bytes())
+    assert (absent.root / "shard/a/config.jsonc").exists()
 
 
 def test_b27_all_faults_of_a_config_are_shown_and_nothing_is_written(empty: Bucket) -> None:
