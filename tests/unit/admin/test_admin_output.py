@@ -16,7 +16,10 @@ from nstance.clock import SystemClock
 from nstance.objects import memory
 from nstance.objects.port import Key
 
-ROWS = [{"name": "a" * 300, "tags": ["x", "y"], "count": 3}, {"name": "[red]b\x1b[2J", "tags": [], "count": None}]
+ROWS: list[output.Row] = [
+    {"name": "a" * 300, "tags": ["x", "y"], "count": 3},
+    {"name": "[red]b\x1b[2J", "tags": [], "count": None},
+]
 
 
 def test_tables_in_a_pipe_are_neither_cut_nor_coloured_nor_marked_up(capsys: pytest.CaptureFixture[str]) -> None:
