@@ -74,13 +74,19 @@ class Operators:
         return kept, self._issue(authority, kept)
 
     async def renew(
-        self, authority: Authority, identity: names.Operator, public_key: bytes, *, life: float = ca.OPERATOR_LIFE
+        self,
+        authority: Authority,
+        identity: names.Operator,
+        public_key: bytes | None,
+        *,
+        life: float = ca.OPERATOR_LIFE,
     ) -> ca.Issued:
-        """For a caller that was identified, with its own key or one whose proof was checked. Raises NotRegistered."""
+        """For a caller that was identified. `public_key`: one whose proof was checked; None: the one it has. Raises
+        NotRegistered."""
 
         def renewed(old: Registration) -> Registration:
             _check_live(old)
-            return self._new(old.tenant, old.operator, public_key, life, jti=old.jti)
+            return self._new(old.tenant, old.operator, public_key or old.public_key, life, jti=old.jti)
 
         return self._issue(authority, await self._change(identity.tenant, identity.id, renewed))
 
@@ -99,6 +105,11 @@ class Operators:
         keys = await settled.list_keys(self._store, f"{self._prefix}operator/")
         found = [(key, await settled.read(self._store, key)) for key in keys]
         return [self._load(stored.body, key) for key, stored in found if stored is not None]
+
+    async def tenants(self) -> frozenset[TenantId]:
+        """Those that have an operator whose certificate is good now."""
+        now = self._clock.wall()
+        return frozenset(each.tenant for each in await self.list() if each.revoked is None and each.expires > now)
 
     def _new(self, tenant: TenantId, operator: OperatorId, public_key: bytes, life: float, *, jti: str) -> Registration:
         now = math.floor(self._clock.wall())

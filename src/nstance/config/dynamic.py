@@ -91,11 +91,13 @@ def group(key: GroupKey, value: Mapping[str, object]) -> DynamicGroup:
     return made
 
 
-def dump(dynamic: DynamicGroups) -> str:
+def dump(dynamic: DynamicGroups, *, operation: str = "") -> str:
+    """`operation`: names this write, so that no two files are alike and a writer recognises its own."""
     nested: dict[str, dict[str, object]] = {}
     for key in sorted(dynamic.groups):
         nested.setdefault(key.tenant, {})[key.name] = dynamic.groups[key].written()
-    return _HEADER + json.dumps(nested, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    header = f"{_HEADER}// operation: {operation}\n" if operation else _HEADER
+    return header + json.dumps(nested, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def upsert(dynamic: DynamicGroups, key: GroupKey, group: DynamicGroup) -> DynamicGroups:
@@ -141,8 +143,7 @@ def check(settings: Settings, dynamic: DynamicGroups) -> list[Problem]:
             _check_merged(settings, group, settings.groups[key].template, path, findings)
         else:
             _check_dynamic(settings, group, path, findings)
-    _check_quotas(settings, dynamic, findings)
-    return list(findings.problems(None, source="groups", origins={}))
+    return [*findings.problems(None, source="groups", origins={}), *quotas(settings, dynamic)]
 
 
 def pools(settings: Settings) -> tuple[str, ...]:
@@ -190,7 +191,9 @@ def _check_merged(settings: Settings, group: DynamicGroup, name: str, path: Path
     rules.check_merged(settings.shard.infra.provider, args, kind, path, findings)
 
 
-def _check_quotas(settings: Settings, dynamic: DynamicGroups, findings: Findings) -> None:
+def quotas(settings: Settings, dynamic: DynamicGroups) -> list[Problem]:
+    """Of which there is too much. Paths are the tenant's; a full shard has none."""
+    findings = Findings()
     made: dict[TenantId, int] = {}
     instances: dict[TenantId, int] = {}
     size: dict[TenantId, int] = {}
@@ -199,18 +202,19 @@ def _check_quotas(settings: Settings, dynamic: DynamicGroups, findings: Findings
             made[key.tenant] = made.get(key.tenant, 0) + 1
         instances[key.tenant] = instances.get(key.tenant, 0) + (group.size or 0)
         size[key.tenant] = size.get(key.tenant, 0) + len(json.dumps(group.written(), ensure_ascii=False).encode())
-    quotas = (
+    limits = (
         (made, MAX_TENANT_GROUPS, "dynamic groups"),
         (instances, MAX_TENANT_INSTANCES, "instances in groups of the API"),
         (size, MAX_TENANT_BYTES, "bytes of group configuration"),
     )
-    for counts, most, noun in quotas:
+    for counts, most, noun in limits:
         for tenant, count in counts.items():
             if count > most:
                 findings.add((tenant,), f"expected at most {most:,} {noun} in a tenant, found {count:,}")
     together = len(settings.groups) + sum(made.values())
     if together > MAX_GROUPS:
         findings.add((), f"expected at most {MAX_GROUPS:,} groups in a shard, found {together:,}")
+    return list(findings.problems(None, source="groups", origins={}))
 
 
 def _check_name(name: str, path: Path, findings: Findings) -> None:

@@ -28,13 +28,14 @@ async def settle(
     key: Key,
     body: bytes,
     *,
-    op: str,
+    op: str | None,
     seen: Version | None,
     timeout: float,
     retry: Retry,
 ) -> Version:
     """Write `body`, which contains `op`, over version `seen` (None: only if absent). Returns the version written, or
-    raises Overtaken, Denied, or what `retry` raises."""
+    raises Overtaken, Denied, or what `retry` raises. Without an `op`: a body that is no JSON but like no other, which is
+    recognised as a whole."""
     while True:
         try:
             async with asyncio.timeout(timeout):
@@ -59,7 +60,7 @@ async def settle(
                 break
             except (errors.Unavailable, errors.Unknown) as problem:
                 await retry(problem)
-        if found is not None and operation(found.body) == op:
+        if found is not None and (found.body == body if op is None else operation(found.body) == op):
             return found.version
         unchanged = found is None if seen is None else found is not None and found.version == seen
         if not unchanged or doubt is None:

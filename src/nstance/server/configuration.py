@@ -5,14 +5,16 @@ A new configuration replaces the old one as a whole or not at all; whoever holds
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from nstance.config import dynamic as dynamics
 from nstance.config import load, storage_keys
 from nstance.config import policy as policies
 from nstance.config import resolve as resolving
+from nstance.config.addresses import Service
 from nstance.config.dynamic import DynamicGroups
-from nstance.config.errors import ConfigError
+from nstance.config.errors import ConfigError, Problem
 from nstance.config.resolve import Resolved
 from nstance.config.settings import Settings
 from nstance.core.election import Timings
@@ -25,7 +27,12 @@ READ_TIMEOUT = 30.0
 
 
 class NoConfiguration(Exception):
-    """There is none, or it is not valid. The message says everything that is wrong with it."""
+    """There is none, or it is not valid. The message says everything that is wrong with it; problems of groups have paths
+    that start with `groups.{tenant}`, wherever the group was written."""
+
+    def __init__(self, message: str, problems: tuple[Problem, ...] = ()) -> None:
+        super().__init__(message)
+        self.problems = problems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,14 +73,16 @@ def parse(body: bytes, *, shard: ShardId | None, source: str) -> Settings:
     try:
         return load.load(body, shard=shard, source=source)
     except ConfigError as error:
-        raise NoConfiguration(f"{source} is not valid:\n{error}") from error
+        raise NoConfiguration(f"{source} is not valid:\n{error}", error.problems) from error
 
 
 def resolve(settings: Settings, dynamic: DynamicGroups) -> Mapping[GroupKey, Resolved]:
     try:
         return resolving.resolve(settings, dynamic)
     except ConfigError as error:
-        raise NoConfiguration(f"the dynamic groups do not fit the configuration:\n{error}") from error
+        raise NoConfiguration(
+            f"the dynamic groups do not fit the configuration:\n{error}", _of_groups(error.problems)
+        ) from error
 
 
 async def _dynamic(store: ObjectStore, shard: ShardId) -> tuple[DynamicGroups, Version | None]:
@@ -85,7 +94,24 @@ async def _dynamic(store: ObjectStore, shard: ShardId) -> tuple[DynamicGroups, V
     try:
         return dynamics.parse(stored.body, source=key), stored.version
     except ConfigError as error:
-        raise NoConfiguration(f"{key} is not valid:\n{error}") from error
+        raise NoConfiguration(f"{key} is not valid:\n{error}", _of_groups(error.problems)) from error
+
+
+def _of_groups(problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
+    return tuple(replace(problem, path=f"groups.{problem.path}") for problem in problems)
+
+
+def needs_restart(booted: Settings, now: Settings) -> list[str]:
+    """Settings that differ from those that the process began with, and that only a new process follows."""
+    kept: dict[str, tuple[Any, Any]] = {
+        "cluster.storage": (booted.cluster.storage, now.cluster.storage),
+        "cluster.secrets": (booted.cluster.secrets, now.cluster.secrets),
+        "shard.infra": (booted.shard.infra, now.shard.infra),
+    }
+    for block in ("bind", "advertise"):
+        old, new = getattr(booted.shard, block).by_service(), getattr(now.shard, block).by_service()
+        kept |= {f"shard.{block}.{service.key}": (old.get(service), new.get(service)) for service in Service}
+    return [name for name, (old, new) in kept.items() if old != new]
 
 
 def timings(settings: Settings) -> Timings:

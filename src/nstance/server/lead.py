@@ -1,6 +1,7 @@
 """All that a leading server works with during one term, and how a new configuration reaches each part of it."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from nstance.config import resolve as resolving
@@ -53,6 +54,7 @@ class Lead:
         self.file_sets = file_sets
         self.metrics = metrics
         self.advertised = advertised
+        self.on_configured: list[Callable[[], None]] = []  # told after a new configuration is in force
         self._uses_userdata = uses_userdata
         self.around = self._surroundings()
 
@@ -97,6 +99,8 @@ class Lead:
         self.shard.configure(self.wishes(), configuration.policy)
         self.agents.nudge()
         self.agents.ask_keys()
+        for tell in self.on_configured:
+            tell()
 
     def resolved(self, instance: Instance) -> Resolved | None:
         """What the instance's group is now, with what an on-demand request asked for; None if it is no longer wished."""

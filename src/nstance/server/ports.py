@@ -1,21 +1,32 @@
 """The gRPC ports of a leading server."""
 
+import asyncio
 import logging
 import ssl
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nstance.authority.operators import Operators
 from nstance.clock import Chance, Clock
 from nstance.config.addresses import Address, Endpoints, Service, show
-from nstance.model.ids import ClusterId
+from nstance.model.ids import ClusterId, ServerId
+from nstance.objects.port import ObjectStore
 from nstance.pki import names
+from nstance.server.admission import Admission
 from nstance.server.api.agent import AgentApi
+from nstance.server.api.operator import Events, OperatorApi
 from nstance.server.api.registration import Registration
 from nstance.server.configuration import Configuration
+from nstance.server.groups import Groups
 from nstance.server.lead import Advertised, Lead
+from nstance.server.records import Records
 from nstance.server.registrar import Registrar
+from nstance.server.reign import Reign
+from nstance.server.requests import Requests
+from nstance.server.statuses import Statuses
+from nstance.server.tenancy import Tenancy
+from nstance.server.watchers import Watchers
 from nstance.wire import limits
 from nstance.wire.listener import Listener
 
@@ -40,16 +51,40 @@ class GrpcPort:
         await self.listener.close()
 
 
+@dataclass(slots=True)
+class OperatorPort:
+    """The operators' port and the task that writes their groups."""
+
+    grpc: GrpcPort
+    groups: Groups
+    watchers: Watchers
+    _writing: "asyncio.Task[None] | None" = field(default=None)
+
+    async def open(self) -> None:
+        await self.grpc.open()
+        self._writing = asyncio.create_task(self.groups.run())
+
+    async def close(self) -> None:
+        self.watchers.close()
+        if self._writing is not None:
+            self._writing.cancel()
+        await self.grpc.close()
+
+
 def grpc_ports(
     lead: Lead,
     *,
+    reign: Reign,
+    server: ServerId,
+    store: ObjectStore,
+    events: Events,
     endpoints: Endpoints,
     context: Callable[[bool], ssl.SSLContext],
     cluster: ClusterId,
     operators: Operators,
     clock: Clock,
     chance: Chance,
-) -> list[GrpcPort]:
+) -> list[GrpcPort | OperatorPort]:
     """`context`: asked with each connection; True: with client certificates."""
     elsewhere = {name: f"port {endpoints.bind[service].port}" for service, name in SERVICES.items()}
 
@@ -66,8 +101,34 @@ def grpc_ports(
         )
         return GrpcPort(listener, endpoints.bind[service])
 
+    # As long as nothing was decided, the shard's memory is what the journal says.
+    records = Records(lead.shard.instances)
+    statuses = Statuses(lead, records, clock)
+    watchers = Watchers(lead, records, statuses)
+    lead.shard.observers += [records.observe, watchers.observe]
+    lead.on_configured.append(watchers.configured)
+    groups = Groups(lead, store=store, changing=reign.changing, take=reign.take, clock=clock, chance=chance)
+    admission = Admission(operators, clock)
+    operator_api = OperatorApi(
+        lead,
+        reign=reign,
+        server=server,
+        store=store,
+        events=events,
+        operators=operators,
+        admission=admission,
+        groups=groups,
+        requests=Requests(lead, records),
+        statuses=statuses,
+        watchers=watchers,
+        tenancy=lambda who: Tenancy(who, lead, records),
+        clock=clock,
+    )
+    operator_port = port(Service.OPERATOR, operator_api, limits.OPERATOR, names.Role.OPERATOR)
+    admission.connections = lambda: operator_port.listener.connections
     registrar = Registrar(lead, operators, clock)
     return [
+        OperatorPort(operator_port, groups, watchers),
         port(Service.REGISTRATION, Registration(registrar), limits.REGISTRATION, None),
         port(Service.AGENT, AgentApi(lead, clock, chance), _agent_limits(lead.configuration), names.Role.AGENT),
     ]

@@ -7,15 +7,18 @@ answers nothing on old connections.
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from nstance.authority import errors as authority_errors
 from nstance.clock import Chance, Clock
 from nstance.config import storage_keys
+from nstance.config.errors import Problem
 from nstance.model.consistency import violations
-from nstance.model.ids import ClusterId, IdMaker, ShardId
+from nstance.model.ids import ClusterId, IdMaker, ShardId, TenantId
 from nstance.model.instance import ENDED, Put, State
 from nstance.objects import errors, journal, slots
 from nstance.objects.lease import Lease
@@ -35,7 +38,7 @@ from nstance.server.issuing import Issuer
 from nstance.server.lead import Advertised, Lead
 from nstance.server.shard import Committed, Shard
 from nstance.server.term import Term
-from nstance.telemetry.metrics import Metrics
+from nstance.telemetry.metrics import GroupCount, Metrics
 
 log = logging.getLogger(__name__)
 
@@ -44,6 +47,11 @@ FLUSH_SECONDS = 2.0
 CONFIG_CHECK_SECONDS = 60.0
 SNAPSHOT_CHECK_SECONDS = 1.0
 NETWORK_RETRY_MOST = 60.0
+OPERATORS_SECONDS = 2.0  # a term does not wait longer to learn who has operators
+
+
+async def _no_operators() -> frozenset[TenantId]:
+    return frozenset()
 
 
 class Port(Protocol):
@@ -77,6 +85,7 @@ class Parts:
     metrics: Metrics
     clock: Clock
     chance: Chance
+    operator_tenants: Callable[[], Awaitable[frozenset[TenantId]]] = _no_operators  # those with a registered operator
 
 
 class Reign:
@@ -84,13 +93,16 @@ class Reign:
         self.parts = parts
         self.configuration = configuration  # the last good one
         self.lead: Lead | None = None
+        self.booted = configuration  # the one that the process was built from
         self.refused = ""  # why a newer configuration was not taken
+        self.problems: tuple[Problem, ...] = ()  # of it
+        self.changing = asyncio.Lock()  # held by whoever changes the configuration
         self._ids = IdMaker(wall=parts.clock.wall, bits=parts.chance.bits)
 
     async def run(self, term: Term) -> None:
         """One term. Returns after `term.closing`; raises Deposed or slots.Damaged."""
         parts = self.parts
-        book, _ = await asyncio.gather(parts.follower.take(), self._reload())
+        book, _, present = await asyncio.gather(parts.follower.take(), self._reload(), self._operators())
         writer = journal.Writer(
             parts.books, book, epoch=term.epoch, guard=term.ready, chance=parts.chance, appended=parts.wrote
         )
@@ -101,6 +113,9 @@ class Reign:
         for problem in violations(book.instances):
             log.error("a record is inconsistent", extra={"problem": problem})
         lead, effects, collector = self._assemble(term, writer, book)
+        concerned = lead.shard.keys()
+        for tenant in {key.tenant for key in concerned} if present is None else present:
+            lead.shard.operators_seen[tenant] = lead.shard.listening_since
         ports = parts.ports(lead)
         tasks: list[asyncio.Task[None]] = []
         promise = configurations.timings(self.configuration.settings).promise
@@ -110,6 +125,7 @@ class Reign:
                     await port.open()
                 self.lead = lead
                 parts.metrics.leads(term.epoch)
+                parts.metrics.count_groups(lambda: _counts(lead.shard))
                 log.info("leading", extra={"epoch": term.epoch, "instances": len(lead.shard.instances)})
                 work: list[Coroutine[Any, Any, None]] = [
                     writer.run(),
@@ -128,6 +144,7 @@ class Reign:
         finally:
             self.lead = None
             parts.metrics.stands_by()
+            parts.metrics.count_groups(tuple)
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*(port.close() for port in ports), effects.close(), *tasks, return_exceptions=True)
@@ -194,9 +211,9 @@ class Reign:
         """The newest configuration; an invalid one, or none to be had, leaves the old one in force."""
         try:
             self.configuration = await configurations.read(self.parts.store, self.parts.name)
-            self.refused = ""
+            self.refused, self.problems = "", ()
         except NoConfiguration as problem:
-            self.refused = str(problem)
+            self.refused, self.problems = str(problem), problem.problems
             log.error("the configuration in the bucket is not valid, the old one stays in force:\n%s", problem)
         except (errors.StorageError, TimeoutError) as problem:
             log.warning(
@@ -205,13 +222,29 @@ class Reign:
 
     async def refresh(self) -> bool:
         """Take a newer configuration over; says whether there was one that is valid."""
-        before = (self.configuration.version, self.configuration.dynamic_version)
-        await self._reload()
-        changed = (self.configuration.version, self.configuration.dynamic_version) != before
-        if changed and self.lead is not None:
-            self.lead.configure(self.configuration)
-            log.info("a new configuration is in force")
-        return changed
+        async with self.changing:
+            before = (self.configuration.version, self.configuration.dynamic_version)
+            await self._reload()
+            changed = (self.configuration.version, self.configuration.dynamic_version) != before
+            if changed:
+                self.take(self.configuration)
+                log.info("a new configuration is in force")
+            return changed
+
+    def take(self, configuration: Configuration) -> None:
+        """Put it in force. For holders of `changing`."""
+        self.configuration = configuration
+        if self.lead is not None:
+            self.lead.configure(configuration)
+
+    async def _operators(self) -> frozenset[TenantId] | None:
+        """The tenants that have an operator; None if that cannot be learnt now."""
+        try:
+            async with asyncio.timeout(OPERATORS_SECONDS):
+                return await self.parts.operator_tenants()
+        except (errors.StorageError, authority_errors.AuthorityError, TimeoutError) as problem:
+            log.warning("who has operators could not be read", extra={"error": str(problem) or "timed out"})
+            return None
 
     async def _watch_config(self, term: Term) -> None:
         parts = self.parts
@@ -270,6 +303,13 @@ async def _first(tasks: list[asyncio.Task[None]]) -> None:
     for task in tasks:
         if task.done():
             task.result()
+
+
+def _counts(shard: Shard) -> Iterator[GroupCount]:
+    for key in sorted(shard.keys()):
+        wish = shard.wishes.get(key)
+        states = Counter(member.state for member in shard.members(key).values())
+        yield GroupCount(key=key, size=wish.size if wish is not None else 0, states=states)
 
 
 async def _version(store: ObjectStore, key: Any) -> str | None:

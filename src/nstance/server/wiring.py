@@ -262,6 +262,10 @@ class Server:
             advertised=ports.advertised(endpoints),
             ports=lambda lead: ports.grpc_ports(
                 lead,
+                reign=reign,
+                server=self.options.id,
+                store=store,
+                events=cache.events,
                 endpoints=endpoints,
                 context=contexts.grpc,
                 cluster=cluster,
@@ -276,8 +280,9 @@ class Server:
             metrics=self.metrics,
             clock=clock,
             chance=chance,
+            operator_tenants=operators.tenants,
         )
-        self.reign = Reign(parts, configuration)
+        reign = self.reign = Reign(parts, configuration)
         elector = self.elector = self._elector(store, settings, parts, contexts, identity)
         peers = peer_http.PeerServer(
             accept=elector.accept,

@@ -1,0 +1,378 @@
+"""OperatorService: what an operator may see and ask of its tenant.
+
+Services authenticate, translate, post events and read snapshots; they decide nothing. Who asks, and what it may name, is
+settled once for each call (`_asked`): a registered operator and its tenancy. The trap: what is read may be served while
+this server is not sure that it leads, what changes something may not.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from grpclib.exceptions import GRPCError
+
+from nstance.authority import errors as authority_errors
+from nstance.authority.operators import Operators
+from nstance.clock import Clock
+from nstance.config import storage_keys
+from nstance.config.resolve import Resolved
+from nstance.model.ids import DEFAULT_TENANT, OperatorId, ServerId, TenantId
+from nstance.objects import errors as storage
+from nstance.objects.port import ObjectStore
+from nstance.pki import keys, names, proof
+from nstance.server import configuration as configurations
+from nstance.server import edits, plans, watchers
+from nstance.server.admission import Admission
+from nstance.server.cache import CacheUnavailable, Event
+from nstance.server.configuration import Configuration
+from nstance.server.groups import NOT_LEADING, Edit, Groups
+from nstance.server.lead import Lead
+from nstance.server.reign import Reign
+from nstance.server.requests import Requests
+from nstance.server.statuses import Statuses
+from nstance.server.tenancy import Tenancy
+from nstance.server.watchers import Watcher, Watchers
+from nstance.v1 import operator_grpc, operator_pb2, registration_pb2
+from nstance.wire import status
+from nstance.wire.peer import connection_of
+
+log = logging.getLogger(__name__)
+
+SEEN_EVERY = 30.0  # while a watch is open: the operator is looked at again, and counts as present
+HEAD_SECONDS = 5.0
+MAX_EVENTS = 1_000
+USUAL_EVENTS = 100
+BREATHE_EVERY = 64  # messages of a snapshot
+GOODBYE_SECONDS = 0.5  # for the answer to an operator that revoked itself
+
+
+class Events(Protocol):
+    """The history: oldest first; with `after` those that follow, without it the newest."""
+
+    async def __call__(
+        self,
+        *,
+        tenant: TenantId | None = None,
+        group: str | None = None,
+        instance: str | None = None,
+        after: int = 0,
+        limit: int = 100,
+    ) -> list[Event]: ...
+
+
+class OperatorApi(operator_grpc.OperatorServiceBase):
+    def __init__(
+        self,
+        lead: Lead,
+        *,
+        reign: Reign,
+        server: ServerId,
+        store: ObjectStore,
+        events: Events,
+        operators: Operators,
+        admission: Admission,
+        groups: Groups,
+        requests: Requests,
+        statuses: Statuses,
+        watchers: Watchers,
+        tenancy: Callable[[names.Operator], Tenancy],
+        clock: Clock,
+    ) -> None:
+        self._lead = lead
+        self._reign = reign
+        self._server = server
+        self._store = store
+        self._events = events
+        self._operators = operators
+        self._admission = admission
+        self._groups = groups
+        self._requests = requests
+        self._statuses = statuses
+        self._watchers = watchers
+        self._tenancy = tenancy
+        self._clock = clock
+
+    # ---- who is it?
+
+    async def _asked(self, stream: Any, *, changes: bool = False) -> tuple[Any, Tenancy]:
+        """The request and the tenancy of whoever sent it."""
+        request = await stream.recv_message()
+        who = connection_of(stream).identity
+        assert isinstance(who, names.Operator)  # the listener admits no other role
+        await self._admission.admit(who)
+        self._lead.shard.operator_seen(who.tenant)
+        if changes and not self._lead.shard.term.leading():
+            raise status.unavailable(NOT_LEADING)
+        return request, self._tenancy(who)
+
+    # ---- configuration
+
+    async def GetConfigStatus(self, stream: Any) -> None:
+        _, tenancy = await self._asked(stream)
+        configuration = self._lead.configuration
+        await stream.send_message(
+            operator_pb2.ConfigStatus(
+                etag=configuration.version,
+                last_modified_unix=await self._modified(configuration),
+                size=configuration.size,
+                cluster=configuration.settings.cluster.id,
+                shard=self._lead.name,
+                leader=self._server,
+                epoch=self._lead.shard.term.epoch,
+                errors=self._errors(tenancy.tenant),
+            )
+        )
+
+    async def RefreshConfig(self, stream: Any) -> None:
+        _, tenancy = await self._asked(stream, changes=True)
+        reign = self._reign
+        previous = reign.configuration.version
+        updated = await reign.refresh()
+        await stream.send_message(
+            operator_pb2.RefreshConfigResponse(
+                updated=updated,
+                previous_etag=previous,
+                etag=reign.configuration.version,
+                errors=self._errors(tenancy.tenant),
+                needs_restart=configurations.needs_restart(reign.booted.settings, reign.configuration.settings),
+            )
+        )
+
+    async def _modified(self, configuration: Configuration) -> int:
+        """When the configuration in force was written; 0 if that cannot be told now."""
+        try:
+            async with asyncio.timeout(HEAD_SECONDS):
+                head = await self._store.head(storage_keys.config(self._lead.name))
+        except (storage.StorageError, TimeoutError):
+            return 0
+        return int(head.modified) if head.version == configuration.version else 0
+
+    def _errors(self, tenant: TenantId) -> list[str]:
+        """Why a newer configuration was refused, without what concerns other tenants' groups."""
+        reign = self._reign
+        if reign.refused and not reign.problems:
+            return [reign.refused]
+        others = 0
+        told = []
+        for problem in reign.problems:
+            owner = problem.path.split(".")[1] if problem.path.startswith("groups.") else tenant
+            flat = tenant == DEFAULT_TENANT and owner not in self._lead.configuration.settings.tenants
+            if owner == tenant or flat:
+                told.append(str(problem))
+            else:
+                others += 1
+        return [*told, f"and {others} problems in groups of other tenants"] if others else told
+
+    # ---- groups
+
+    def _status(self, resolved: Resolved, configuration: Configuration) -> operator_pb2.GroupStatus:
+        return self._statuses.group(resolved, configuration.dynamic.groups.get(resolved.group.key))
+
+    async def ListGroups(self, stream: Any) -> None:
+        _, tenancy = await self._asked(stream)
+        configuration = self._lead.configuration
+        found = [self._status(resolved, configuration) for resolved in tenancy.groups()]
+        await stream.send_message(operator_pb2.ListGroupsResponse(groups=found))
+
+    async def _changed(self, edit: Edit, tenancy: Tenancy, *, dry_run: bool) -> Configuration:
+        if dry_run:
+            return self._groups.preview(edit)
+        return await self._groups.change(edit, who=tenancy.who.id)
+
+    async def UpsertGroup(self, stream: Any) -> None:
+        request, tenancy = await self._asked(stream, changes=True)
+        key = tenancy.key(request.key)
+        edit = edits.upsert(key, request.config, etag=request.etag)
+        plan = []
+        if request.dry_run:
+            plan = plans.plan(self._lead.shard, key, self._groups.preview(edit).groups[key].group)
+        configuration = await self._changed(edit, tenancy, dry_run=request.dry_run)
+        group = self._status(configuration.groups[key], configuration)
+        await stream.send_message(operator_pb2.UpsertGroupResponse(group=group, plan=plan))
+
+    async def DeleteGroup(self, stream: Any) -> None:
+        request, tenancy = await self._asked(stream, changes=True)
+        key = tenancy.group(request.key).group.key
+        edit = edits.delete(key, etag=request.etag)
+        await self._changed(edit, tenancy, dry_run=request.dry_run)
+        plan = plans.plan(self._lead.shard, key, None) if request.dry_run else []
+        await stream.send_message(operator_pb2.DeleteGroupResponse(plan=plan))
+
+    async def PlanGroup(self, stream: Any) -> None:
+        request, tenancy = await self._asked(stream)
+        if request.HasField("config"):
+            key = tenancy.key(request.key)
+            wish = self._groups.preview(edits.upsert(key, request.config, etag="")).groups[key].group
+        else:
+            wish = tenancy.group(request.key).group
+        actions = plans.plan(self._lead.shard, wish.key, wish)
+        await stream.send_message(operator_pb2.PlanGroupResponse(actions=actions))
+
+    async def PauseGroup(self, stream: Any) -> None:
+        await self._pause(stream, paused=True)
+
+    async def ResumeGroup(self, stream: Any) -> None:
+        await self._pause(stream, paused=False)
+
+    async def _pause(self, stream: Any, *, paused: bool) -> None:
+        request, tenancy = await self._asked(stream, changes=True)
+        key = tenancy.group(request.key).group.key if request.key else None
+        edit = edits.pause(tenancy.tenant, key, paused=paused)
+        configuration = await self._changed(edit, tenancy, dry_run=request.dry_run)
+        chosen = [k for k in sorted(configuration.groups) if k.tenant == tenancy.tenant and key in (None, k)]
+        found = [self._status(configuration.groups[k], configuration) for k in chosen]
+        await stream.send_message(operator_pb2.PauseGroupResponse(groups=found))
+
+    # ---- instances
+
+    async def ListInstances(self, stream: Any) -> None:
+        request, tenancy = await self._asked(stream)
+        found = tenancy.instances(request.group, ended=request.include_deleted)
+        instances = [self._statuses.instance(instance) for instance in found]
+        await stream.send_message(operator_pb2.ListInstancesResponse(instances=instances))
+
+    async def GetInstanceStatus(self, stream: Any) -> None:
+        request, tenancy = await self._asked(stream)
+        await stream.send_message(self._statuses.instance(tenancy.instance(request.instance_id)))
+
+    async def CreateInstance(self, stream: Any) -> None:
+        request, tenancy = await self._asked(stream, changes=True)
+        made = await self._requests.create(tenancy, request)
+        await stream.send_message(self._statuses.instance(made))
+
+    async def DeleteInstance(self, stream: Any) -> None:
+        request, tenancy = await self._asked(stream, changes=True)
+        gone = await self._requests.delete(tenancy, request.instance_id, dry_run=request.dry_run)
+        await stream.send_message(self._statuses.instance(gone))
+
+    async def ReplaceInstance(self, stream: Any) -> None:
+        request, tenancy = await self._asked(stream, changes=True)
+        old = await self._requests.replace(tenancy, request.instance_id, dry_run=request.dry_run)
+        await stream.send_message(self._statuses.instance(old))
+
+    async def AcknowledgeDrained(self, stream: Any) -> None:
+        request, tenancy = await self._asked(stream, changes=True)
+        await stream.send_message(await self._requests.acknowledge(tenancy, request.instance_id))
+
+    # ---- what happens
+
+    async def Watch(self, stream: Any) -> None:
+        request, tenancy = await self._asked(stream)
+        with self._watchers.open(tenancy.tenant, watchers.kinds(request)) as watcher:
+            try:
+                # Until it cannot keep up; being stuck in a send is no excuse.
+                async with asyncio.timeout(None) as patience:
+                    watcher.on_overrun = lambda: patience.reschedule(asyncio.get_running_loop().time())
+                    await self._send(stream, watcher, tenancy.who)
+            except TimeoutError:
+                if not watcher.overrun:
+                    raise
+                raise status.exhausted("this watcher does not keep up, watch again from a new snapshot") from None
+            finally:
+                self._lead.shard.operator_seen(tenancy.tenant)
+
+    async def _send(self, stream: Any, watcher: Watcher, who: names.Operator) -> None:
+        for number, part in enumerate(watcher.snapshot):
+            await stream.send_message(watcher.numbered(self._watchers.message(part)))
+            if number % BREATHE_EVERY == 0:
+                await asyncio.sleep(0)
+        watcher.snapshot.clear()
+        await stream.send_message(watcher.numbered(operator_pb2.WatchMessage(snapshot_end=operator_pb2.SnapshotEnd())))
+        look_at = self._clock.monotonic() + SEEN_EVERY
+        while True:
+            try:
+                async with asyncio.timeout(max(0.0, look_at - self._clock.monotonic())):
+                    message = await watcher.take()
+            except TimeoutError:
+                message = None
+            if message is not None:
+                await stream.send_message(watcher.numbered(message))
+            if self._clock.monotonic() >= look_at:
+                await self._still_there(who)
+                look_at = self._clock.monotonic() + SEEN_EVERY
+
+    async def _still_there(self, who: names.Operator) -> None:
+        await self._admission.admit(who)
+        self._lead.shard.operator_seen(who.tenant)
+
+    async def ListEvents(self, stream: Any) -> None:
+        request, tenancy = await self._asked(stream)
+        if request.limit < 0:
+            raise status.invalid("limit", "expected a number above 0, or 0 for the usual one")
+        if request.after_id >= 1 << 63:
+            raise status.invalid("after_id", "expected the ID of an event")
+        try:
+            found = await self._events(
+                tenant=tenancy.tenant,
+                group=request.group or None,
+                instance=request.instance_id or None,
+                after=request.after_id,
+                limit=min(request.limit or USUAL_EVENTS, MAX_EVENTS),
+            )
+        except CacheUnavailable as problem:
+            log.warning("the history cannot be read", extra={"error": str(problem)})
+            raise status.unavailable("the history cannot be read now, try again") from None
+        await stream.send_message(operator_pb2.ListEventsResponse(events=map(_event, found)))
+
+    # ---- operators
+
+    async def RevokeOperator(self, stream: Any) -> None:
+        request, tenancy = await self._asked(stream, changes=True)
+        if not names.is_operator_id(request.operator_id):
+            raise _no_operator()
+        revoked = names.Operator(tenancy.who.cluster, tenancy.tenant, OperatorId(request.operator_id))
+        await self._stored(self._operators.revoke(revoked.tenant, revoked.id), otherwise=_no_operator())
+        log.warning("an operator was revoked", extra={"operator": revoked.id, "by": tenancy.who.id})
+        await stream.send_message(operator_pb2.RevokeOperatorResponse())
+        if revoked == tenancy.who:
+            await stream.send_trailing_metadata()
+            await self._clock.sleep(GOODBYE_SECONDS)
+        self._admission.revoke(revoked)
+
+    async def RenewCertificate(self, stream: Any) -> None:
+        request, tenancy = await self._asked(stream, changes=True)
+        who, authority = tenancy.who, self._lead.issuer.authority
+        public_key = None
+        if request.public_key_pem:
+            try:
+                public_key = keys.public_key_from_pem(request.public_key_pem)
+                proof.check_renewal(request.proof, public_key=public_key, cluster=who.cluster, id=who.id)
+            except (keys.UnacceptableKey, proof.InvalidProof) as problem:
+                raise status.invalid("public_key_pem", str(problem)) from None
+        life = self._lead.configuration.settings.shard.identity.operator_ttl
+        issued = await self._stored(
+            self._operators.renew(authority, who, public_key, life=life),
+            otherwise=status.denied("this operator is not registered"),
+        )
+        await stream.send_message(
+            registration_pb2.RegisterResponse(
+                certificate_pem=issued.pem, expires_unix=int(issued.expires), ca_bundle_pem=authority.bundle
+            )
+        )
+
+    async def _stored(self, call: Awaitable[Any], *, otherwise: GRPCError) -> Any:
+        """`otherwise`: if there is no such operator."""
+        try:
+            return await call
+        except authority_errors.NotRegistered:
+            raise otherwise from None
+        except (storage.StorageError, authority_errors.AuthorityError, TimeoutError) as problem:
+            log.warning("an operator's registration could not be changed", extra={"error": str(problem)})
+            raise status.unavailable("the change could not be stored for certain, ask again") from None
+
+
+def _no_operator() -> GRPCError:
+    return status.not_found("there is no such operator")
+
+
+def _event(event: Event) -> operator_pb2.Event:
+    return operator_pb2.Event(
+        time_unix_ms=int(event.time * 1000),
+        group=event.group,
+        instance_id=event.instance,
+        reason=event.code,
+        message=event.message,
+        id=event.id,
+        trouble=event.trouble,
+    )

@@ -1,0 +1,150 @@
+"""What callers may do to groups: pure edits of the dynamic groups, each with its refusals.
+
+A static group takes only size, instance type, vars and pausing. What is wrong with a value is INVALID_ARGUMENT with its
+field; what the tenant has too much of is RESOURCE_EXHAUSTED; what the group is not made for is FAILED_PRECONDITION.
+"""
+
+from collections.abc import Mapping
+
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+from nstance.config import dynamic as dynamics
+from nstance.config import jsonc
+from nstance.config.dynamic import DynamicGroup, DynamicGroups
+from nstance.config.errors import ConfigError, Problem
+from nstance.config.resolve import Resolved
+from nstance.config.settings import Settings
+from nstance.model.ids import DEFAULT_TENANT, GroupKey, TenantId
+from nstance.server import groups, tenancy
+from nstance.server.groups import Edit
+from nstance.v1 import operator_pb2
+from nstance.wire import status
+
+MAX_ARGS = 256 * 1024
+SHOWN = 5  # problems of one request
+
+
+def upsert(key: GroupKey, config: operator_pb2.GroupConfig, *, etag: str) -> Edit:
+    said = given(config)
+
+    def edit(settings: Settings, dynamic: DynamicGroups) -> DynamicGroups:
+        _check_tenant(settings, key.tenant)
+        found = groups.mine(settings, dynamic, key)
+        _check_etag(found, etag)
+        wish = dict(said)
+        before = dynamic.groups.get(key)
+        if "size" not in wish and before is not None and before.size is not None:
+            wish["size"] = before.size
+        if key in settings.groups:
+            assert found is not None
+            _check_static(found, wish)
+        try:
+            made = dynamics.group(key, wish)
+        except ConfigError as error:
+            raise invalid(error.problems) from None
+        changed = dynamics.upsert(dynamic, key, made)
+        if key in settings.groups and not changed.groups[key].written():
+            changed = dynamics.delete(changed, key)  # it says nothing
+        _check(settings, changed, key)
+        return changed
+
+    return edit
+
+
+def delete(key: GroupKey, *, etag: str) -> Edit:
+    def edit(settings: Settings, dynamic: DynamicGroups) -> DynamicGroups:
+        found = groups.mine(settings, dynamic, key)
+        if found is None:
+            raise tenancy.no_group()
+        _check_etag(found, etag)
+        if key in settings.groups:
+            raise status.failed_precondition("this group is static: take it out of the configuration file instead")
+        if found.group.paused:
+            raise status.failed_precondition("this group is paused: resume it before it is deleted")
+        return dynamics.delete(dynamic, key)
+
+    return edit
+
+
+def pause(tenant: TenantId, key: GroupKey | None, *, paused: bool) -> Edit:
+    """`key`: None for all groups of the tenant."""
+
+    def edit(settings: Settings, dynamic: DynamicGroups) -> DynamicGroups:
+        if key is not None and groups.mine(settings, dynamic, key) is None:
+            raise tenancy.no_group()
+        known = {*settings.groups, *dynamic.groups} if key is None else {key}
+        keys = sorted(k for k in known if k.tenant == tenant and groups.mine(settings, dynamic, k) is not None)
+        return dynamics.pause(dynamic, keys, paused=paused)
+
+    return edit
+
+
+def given(config: operator_pb2.GroupConfig) -> dict[str, object]:
+    """What a request says, in the words of the configuration. What it leaves out is left out."""
+    said: dict[str, object] = {
+        field: value
+        for field in ("template", "instance_type", "subnet_pool", "drain_timeout")
+        if (value := getattr(config, field))
+    }
+    if config.HasField("size"):
+        said["size"] = config.size
+    if config.vars:
+        said["vars"] = dict(config.vars)
+    if config.load_balancers:
+        said["load_balancers"] = list(config.load_balancers)
+    if config.update_set:
+        said["update"] = {"max_surge": config.max_surge, "max_unavailable": config.max_unavailable}
+    if config.args_json:
+        said["args"] = _args(config.args_json)
+    return said
+
+
+def _args(text: str) -> object:
+    try:
+        return jsonc.read(text, source="args_json", limit=MAX_ARGS).value
+    except ConfigError as error:
+        raise status.invalid("config.args_json", error.problems[0].message) from None
+
+
+def invalid(problems: tuple[Problem, ...], *, prefix: str = "") -> GRPCError:
+    """With the field that each problem is about."""
+    told = []
+    for problem in problems[:SHOWN]:
+        field = problem.path.removeprefix(prefix).lstrip(".")
+        hint = f" (did you mean {problem.hint}?)" if problem.hint else ""
+        told.append(f"{f'config.{field}' if field else 'config'}: {problem.message}{hint}")
+    return status.refusal(Status.INVALID_ARGUMENT, "; ".join(told))
+
+
+def _check_tenant(settings: Settings, tenant: TenantId) -> None:
+    if tenant != DEFAULT_TENANT and tenant not in settings.tenants:
+        raise status.failed_precondition(f"the tenant {tenant} is not in the shard's configuration any more")
+
+
+def _check_etag(found: Resolved | None, etag: str) -> None:
+    if etag and (found is None or found.etag != etag):
+        raise status.aborted("the group was changed since you read it: read it again, then decide again")
+
+
+def _check_static(found: Resolved, wish: dict[str, object]) -> None:
+    """Saying again what the configuration says anyway is no change. Takes it out of the wish."""
+    same: Mapping[str, object] = {"template": found.group.template, "subnet_pool": found.group.subnet_pool}
+    for field in ("template", "subnet_pool", "drain_timeout", "load_balancers", "update", "args"):
+        if field in wish and wish.pop(field) != same.get(field):
+            name = "args_json" if field == "args" else field
+            raise status.failed_precondition(
+                f"config.{name}: this group is static, and takes only size, instance_type and vars from the API"
+            )
+
+
+def _check(settings: Settings, changed: DynamicGroups, key: GroupKey) -> None:
+    told = changed.groups.get(key, DynamicGroup())
+    prefix = jsonc.show((key.tenant, key.name))
+    problems = dynamics.check(settings, DynamicGroups({key: told})) if key in changed.groups else []
+    own = tuple(problem for problem in problems if problem.path.startswith(prefix))
+    if own:
+        raise invalid(own, prefix=prefix)
+    for problem in dynamics.quotas(settings, changed):
+        if problem.path in (key.tenant, "groups"):
+            raise status.exhausted(problem.message)

@@ -1,0 +1,282 @@
+"""The one writer of `groups.jsonc`.
+
+Changes wait in a queue and are applied by one task: those that came together are checked one after the other and written
+as one file, conditionally on the version that was read. A person may edit the file at the same time; then it is read
+again and the changes are applied anew. A caller is answered when its change is durable and the shard has been told, and
+neither depends on whether the caller is still there. The trap: the file belongs to all tenants, so what is wrong in it
+elsewhere is never shown to a caller.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from grpclib.exceptions import GRPCError
+
+from nstance.clock import Chance, Clock
+from nstance.config import dynamic as dynamics
+from nstance.config import resolve as resolving
+from nstance.config import storage_keys
+from nstance.config.dynamic import DynamicGroups
+from nstance.config.errors import ConfigError
+from nstance.config.settings import Settings
+from nstance.model.decision import Code
+from nstance.model.group import Group
+from nstance.model.ids import GroupKey, OperatorId
+from nstance.objects import errors, settle
+from nstance.objects.port import ObjectStore, Stored, Version
+from nstance.server.configuration import Configuration
+from nstance.server.lead import Lead
+from nstance.wire import status
+
+log = logging.getLogger(__name__)
+
+Edit = Callable[[Settings, DynamicGroups], DynamicGroups]
+"""The groups as they shall be. Refuses with a GRPCError; may be asked several times."""
+
+MAX_WAITING = 1_000
+AT_ONCE = 32  # changes in one write
+STORE_SECONDS = 10.0
+ATTEMPTS = 4
+PAUSE_SECONDS = 0.2
+
+NOT_LEADING = "this server is not sure that it leads, try again"
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    edit: Edit
+    who: OperatorId
+    answer: "asyncio.Future[Configuration]"
+
+
+class Groups:
+    def __init__(
+        self,
+        lead: Lead,
+        *,
+        store: ObjectStore,
+        changing: asyncio.Lock,
+        take: Callable[[Configuration], None],
+        clock: Clock,
+        chance: Chance,
+    ) -> None:
+        """`changing` is held while the configuration changes; `take` puts a new one in force."""
+        self._lead = lead
+        self._store = store
+        self._key = storage_keys.groups(lead.name)
+        self._changing = changing
+        self._take = take
+        self._clock = clock
+        self._chance = chance
+        self._queue: asyncio.Queue[_Change] = asyncio.Queue(MAX_WAITING)
+
+    async def change(self, edit: Edit, *, who: OperatorId) -> Configuration:
+        """The configuration with the change in it. Raises what `edit` refuses with, UNAVAILABLE, RESOURCE_EXHAUSTED."""
+        answer: asyncio.Future[Configuration] = asyncio.get_running_loop().create_future()
+        try:
+            self._queue.put_nowait(_Change(edit, who, answer))
+        except asyncio.QueueFull:
+            raise status.exhausted("too many groups are being changed, try again") from None
+        return await answer
+
+    def preview(self, edit: Edit) -> Configuration:
+        """The configuration as it would be. Nothing is written."""
+        now = self._lead.configuration
+        return self._resolved(now, now.dynamic, edit(now.settings, now.dynamic), now.dynamic_version)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            changes = [await self._queue.get()]
+            while len(changes) < AT_ONCE and not self._queue.empty():
+                changes.append(self._queue.get_nowait())
+            try:
+                async with self._changing:
+                    await self._write(changes)
+            except GRPCError as refusal:
+                _refuse(changes, refusal)
+            except (errors.StorageError, TimeoutError) as problem:
+                log.warning("groups could not be changed", extra={"error": str(problem) or "timed out"})
+                _refuse(changes, status.unavailable("the change could not be stored for certain, ask again"))
+            except Exception as bug:
+                log.exception("groups could not be changed")
+                _refuse(changes, bug)
+
+    async def _write(self, changes: list[_Change]) -> None:
+        for _ in range(ATTEMPTS):
+            self._check_leading()
+            base, seen = await self._read()
+            before = self._lead.configuration
+            wanted, accepted = await self._apply(changes, before.settings, base)
+            if not accepted:
+                return
+            version = seen
+            if wanted != base:
+                try:
+                    version = await self._store_groups(wanted, seen)
+                except errors.Conflict:
+                    continue
+            after = self._resolved(before, base, wanted, version, whole=seen != before.dynamic_version)
+            self._take(after)
+            self._tell(before, after, accepted)
+            for change in accepted:
+                if not change.answer.done():
+                    change.answer.set_result(after)
+            return
+        raise status.aborted("the groups are being changed by somebody else all the time, try again")
+
+    async def _read(self) -> tuple[DynamicGroups, Version | None]:
+        try:
+            async with asyncio.timeout(STORE_SECONDS):
+                stored: Stored = await self._store.get(self._key)
+        except errors.Missing:
+            return DynamicGroups(), None
+        now = self._lead.configuration
+        if stored.version == now.dynamic_version:
+            return now.dynamic, stored.version
+        try:
+            base = dynamics.parse(stored.body, source=self._key)
+            problems = dynamics.check(now.settings, dynamics.prune(now.settings, base))
+            if problems:
+                raise ConfigError(tuple(problems))
+        except ConfigError as problem:
+            log.error("%s was changed by hand and is not valid:\n%s", self._key, problem)
+            raise status.failed_precondition(
+                "the shard's file of groups is not valid, no group can be changed until somebody repairs it"
+            ) from None
+        return base, stored.version
+
+    async def _apply(
+        self, changes: list[_Change], settings: Settings, base: DynamicGroups
+    ) -> tuple[DynamicGroups, list[_Change]]:
+        wanted, accepted = base, []
+        for change in changes:
+            if change.answer.done():  # refused before, or nobody waits and nothing was begun
+                continue
+            try:
+                wanted = change.edit(settings, wanted)
+                accepted.append(change)
+            except GRPCError as refusal:
+                change.answer.set_exception(refusal)
+            await asyncio.sleep(0)  # each check takes a while when there are many groups
+        return wanted, accepted
+
+    async def _store_groups(self, wanted: DynamicGroups, seen: Version | None) -> Version:
+        """Raises Conflict, and storage errors when the outcome stays unknown."""
+        operation = f"{self._lead.shard.term.epoch}-{self._chance.bits(64):016x}"
+        failures = 0
+
+        async def retry(problem: errors.StorageError) -> None:
+            nonlocal failures
+            failures += 1
+            if failures >= ATTEMPTS:
+                raise problem
+            await self._clock.sleep(PAUSE_SECONDS)
+            self._check_leading()
+
+        return await settle.settle(
+            self._store,
+            self._key,
+            dynamics.dump(wanted, operation=operation).encode(),
+            op=None,
+            seen=seen,
+            timeout=STORE_SECONDS,
+            retry=retry,
+        )
+
+    def _check_leading(self) -> None:
+        if not self._lead.shard.term.leading():
+            raise status.unavailable(NOT_LEADING)
+
+    def _resolved(
+        self,
+        now: Configuration,
+        base: DynamicGroups,
+        wanted: DynamicGroups,
+        version: Version | None,
+        *,
+        whole: bool = False,
+    ) -> Configuration:
+        """With these dynamic groups. Each was checked; only what differs is worked out anew, unless told otherwise."""
+        if whole:
+            groups = dict(resolving.resolve(now.settings, wanted))
+        else:
+            groups = dict(now.groups)
+            for key in {*base.groups, *wanted.groups}:
+                told = wanted.groups.get(key)
+                if told == base.groups.get(key):
+                    continue
+                if told is not None or key in now.settings.groups:
+                    groups[key] = resolving.one(now.settings, key, told)
+                else:
+                    groups.pop(key, None)
+        return replace(now, dynamic=wanted, groups=groups, dynamic_version=version)
+
+    def _tell(self, before: Configuration, after: Configuration, changes: list[_Change]) -> None:
+        who = ", ".join(dict.fromkeys(change.who for change in changes))
+        for key in {*before.groups, *after.groups}:
+            old, new = before.groups.get(key), after.groups.get(key)
+            if old is new:
+                continue
+            what = describe(old.group if old is not None else None, new.group if new is not None else None)
+            if what:
+                self._lead.shard.tell(key, Code.CONFIG, f"{what} (by {who})")
+
+
+def describe(old: Group | None, new: Group | None) -> str:
+    """What changed, for people. Vars may be confidential: only their names are told."""
+    if new is None:
+        return "the group was deleted"
+    if old is None:
+        return f"the group was made with size {new.size}"
+    names = {
+        "size": "size",
+        "template": "template",
+        "instance_type": "instance type",
+        "subnet_pool": "subnet pool",
+        "drain_timeout": "drain timeout",
+        "max_surge": "max surge",
+        "max_unavailable": "max unavailable",
+        "load_balancers": "load balancers",
+    }
+    told = [
+        f"{name} {_shown(getattr(old, field))} → {_shown(getattr(new, field))}"
+        for field, name in names.items()
+        if getattr(old, field) != getattr(new, field)
+    ]
+    vars = sorted(name for name in {*old.vars, *new.vars} if old.vars.get(name) != new.vars.get(name))
+    if vars:
+        told.append(f"vars {', '.join(vars[:10])} changed")
+    if old.paused != new.paused:
+        told.append("paused" if new.paused else "resumed")
+    if not told and old.infra_hash != new.infra_hash:
+        told.append("args changed")
+    return "; ".join(told)
+
+
+def _shown(value: object) -> str:
+    match value:
+        case "" | ():
+            return "none"
+        case tuple():
+            return ", ".join(map(str, value))
+        case float():
+            return f"{value:g} s"
+        case _:
+            return str(value)
+
+
+def _refuse(changes: list[_Change], problem: Exception) -> None:
+    for change in changes:
+        if not change.answer.done():
+            change.answer.set_exception(problem)
+
+
+def mine(settings: Settings, dynamic: DynamicGroups, key: GroupKey) -> resolving.Resolved | None:
+    """The group as it is in these groups, or None."""
+    told = dynamic.groups.get(key)
+    if key not in settings.groups and (told is None or told.template is None):
+        return None
+    return resolving.one(settings, key, told)

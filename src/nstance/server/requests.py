@@ -1,0 +1,173 @@
+"""What an operator asks of single instances: to be made, replaced, deleted, or let go because they are drained.
+
+Each request is an event for the shard, answered when what follows from it is durable. Asking again does no harm: an
+instance that is asked for twice is made once, because its ID is the caller's.
+"""
+
+import asyncio
+import logging
+import uuid
+
+from nstance.config import dynamic as dynamics
+from nstance.config.errors import ConfigError
+from nstance.model import events as ev
+from nstance.model import ids
+from nstance.model.decision import Code, Refused
+from nstance.model.group import Group
+from nstance.model.ids import GroupKey, InstanceId
+from nstance.model.instance import ENDED, Instance, State
+from nstance.objects import journal
+from nstance.server import edits
+from nstance.server.lead import Lead
+from nstance.server.records import Records
+from nstance.server.shard import Overloaded
+from nstance.server.tenancy import Tenancy, no_group, no_instance
+from nstance.v1 import operator_pb2
+from nstance.wire import status
+
+log = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 20.0
+
+
+class Requests:
+    def __init__(self, lead: Lead, records: Records) -> None:
+        self._lead = lead
+        self._records = records
+        self._making: dict[InstanceId, GroupKey] = {}
+
+    async def create(self, tenancy: Tenancy, request: operator_pb2.CreateInstanceRequest) -> Instance:
+        group = tenancy.group(request.group).group
+        id = ids.instance_id(group.kind, _uuid7(request.uuid))
+        wanted = ev.InstanceWanted(id, request.instance_type, dict(request.vars))
+        _check_values(group.key, wanted)
+        known = self._lead.shard.instances.get(id)
+        holder = known.key if known is not None else self._making.get(id, group.key)
+        if holder != group.key:
+            raise status.invalid("uuid", "it was used before, make a new one")
+        if known is None and self._on_demand(tenancy) >= dynamics.MAX_TENANT_INSTANCES:
+            raise status.exhausted(
+                f"expected at most {dynamics.MAX_TENANT_INSTANCES:,} on-demand instances in a tenant"
+            )
+        if request.dry_run:
+            return self._rehearsed(known, group, wanted)
+        self._making[id] = group.key
+        try:
+            refusal = await self._ask(wanted, key=group.key)
+        finally:
+            self._making.pop(id, None)
+        match refusal:
+            case None:
+                return self._record(id)
+            case Refused.UNKNOWN:
+                raise no_group()
+            case Refused.PAUSED:
+                raise status.failed_precondition("its group is paused, resume it first")
+            case Refused.EXISTS:
+                raise status.failed_precondition("there is an instance with this ID that was not made on demand")
+            case _:
+                raise status.failed_precondition("an instance with this UUID has existed; make a new UUID")
+
+    async def delete(self, tenancy: Tenancy, id: str, *, dry_run: bool) -> Instance:
+        instance = tenancy.instance(id)
+        if instance.state in ENDED or instance.state is State.DELETING:
+            return instance  # asked twice, or late: it is as it should be
+        self._check_not_paused(instance)
+        if dry_run:
+            return instance
+        match await self._ask(ev.DeletionWanted(instance.id)):
+            case None | Refused.ENDING:
+                return self._record(instance.id)
+            case Refused.PAUSED:
+                raise status.failed_precondition("its group is paused, resume it first")
+            case _:
+                raise no_instance()
+
+    async def replace(self, tenancy: Tenancy, id: str, *, dry_run: bool) -> Instance:
+        instance = tenancy.instance(id)
+        if instance.on_demand:
+            raise status.failed_precondition("an on-demand instance is never replaced: delete it and create another")
+        if not instance.counts:
+            raise status.failed_precondition(f"it is {instance.state.value} already")
+        self._check_not_paused(instance)
+        if dry_run:
+            return instance
+        match await self._ask(ev.ReplacementWanted(instance.id)):
+            case None:
+                return self._record(instance.id)
+            case Refused.PAUSED:
+                raise status.failed_precondition("its group is paused, resume it first")
+            case Refused.ENDING | Refused.ON_DEMAND:
+                raise status.failed_precondition("it is leaving already")
+            case _:
+                raise status.failed_precondition("its group is deleted: it leaves anyway")
+
+    async def acknowledge(self, tenancy: Tenancy, id: str) -> operator_pb2.AcknowledgeDrainedResponse:
+        """F67: for an instance that does not drain nothing happens, and it is written down."""
+        instance = tenancy.instance(id)
+        refusal = await self._ask(ev.DrainAcknowledged(instance.id))
+        if refusal is None:
+            return operator_pb2.AcknowledgeDrainedResponse(accepted=True, message="it is deleted now")
+        now = self._records.get(instance.id) or instance
+        message = f"it is not draining, it is {now.state.value}: nothing was done"
+        self._lead.shard.tell(
+            instance.key, Code.DRAINED, f"{tenancy.who.id} said that it is drained, but {message}", instance.id
+        )
+        return operator_pb2.AcknowledgeDrainedResponse(accepted=False, message=message)
+
+    async def _ask(self, event: ev.Event, *, key: GroupKey | None = None) -> Refused | None:
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                return await self._lead.shard.ask(event, key=key)
+        except (journal.Deposed, Overloaded) as problem:
+            raise status.unavailable(str(problem)) from None
+        except TimeoutError:
+            raise status.unavailable("it was not written down in time, ask again") from None
+
+    def _record(self, id: InstanceId) -> Instance:
+        found = self._records.get(id)
+        if found is None:
+            raise no_instance()
+        return found
+
+    def _on_demand(self, tenancy: Tenancy) -> int:
+        return sum(instance.on_demand for instance in tenancy.instances())
+
+    def _check_not_paused(self, instance: Instance) -> None:
+        wish = self._lead.shard.wishes.get(instance.key)
+        if wish is not None and wish.paused:
+            raise status.failed_precondition("its group is paused, resume it first")
+
+    def _rehearsed(self, known: Instance | None, group: Group, wanted: ev.InstanceWanted) -> Instance:
+        if known is not None:
+            return known
+        if group.paused:
+            raise status.failed_precondition("its group is paused, resume it first")
+        return Instance(
+            id=wanted.id,
+            tenant=group.key.tenant,
+            group=group.key.name,
+            state=State.PENDING,
+            created=0.0,
+            on_demand=True,
+            instance_type=wanted.instance_type or group.instance_type,
+            message="it would be created",
+        )
+
+
+def _uuid7(text: str) -> int:
+    """Only the usual spelling: one ID has one UUID."""
+    try:
+        found = uuid.UUID(text)
+    except ValueError:
+        found = None
+    if found is None or str(found) != text.lower() or not ids.is_uuid7(found.int):
+        raise status.invalid("uuid", "expected a UUID of version 7, such as 01970a1c-e31e-7422-9cd5-e9651d11cc97")
+    return found.int
+
+
+def _check_values(key: GroupKey, wanted: ev.InstanceWanted) -> None:
+    try:
+        dynamics.group(key, {"instance_type": wanted.instance_type, "vars": wanted.vars})
+    except ConfigError as error:
+        raise edits.invalid(error.problems, prefix="config.") from None
