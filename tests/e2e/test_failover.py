@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from e2e.processes import OFFSET, ServerProcess, ShardWorld, settings, shard_world, wait_for
-from nstance.model.instance import State
+from nstance.model.instance import Cause, State
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
 
@@ -108,8 +108,8 @@ def test_delete_everything_but_the_bucket(world: ShardWorld) -> None:
     shutil.rmtree(world.instances_dir)
     shutil.rmtree(world.home / "cache-a")
     world.start("b")
-    after = wait_for("the group is whole again", world.running(3), seconds=60)
-    assert not set(after) & set(before)
+    wait_for("other instances run", lambda: (r := world.running(3)()) and not set(r) & set(before), seconds=90)
+    assert all(world.records()[gone].cause is Cause.GONE for gone in before)
 
 
 def test_both_servers_killed_and_started_again(world: ShardWorld, pair: tuple[ServerProcess, ServerProcess]) -> None:

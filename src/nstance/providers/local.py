@@ -64,7 +64,7 @@ class LocalProvider(abc.ABC):
 
     @property
     def capabilities(self) -> port.Capabilities:
-        return port.Capabilities(userdata=False, console=True)
+        return port.Capabilities(consistent=True, userdata=False, console=True)
 
     async def create(self, request: port.CreateRequest) -> port.Vm:
         return await self._off_loop(lambda: self._create(request))
