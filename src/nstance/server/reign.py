@@ -147,7 +147,9 @@ class Reign:
             parts.metrics.count_groups(tuple)
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*(port.close() for port in ports), effects.close(), *tasks, return_exceptions=True)
+            await _to_the_end(
+                asyncio.gather(*(port.close() for port in ports), effects.close(), *tasks, return_exceptions=True)
+            )
 
     def _assemble(self, term: Term, writer: journal.Writer, book: journal.Book) -> tuple[Lead, Effects, Collector]:
         parts, told = self.parts, self.configuration.settings.shard
@@ -291,6 +293,19 @@ class Reign:
                     await clock.sleep(wait)
                     wait = min(NETWORK_RETRY_MOST, wait * 2)
         await term.ended.wait()
+
+
+async def _to_the_end(work: asyncio.Future[Any]) -> None:
+    """Wait for it whoever cancels meanwhile: the end of a term may be noticed by several, and a second cancellation must
+    not leave ports open on which agents would go on talking to a server that no longer leads."""
+    cancelled = False
+    while not work.done():
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        raise asyncio.CancelledError
 
 
 async def _until(event: asyncio.Event) -> None:
