@@ -65,16 +65,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Dispose of everything that is still pending, dead processes included. Nothing of it matters any more."""
         self.ending = True
         self.set_exception_handler(lambda loop, context: None)
-        for task in list(self._tasks):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            coro: Any = task.get_coro()
-            for _ in range(50):  # a `finally` that awaits has to be closed again
-                try:
-                    coro.close()
-                    break
-                except BaseException:
-                    continue
-        self._tasks.clear()
+        while self._tasks:  # a `finally` may start more of them
+            tasks, self._tasks = self._tasks, set()
+            for task in tasks:
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                coro: Any = task.get_coro()
+                for _ in range(50):  # a `finally` that awaits has to be closed again
+                    try:
+                        coro.close()
+                        break
+                    except BaseException:
+                        continue
         self._ready.clear()  # type: ignore[attr-defined]
         self._scheduled.clear()  # type: ignore[attr-defined]
         self.close()

@@ -1,0 +1,295 @@
+"""Simulated agents, and the door through which they reach a server that leads.
+
+Behind the door is the product: real nonces and keys go to its registrar, health streams to its agent service. Only the
+network in between is imitated: a line can be reset, or fall silent, which looks alike from the server until it asks.
+"""
+
+import asyncio
+import functools
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+from nstance.model.ids import InstanceId
+from nstance.pki import keys, names, proof
+from nstance.providers import port
+from nstance.server.api.agent import AgentApi
+from nstance.server.lead import Lead
+from nstance.server.registrar import Registrar
+from nstance.sim.chance import SeededChance
+from nstance.sim.wishes import CLUSTER, SUSPECT_AFTER
+from nstance.v1 import agent_pb2, registration_pb2
+
+if TYPE_CHECKING:
+    from nstance.sim.server import SimServer
+    from nstance.sim.world import World
+
+DELAY = 0.002
+CALL_TIMEOUT = 5.0
+GIVES_UP = 10.0  # an agent whose server says nothing looks for another one
+
+
+@functools.lru_cache(maxsize=4096)
+def key_pair(number: int) -> tuple[Ed25519PrivateKey, bytes, str]:
+    key = keys.generate(SeededChance(f"agent-key-{number}"))
+    public = keys.public_bytes(key)
+    return key, public, keys.public_to_pem(public)
+
+
+class Line:
+    """A connection as the server sees it: what the product expects of `wire.peer.Connection`."""
+
+    refusal = None
+
+    def __init__(self, door: "Door", agent: "SimAgent") -> None:
+        self.door = door
+        self.agent = agent
+        self.address = agent.address
+        self.identity = names.Agent(CLUSTER, agent.request.tenant, agent.id)
+        self.closed = asyncio.Event()
+        self.serving: asyncio.Task[None] | None = None
+        self._stream = SimpleNamespace(connection=SimpleNamespace(peer=self))
+        self._inbox: asyncio.Queue[agent_pb2.AgentMessage] = asyncio.Queue()
+
+    @property
+    def heard(self) -> float:
+        machine, silent = self.door.server.machine, self.agent.silent_for()
+        return machine.monotonic() - silent * machine.rate
+
+    def abort(self) -> None:
+        """The server ends it."""
+        self.closed.set()
+        self.door.lines.pop(self, None)
+        if self.serving is not None:
+            self.serving.cancel()
+        self.agent.world.later(DELAY, self.agent.lost, self)
+
+    # ---- a stream of it
+
+    @property
+    def stream(self) -> Any:
+        return self
+
+    async def send_initial_metadata(self) -> None:
+        return
+
+    async def send_message(self, message: object) -> None:
+        return
+
+    async def recv_message(self) -> agent_pb2.AgentMessage:
+        return await self._inbox.get()
+
+    def say(self, message: agent_pb2.AgentMessage) -> None:
+        if not self.closed.is_set():
+            self.door.server.later(DELAY, self._inbox.put_nowait, message)
+
+
+class Door:
+    """A `server.reign.Port`: open while its server leads."""
+
+    def __init__(self, server: "SimServer", lead: Lead) -> None:
+        self.server = server
+        self.lead = lead
+        self.lines: dict[Line, None] = {}
+        self._registrar = Registrar(lead, server.operators, server.machine)
+        self._api = AgentApi(lead, server.machine, server.chance)
+
+    async def open(self) -> None:
+        self.server.world.opened(self)
+
+    async def close(self) -> None:
+        self.server.world.closed(self)
+        for line in list(self.lines):
+            line.abort()
+
+    def reset(self) -> None:
+        """The process is gone: its kernel says so to everybody."""
+        for line in list(self.lines):
+            line.agent.world.later(DELAY, line.agent.lost, line)
+        self.lines.clear()
+
+    async def register(self, request: registration_pb2.RegisterAgentRequest, address: str) -> str:
+        """What the agent is told: a certificate, or the name of a refusal. Raises TimeoutError."""
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+        async def serve() -> None:
+            try:
+                told = (await self._registrar.register_agent(request, address)).certificate_pem
+            except GRPCError as refusal:
+                told = refusal.status.name
+            self.server.world.later(DELAY, lambda: None if answer.done() else answer.set_result(told))
+
+        self.server.spawn(serve())
+        async with asyncio.timeout(CALL_TIMEOUT):
+            return await answer
+
+    def connect(self, agent: "SimAgent") -> Line:
+        line = Line(self, agent)
+        self.lines[line] = None
+        line.serving = self.server.spawn(self._serve(line))
+        return line
+
+    async def _serve(self, line: Line) -> None:
+        try:
+            await self._api.SubmitHealthReport(line)
+        except GRPCError as refusal:
+            line.agent.refused = refusal.status
+        finally:
+            if not line.closed.is_set():
+                line.abort()
+
+
+class SimAgent:
+    def __init__(self, world: "World", request: port.CreateRequest, vm: port.Vm, *, number: int, mute: bool) -> None:
+        self.world = world
+        self.id: InstanceId = request.id
+        self.provider_id = vm.provider_id
+        self.request = request
+        self.address = vm.ip4
+        self.number = number
+        self.mute = mute  # it never speaks: a bad image
+        self.registered = False
+        self.forgetful = False  # its identity is lost: it can never come back
+        self.alive = True
+        self.refused: Status | None = None
+        self.line: Line | None = None
+        self.noticed: set[str] = set()
+        self.quiet_since: float | None = None  # cut off or hung, since when
+        self.last_spoke = world.now  # to any server
+        self._parted = asyncio.Event()
+        self._heals = asyncio.Event()
+        self._heals.set()
+        self._task = world.start(self._live())
+
+    # ---- what it can be asked
+
+    def silent_for(self) -> float:
+        """For how long its server has heard nothing."""
+        return 0.0 if self.quiet_since is None else self.world.now - self.quiet_since
+
+    def heard_at(self) -> float:
+        """When any server could last hear it."""
+        if self.line is not None and self.quiet_since is None:
+            return self.world.now
+        return self.last_spoke
+
+    # ---- what happens to it
+
+    def fall_silent(self, seconds: float) -> None:
+        """Its packets are lost in both directions, or it hangs."""
+        if self.quiet_since is not None:
+            return
+        self.last_spoke = self.heard_at()
+        self.quiet_since = self.world.now
+        self._heals.clear()
+        self.world.later(seconds, self.heal)
+        line = self.line
+        if line is not None:  # the server asks for a sign of life, and ends the connection without one
+            line.door.server.later(SUSPECT_AFTER, self._ended_for_silence, line, self.quiet_since)
+
+    def _ended_for_silence(self, line: Line, since: float) -> None:
+        if self.quiet_since == since and not line.closed.is_set():
+            line.abort()
+
+    def heal(self) -> None:
+        self.quiet_since = None
+        self._heals.set()
+
+    def die(self, *, reset: bool) -> None:
+        """Its VM runs no more. A VM that is torn down resets nothing."""
+        self.alive = False
+        self.last_spoke = self.heard_at()
+        self._task.cancel()
+        line, self.line = self.line, None
+        if self.quiet_since is None:
+            self.quiet_since = self.world.now
+        if line is not None and not line.closed.is_set():
+            wait = DELAY if reset else SUSPECT_AFTER
+            line.door.server.later(wait, lambda: None if line.closed.is_set() else line.abort())
+
+    def lost(self, line: Line) -> None:
+        if self.line is line:
+            self.last_spoke = self.heard_at()
+            self.line = None
+            self.world.log("agent lost", self.id, line.door.server.name)
+            self._parted.set()
+
+    def restart(self, seconds: float) -> None:
+        """It says goodbye and comes back."""
+        line = self.line
+        if line is None or self.quiet_since is not None:
+            return
+        line.say(agent_pb2.AgentMessage(goodbye=agent_pb2.Goodbye(reason=agent_pb2.Goodbye.RESTART)))
+        line.door.server.later(2 * DELAY, lambda: None if line.closed.is_set() else line.abort())
+        self.fall_silent(seconds)
+
+    def forget(self) -> None:
+        """It loses its state directory: the next registration is with another key."""
+        self.number += 2000
+        self.registered = False
+        self.forgetful = True
+        line = self.line
+        if line is not None:
+            line.door.server.later(DELAY, lambda: None if line.closed.is_set() else line.abort())
+
+    def tell(self, kind: str, deadline: float) -> bool:
+        """A notice of the cloud's; says whether somebody could hear it."""
+        line = self.line
+        if line is None or self.quiet_since is not None:
+            return False
+        self.noticed.add(kind)
+        milliseconds = int((line.door.server.machine.wall() + deadline) * 1000)
+        notice = agent_pb2.Notice(kind=agent_pb2.Notice.Kind.Value(kind), deadline_unix_ms=milliseconds)
+        line.say(agent_pb2.AgentMessage(notice=notice))
+        return True
+
+    # ---- its life
+
+    async def _live(self) -> None:
+        world = self.world
+        while not self.mute:
+            await self._heals.wait()
+            door = world.find_door()
+            if door is None:
+                await asyncio.sleep(world.random.uniform(0.2, 1.2))
+            elif door.server.machine.stopped:
+                await asyncio.sleep(3.0)  # nobody answers there
+            elif not self.registered:
+                await self._register(door)
+            else:
+                await self._stay(door)
+
+    async def _register(self, door: Door) -> None:
+        world = self.world
+        key, public, pem = key_pair(self.number)
+        request = registration_pb2.RegisterAgentRequest(
+            nonce=self.request.nonce,
+            public_key_pem=pem,
+            proof=proof.prove_registration(key, cluster=CLUSTER, nonce=self.request.nonce),
+            hostname=self.id,
+        )
+        try:
+            told = await door.register(request, self.address)
+        except TimeoutError:
+            world.count("agent registration without answer")
+            await asyncio.sleep(world.random.uniform(0.1, 1.0))
+            return
+        if told.startswith("-----"):
+            self.registered = True
+            self.last_spoke = world.now
+            world.auditor.acknowledged(self.id, public)
+            world.log("registered", self.id)
+        else:
+            world.count(f"agent registration refused {told.lower()}")
+            await asyncio.sleep(world.random.uniform(0.5, 3.0))
+
+    async def _stay(self, door: Door) -> None:
+        world = self.world
+        self._parted.clear()
+        world.log("agent came", self.id, door.server.name)
+        self.line = door.connect(self)
+        await self._parted.wait()
+        await asyncio.sleep(world.random.uniform(0.1, 2.0))

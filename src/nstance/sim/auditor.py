@@ -1,0 +1,352 @@
+"""Who watches what is stored and what the cloud is made to do, and says what must not be.
+
+The marks are those of the fault list: I1 no leaked VM, I2 no doubled VM, I3 no deletion without a committed tombstone, I4
+groups settle, I5 one writer, I6 what was acknowledged survives, I7 one nonce and one key, I10 in doubt nothing is deleted.
+The auditor believes nobody: it keeps its own fold of the journal as it lies in storage, and judges each step by what is
+true in the simulated world.
+"""
+
+import base64
+import json
+from typing import TYPE_CHECKING
+
+from nstance.config import storage_keys
+from nstance.model.consistency import violations
+from nstance.model.group import Group
+from nstance.model.ids import GroupKey, InstanceId, ProviderId
+from nstance.model.instance import CAPACITY, TRANSITIONS, Cause, Instance, Put, Remove, State
+from nstance.objects import slots
+from nstance.providers.port import Status
+from nstance.sim.wishes import DEAD_AFTER, REGISTRATION_TIMEOUT, SHARD
+
+if TYPE_CHECKING:
+    from nstance.sim.world import World
+
+JOURNAL = storage_keys.journal_prefix(SHARD)
+LEASE = storage_keys.lease(SHARD)
+RUNS = frozenset({Status.PENDING, Status.RUNNING})
+LEAVING = frozenset({State.DRAINING, State.DELETING})
+OPEN = frozenset({State.PENDING, State.STARTING, State.DRAINING, State.DELETING})
+MEMORY = 30.0  # seconds that a decision may be under way to storage
+ALLOWANCE = 1.5  # seconds by which what the auditor sees may be off: latencies, drifts, timers
+
+
+class Auditor:
+    """A `taps.Watcher`."""
+
+    def __init__(self, world: "World") -> None:
+        self._world = world
+        self.fold: dict[InstanceId, Instance] = {}  # the journal as it is stored
+        self.tail = 0
+        self.epoch = 0
+        self.planted: dict[InstanceId, ProviderId | None] = {}  # VMs that others made with our tags
+        self.untouchable: dict[InstanceId, str] = {}  # VMs that nobody may delete, and why
+        self.doubles: set[tuple[InstanceId, ProviderId]] = set()
+        self.requested: set[InstanceId] = set()  # deletions and replacements that somebody asked for
+        self.drained: set[InstanceId] = set()  # drains that the operator acknowledged
+        self._ever: dict[InstanceId, Instance] = {}  # every intent
+        self._tombstones: set[InstanceId] = set()
+        self._acknowledged: dict[InstanceId, str] = {}  # registrations, by the key
+        self._lease = (0, "")
+        self._wishes: dict[GroupKey, dict[tuple[int, str], tuple[float, Group]]] = {}
+
+    # ---- storage
+
+    def stored(self, key: str, body: bytes | None) -> None:
+        if key == LEASE and body is not None:
+            self._leased(body)
+        elif key.startswith(JOURNAL) and body is not None:
+            self.note_wishes()
+            self._slot(int(key[len(JOURNAL) : -5]), body)
+
+    def _leased(self, body: bytes) -> None:
+        raw = json.loads(body)
+        epoch, holder = int(raw["epoch"]), str(raw["holder"]["incarnation"])
+        before, held_by = self._lease
+        if epoch < before or (epoch == before and holder != held_by):
+            self._wrong("I5", f"the lease goes from epoch {before} of {held_by} to {epoch} of {holder}")
+        if epoch > before and before:
+            self._world.count("lease changed hands")
+        self._lease = epoch, holder
+
+    def _slot(self, number: int, body: bytes) -> None:
+        slot = slots.decode_slot(number, body)
+        if number != self.tail + 1:
+            self._wrong("I5", f"slot {number} was written after slot {self.tail}")
+        if slot.epoch < self.epoch:
+            self._wrong("I5", f"slot {number} has epoch {slot.epoch} after {self.epoch}")
+        self.tail, self.epoch = number, slot.epoch
+        for entry in slot.entries:
+            before = dict(self.fold)
+            slots.apply(self.fold, entry.changes)
+            for change in entry.changes:
+                self._changed(before, change)
+        self._world.log("slot", number, slot.epoch, len(slot.entries))
+        for problem in violations(self.fold):
+            self._wrong("I6", f"slot {number} leaves an inconsistent record: {problem}")
+
+    def _changed(self, before: dict[InstanceId, Instance], change: Put | Remove) -> None:
+        if isinstance(change, Remove):
+            old = before.get(change.id)
+            if old is not None and old.ended is None:
+                self._wrong("I6", f"the record of {change.id} was removed while it was {old.state.value}")
+            return
+        new = change.instance
+        old = before.get(new.id)
+        if new.state is State.DELETING:
+            self._tombstones.add(new.id)
+        if new.double is not None:
+            self.doubles.add((new.id, new.double))
+        if old is None:
+            self._appeared(new)
+            return
+        if new.state is not old.state:
+            self._world.log("state", new.id, new.state.value, new.cause.value if new.cause else "")
+            if new.state not in TRANSITIONS[old.state] and not _skips(old, new):
+                self._wrong("I6", f"{new.id} went from {old.state.value} to {new.state.value}")
+        if old.public_key and new.public_key != old.public_key:
+            self._wrong("I7", f"{new.id} was given another key")
+        if old.state in CAPACITY and new.state in LEAVING:
+            self._left(old, new)
+        if old.state is State.DRAINING and new.state is State.DELETING:
+            self._drain_ended(old, new)
+
+    def _appeared(self, new: Instance) -> None:
+        self._world.log("appeared", new.id, new.state.value, new.replaces or "")
+        if new.id in self._ever:
+            self._wrong("I2", f"the ID {new.id} was used again")
+        self._ever[new.id] = new
+        if new.state is State.DELETING:
+            if new.cause is not Cause.ORPHAN or new.id not in self.planted:
+                self._wrong("I10", f"{new.id} was taken for an orphan ({new.cause})")
+            return
+        if new.on_demand:
+            return
+        wished = self._wished(new.key)
+        if not wished:
+            self._wrong("I2", f"{new.id} was made for {new.key}, which nobody wishes")
+            return
+        places, most = self._places(new.key), max(g.size for g in wished)
+        if places > most:
+            self._wrong("I2", f"{new.key} has {places} places filled, {most} were wished: {new.id} is one too many")
+        if new.replaces is not None:
+            rivals = [m.id for m in self._members(new.key) if m.counts and m.replaces == new.replaces]
+            if len(rivals) > 1:
+                self._wrong("I2", f"{new.replaces} is replaced by {rivals}")
+
+    def _members(self, key: GroupKey) -> list[Instance]:
+        return [m for m in self.fold.values() if m.key == key]
+
+    def _places(self, key: GroupKey) -> int:
+        members = [m for m in self._members(key) if m.counts]
+        ids = {m.id for m in members}
+        return sum(m.replaces not in ids for m in members)
+
+    def note_wishes(self) -> None:
+        """Remember what each server believes now: a decision may be stored long after it was made."""
+        for server in self._world.servers:
+            if server.elector is not None:
+                for key, resolved in server.reign.configuration.groups.items():
+                    group = resolved.group
+                    told = group.size, group.infra_hash
+                    self._wishes.setdefault(key, {})[told] = (self._world.now, group)
+
+    def _wished(self, key: GroupKey) -> list[Group]:
+        """What the leaders that wrote of late may have believed to be wished."""
+        self.note_wishes()
+        return [group for at, group in self._wishes.get(key, {}).values() if at >= self._world.now - MEMORY]
+
+    # ---- why something goes
+
+    def _left(self, old: Instance, new: Instance) -> None:
+        """No healthy VM dies by accident: each cause must be true in the world."""
+        world, now = self._world, self._world.now
+        world.count(f"left {new.cause.value if new.cause else 'without cause'}")
+        agent = world.agent_of(new.id, new.provider_id)
+        match new.cause:
+            case Cause.GONE:
+                if any(
+                    vm.status in RUNS and vm.provider_id == (old.provider_id or vm.provider_id)
+                    for vm in world.cloud.truth(new.id)
+                ):
+                    self._wrong("I10", f"{new.id} was taken for gone, but its VM runs")
+            case Cause.UNHEALTHY:
+                self._unhealthy(old, new)
+            case Cause.SPOT:
+                if agent is None or not agent.noticed & {"SPOT_TERMINATION", "SPOT_REBALANCE"}:
+                    self._wrong("I10", f"{new.id} leaves for a spot notice that nobody gave")
+            case Cause.SHUTDOWN:
+                if agent is None or "SHUTDOWN" not in agent.noticed:
+                    self._wrong("I10", f"{new.id} leaves for a shutdown that nobody announced")
+            case Cause.DRIFT:
+                if not any(g.infra_hash != old.infra_hash for g in self._wished(new.key)):
+                    self._wrong("I10", f"{new.id} leaves for drift, but is as everybody wishes")
+            case Cause.SCALE_DOWN:
+                wished = min((g.size for g in self._wished(new.key)), default=0)
+                if self._places(new.key) < wished:
+                    self._wrong("I10", f"{new.id} was scaled away below the size of {new.key}")
+            case Cause.UNREGISTERED:
+                if old.registered is not None or world.steady(new.created) < REGISTRATION_TIMEOUT - ALLOWANCE:
+                    self._wrong("I10", f"{new.id} was given up as unregistered after {now:.1f} s")
+            case Cause.SUPERSEDED:
+                if old.registered is not None and old.replaces is None:
+                    self._wrong("I10", f"{new.id} was superseded, but replaced nobody")
+            case Cause.REQUESTED:
+                if new.id not in self.requested:
+                    self._wrong("I10", f"{new.id} leaves by a request that nobody made")
+            case _:
+                self._wrong("I10", f"{new.id} leaves for {new.cause}, which cannot be here")
+
+    def _unhealthy(self, old: Instance, new: Instance) -> None:
+        world = self._world
+        agent = world.agent_of(new.id, new.provider_id)
+        if agent is not None and world.now - agent.heard_at() < DEAD_AFTER - ALLOWANCE:
+            silent = world.now - agent.heard_at()
+            self._wrong("I10", f"{new.id} was given up as unhealthy after {silent:.1f} s of silence")
+        if not old.on_demand and not any(
+            m.replaces == new.id and m.state is not State.PENDING for m in self._members(new.key)
+        ):
+            self._wrong("I10", f"{new.id} goes for silence before its replacement was made")
+        running = [m for m in self.fold.values() if m.state is State.RUNNING or m.id == new.id]
+        silent_agents = [
+            m
+            for m in running
+            if (a := world.agent_of(m.id, m.provider_id)) is not None and world.now - a.heard_at() > 2 * DEAD_AFTER
+        ]
+        if len(silent_agents) > 3 and len(silent_agents) * 2 > len(running):
+            self._wrong("I10", f"{new.id} goes although {len(silent_agents)} of {len(running)} are silent")
+
+    def _drain_ended(self, old: Instance, new: Instance) -> None:
+        assert old.drain is not None
+        if new.id in self.drained or new.id in self.requested:
+            return
+        if self._world.steady(old.drain.deadline) >= -ALLOWANCE:
+            self._world.count("drain deadline passed")
+            return
+        if any(vm.status in RUNS and vm.provider_id == old.provider_id for vm in self._world.cloud.truth(new.id)):
+            self._wrong("I10", f"the drain of {new.id} was cut short")
+
+    # ---- the cloud
+
+    def acting(self, server: str, what: str, id: InstanceId) -> None:
+        """I5: whoever begins a call that changes something leads, and nobody else does."""
+        world = self._world
+        world.count(f"calls {what}")
+        for other in world.servers:
+            if other.name == server:
+                if not other.leading:
+                    self._wrong("I5", f"{server} begins to {what} {id} without leading")
+            elif other.leading and not other.machine.stopped and not world.setup.freezes:
+                self._wrong("I5", f"{server} and {other.name} both act")
+
+    def creating(self, id: InstanceId) -> None:
+        world = self._world
+        if id not in self._ever and id not in self.planted and not world.planting:
+            self._wrong("I1", f"a VM for {id} is made without an intent in the journal")
+        known = self.fold.get(id)
+        if known is not None and known.state in LEAVING:
+            world.count("create applied after its tombstone")
+        if world.cloud.truth(id):
+            world.count("create repeated, VM was there")
+        world.log("create", id)
+
+    def deleting(self, id: InstanceId, provider_id: ProviderId | None) -> None:
+        world = self._world
+        world.log("delete", id)
+        if id in self.untouchable and (provider_id is None or id not in self._ever):
+            self._wrong("I3", f"{id} was deleted, but {self.untouchable[id]}")
+        elif id not in self._tombstones and (provider_id is None or (id, provider_id) not in self.doubles):
+            self._wrong("I3", f"the delete of {id} has no committed tombstone")
+        if not world.cloud.truth(id):
+            world.count("delete repeated, VM was gone")
+
+    # ---- what others were told
+
+    def acknowledged(self, id: InstanceId, public_key: bytes) -> None:
+        """An agent holds a certificate."""
+        key = base64.b64encode(public_key).decode()
+        record = self.fold.get(id)
+        if record is None or record.public_key != key:
+            self._wrong("I6", f"{id} was given a certificate, but the journal does not know its key")
+        if self._acknowledged.setdefault(id, key) != key:
+            self._wrong("I7", f"{id} has two identities")
+
+    def drain_acknowledged(self, id: InstanceId) -> None:
+        record = self.fold.get(id)
+        if record is None or record.state in CAPACITY or record.state is State.DRAINING:
+            self._wrong("I6", f"the acknowledged drain of {id} is not in the journal")
+
+    def about_to_acknowledge(self, id: InstanceId) -> None:
+        self.drained.add(id)
+
+    # ---- at the end
+
+    def unrest(self) -> str:
+        """What keeps the shard from rest; empty if nothing does."""
+        world = self._world
+        leaders = [s for s in world.servers if s.leading and s.lead is not None]
+        if len(leaders) != 1:
+            return f"{len(leaders)} servers lead"
+        lead = leaders[0].lead
+        assert lead is not None
+        if lead.shard.instances != self.fold:
+            return "the leader's records differ from the journal"
+        if lead.shard.mass_absence or not lead.shard.listed:
+            return "the provider's listing is not believed"
+        for name, wish in world.wishes.groups.items():
+            resolved = next((r for k, r in lead.configuration.groups.items() if k.name == name), None)
+            if resolved is None or resolved.group.size != wish.size:
+                return f"the leader does not know the newest wish for {name}"
+            members = self._members(resolved.group.key)
+            counting = [m for m in members if m.counts]
+            if len(counting) != wish.size:
+                return f"{name} has {len(counting)} of {wish.size}"
+            if any(m.infra_hash != resolved.group.infra_hash for m in counting):
+                return f"{name} has members with an old template"
+        for record in self.fold.values():
+            agent = world.agent_of(record.id, record.provider_id)
+            if record.state is State.RUNNING and (
+                agent is None or agent.line is None or agent.line.door.lead is not lead
+            ):
+                return f"the agent of {record.id} is not connected to the leader"
+            if record.state in OPEN or record.double is not None or (record.suspect and record.counts):
+                return f"{record.id} is {record.state.value}, suspect {record.suspect}, double {record.double}"
+        return self._leaks()
+
+    def _leaks(self) -> str:
+        expected = {m.provider_id for m in self.fold.values() if m.state is State.RUNNING}
+        for vm in self._world.cloud.vms():
+            if vm.status is Status.DELETED or vm.id in self.untouchable:
+                continue
+            if vm.provider_id not in expected:
+                return f"the VM {vm.provider_id} of {vm.id} is {vm.status.value}, and no record wants it"
+            if vm.status is not Status.RUNNING:
+                return f"the VM {vm.provider_id} of {vm.id} is {vm.status.value}"
+            expected.discard(vm.provider_id)
+        expected -= {m.provider_id for m in self.fold.values() if m.id in self.untouchable}
+        return f"there is no VM {sorted(map(str, expected))[0]}" if expected else ""
+
+    def finish(self) -> None:
+        for id, key in self._acknowledged.items():
+            record = self.fold.get(id)
+            if record is None or record.public_key != key:
+                self._wrong("I6", f"the acknowledged registration of {id} is lost")
+        alive = {vm.id for vm in self._world.cloud.vms()}
+        for id, why in self.untouchable.items():
+            if id not in alive:
+                self._wrong("I3", f"{id} is gone, but {why}")
+        if self._world.cloud.mismatched:
+            self._wrong("I2", f"a create was repeated with another request: {self._world.cloud.mismatched}")
+
+    def _wrong(self, mark: str, what: str) -> None:
+        self._world.violation(f"{mark}: {what}")
+
+
+def _skips(old: Instance, new: Instance) -> bool:
+    """Several allowed steps in one decision."""
+    reached, todo = {old.state}, [old.state]
+    while todo:
+        for following in TRANSITIONS[todo.pop()] - reached:
+            reached.add(following)
+            todo.append(following)
+    return new.state in reached

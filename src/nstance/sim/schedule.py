@@ -1,0 +1,44 @@
+"""One seed from its first second to its verdict."""
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nstance.sim.nemesis import Nemesis
+from nstance.sim.setup import Setup, draw
+from nstance.sim.world import world
+
+SETTLES_WITHIN = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    seed: int
+    violations: tuple[str, ...]
+    hash: str
+    counts: Counter[str]
+    virtual_seconds: float
+    seconds: float
+
+
+def play(
+    seed: int,
+    setup: Setup | None = None,
+    *,
+    servers: int | None = None,
+    tell: Callable[[str], None] | None = None,
+) -> Verdict:
+    began = time.process_time()
+    with world(seed, setup or draw(seed, servers=servers), tell=tell) as w:
+        w.begin()
+        w.run(Nemesis(w).run())
+        w.calm()
+        w.settle(SETTLES_WITHIN)
+        return Verdict(seed, tuple(w.violations), w.hash(), Counter(w.counts), w.now, time.process_time() - began)
+
+
+if __name__ == "__main__":
+    verdict = play(int(sys.argv[1]), tell=print if len(sys.argv) > 2 else None)
+    print(verdict)

@@ -1,0 +1,254 @@
+"""One simulated server: the product's parts, wired as `server.wiring` wires them, over simulated ports."""
+
+import asyncio
+import contextlib
+import contextvars
+import functools
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from nstance import points
+from nstance.authority.keyset import Authority
+from nstance.authority.open import Places, open_authority
+from nstance.authority.operators import Operators
+from nstance.config import storage_keys
+from nstance.model.ids import InstanceId
+from nstance.model.instance import Instance
+from nstance.objects import errors, journal, lease, memory, slots
+from nstance.providers.port import Scope
+from nstance.secretstore import memory as secrets
+from nstance.server import configuration as configurations
+from nstance.server.configuration import Configuration
+from nstance.server.election import Elector
+from nstance.server.follower import Follower
+from nstance.server.history import History
+from nstance.server.issuing import Issuer
+from nstance.server.lead import Advertised, Lead
+from nstance.server.reign import Parts, Reign
+from nstance.server.seat import Seat
+from nstance.sim.agents import Door
+from nstance.sim.chance import SeededChance
+from nstance.sim.loop import Machine
+from nstance.sim.taps import WatchedProvider
+from nstance.sim.wishes import CLUSTER, SHARD
+from nstance.telemetry.metrics import Metrics
+
+if TYPE_CHECKING:
+    from nstance.sim.world import World
+
+ADVERTISED = Advertised(registration="10.255.0.1:8992", agent="10.255.0.1:8994", operator="", hosts=frozenset())
+
+
+class Unkept:
+    """A `server.history.Keeper` that keeps nothing."""
+
+    def put_instance(self, instance: Instance) -> None:
+        return
+
+    def remove_instance(self, id: InstanceId) -> None:
+        return
+
+    def put_event(self, **told: object) -> None:
+        return
+
+
+class _Then:
+    """The clock of the moment at which the cluster's CA was made."""
+
+    def monotonic(self) -> float:
+        return 0.0
+
+    def boot(self) -> float:
+        return 0.0
+
+    def wall(self) -> float:
+        return 1.7e9 - 86_400.0
+
+    def steady(self) -> float:
+        return self.wall()
+
+    async def sleep(self, seconds: float) -> None:
+        raise AssertionError("nothing waits while a CA is made in memory")
+
+
+@functools.cache
+def authority() -> Authority:
+    """One CA for all runs: making it is not what is tested here."""
+    clock = _Then()
+    opening = open_authority(
+        memory.MemoryStore(clock),
+        Places("cluster/"),
+        keyring=None,
+        cluster=CLUSTER,
+        clock=clock,
+        chance=SeededChance("authority"),
+        create=True,
+        insecure_dev=True,
+    )
+    with asyncio.Runner() as runner:
+        return runner.run(opening)
+
+
+@functools.cache
+def metrics(name: str) -> Metrics:
+    """Nobody reads them here, and making them takes longer than a second of virtual time."""
+    return Metrics()
+
+
+class SimServer:
+    reign: Reign
+    elector: Elector | None = None
+    chance: SeededChance
+    operators: Operators
+
+    def __init__(self, world: "World", machine: Machine) -> None:
+        self.world = world
+        self.machine = machine
+        self.door: Door | None = None
+        self._context = contextvars.Context()
+
+    @property
+    def name(self) -> str:
+        return self.machine.name
+
+    @property
+    def lead(self) -> Lead | None:
+        """What it leads with, if it does."""
+        return self.reign.lead if self.machine.alive and self.elector is not None else None
+
+    @property
+    def leading(self) -> bool:
+        term = self.elector.term if self.elector is not None else None
+        return self.machine.alive and term is not None and term.leading()
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """A task of its process."""
+        return self.machine.loop.create_task(work, context=self._context.copy())
+
+    def later(self, seconds: float, act: Callable[..., object], *args: Any) -> None:
+        """Happens in its process: not if that is dead by then."""
+        self.machine.loop.call_later(seconds, act, *args, context=self._context.copy())
+
+    def boot(self) -> None:
+        if not self.machine.alive:
+            self.elector = None
+            self.machine.run(self._program)
+
+    async def _program(self) -> None:
+        try:
+            await self._main()
+        except Exception as problem:
+            self.world.violation(f"{self.name} ended with {problem!r}")
+            raise
+
+    async def _main(self) -> None:
+        world, machine = self.world, self.machine
+        points.hook.set(self._at_point)
+        self._context = contextvars.copy_context()
+        chance = self.chance = SeededChance(f"{self.name}-{machine.life}-{world.random.getrandbits(32)}")
+        store = world.storage.view(world.storage_weather.faults(machine))
+        configuration = await self._configuration(store)
+        books = journal.Journal(
+            store,
+            journal_prefix=storage_keys.journal_prefix(SHARD),
+            snapshot_prefix=storage_keys.snapshot_prefix(SHARD),
+            clock=machine,
+        )
+        follower = Follower(books, machine, leading=lambda: elector.term is not None)
+        self.operators = Operators(store, prefix="cluster/", cluster=CLUSTER, clock=machine, chance=chance)
+        provider = WatchedProvider(
+            Scope(cluster=CLUSTER, shard=SHARD), world.cloud_clock, cloud=world.cloud, server=self.name
+        )
+        measured = metrics(self.name)
+        self.reign = Reign(
+            Parts(
+                name=SHARD,
+                cluster=CLUSTER,
+                store=store,
+                books=books,
+                follower=follower,
+                provider=provider,
+                issuer=Issuer(authority(), shard=SHARD, clock=machine, chance=chance),
+                secret_store=secrets.MemoryStore(),
+                advertised=ADVERTISED,
+                ports=self._ports,
+                held=lambda: elector.held,
+                wrote=lambda tail: elector.wrote(tail),
+                watch=lambda term, length: contextlib.nullcontext(),
+                history=History(Unkept(), measured, machine),
+                metrics=measured,
+                clock=machine,
+                chance=chance,
+            ),
+            configuration,
+        )
+        me = lease.Holder(
+            server=self.name,
+            incarnation=f"{self.name}.{machine.life}",
+            addresses=(self.name,),
+            fingerprint=f"key-{self.name}-{machine.life}",
+        )
+
+        async def floor() -> int:
+            await follower.read()
+            return follower.epoch
+
+        elector = self.elector = Elector(
+            Seat(
+                store=store,
+                key=storage_keys.lease(SHARD),
+                me=me,
+                timings=configurations.timings(configuration.settings),
+                clock=machine,
+                chance=chance,
+            ),
+            dialer=world.network.dialer(machine, me.fingerprint),
+            lead=self._lead(self.reign.run),
+            tail=lambda: follower.tail,
+            floor=floor,
+            heard_tail=follower.hint,
+        )
+        world.network.listen(machine, me.fingerprint, elector.accept)
+        following = asyncio.create_task(follower.run())
+        try:
+            await elector.run()
+        finally:
+            following.cancel()
+        world.ended(self)
+
+    def _lead(self, run: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
+        async def lead(term: Any) -> None:
+            self.world.log("term", self.name, term.epoch)
+            self.world.count("terms")
+            try:
+                await run(term)
+            except (journal.Deposed, errors.StorageError, TimeoutError) as problem:
+                self.world.count(f"term ended by {type(problem).__name__}")
+                raise
+            except slots.Damaged as problem:
+                self.world.violation(f"{self.name} found the journal damaged: {problem}")
+                raise
+            except Exception as problem:
+                self.world.violation(f"{self.name} failed while leading: {problem!r}")
+                raise
+            finally:
+                if not self.machine.loop.ending:
+                    self.world.log("term over", self.name, term.epoch)
+
+        return lead
+
+    async def _configuration(self, store: Any) -> Configuration:
+        while True:
+            try:
+                return await configurations.read(store, SHARD)
+            except (errors.StorageError, TimeoutError, configurations.NoConfiguration):
+                await self.machine.sleep(0.5)
+
+    def _ports(self, lead: Lead) -> list[Door]:
+        lead.shard.observers.append(lambda committed: self.world.committed(self, committed))
+        self.door = Door(self, lead)
+        return [self.door]
+
+    async def _at_point(self, point: points.Point) -> None:
+        if self.world.visit(self, point):
+            await asyncio.sleep(0)  # it is dead or stopped now: this comes back later, or never
