@@ -18,8 +18,9 @@ from nstance.objects import lease as leases
 from nstance.objects.memory import Fate, MemoryStore
 from nstance.objects.port import Key
 from nstance.pki import ca, fields, keys
-from nstance.server import peer_http, peers
+from nstance.server import door, peer_http, peers
 from nstance.server.election import Elector
+from nstance.server.seat import Seat
 from nstance.server.term import Term
 
 JOIN = peers.Join("server-2", "inc-2", ("127.0.0.1:1",), "ab")
@@ -172,6 +173,54 @@ async def test_closing_ends_a_link_whose_other_side_is_silent_for_good() -> None
         await closed(there)
         await until(lambda: not side.server._door._per_address, "the connection's end")
         here.close()
+
+
+async def test_closing_tells_whoever_waits_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in ((peer_http, "GOODBYE_SECONDS"), (peer_http, "SILENCE_SECONDS"), (door, "SHUTDOWN_SECONDS")):
+        monkeypatch.setattr(module, name, 1000.0)
+    world = World()
+    async with listening(world) as side, Pipe(side.server.port) as pipe:
+        here = await dialer(world, world.server(id="server-2")).dial(
+            (f"127.0.0.1:{pipe.port}",), fingerprint(side.paper)
+        )
+        await until(lambda: side.links)
+        pipe.freeze()  # a polite goodbye would wait for its answer
+        waiting = asyncio.create_task(closed(side.links[0]))
+        await asyncio.sleep(0)
+        side.links[0].close()
+        await waiting
+        here.close()
+
+
+@on_both_loops
+async def test_b24_who_says_nothing_is_cut_off_and_a_link_is_not() -> None:
+    world = World()
+    side = Side(world, world.server())
+    side.server._door._request_seconds = 0.3
+    await side.server.start("127.0.0.1", 0)
+    here = await dialer(world, world.server(id="server-2")).dial((side.address,), fingerprint(side.paper))
+    await until(lambda: side.links)
+    context = world.client_context()
+    reader, writer = await asyncio.open_connection("127.0.0.1", side.server.port, ssl=context, server_hostname="")
+    with contextlib.suppress(ConnectionError):
+        async with asyncio.timeout(SECONDS):
+            await reader.read()  # until it is cut off; the link is older
+    writer.transport.abort()
+    side.links[0].send(BEAT)
+    assert await received(here) == BEAT
+    here.close()
+    await side.server.close()
+
+
+async def test_b24_a_client_that_never_shakes_hands_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "HANDSHAKE_SECONDS", 0.2)
+    async with listening(World()) as side:
+        reader, writer = await asyncio.open_connection("127.0.0.1", side.server.port)
+        async with asyncio.timeout(SECONDS):
+            with contextlib.suppress(ConnectionError):
+                assert await reader.read() == b""
+        writer.close()
+        await until(lambda: not side.server._door._per_address, "the connection's end")
 
 
 async def test_silence_ends_a_link(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -485,17 +534,19 @@ class Member:
         self.server = server
         self.pipe = await stack.enter_async_context(Pipe(server.port))
         self.elector = Elector(
-            store=self.shard.store.view(self._fate),
-            key=Key("leader.json"),
-            me=leases.Holder(
-                server=self.id,
-                incarnation=f"{self.id}.1",
-                addresses=(f"127.0.0.1:{self.pipe.port}",),
-                fingerprint=fingerprint(self.paper),
+            Seat(
+                store=self.shard.store.view(self._fate),
+                key=Key("leader.json"),
+                me=leases.Holder(
+                    server=self.id,
+                    incarnation=f"{self.id}.1",
+                    addresses=(f"127.0.0.1:{self.pipe.port}",),
+                    fingerprint=fingerprint(self.paper),
+                ),
+                timings=rules.Timings(),
+                clock=CLOCK,
+                chance=CHANCE,
             ),
-            timings=rules.Timings(),
-            clock=CLOCK,
-            chance=CHANCE,
             dialer=dialer(world, self.paper),
             lead=self._lead,
             tail=lambda: 0,

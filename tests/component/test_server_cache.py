@@ -74,10 +74,11 @@ async def until(condition: Callable[[], bool], what: str) -> None:
 
 
 async def filled(path: Path) -> None:
-    """A sound cache with one key and one event in it."""
+    """A sound cache with one key and some pages of events in it."""
     async with cached(path) as cache:
         cache.put_public_keys(A, {"kubelet.pub": "pem"})
-        event(cache, "before")
+        for _ in range(20):
+            event(cache, "before" * 500)
         assert await cache.sync(config_hash="c", group_hashes={WEB: "w"}, instances=[instance()])
 
 
@@ -276,10 +277,10 @@ def scribble(path: Path) -> None:
     path.write_bytes(b"\x00\xffgarbage" * 5000)
 
 
-def flip(path: Path) -> None:
-    """Damage behind an intact header: only quick_check sees it."""
+def flip(path: Path, start: int = 4096) -> None:
+    """Damage behind an intact header."""
     data = bytearray(path.read_bytes())
-    for at in range(4096, len(data)):
+    for at in range(start, len(data)):
         data[at] ^= 0xFF
     path.write_bytes(data)
 
@@ -301,6 +302,7 @@ def alter(*statements: str) -> Callable[[Path], None]:
 UNUSABLE: dict[str, Callable[[Path], object]] = {
     "garbage": scribble,
     "flipped bits": flip,
+    "damage deep inside, which only a check sees": lambda path: flip(path, path.stat().st_size // 2),
     "cut off": cut,
     "empty": lambda path: path.write_bytes(b""),
     "missing": lambda path: path.unlink(),
@@ -558,7 +560,7 @@ async def test_f44_a_lock_of_another_process_moves_the_cache_into_memory_for_its
         await until(lambda: cache.on_disk, "the way back to the disk")
     async with cached(path) as cache:
         assert await cache.public_keys(A) == {"kubelet.pub": "pem", "during": "pem"}
-        assert len(await cache.events()) == 1
+        assert len(await cache.events()) == 20
 
 
 async def test_f44_a_file_that_is_locked_at_the_start_keeps_its_content(path: Path, soon: None) -> None:

@@ -21,6 +21,7 @@ from nstance.wire import peer as connections
 log = logging.getLogger(__name__)
 
 HANDSHAKE_SECONDS = 5.0
+SHUTDOWN_SECONDS = 0.5  # for the peer's half of a TLS goodbye
 REQUEST_SECONDS = 10.0  # from the handshake to the last byte of the answer
 MAX_CONNECTIONS = 512
 MAX_PER_ADDRESS = 64  # loopback is free
@@ -109,7 +110,11 @@ class Door:
                 context = self._context()
                 if context is None:
                     return
-                tls = {"ssl": context, "ssl_handshake_timeout": HANDSHAKE_SECONDS, "ssl_shutdown_timeout": 0.5}
+                tls = {
+                    "ssl": context,
+                    "ssl_handshake_timeout": HANDSHAKE_SECONDS,
+                    "ssl_shutdown_timeout": SHUTDOWN_SECONDS,
+                }
             await asyncio.get_running_loop().connect_accepted_socket(lambda: made, taken, **tls)
         except OSError as problem:
             log.debug("a connection did not come about", extra={"peer": host, "error": str(problem)})
