@@ -1,11 +1,24 @@
 """Groups through the operator's API: a whole server, real TLS."""
 
+import json
 from pathlib import Path
+from typing import Any
 
+import pytest
 from grpclib.const import Status
 
-from component.whole_server import World, eventually, states
+from component.whole_server import SHARD, World, config, eventually, states
+from nstance.config import jsonc
+from nstance.objects import errors
+from nstance.objects.memory import Fate, Verb
 from nstance.v1.operator_pb2 import GroupConfig
+
+GROUPS = f"shard/{SHARD}/groups.jsonc"
+STATIC = {"acme": {"static": {"template": "web", "size": 1}}}
+
+
+def written(world: World) -> Any:
+    return jsonc.read(world.store.contents()[GROUPS], source="groups", limit=1 << 20).value
 
 
 async def test_a_dynamic_group_is_made_scaled_and_deleted(tmp_path: Path) -> None:
@@ -14,14 +27,245 @@ async def test_a_dynamic_group_is_made_scaled_and_deleted(tmp_path: Path) -> Non
         operator = await world.operator("acme")
         made = await operator.call("UpsertGroup", key="web", config=GroupConfig(template="web", size=3))
         assert (made.group.size, made.group.static, made.group.tenant) == (3, False, "acme")
+        assert written(world) == {"acme": {"web": {"template": "web", "size": 3}}}
         await eventually(lambda: list(states(world, "web", "acme").values()) == ["running"] * 3)
         [shown] = (await operator.call("ListGroups")).groups
         assert (shown.actual_size, shown.ready_size, len(shown.provider_ids)) == (3, 3, 3)
+        assert shown.config == GroupConfig(template="web", size=3)
         found = await operator.call("ListInstances", group="web")
         assert [i.state for i in found.instances] == ["running"] * 3
         await operator.call("UpsertGroup", key="web", config=GroupConfig(size=1, template="web"), etag=shown.etag)
         stale = await operator.refused("UpsertGroup", key="web", config=GroupConfig(size=9), etag=shown.etag)
         assert stale.status is Status.ABORTED
+        assert (await operator.refused("DeleteGroup", key="web", etag=shown.etag)).status is Status.ABORTED
         await operator.call("DeleteGroup", key="web")
         assert (await operator.refused("DeleteGroup", key="web")).status is Status.NOT_FOUND
         assert not (await operator.call("ListGroups")).groups
+        assert written(world) == {}
+        await eventually(lambda: "running" not in states(world, "web", "acme").values())
+
+
+async def test_a_size_that_is_left_out_stays_as_it_is(tmp_path: Path) -> None:
+    """Nobody scales a group to 0 by omission."""
+    async with World(tmp_path, agents=False) as world:
+        await world.start()
+        operator = await world.operator("acme")
+        await operator.call("UpsertGroup", key="web", config=GroupConfig(template="web", size=2))
+        changed = await operator.call("UpsertGroup", key="web", config=GroupConfig(template="web", vars={"a": "b"}))
+        assert (changed.group.size, changed.group.vars["a"]) == (2, "b")
+        zero = await operator.call("UpsertGroup", key="web", config=GroupConfig(template="web", size=0))
+        assert zero.group.size == 0
+
+
+async def test_a_static_group_takes_only_size_instance_type_vars_and_pausing(tmp_path: Path) -> None:
+    async with World(tmp_path, config(groups=STATIC), agents=False) as world:
+        await world.start()
+        operator = await world.operator("acme")
+        wish = GroupConfig(template="web", size=2, instance_type="large", vars={"greeting": "hi"})
+        changed = (await operator.call("UpsertGroup", key="static", config=wish)).group
+        assert (changed.size, changed.instance_type, changed.vars["greeting"]) == (2, "large", "hi")
+        assert (await operator.call("PauseGroup", key="static")).groups[0].paused
+        refusals = {
+            "template": GroupConfig(template="other", size=2),
+            "subnet_pool": GroupConfig(subnet_pool="elsewhere"),
+            "drain_timeout": GroupConfig(drain_timeout="1s"),
+            "load_balancers": GroupConfig(load_balancers=["front"]),
+            "update": GroupConfig(update_set=True, max_surge=3),
+            "args_json": GroupConfig(args_json='{"A": 1}'),
+        }
+        for field, wrong in refusals.items():
+            refused = await operator.refused("UpsertGroup", key="static", config=wrong)
+            assert refused.status is Status.FAILED_PRECONDITION
+            assert f"config.{field}" in (refused.message or "")
+        assert (await operator.refused("DeleteGroup", key="static")).status is Status.FAILED_PRECONDITION
+        assert written(world) == {
+            "acme": {"static": {"size": 2, "instance_type": "large", "vars": {"greeting": "hi"}, "paused": True}}
+        }
+
+
+WRONG = [
+    ("size", GroupConfig(template="web", size=-1)),
+    ("size", GroupConfig(template="web", size=2**31 - 1)),
+    ("template", GroupConfig(template="wob", size=1)),
+    ("template", GroupConfig(size=1)),
+    ("subnet_pool", GroupConfig(template="web", subnet_pool="nowhere")),
+    ("drain_timeout", GroupConfig(template="web", drain_timeout="soon")),
+    ("vars", GroupConfig(template="web", vars={"a b": "c"})),
+    ("vars", GroupConfig(template="web", vars={"a": "x" * (1 << 20)})),
+    ("load_balancers", GroupConfig(template="web", load_balancers=["nobody"])),
+    ("update", GroupConfig(template="web", update_set=True)),
+    ("args_json", GroupConfig(template="web", args_json="{")),
+    ("args", GroupConfig(template="web", args_json="[]")),
+    ("args_json", GroupConfig(template="web", args_json='{"a": NaN}')),
+]
+
+
+async def test_wrong_values_are_refused_with_their_field_and_change_nothing(tmp_path: Path) -> None:
+    """B19."""
+    async with World(tmp_path, agents=False) as world:
+        await world.start()
+        operator = await world.operator("acme")
+        for field, wrong in WRONG:
+            for rpc in ("UpsertGroup", "PlanGroup"):
+                refused = await operator.refused(rpc, key="web", config=wrong)
+                assert refused.status is Status.INVALID_ARGUMENT, (field, refused)
+                assert f"config.{field}" in (refused.message or ""), (field, refused)
+        for key in ("", "../globex", "UPPER", "*", "a--b", "acme/web", "x" * 33):
+            refused = await operator.refused("UpsertGroup", key=key, config=GroupConfig(template="web"))
+            assert (refused.status, (refused.message or "")[:4]) == (Status.INVALID_ARGUMENT, "key:")
+        assert GROUPS not in world.store.contents()
+
+
+async def test_dry_runs_and_plans_show_the_decision_and_change_nothing(tmp_path: Path) -> None:
+    async with World(tmp_path) as world:
+        await world.start()
+        operator = await world.operator("acme")
+        wish = GroupConfig(template="web", size=2)
+        rehearsed = await operator.call("UpsertGroup", key="web", config=wish, dry_run=True)
+        assert [(a.action, a.instance_id, a.reason) for a in rehearsed.plan] == [("create", "", "scale-up")] * 2
+        assert rehearsed.group.size == 2
+        assert GROUPS not in world.store.contents()
+        assert not (await operator.call("ListGroups")).groups
+
+        await operator.call("UpsertGroup", key="web", config=wish)
+        await eventually(lambda: list(states(world, "web", "acme").values()) == ["running"] * 2)
+        before = world.store.contents()[GROUPS]
+        assert not (await operator.call("PlanGroup", key="web")).actions
+
+        async def planned(config: GroupConfig) -> list[tuple[str, str]]:
+            actions = (await operator.call("PlanGroup", key="web", config=config)).actions
+            assert all(action.message for action in actions)
+            return [(action.action, action.reason) for action in actions]
+
+        assert await planned(GroupConfig(template="web", vars={"greeting": "hi"})) == [("push-files", "config")] * 2
+        drift = [("create", "replace"), ("drain", "config-drift"), ("drain", "config-drift")]
+        assert await planned(GroupConfig(template="web", instance_type="large")) == drift
+        assert await planned(GroupConfig(template="web", size=0)) == [("drain", "scale-down")] * 2
+        gone = await operator.call("DeleteGroup", key="web", dry_run=True)
+        assert [action.action for action in gone.plan] == ["drain", "drain"]
+        paused = await operator.call("PauseGroup", dry_run=True)
+        assert [group.paused for group in paused.groups] == [True]
+        assert world.store.contents()[GROUPS] == before
+        assert list(states(world, "web", "acme").values()) == ["running"] * 2
+
+
+async def test_a_paused_tenant_stands_still_until_it_is_resumed(tmp_path: Path) -> None:
+    told = config(groups={"acme": {"one": {"template": "web", "size": 1}}, "globex": {"one": {"template": "web"}}})
+    async with World(tmp_path, told) as world:
+        await world.start()
+        operator = await world.operator("acme")
+        await operator.call("UpsertGroup", key="two", config=GroupConfig(template="web", size=1))
+        await eventually(lambda: [*states(world, "one", "acme").values(), *states(world, "two", "acme").values()]
+                         == ["running"] * 2)  # fmt: skip
+        paused = (await operator.call("PauseGroup")).groups
+        assert [(group.key, group.paused) for group in paused] == [("one", True), ("two", True)]
+        assert list(written(world)) == ["acme"]
+        old = next(iter(states(world, "one", "acme")))
+        world.cloud.stop(old)
+        await operator.call("UpsertGroup", key="two", config=GroupConfig(template="web", size=5))
+        assert (await operator.refused("DeleteGroup", key="two")).status is Status.FAILED_PRECONDITION
+        refused = await operator.refused("DeleteInstance", instance_id=next(iter(states(world, "two", "acme"))))
+        assert refused.status is Status.FAILED_PRECONDITION
+        assert len(world.leader.shard.instances) == 2
+        resumed = (await operator.call("ResumeGroup")).groups
+        assert [group.paused for group in resumed] == [False, False]
+        await eventually(lambda: list(states(world, "two", "acme").values()) == ["running"] * 5)
+        await eventually(lambda: "running" in [s for id, s in states(world, "one", "acme").items() if id != old])
+        assert written(world) == {"acme": {"two": {"template": "web", "size": 5}}}
+
+
+async def test_a_write_whose_answer_is_lost_is_recognised(tmp_path: Path) -> None:
+    async with World(tmp_path, agents=False) as world:
+        await world.start()
+        operator = await world.operator("acme")
+        lost = 0
+
+        def fate(verb: Verb, key: str) -> Fate:
+            nonlocal lost
+            if key == GROUPS and verb in (Verb.CREATE, Verb.REPLACE):
+                lost += 1
+                return Fate(lost=True)
+            return Fate()
+
+        world.fate = fate
+        for size in (1, 2):
+            made = await operator.call("UpsertGroup", key="web", config=GroupConfig(template="web", size=size))
+            assert made.group.size == size
+        assert lost == 2
+        assert written(world) == {"acme": {"web": {"template": "web", "size": 2}}}
+        assert world.leader.reign.configuration.groups == world.leader.lead_now.configuration.groups
+
+
+async def test_a_change_that_cannot_be_stored_is_not_made(tmp_path: Path) -> None:
+    async with World(tmp_path, agents=False) as world:
+        await world.start()
+        operator = await world.operator("acme")
+
+        def fate(verb: Verb, key: str) -> Fate:
+            return Fate(error=errors.Unavailable("no")) if key == GROUPS and verb is not Verb.GET else Fate()
+
+        world.fate = fate
+        refused = await operator.refused("UpsertGroup", key="web", config=GroupConfig(template="web", size=1))
+        assert refused.status is Status.UNAVAILABLE
+        assert not (await operator.call("ListGroups")).groups
+        assert not world.leader.shard.instances
+
+
+async def test_an_edit_by_hand_at_the_same_time_is_kept(tmp_path: Path) -> None:
+    async with World(tmp_path, agents=False) as world:
+        await world.start()
+        operator = await world.operator("acme")
+        await operator.call("UpsertGroup", key="web", config=GroupConfig(template="web", size=1))
+        by_hand = {"acme": {"web": {"template": "web", "size": 1}, "hand": {"template": "web", "size": 2}}}
+
+        def fate(verb: Verb, key: str) -> Fate:
+            if key == GROUPS and verb is Verb.REPLACE and by_hand:
+                world.store.tamper(GROUPS, b"// mine\n" + json.dumps(by_hand).encode())
+                by_hand.clear()
+            return Fate()
+
+        world.fate = fate
+        await operator.call("UpsertGroup", key="web", config=GroupConfig(template="web", size=3))
+        assert {key: group["size"] for key, group in written(world)["acme"].items()} == {"web": 3, "hand": 2}
+        assert [group.key for group in (await operator.call("ListGroups")).groups] == ["hand", "web"]
+
+
+async def test_a_file_broken_by_hand_is_said_without_what_is_in_it(tmp_path: Path) -> None:
+    async with World(tmp_path, agents=False) as world:
+        await world.start()
+        operator = await world.operator("acme")
+        world.store.tamper(GROUPS, b'{"globex": {"secret-plan": {"template": "nope"}}}')
+        refused = await operator.refused("UpsertGroup", key="web", config=GroupConfig(template="web"))
+        assert refused.status is Status.FAILED_PRECONDITION
+        answer = await operator.call("RefreshConfig")
+        assert not answer.updated
+        assert "other tenants" in answer.errors[0]
+        assert "secret-plan" not in f"{refused} {answer}"
+        owner = await world.operator("globex")
+        assert "secret-plan" in "".join((await owner.call("GetConfigStatus")).errors)
+
+
+@pytest.mark.parametrize("count", [40])
+async def test_many_changes_at_once_are_all_made(tmp_path: Path, count: int) -> None:
+    """They share writes: far fewer than there are changes."""
+    import asyncio
+
+    async with World(tmp_path, agents=False) as world:
+        await world.start()
+        operator = await world.operator("acme")
+        writes = 0
+
+        def fate(verb: Verb, key: str) -> Fate:
+            nonlocal writes
+            writes += key == GROUPS and verb in (Verb.CREATE, Verb.REPLACE)
+            return Fate(before=0.02)
+
+        world.fate = fate
+        await asyncio.gather(
+            *(
+                operator.call("UpsertGroup", key=f"g-{number}", config=GroupConfig(template="web"))
+                for number in range(count)
+            )
+        )
+        assert len(written(world)["acme"]) == count
+        assert writes < count / 2

@@ -28,7 +28,7 @@ from nstance.authority.operators import Operators
 from nstance.clock import SystemChance, SystemClock
 from nstance.config.addresses import Service
 from nstance.model.ids import ClusterId, InstanceId, ServerId, ShardId, TenantId
-from nstance.objects.memory import MemoryStore
+from nstance.objects.memory import Fate, MemoryStore, Verb
 from nstance.pki import keys, names, proof
 from nstance.pki import peer as certificates
 from nstance.providers.behaviour import Script
@@ -95,7 +95,8 @@ class World:
         self.dir = dir
         self.clock, self.chance = SystemClock(), SystemChance()
         self.behaviour = Script()
-        self.store = MemoryStore(self.clock)
+        self.fate: Callable[[Verb, str], Fate] = lambda verb, key: Fate()  # what happens to the servers' storage calls
+        self.store = MemoryStore(self.clock)  # past all faults
         self.cloud = MemoryCloud(
             self.clock, behaviour=self.behaviour, on_boot=self._boot if agents else None, on_end=self._end
         )
@@ -144,7 +145,8 @@ class World:
             insecure_dev=True,
         )
         provider = MemoryProvider(Scope(cluster=CLUSTER, shard=SHARD), self.clock, cloud=self.cloud, server=name)
-        server = Server(options, clock=self.clock, chance=self.chance, store=self.store, provider=provider)
+        store = self.store.view(self._fated)
+        server = Server(options, clock=self.clock, chance=self.chance, store=store, provider=provider)
         running = self.servers[name] = Running(server, asyncio.create_task(server.run()), self._base + offset)
         await running.until(lambda: running.lead is not None if lead else server.unwell is None)
         return running
@@ -193,6 +195,9 @@ class World:
     @property
     def ca_pem(self) -> str:
         return self.store.contents()["cluster/ca.crt"].decode()
+
+    async def _fated(self, verb: Verb, key: str) -> Fate:
+        return self.fate(verb, key)
 
     def _boot(self, request: CreateRequest, vm: Vm) -> None:
         agent = self.agents[request.id] = LightAgent(self, request, vm)

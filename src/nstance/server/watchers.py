@@ -7,7 +7,7 @@ would never be made good. The trap: the snapshot and the queue must begin at the
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -25,6 +25,10 @@ GATHER_SECONDS = 0.02  # what changes of a group within this time is told at onc
 
 Message = operator_pb2.WatchMessage
 Known = dict[GroupKey, operator_pb2.GroupStatus]
+
+
+class Overrun(Exception):
+    """The watcher did not keep up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +50,6 @@ class Watcher:
     kinds: Kinds
     snapshot: list[operator_pb2.GroupStatus | Instance]
     overrun: bool = False
-    on_overrun: Callable[[], None] = field(default=lambda: None)
     _waiting: deque[Message] = field(default_factory=deque)
     _news: asyncio.Event = field(default_factory=asyncio.Event)
     _sequence: int = 0
@@ -57,9 +60,8 @@ class Watcher:
         if len(self._waiting) >= MAX_WAITING:
             self.overrun = True
             self._waiting.clear()
-            self.on_overrun()
-            return
-        self._waiting.append(message)
+        else:
+            self._waiting.append(message)
         self._news.set()
 
     def numbered(self, message: Message) -> Message:
@@ -70,9 +72,12 @@ class Watcher:
         return numbered
 
     async def take(self) -> Message:
-        while not self._waiting:
+        """The next one. Raises Overrun."""
+        while not self._waiting and not self.overrun:
             self._news.clear()
             await self._news.wait()
+        if self.overrun:
+            raise Overrun
         return self._waiting.popleft()
 
 

@@ -32,7 +32,7 @@ from nstance.server.reign import Reign
 from nstance.server.requests import Requests
 from nstance.server.statuses import Statuses
 from nstance.server.tenancy import Tenancy
-from nstance.server.watchers import Watcher, Watchers
+from nstance.server.watchers import Overrun, Watcher, Watchers
 from nstance.v1 import operator_grpc, operator_pb2, registration_pb2
 from nstance.wire import status
 from nstance.wire.peer import connection_of
@@ -261,13 +261,10 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
         request, tenancy = await self._asked(stream)
         with self._watchers.open(tenancy.tenant, watchers.kinds(request)) as watcher:
             try:
-                # Until it cannot keep up; being stuck in a send is no excuse.
-                async with asyncio.timeout(None) as patience:
-                    watcher.on_overrun = lambda: patience.reschedule(asyncio.get_running_loop().time())
-                    await self._send(stream, watcher, tenancy.who)
-            except TimeoutError:
-                if not watcher.overrun:
-                    raise
+                await self._send(stream, watcher, tenancy.who)
+            except Overrun:
+                # Between two messages: one that is cut in half would read as a broken stream. Whoever takes nothing at
+                # all is ended by the transport.
                 raise status.exhausted("this watcher does not keep up, watch again from a new snapshot") from None
             finally:
                 self._lead.shard.operator_seen(tenancy.tenant)
