@@ -93,8 +93,8 @@ class AgentServer:
         self.nonce_key = keys.generate(self.chance)
         self.kid = nonce.key_id(keys.public_bytes(self.nonce_key))
         self.heard, self.scripts = Heard(), Scripts()
-        self.bundle = self.ca.pem  # what registration and renewal answer with
-        self.agent_issued = 0.0  # seconds before now at which agents' certificates begin
+        self.renewal_bundle = ""  # other than the CA
+        self.registered_age = 0.0  # how old a certificate is when it is issued at registration
         self.agent_life = 30 * DAY
         self.report_interval, self.reconnect_spread = 0.0, 0.0
         self.key_names: Sequence[str] = ()
@@ -213,8 +213,10 @@ class AgentServer:
         for connection in self.agents.connections:
             connection.abort()
 
-    def issue(self, instance: InstanceId, public_key: bytes) -> registration_pb2.RegisterResponse:
-        begin = self.clock.wall() - self.agent_issued
+    def issue(
+        self, instance: InstanceId, public_key: bytes, *, age: float = 0.0, bundle: str = ""
+    ) -> registration_pb2.RegisterResponse:
+        begin = self.clock.wall() - age
         issued = self.ca.issue_agent(
             names.Agent(self.cluster, TENANT, instance),
             public_key,
@@ -223,7 +225,7 @@ class AgentServer:
             expires=begin + self.agent_life,
         )
         return registration_pb2.RegisterResponse(
-            certificate_pem=issued.pem, expires_unix=issued.expires, ca_bundle_pem=self.bundle
+            certificate_pem=issued.pem, expires_unix=issued.expires, ca_bundle_pem=bundle or self.ca.pem
         )
 
 
@@ -248,7 +250,9 @@ class _Registration(registration_grpc.RegistrationServiceBase):
             proof.check_registration(request.proof, public_key=public, cluster=owner.cluster, nonce=request.nonce)
         except ValueError as error:
             raise status.unauthenticated("invalid registration nonce") from error
-        holder, response = owner._bound.setdefault(claims.jti, (public, owner.issue(claims.instance, public)))
+        holder, response = owner._bound.setdefault(
+            claims.jti, (public, owner.issue(claims.instance, public, age=owner.registered_age))
+        )
         if holder != public:
             raise status.unauthenticated("invalid registration nonce")
         if owner.scripts.lose_register_replies:
@@ -326,7 +330,8 @@ class _Agents(agent_grpc.AgentServiceBase):
         identity = connection.identity
         assert isinstance(identity, names.Agent)
         tls_object = connection._transport.get_extra_info("ssl_object")
-        await stream.send_message(owner.issue(identity.id, _public_key_of(tls_object.getpeercert(True))))
+        public = _public_key_of(tls_object.getpeercert(True))
+        await stream.send_message(owner.issue(identity.id, public, bundle=owner.renewal_bundle))
 
 
 def _public_key_of(der: bytes) -> bytes:

@@ -2,15 +2,18 @@
 
 import asyncio
 import contextlib
+import logging
 import stat
+import threading
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 from cryptography import x509
 
 from component.agent_server import AgentServer, eventually
-from nstance.agent import departure, life, settings
+from nstance.agent import departure, files, life, onreceive, settings
 from nstance.agent.folder import Unusable
 from nstance.clock import SystemClock
 from nstance.model.ids import InstanceId
@@ -430,6 +433,39 @@ async def test_the_command_runs_after_each_set_and_not_for_the_same_one(
     await eventually(lambda: runs.read_text() == "122")
 
 
+async def test_a_command_that_hangs_or_fails_is_said_and_does_not_stop_the_files(
+    server: AgentServer, agent: Agent, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(onreceive.OnReceive.__init__, "__kwdefaults__", {"timeout": 0.2})
+    server.push({"a.txt": b"1"}, "sha256:1")
+    agent.start(NSTANCE_ON_RECEIVE=f"sh -c 'grep -q 1 {agent.recv}/a.txt && sleep 600; exit 3'")
+    await eventually(lambda: "did not end in time" in caplog.text)
+    server.push({"a.txt": b"2"}, "sha256:2")
+    await eventually(lambda: "NSTANCE_ON_RECEIVE failed" in caplog.text)
+    assert agent.received() == {"a.txt": b"2"}
+
+
+async def test_a_set_is_acted_upon_even_if_the_connection_is_gone_by_then(
+    server: AgentServer, agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    real, begun, go_on = files.Incoming.commit, threading.Event(), threading.Event()
+
+    def slow(self: files.Incoming, config_hash: str, count: int) -> bool:
+        begun.set()
+        assert go_on.wait(10)
+        return real(self, config_hash, count)
+
+    monkeypatch.setattr(files.Incoming, "commit", slow)
+    server.push({"a.txt": b"1"}, "sha256:1")
+    agent.start(NSTANCE_ON_RECEIVE=f"touch {tmp_path}/ran")
+    await eventually(begun.is_set)
+    server.sets = []
+    server.cut()
+    await eventually(lambda: server.heard.connections == 2)
+    go_on.set()
+    await eventually((tmp_path / "ran").exists)
+
+
 # Notices, leaving, renewal.
 
 
@@ -475,23 +511,51 @@ async def test_without_a_server_it_leaves_all_the_same(server: AgentServer, agen
 
 
 async def test_renews_at_two_thirds_with_the_bundle_and_uses_the_new_certificate(
-    server: AgentServer, agent: Agent
+    server: AgentServer, agent: Agent, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server.agent_life, server.agent_issued = 3 * 86400.0, 2.5 * 86400.0
-    server.scripts.renew.append(None)
+    caplog.set_level(logging.INFO)
+    server.agent_life, server.registered_age = 3 * 86400.0, 2.5 * 86400.0
+    server.renewal_bundle = AgentServer(cluster=server.cluster).ca.pem + server.ca.pem
+    (agent.identity / "ca.crt").chmod(0o644)
+    agent.start()
+    await eventually(lambda: "certificate renewed" in caplog.text)
+    assert (agent.identity / "ca.crt").read_text() == server.renewal_bundle
+    assert stat.S_IMODE((agent.identity / "ca.crt").stat().st_mode) == 0o644, "workloads read it too"
+    renewed = x509.load_pem_x509_certificate((agent.identity / "identity.crt").read_bytes())
+    assert renewed.not_valid_after_utc > datetime.now(UTC) + timedelta(days=2)
+    reports = len(await eventually(lambda: server.heard.reports))
+    server.cut()
+    await eventually(lambda: len(server.heard.reports) > reports)
+    assert (len(server.heard.registrations), server.heard.renewals) == (1, 1)
+
+
+async def test_a_fresh_certificate_is_not_renewed(server: AgentServer, agent: Agent) -> None:
     agent.start()
     await eventually(lambda: server.heard.reports)
-    before = (agent.identity / "identity.crt").read_text()
-    other = AgentServer(cluster=server.cluster)
-    server.agent_issued = 0.0
-    server.bundle = other.ca.pem + server.ca.pem
-    await eventually(lambda: server.heard.renewals)
-    await eventually(lambda: (agent.identity / "identity.crt").read_text() != before)
-    assert (agent.identity / "ca.crt").read_text() == server.bundle
     server.cut()
     await eventually(lambda: len(server.heard.reports) == 2)
-    assert len(server.heard.registrations) == 1
-    assert server.heard.renewals == 1
+    assert server.heard.renewals == 0
+
+
+async def test_a_renewal_that_fails_costs_nothing_else(server: AgentServer, agent: Agent) -> None:
+    server.agent_life, server.registered_age = 3 * 86400.0, 2.5 * 86400.0
+    server.scripts.renew.append(status.unavailable("the CA is away"))
+    agent.start()
+    await eventually(lambda: server.heard.renewals)
+    server.push({"a.txt": b""}, "sha256:1")
+    await eventually(lambda: server.heard.reports and server.heard.reports[-1].config_hash == "sha256:1")
+    assert server.heard.connections == 1
+
+
+async def test_a_certificate_for_somebody_else_is_not_kept(
+    server: AgentServer, agent: Agent, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    issue = server.issue
+    monkeypatch.setattr(server, "issue", lambda _, public, **more: issue(server.new_instance(), public, **more))
+    agent.start()
+    await eventually(lambda: "cannot keep the certificate" in caplog.text)
+    assert not (agent.identity / "identity.crt").exists()
+    assert (agent.identity / "nonce.jwt").exists()
 
 
 # The health endpoint.

@@ -155,6 +155,8 @@ def identify(der: bytes) -> names.Identity:
         raise IdentityError("the certificate lacks an extension") from error
     except ValueError as error:
         raise IdentityError(f"the certificate cannot be read: {error}") from error
+    if certificate.serial <= 0:
+        raise IdentityError("expected a positive serial number")
     if len(uris) != 1:
         raise IdentityError(f"expected exactly one URI in the certificate, found {len(uris)}")
     identity = names.parse_uri(uris[0])

@@ -15,7 +15,7 @@ import json
 import logging
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from nstance.agent import certificates, content, settings
@@ -57,9 +57,10 @@ class _Manifest:
 class ReceivedFiles:
     """One user at a time; the calls block on the disk, so the session makes them on one thread of their own."""
 
-    def __init__(self, *, recv: Folder, identity: Folder) -> None:
+    def __init__(self, *, recv: Folder, identity: Folder, before_commit: Callable[[], None] = lambda: None) -> None:
         self._recv = recv
         self._identity = identity
+        self._before_commit = before_commit
         self._seen: dict[str, tuple[tuple[int, int, int], FileState]] = {}
 
     def recover(self) -> None:
@@ -139,6 +140,7 @@ class ReceivedFiles:
             "removed": manifest.removed,
         }
         try:
+            self._before_commit()
             self._identity.write(MANIFEST, json.dumps(values).encode())
         except OSError as error:
             raise Refused(f"cannot write the manifest: {error.strerror}") from error

@@ -11,13 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 from nstance.agent import departure, endpoint, keywork, register
 from nstance.agent.departure import Departure
+from nstance.agent.duties import Parts
 from nstance.agent.endpoint import Light
 from nstance.agent.files import ReceivedFiles
 from nstance.agent.folder import Folder, Unusable
 from nstance.agent.health import Looker
 from nstance.agent.identity import Certified, IdentityFolder
 from nstance.agent.onreceive import OnReceive
-from nstance.agent.session import Parts, Session
+from nstance.agent.session import Session
 from nstance.agent.settings import Place, Settings
 from nstance.clock import Chance, Clock
 from nstance.v1 import agent_pb2
@@ -43,9 +44,9 @@ async def live(
 ) -> None:
     identity, keys, recv = (_prepared(place) for place in (given.identity, given.keys, given.recv))
     async with _alone(identity, clock), _health(given) as light:
-        received = ReceivedFiles(recv=recv, identity=identity)
-        received.recover()
         on_receive = OnReceive(given.on_receive, identity)
+        received = ReceivedFiles(recv=recv, identity=identity, before_commit=on_receive.before_commit)
+        received.recover()
         if on_receive.missed() and received.states()[0]:
             on_receive.want()
         parts = Parts(
