@@ -1,0 +1,64 @@
+"""`make bench`: all rows in one go, or `python -m bench 1 8 15` for some. A goal that is missed is said, not punished."""
+
+import asyncio
+import importlib
+import sys
+import time
+import traceback
+
+import uvloop
+
+from bench import report
+from bench.rows import Row
+
+# Those of one stage wait for the world more than for the processor, so they run side by side; the others run alone.
+STAGES: tuple[tuple[tuple[str, str], ...], ...] = (
+    (("failover", "4 5"), ("silence", "3"), ("idle", "14")),
+    (("replacing", "1 2"),),
+    (("scaling", "6"),),
+    (("registering", "15"),),
+    (("agent", "13"),),
+    (("cold_start", "10"),),
+    (("crowd", "7 8 9 11"),),
+)
+
+
+async def subject(module: str, wanted: set[str], failed: list[str]) -> list[Row]:
+    rows: list[Row] = []
+    began = time.monotonic()
+    try:
+        async for row in importlib.import_module(f"bench.{module}").run():
+            if not wanted or row.number in wanted:
+                rows.append(row)
+                report.say(row)
+    except Exception as problem:  # the other subjects can still be measured
+        traceback.print_exc()
+        failed.append(f"{module}: {problem!r}")
+    report.note(f"{module}: {time.monotonic() - began:.0f} s")
+    return rows
+
+
+async def measure(wanted: set[str], failed: list[str]) -> list[Row]:
+    rows: list[Row] = []
+    for stage in STAGES:
+        chosen = [module for module, numbers in stage if not wanted or wanted & set(numbers.split())]
+        for found in await asyncio.gather(*(subject(module, wanted, failed) for module in chosen)):
+            rows += found
+    return sorted(rows, key=lambda row: int(row.number))
+
+
+def main() -> None:
+    wanted = set(sys.argv[1:])
+    known = {number for stage in STAGES for _, numbers in stage for number in numbers.split()}
+    if wanted - known:
+        sys.exit(f"expected numbers among {' '.join(sorted(known, key=int))}, found {' '.join(sorted(wanted - known))}")
+    began, before = time.monotonic(), report.load_average()
+    failed: list[str] = []
+    rows = uvloop.run(measure(wanted, failed))
+    report.publish(rows, keep=not wanted and not failed, seconds=time.monotonic() - began, load_before=before)
+    if failed:
+        sys.exit("could not be measured: " + "; ".join(failed))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""Row 13: the real agent as a process: what it takes in memory, and from its start to its registration."""
+
+import asyncio
+import os
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from bench import fleet
+from bench.fleet_server import resident, until
+from bench.rows import Row, percentile, spread
+from nstance.config.addresses import Service
+
+AGENTS = 10
+MB = 1e6
+
+
+async def run() -> AsyncIterator[Row]:
+    sizes, starts = [], []
+    async with fleet.serving(groups=1, size=AGENTS, settled=False) as server:
+        async with asyncio.timeout(30):
+            await server.count_created(AGENTS)
+        for id, nonce in (await server.ask("nonces"))["booted"]:
+            with tempfile.TemporaryDirectory(prefix="nstance-bench-") as folder:
+                size, seconds = await _one(server, id, nonce, Path(folder))
+                sizes.append(size / MB)
+                starts.append(1000 * seconds)
+    yield Row(
+        number="13",
+        what="agent: resident memory after registration and files",
+        value=max(sizes),
+        unit="MB",
+        goal=40.0,
+        detail=spread(sizes, "MB"),
+    )
+    yield Row(
+        number="13",
+        what="agent: start of the process to registered, median",
+        value=percentile(starts, 0.5),
+        unit="ms",
+        goal=300.0,
+        detail=spread(starts, "ms", 0),
+    )
+
+
+async def _one(server: fleet.Server, id: str, nonce: str, home: Path) -> tuple[int, float]:
+    environment = _prepare(server, id, nonce, home)
+    began = time.monotonic()
+    process = await asyncio.create_subprocess_exec(
+        Path(sys.executable).with_name("nstance-agent"), env=environment, stderr=asyncio.subprocess.DEVNULL
+    )
+    try:
+        async with asyncio.timeout(30):
+            # Its certificate is on disk: a restart from here on needs no nonce.
+            await until((home / "identity" / "identity.crt").exists, every=0.001)
+            seconds = time.monotonic() - began
+            await until((home / "recv" / "motd").exists)
+            await asyncio.sleep(1.0)  # a first report, and what it freed by then
+            return resident(process.pid), seconds
+    finally:
+        process.kill()
+        await process.wait()
+
+
+def _prepare(server: fleet.Server, id: str, nonce: str, home: Path) -> dict[str, str]:
+    """What userdata does on a VM."""
+    identity = home / "identity"
+    identity.mkdir()
+    (identity / "ca.crt").write_text(server.ca.pem)
+    (identity / "nonce.jwt").write_text(nonce + "\n")
+    port = {service: server.base + number for number, service in enumerate(Service)}
+    return {
+        "PATH": os.environ["PATH"],
+        "NSTANCE_SERVER_REGISTRATION_ADDR": f"127.0.0.1:{port[Service.REGISTRATION]}",
+        "NSTANCE_SERVER_AGENT_ADDR": f"127.0.0.1:{port[Service.AGENT]}",
+        "NSTANCE_INSTANCE_ID": id,
+        "NSTANCE_IDENTITY_DIR": str(identity),
+        "NSTANCE_KEYS_DIR": str(home / "keys"),
+        "NSTANCE_RECV_DIR": str(home / "recv"),
+    }

@@ -1,0 +1,115 @@
+"""Rows 7, 8, 9 and 11: a server with a crowd of agents: memory, reports, a fail-over, the cost of one event."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+from bench import fleet
+from bench.fleet_server import until
+from bench.rows import Row, percentile
+
+MB = 1e6
+SMALL = (50, 10)  # groups and their size
+LARGE = (500, 10)
+REPORTERS, REPORTS = 1000, 30  # so many agents report so often, each waiting for its answer
+EVENTS = 400
+
+
+async def run() -> AsyncIterator[Row]:
+    async with fleet.serving(groups=1, size=0) as server:
+        yield _memory("no agents", await server.ask("usage"), 80.0)
+    async with fleet.serving(groups=1, size=LARGE[1]) as server:
+        await server.connect_all()
+        alone = await _event_costs(server)
+    async with fleet.serving(groups=SMALL[0], size=SMALL[1]) as server:
+        await server.connect_all()
+        await asyncio.sleep(1.0)
+        yield _memory("500 agents", await server.ask("usage"), 130.0)
+    async with fleet.serving(groups=LARGE[0], size=LARGE[1]) as server:
+        began = time.monotonic()
+        await server.connect_all()
+        entered = time.monotonic() - began
+        await asyncio.sleep(3.0)
+        usage = await server.ask("usage")
+        yield _memory("5,000 agents", usage, 600.0, f"connected in {entered:.0f} s; ")
+        yield await _reports(server)
+        for row in _flat(alone, await _event_costs(server)):
+            yield row
+        yield await _failover(server)
+        yield Row(
+            number="9",
+            what="the same: instances replaced needlessly",
+            value=len(server.creates),
+            unit="VMs",
+            goal=0.0,
+            detail=f"{len(server.deletes)} deleted",
+        )
+
+
+def _memory(what: str, usage: dict[str, float], goal: float, more: str = "") -> Row:
+    detail = f"{more}with its storage and cloud in memory in the same process, {usage['agents']:,} connected"
+    return Row(number="7", what=f"server memory, {what}", value=usage["rss"] / MB, unit="MB", goal=goal, detail=detail)
+
+
+async def _reports(server: fleet.Server) -> Row:
+    reporters = server.agents[:REPORTERS]
+
+    async def report(agent: fleet.LightAgent) -> None:
+        for _ in range(REPORTS):
+            await agent.report()
+
+    before, began = (await server.ask("usage"))["cpu"], time.monotonic()
+    async with asyncio.timeout(120):
+        await asyncio.gather(*(report(agent) for agent in reporters))
+    seconds, cpu = time.monotonic() - began, (await server.ask("usage"))["cpu"] - before
+    count = len(reporters) * REPORTS
+    return Row(
+        number="8",
+        what="health reports per second of one core, each answered",
+        value=count / cpu,
+        unit="per s",
+        goal=8000.0,
+        at_least=True,
+        detail=f"{count:,} in {seconds:.1f} s, {cpu:.1f} s of them the server's; {len(server.agents):,} agents connected",
+    )
+
+
+async def _event_costs(server: fleet.Server) -> dict[str, float]:
+    """Microseconds of an event that is only taken note of, and of one that is written down. The median of five rounds."""
+    costs = {}
+    for what, durable in (("noted", False), ("durable", True)):
+        rounds = [(await server.ask("events", count=EVENTS // 5, durable=durable))["seconds"] for _ in range(5)]
+        costs[what] = 1e6 * percentile(rounds, 0.5)
+    return costs
+
+
+def _flat(alone: dict[str, float], crowd: dict[str, float]) -> list[Row]:
+    return [
+        Row(
+            number="11",
+            what=f"one {what} event: 500 groups of 10 compared with one group of 10",
+            value=crowd[what] / alone[what],
+            unit="×",
+            goal=1.5,
+            detail=f"{alone[what]:.0f} µs alone, {crowd[what]:.0f} µs among 5,000",
+        )
+        for what in alone
+    ]
+
+
+async def _failover(server: fleet.Server) -> Row:
+    await server.ask("standby")
+    at = (await server.ask("crash", name="a"))["at"]
+    async with asyncio.timeout(120):
+        await until(lambda: all(agent.back is not None and agent.back > at for agent in server.agents), every=0.1)
+    back = [agent.back - at for agent in server.agents if agent.back is not None]
+    asked = server.agents[0].spread
+    await server.ask("lead", name="b")
+    return Row(
+        number="9",
+        what="leader dies: all 5,000 agents are back at its standby",
+        value=max(back),
+        unit="s",
+        goal=30.0,
+        detail=f"first after {min(back):.1f} s, half after {percentile(back, 0.5):.1f} s; spread asked for: {asked:.0f} s",
+    )

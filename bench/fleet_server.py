@@ -1,0 +1,332 @@
+"""The server that is measured: a process of its own, with object storage and a cloud in memory and a fleet that is already
+there. It is asked over standard input and answers on standard output, one JSON object per line.
+
+Started by `bench.fleet`, with its wishes as JSON in the only argument. What it measures of itself is process time and
+memory; moments are of CLOCK_MONOTONIC, which both processes share. Storage and cloud are part of the memory measured.
+"""
+
+import asyncio
+import base64
+import cProfile
+import hashlib
+import json
+import os
+import resource
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import uvloop
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from nstance.clock import SystemChance, SystemClock
+from nstance.config.addresses import Service
+from nstance.model import events as ev
+from nstance.model.ids import ClusterId, GroupKey, GroupName, IdMaker, InstanceId, ProviderId, ServerId, ShardId
+from nstance.model.instance import Instance, Nonce, State
+from nstance.objects import journal
+from nstance.objects.memory import MemoryStore
+from nstance.pki import keys
+from nstance.providers.behaviour import Outcome, Script
+from nstance.providers.memory import MemoryCloud, MemoryProvider
+from nstance.providers.port import CreateRequest, Scope, Status, Vm
+from nstance.server import configuration as configurations
+from nstance.server.lead import Lead
+from nstance.server.options import Options
+from nstance.server.wiring import Server
+from nstance.telemetry import logs
+
+CLUSTER = ClusterId("bench")
+SHARD = ShardId("one")
+STANDBY_OFFSET = 10
+
+Json = dict[str, Any]
+
+
+def agent_key(seed: str, id: str) -> Ed25519PrivateKey:
+    """Both processes derive it, so that keys need not be sent."""
+    return Ed25519PrivateKey.from_private_bytes(hashlib.sha256(f"{seed}/{id}".encode()).digest())
+
+
+def say(**words: Any) -> None:
+    os.write(1, json.dumps(words).encode() + b"\n")
+
+
+def resident(pid: int | str = "self") -> int:
+    """Bytes of a process that are in memory now."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+async def until(find: Callable[[], Any], *, every: float = 0.01) -> None:
+    while True:
+        if find():
+            return
+        await asyncio.sleep(every)
+
+
+class Watched(MemoryProvider):
+    """Says when it is asked to create or delete."""
+
+    async def create(self, request: CreateRequest) -> Vm:
+        say(event="create", at=time.monotonic(), id=request.id, group=request.group)
+        return await super().create(request)
+
+    async def delete(self, id: InstanceId, provider_id: ProviderId | None) -> Status:
+        say(event="delete", at=time.monotonic(), id=id)
+        return await super().delete(id, provider_id)
+
+
+class FleetServer:
+    def __init__(self, told: Json) -> None:
+        self.told = told
+        self.clock, self.chance = SystemClock(), SystemChance()
+        self.store = MemoryStore(self.clock)
+        self.behaviour = Script()
+        self.booted: list[CreateRequest] = []
+        self.cloud = MemoryCloud(self.clock, behaviour=self.behaviour, on_boot=self._boot)
+        self.scope = Scope(cluster=CLUSTER, shard=SHARD)
+        self.servers: dict[str, tuple[Server, asyncio.Task[None]]] = {}
+        self.profile = cProfile.Profile()
+
+    def _boot(self, request: CreateRequest, vm: Vm) -> None:
+        self.booted.append(request)
+
+    def configure(self, sizes: dict[str, int]) -> None:
+        bind = {service.key: f"127.0.0.1:{self.told['base'] + n}" for n, service in enumerate(Service)}
+        settings = {
+            "cluster": {"id": CLUSTER, "secrets": {"encryption_key": {"provider": "env", "source": "NO_SUCH_KEY"}}},
+            "shard": {
+                "infra": {"provider": "memory", "region": "here", "zone": "a"},
+                "subnet_pools": {"main": ["subnet-1"]},
+                "bind": bind,
+            },
+            "templates": {
+                "web": {
+                    "kind": "web",
+                    "arch": "amd64",
+                    "instance_type": "small",
+                    "files": {"motd": {"kind": "string", "template": "hello {{ .Instance.ID }}"}},
+                }
+            },
+            "groups": {"default": {name: {"template": "web", "size": size} for name, size in sizes.items()}},
+        }
+        self.store.tamper(f"shard/{SHARD}/config.jsonc", json.dumps(settings).encode())
+
+    async def populate(self) -> list[tuple[str, str]]:
+        """A snapshot with a fleet of running instances, whose VMs exist."""
+        told = self.told
+        sizes = {f"g{number}": told["size"] for number in range(told["groups"])}
+        self.configure(sizes)
+        groups = (await configurations.read(self.store, SHARD)).groups
+        ids = IdMaker(wall=self.clock.wall, bits=self.chance.bits)
+        records = [
+            self._instance(ids, groups[key]) for key in groups for _ in range(told["size"] if told["settled"] else 0)
+        ]
+        if records:
+            books = journal.Journal(
+                self.store,
+                journal_prefix=f"shard/{SHARD}/journal/",
+                snapshot_prefix=f"shard/{SHARD}/snapshot/",
+                clock=self.clock,
+            )
+            book, _ = await books.load()
+            book.instances.update({record.id: record for record in records})
+            writer = journal.Writer(books, book, epoch=1, guard=_free, chance=self.chance)
+            await writer.fence()
+            await writer.snapshot()
+        self.booted.clear()
+        return [(record.id, record.group) for record in records]
+
+    def _instance(self, ids: IdMaker, resolved: Any) -> Instance:
+        group, now = resolved.group, self.clock.steady()
+        id = ids.make(group.kind)
+        vm = self.cloud.create(
+            self.scope,
+            CreateRequest(
+                id=id,
+                tenant=group.key.tenant,
+                group=group.key.name,
+                kind=group.kind,
+                template=group.template,
+                created=now,
+                subnet=group.subnets[0] if group.subnets else "",
+            ),
+        )
+        public = keys.public_bytes(agent_key(self.told["seed"], id))
+        return Instance(
+            id=id,
+            tenant=group.key.tenant,
+            group=group.key.name,
+            state=State.RUNNING,
+            created=now - 60,
+            template=group.template,
+            instance_type=group.instance_type,
+            subnet=group.subnets[0] if group.subnets else "",
+            infra_hash=group.infra_hash,
+            request_hash="sha256:" + "b" * 64,
+            nonce=Nonce(jti=hashlib.md5(id.encode()).hexdigest(), issued=int(now - 60), expires=int(now + 240)),
+            provider_id=vm.provider_id,
+            seen=True,
+            ip4=vm.ip4,
+            hostname=vm.hostname,
+            registered=now - 30,
+            public_key=base64.b64encode(public).decode(),
+            certificate_serial=hashlib.md5(id.encode()).hexdigest(),
+            certificate_expires=now + 30 * 86400,
+        )
+
+    # ---- what the parent asks for
+
+    async def start(self, name: str, offset: int) -> None:
+        options = Options(
+            id=ServerId(name),
+            shard=SHARD,
+            storage="memory",
+            bucket="",
+            prefix="",
+            cachedir=Path(self.told["dir"]) / name,
+            advertise_host="127.0.0.1",
+            port_offset=offset,
+            validate=None,
+            debug=False,
+            json_logs=False,
+            insecure_dev=True,
+        )
+        provider = Watched(self.scope, self.clock, cloud=self.cloud, server=name)
+        server = Server(options, clock=self.clock, chance=self.chance, store=self.store, provider=provider)
+        self.servers[name] = (server, asyncio.create_task(server.run()))
+
+    def _leads(self, name: str) -> Lead | None:
+        server, task = self.servers[name]
+        if task.done():
+            task.result()
+            raise RuntimeError(f"the server {name} has ended")
+        return server.reign.lead if server.reign is not None else None
+
+    @property
+    def lead(self) -> Lead:
+        return next(lead for name in self.servers if (lead := self._leads(name)) is not None)
+
+    async def do_lead(self, name: str) -> Json:
+        """Wait until this server leads, and listed the cloud."""
+        await until(lambda: (lead := self._leads(name)) is not None and lead.shard.listed)
+        authority = self.lead.issuer.authority.signer(self.clock.wall())
+        return {"ca": authority.pem, "ca_key": keys.private_to_pem(authority.key), "at": time.monotonic()}
+
+    async def do_standby(self) -> Json:
+        """Start a second server, and wait until the lease names it."""
+        await self.start("b", STANDBY_OFFSET)
+        elector = self.servers["a"][0].elector
+        assert elector is not None
+        await until(lambda: elector.held is not None and elector.held.members)
+        return {}
+
+    async def do_crash(self, name: str) -> Json:
+        """A server stops as if it were killed: nothing is given back."""
+        _, task = self.servers.pop(name)
+        at = time.monotonic()
+        task.cancel()
+        await asyncio.wait([task], timeout=10)
+        return {"at": at}
+
+    async def do_usage(self) -> Json:
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        return {"rss": resident(), "cpu": used.ru_utime + used.ru_stime, "agents": self._connected()}
+
+    def _connected(self) -> int:
+        leads = [lead for name in self.servers if (lead := self._leads(name)) is not None]
+        return len(leads[0].agents) if leads else 0
+
+    async def do_destroy(self, id: str) -> Json:
+        self.cloud.destroy(InstanceId(id))
+        return {}
+
+    async def do_stop(self, id: str) -> Json:
+        self.cloud.stop(InstanceId(id))
+        return {}
+
+    async def do_latency(self, seconds: float) -> Json:
+        self.behaviour.usual = Outcome(before=seconds / 2, after=seconds / 2)
+        return {}
+
+    async def do_sizes(self, sizes: dict[str, int]) -> Json:
+        self.configure(sizes)
+        reign = self.servers["a"][0].reign
+        assert reign is not None
+        at = time.monotonic()
+        await reign.refresh()
+        return {"at": at}
+
+    async def do_nonces(self) -> Json:
+        return {"booted": [(request.id, request.nonce) for request in self.booted]}
+
+    async def do_events(self, count: int, durable: bool) -> Json:
+        """What one event for the group g0 costs the shard, from the inbox to the decision (and into the journal)."""
+        shard = self.lead.shard
+        key = GroupKey(next(iter(shard.wishes)).tenant, GroupName("g0"))
+        members = list(shard.members(key))
+        began = time.process_time()
+        for number in range(count):
+            id = members[number % len(members)]
+            event: ev.Event = ev.AgentConnected(id)
+            if durable:
+                now = shard.instances[id]
+                event = ev.Renewed(
+                    id=id,
+                    public_key=now.public_key,
+                    certificate_serial=f"{number:x}",
+                    certificate_expires=self.clock.wall() + 86400 + number,
+                )
+            await shard.ask(event)
+        return {"seconds": (time.process_time() - began) / count, "members": len(members)}
+
+    async def do_profile(self, on: bool) -> Json:
+        if on:
+            self.profile.enable()
+        else:
+            self.profile.disable()
+            self.profile.dump_stats(self.told["profile"])
+        return {}
+
+    async def serve(self) -> None:
+        """Answer until the parent goes away."""
+        reader = asyncio.StreamReader(limit=1 << 24)
+        await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+        tasks: set[asyncio.Task[None]] = set()
+        while line := await reader.readline():
+            asked = json.loads(line)
+            task = asyncio.create_task(self._answer(asked.pop("number"), asked.pop("do"), asked))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+    async def _answer(self, number: int, do: str, words: Json) -> None:
+        method: Callable[..., Awaitable[Json]] = getattr(self, f"do_{do}")
+        try:
+            say(reply=number, **await method(**words))
+        except Exception as problem:
+            say(reply=number, error=f"{do}: {problem!r}")
+
+
+async def _free() -> None:
+    return None
+
+
+async def main(told: Json) -> None:
+    fleet = FleetServer(told)
+    agents = await fleet.populate()
+    await fleet.start("a", 0)
+    say(agents=agents)
+    await fleet.serve()
+    for _, task in fleet.servers.values():
+        task.cancel()
+    await asyncio.gather(*(task for _, task in fleet.servers.values()), return_exceptions=True)
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us by closing our standard input
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    logs.configure(json=False, debug=False, program="nstance-server")
+    uvloop.run(main(json.loads(sys.argv[1])))

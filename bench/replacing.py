@@ -1,0 +1,66 @@
+"""Rows 1 and 2: from a sign that an instance is going to the provider's create call, with 1,000 agents connected.
+
+One sign at a time, so that each is measured alone. Storage is in memory: a real store adds one write.
+"""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from bench import fleet
+from bench.rows import Row, percentile, spread
+from nstance.v1 import agent_pb2
+
+GROUPS, SIZE = 50, 20
+SIGNS = 60  # of each kind
+
+
+async def run() -> AsyncIterator[Row]:
+    async with fleet.serving(groups=GROUPS, size=SIZE) as server:
+        await server.connect_all()
+        victims = iter([agent for place in range(SIZE) for agent in server.agents[place::SIZE]])
+
+        async def spot(agent: fleet.LightAgent) -> float:
+            return await agent.notice(agent_pb2.Notice.SPOT_TERMINATION)
+
+        async def shutdown(agent: fleet.LightAgent) -> float:
+            await server.ask("stop", id=agent.id)
+            return await agent.notice(agent_pb2.Notice.SHUTDOWN)
+
+        async def killed(agent: fleet.LightAgent) -> float:
+            await server.ask("destroy", id=agent.id)
+            return agent.die(reset=False)
+
+        async def reset(agent: fleet.LightAgent) -> float:
+            await server.ask("destroy", id=agent.id)
+            return agent.die(reset=True)
+
+        async def measure(sign: Callable[[fleet.LightAgent], Awaitable[float]]) -> list[float]:
+            seconds = []
+            for _ in range(SIGNS):
+                agent = next(victims)
+                began = time.monotonic()
+                sent = await sign(agent)
+                seconds.append(await server.created(agent.group, began) - sent)
+            return [1000 * each for each in seconds]
+
+        kinds = {"spot notice": spot, "shutdown notice": shutdown, "VM gone": killed}
+        for what, sign in kinds.items():
+            took = await measure(sign)
+            for share, goal in ((0.5, 5.0), (0.99, 25.0)):
+                yield Row(
+                    number="1",
+                    what=f"{what} → create call, p{100 * share:.0f}, {len(server.agents):,} agents",
+                    value=percentile(took, share),
+                    unit="ms",
+                    goal=goal,
+                    detail=spread(took, "ms"),
+                )
+        took = await measure(reset)
+        yield Row(
+            number="2",
+            what="connection reset and VM gone → create call, worst",
+            value=max(took),
+            unit="ms",
+            goal=100.0,
+            detail=spread(took, "ms"),
+        )

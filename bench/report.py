@@ -1,0 +1,139 @@
+"""The table, its JSON, its picture, and the comparison with the last result kept in the repository."""
+
+import json
+import os
+import platform
+import sys
+from dataclasses import asdict
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from bench.rows import Row
+
+KEPT = Path(__file__).parent / "results" / "last.json"
+PICTURE = KEPT.with_suffix(".svg")
+NOTABLE = 1.25  # a change by less than this is noise
+
+GOOD, BAD, INK, PAPER = "#2e7d5b", "#b3412e", "#222", "#fff"
+LINE, LEFT, WIDTH, SCALE = 22, 470, 1040, 90  # of the picture; SCALE: pixels for a factor of two
+FURTHEST = 4.0  # factors of two that a bar may reach
+
+
+def say(row: Row) -> None:
+    """One row, as soon as it is there."""
+    print(_line(row, ""), flush=True)
+
+
+def note(text: str) -> None:
+    print(f"  ({text})", file=sys.stderr, flush=True)
+
+
+def load_average() -> float:
+    return round(os.getloadavg()[0], 2)
+
+
+def publish(rows: list[Row], *, keep: bool, seconds: float, load_before: float) -> None:
+    """Print everything together. Only a run of all rows is kept."""
+    kept = _kept()
+    print("\n" + "\n".join(_table(rows, kept)))
+    missed = [row for row in rows if not row.met]
+    if missed:
+        print(f"\n{len(missed)} of {len(rows)} goals MISSED: " + "; ".join(f"{r.number} {r.what}" for r in missed))
+    else:
+        print(f"\nall {len(rows)} goals met")
+    print(f"{seconds:.0f} s in all, load average {load_before} before and {load_average()} after")
+    if keep:
+        KEPT.parent.mkdir(exist_ok=True)
+        KEPT.write_text(json.dumps(_document(rows, seconds, load_before), indent=1, ensure_ascii=False) + "\n")
+        PICTURE.write_text(picture(rows))
+        print(f"kept as {KEPT.relative_to(Path.cwd())} and {PICTURE.name}")
+
+
+def _document(rows: list[Row], seconds: float, load_before: float) -> dict[str, Any]:
+    return {
+        "machine": {
+            "cores": os.cpu_count(),
+            "system": f"{platform.system()} {platform.machine()}",
+            "python": platform.python_version(),
+            "load_average_before": load_before,
+            "load_average_after": load_average(),
+        },
+        "seconds": round(seconds),
+        "rows": [{**asdict(row), "ratio": round(row.ratio, 2), "met": row.met} for row in rows],
+    }
+
+
+def _kept() -> dict[str, float]:
+    """The last values, by number and text."""
+    try:
+        rows = json.loads(KEPT.read_text())["rows"]
+    except FileNotFoundError:
+        return {}
+    return {f"{row['number']} {row['what']}": row["value"] for row in rows}
+
+
+def _table(rows: list[Row], kept: dict[str, float]) -> list[str]:
+    head = f"{'#':>2}  {'what':<66} {'value':>12} {'goal':>13} {'ratio':>6}  {'met':<6} {'before':<14} detail"
+    return [head, "-" * len(head), *(_line(row, _change(row, kept)) for row in rows)]
+
+
+def _line(row: Row, change: str) -> str:
+    goal = f"{'≥' if row.at_least else '≤'} {_short(row.goal)} {row.unit}"
+    value = f"{_short(row.value)} {row.unit}"
+    met = "yes" if row.met else "MISSED"
+    return (
+        f"{row.number:>2}  {row.what:<66} {value:>12} {goal:>13} {row.ratio:>6.1f}  {met:<6} {change:<14} {row.detail}"
+    )
+
+
+def _change(row: Row, kept: dict[str, float]) -> str:
+    before = kept.get(f"{row.number} {row.what}")
+    if before is None:
+        return "new"
+    gain = row.value / before if row.at_least and before else before / row.value if row.value else 1.0
+    if 1 / NOTABLE <= gain <= NOTABLE:
+        return "same"
+    return f"{gain:.1f}× better" if gain > 1 else f"{1 / gain:.1f}× worse" if gain else "worse"
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+
+
+def picture(rows: list[Row]) -> str:
+    """A bar per row: how far on the good side of its goal, one grid line for each factor of two."""
+    middle = LEFT + SCALE
+    height = LINE * (len(rows) + 2) + 10
+    shapes = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif" font-size="12">',
+        f'<rect width="{WIDTH}" height="{height}" fill="{PAPER}"/>',
+    ]
+    for doublings in range(-1, int(FURTHEST) + 1):
+        x, label = middle + SCALE * doublings, "goal" if not doublings else f"{2.0**doublings:g}×"
+        shapes.append(
+            f'<line x1="{x}" y1="{LINE}" x2="{x}" y2="{height - 8}" stroke="#{"888" if not doublings else "ddd"}"/>'
+        )
+        shapes.append(f'<text x="{x}" y="{LINE - 6}" text-anchor="middle" fill="{INK}">{label}</text>')
+    for number, row in enumerate(rows):
+        y = LINE * (number + 1) + 4
+        reach = SCALE * max(-1.0, min(FURTHEST, _doublings(row.ratio)))
+        x, width = (middle, reach) if reach >= 0 else (middle + reach, -reach)
+        shapes.append(f'<text x="8" y="{y + 13}" fill="{INK}">{row.number}  {escape(row.what)}</text>')
+        shapes.append(
+            f'<rect x="{x:.1f}" y="{y}" width="{max(width, 2):.1f}" height="{LINE - 6}" fill="{GOOD if row.met else BAD}"/>'
+        )
+        text = f"{_short(row.value)} {row.unit}"
+        shapes.append(f'<text x="{max(x + width, middle) + 6:.1f}" y="{y + 13}" fill="{INK}">{escape(text)}</text>')
+    return "\n".join([*shapes, "</svg>", ""])
+
+
+def _doublings(ratio: float) -> float:
+    if ratio == float("inf"):
+        return FURTHEST
+    doublings = 0.0
+    while ratio >= 2 and doublings < FURTHEST:
+        ratio, doublings = ratio / 2, doublings + 1
+    while 0 < ratio < 1 and doublings > -2:
+        ratio, doublings = ratio * 2, doublings - 1
+    return doublings + (ratio - 1 if ratio >= 1 else 0)

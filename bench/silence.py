@@ -1,0 +1,62 @@
+"""Row 3: agents that fall silent while their VMs run, with the default timings and real seconds.
+
+Three agents of three groups stall: their connections stay open, nothing comes out of them. Two stay silent; one comes
+back after half of the time, and its replacement is called off.
+"""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+
+from bench import fleet
+from bench.rows import Row
+
+SUSPECT_AFTER, DEAD_AFTER = 10.0, 60.0
+BACK_AFTER = 30.0
+LATE = 0.25  # what it may take beyond the timing
+
+
+async def run() -> AsyncIterator[Row]:
+    async with fleet.serving(groups=10, size=5) as server:
+        await server.connect_all()
+        began = time.monotonic()
+        *lost, returning = (server.agents[5 * number] for number in range(3))
+        fell = {agent.id: agent.fall_silent() for agent in (*lost, returning)}
+
+        async def come_back() -> None:
+            await asyncio.sleep(BACK_AFTER)
+            returning.come_back()
+            await returning.connected.wait()
+
+        coming = asyncio.create_task(come_back())
+        replaced = [
+            await server.created(agent.group, began, seconds=DEAD_AFTER) - fell[agent.id]
+            for agent in (*lost, returning)
+        ]
+        yield _row("agent silent, VM running → replacement's create call, worst of 3", max(replaced), SUSPECT_AFTER)
+        deleted = [await server.deleted(agent.id, seconds=DEAD_AFTER + 20) - fell[agent.id] for agent in lost]
+        yield _row("agent silent, VM running → its VM deleted, worst of 2", max(deleted), DEAD_AFTER)
+        await coming
+        newcomer = next(id for _, id, group in server.creates if group == returning.group)
+        kept = returning.id not in server.deletes and newcomer in server.deletes
+        yield Row(
+            number="3",
+            what="agent returns after 30 s: it stays and its replacement goes",
+            value=1.0 if kept else 0.0,
+            unit="yes",
+            goal=1.0,
+            at_least=True,
+            detail=f"{len(server.creates)} created, {len(server.deletes)} deleted in all",
+        )
+
+
+def _row(what: str, seconds: float, timing: float) -> Row:
+    late = seconds - timing
+    return Row(
+        number="3",
+        what=what,
+        value=seconds,
+        unit="s",
+        goal=timing + LATE,
+        detail=f"{1000 * late:+.0f} ms from {timing:.0f} s",
+    )
