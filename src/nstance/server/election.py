@@ -42,6 +42,7 @@ class Elector:
         self._tail = tail
         self._standby = Standby(seat, floor=floor, heard_tail=heard_tail)
         self._holding: Holding | None = None
+        self._link: peers.Link | None = None
         self._stopping = False
         self._kick = asyncio.Event()
         self._news = asyncio.Event()
@@ -125,9 +126,8 @@ class Elector:
                 self._news.clear()
                 await self._news.wait()
                 continue
-            link: peers.Link | None = None
             try:
-                link = await self._dialer.dial(holder.addresses, holder.fingerprint)
+                link = self._link = await self._dialer.dial(holder.addresses, holder.fingerprint)
                 link.send(peers.Join(me.server, me.incarnation, me.addresses, me.fingerprint))
                 while self.term is None:
                     if self._standby.hear(await link.receive(), link, holder):
@@ -135,13 +135,16 @@ class Elector:
             except (peers.LinkClosed, peers.BadMessage) as problem:
                 log.debug("no link to the leader", extra={"leader": holder.server, "error": str(problem)})
             finally:
-                if link is not None:
-                    link.close()
+                if self._link is not None:
+                    self._link.close()
+                    self._link = None
             await clock.sleep(chance.uniform(0.1, 0.6))
 
     async def _reign(self, holding: Holding) -> None:
         clock, term = self._seat.clock, holding.term
         self.term, self._holding = term, holding
+        if self._link is not None:
+            self._link.close()  # to the former leader
         began = clock.monotonic()
         log.info("this server leads", extra={"epoch": term.epoch})
         if self._stopping:
@@ -153,8 +156,9 @@ class Elector:
         else:
             if problem is not None:
                 log.error("leading failed", exc_info=problem)
-            await holding.release()
+            # Over before the lease is free: whoever takes it may act at once.
             term.end("this server stopped leading" if problem is None else f"leading failed: {problem}")
+            await holding.release()
         holding.close()
         self._holding = self.term = None
         now = clock.monotonic()

@@ -102,6 +102,8 @@ def encode(message: Message) -> bytes:
 def decode(body: bytes | str) -> Message:
     try:
         raw: dict[str, Any] = json.loads(body)
+        if not isinstance(raw, dict):
+            raise BadMessage("expected an object")
         kind = _KINDS[raw.pop("kind")]
         if kind is Join:
             raw["addresses"] = tuple(str(a) for a in raw["addresses"])
@@ -111,7 +113,7 @@ def decode(body: bytes | str) -> Message:
             if type(value) is not expected:
                 raise BadMessage(f"{name} is {type(value).__name__}, expected {expected.__name__}")
         return message
-    except (KeyError, TypeError, ValueError) as problem:
+    except (KeyError, TypeError, ValueError, RecursionError) as problem:
         raise BadMessage(f"a peer said something unknown: {problem!r}") from problem
 
 
