@@ -616,5 +616,5 @@ async def test_a_leader_that_still_reaches_the_store_keeps_leading_without_its_s
         sequence = shard.lease().sequence
         leader.pipe.freeze()
         await until(lambda: shard.lease().sequence >= sequence + 6, "renewals in the store")
-        assert leader.leads
+        await until(lambda: leader.leads, "the leader leads")
         assert not standby.terms
