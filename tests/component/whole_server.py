@@ -15,6 +15,7 @@ import json
 import random
 import socket
 import ssl
+import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,10 +24,12 @@ from typing import Any, Self, TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from grpclib.exceptions import GRPCError, StreamTerminatedError
+from h2.exceptions import ProtocolError
 
 from nstance.authority.operators import Operators
 from nstance.clock import SystemChance, SystemClock
 from nstance.config.addresses import Service
+from nstance.model import ids
 from nstance.model.ids import ClusterId, InstanceId, ServerId, ShardId, TenantId
 from nstance.objects.memory import Fate, MemoryStore, Verb
 from nstance.pki import keys, names, proof
@@ -302,7 +305,7 @@ class Operator:
             try:
                 yield watching
             finally:
-                with contextlib.suppress(StreamTerminatedError):
+                with contextlib.suppress(StreamTerminatedError, ProtocolError):
                     await stream.cancel()
 
 
@@ -322,6 +325,21 @@ class Watching:
         while not wanted(message := await self.next()):
             pass
         return message
+
+    async def have(self, wanted: Callable[[operator_pb2.WatchMessage], bool]) -> operator_pb2.WatchMessage:
+        """A message that is wanted: one that was seen already, or a later one."""
+        return next((m for m in self.seen if wanted(m)), None) or await self.until(wanted)
+
+    async def end(self) -> GRPCError:
+        """Why the stream ends."""
+        try:
+            async with asyncio.timeout(SECONDS):
+                while await self.stream.recv_message() is not None:
+                    pass
+                await self.stream.recv_trailing_metadata()
+        except GRPCError as error:
+            return error
+        raise AssertionError("the stream ended without an error")
 
     async def snapshot(self) -> list[operator_pb2.WatchMessage]:
         await self.until(lambda message: message.WhichOneof("kind") == "snapshot_end")
@@ -434,3 +452,9 @@ def states(world: World, group: str, tenant: str = "default") -> Mapping[Instanc
         for instance in world.leader.shard.instances.values()
         if (instance.tenant, instance.group) == (tenant, group)
     }
+
+
+def new_uuid() -> str:
+    """A UUIDv7 as callers of CreateInstance make them."""
+    made = ids.IdMaker(wall=SystemClock().wall, bits=SystemChance().bits).make(ids.Kind("web"))
+    return str(uuid.UUID(int=ids.uuid_of(made)))

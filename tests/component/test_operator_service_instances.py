@@ -1,0 +1,106 @@
+"""Instances through the operator's API: made on demand, replaced, deleted, drained."""
+
+from pathlib import Path
+
+from grpclib.const import Status
+
+from component.whole_server import World, config, eventually, new_uuid, states
+from nstance.model import ids
+from nstance.v1.operator_pb2 import GroupConfig
+
+GROUPS = {"acme": {"web": {"template": "web", "size": 2}}}
+
+
+async def test_an_instance_on_demand_is_made_once_and_never_counted(tmp_path: Path) -> None:
+    async with World(tmp_path, config(groups=GROUPS)) as world:
+        await world.start()
+        operator = await world.operator("acme")
+        uuid = new_uuid()
+        fields = {"group": "web", "uuid": uuid, "instance_type": "huge", "vars": {"greeting": "hi"}}
+        rehearsed = await operator.call("CreateInstance", **fields, dry_run=True)
+        assert len(world.leader.shard.instances) == 2
+        made = await operator.call("CreateInstance", **fields)
+        again = await operator.call("CreateInstance", **fields)
+        assert made.instance_id == again.instance_id == rehearsed.instance_id
+        assert made.instance_id == ids.instance_id(ids.Kind("web"), int(uuid.replace("-", ""), 16))
+        assert (made.on_demand, made.instance_type, made.group) == (True, "huge", "web")
+        await eventually(lambda: list(states(world, "web", "acme").values()) == ["running"] * 3)
+        await eventually(lambda: world.agents[made.instance_id].connected)
+        [group] = (await operator.call("ListGroups")).groups
+        assert (group.actual_size, group.on_demand) == (2, 1)
+        shown = await operator.call("GetInstanceStatus", instance_id=made.instance_id)
+        assert (shown.state, shown.connected, bool(shown.ipv4)) == ("running", True, True)
+        assert (await operator.refused("ReplaceInstance", instance_id=made.instance_id)).status is (
+            Status.FAILED_PRECONDITION
+        )
+        await operator.call("DeleteInstance", instance_id=made.instance_id)
+        await operator.call("AcknowledgeDrained", instance_id=made.instance_id)
+        assert (await operator.call("DeleteInstance", instance_id=made.instance_id)).state in ("deleting", "deleted")
+        await eventually(lambda: states(world, "web", "acme")[made.instance_id] == "deleted")
+        refused = await operator.refused("CreateInstance", **fields)
+        assert refused.status is Status.FAILED_PRECONDITION  # an ID is never used again
+        listed = [i.instance_id for i in (await operator.call("ListInstances")).instances]
+        assert made.instance_id not in listed
+        everything = await operator.call("ListInstances", include_deleted=True)
+        assert made.instance_id in [i.instance_id for i in everything.instances]
+
+
+async def test_only_a_uuid_of_version_7_in_its_usual_spelling_is_taken(tmp_path: Path) -> None:
+    async with World(tmp_path, config(groups=GROUPS), agents=False) as world:
+        await world.start()
+        operator = await world.operator("acme")
+        good = new_uuid()
+        version_4 = good[:14] + "4" + good[15:]
+        for uuid in ("", "x", good.replace("-", ""), f"{{{good}}}", f"urn:uuid:{good}", version_4, good + "0"):
+            refused = await operator.refused("CreateInstance", group="web", uuid=uuid)
+            assert (refused.status, (refused.message or "")[:5]) == (Status.INVALID_ARGUMENT, "uuid:")
+        refused = await operator.refused("CreateInstance", group="web", uuid=good, vars={"not a name": "x"})
+        assert refused.status is Status.INVALID_ARGUMENT
+        assert not any(i.on_demand for i in world.leader.shard.instances.values())
+
+
+async def test_replacement_comes_first_and_the_old_one_waits_for_its_acknowledgement(tmp_path: Path) -> None:
+    async with World(tmp_path, config(groups=GROUPS)) as world:
+        await world.start()
+        operator = await world.operator("acme")
+        await eventually(lambda: list(states(world, "web", "acme").values()) == ["running"] * 2)
+        old = min(states(world, "web", "acme"))
+        early = await operator.call("AcknowledgeDrained", instance_id=old)
+        assert (early.accepted, "not draining" in early.message) == (False, True)
+        assert states(world, "web", "acme")[old] == "running"
+        await operator.call("ReplaceInstance", instance_id=old)
+        await eventually(lambda: states(world, "web", "acme")[old] == "draining")
+        assert list(states(world, "web", "acme").values()).count("running") == 2
+        assert (await operator.refused("ReplaceInstance", instance_id=old)).status is Status.FAILED_PRECONDITION
+        assert (await operator.call("AcknowledgeDrained", instance_id=old)).accepted
+        assert not (await operator.call("AcknowledgeDrained", instance_id=old)).accepted
+        await eventually(lambda: states(world, "web", "acme")[old] == "deleted")
+        events = (await operator.call("ListEvents", instance_id=old)).events
+        told = [event.reason for event in events]
+        assert {"requested", "drain-started", "drained"} <= set(told)
+        assert any("not draining" in event.message for event in events)  # F67: audited
+
+
+async def test_a_drain_goes_on_under_a_new_leader_with_the_same_deadline(tmp_path: Path) -> None:
+    """F66, and a tenant whose operator has not come back yet still counts as having one."""
+    async with World(tmp_path, config(groups=GROUPS)) as world:
+        first = await world.start("a")
+        operator = await world.operator("acme")
+        await eventually(lambda: list(states(world, "web", "acme").values()) == ["running"] * 2)
+        await operator.call("UpsertGroup", key="web", config=GroupConfig(size=1))
+        await eventually(lambda: "draining" in states(world, "web", "acme").values())
+        [old] = [id for id, state in states(world, "web", "acme").items() if state == "draining"]
+        deadline = first.shard.instances[old].drain
+        await first.stop()
+        second = await world.start("b")
+        assert second.shard.instances[old].drain == deadline
+        assert "acme" in second.shard.operators_seen
+        assert "globex" not in second.shard.operators_seen
+        [other] = [id for id, state in states(world, "web", "acme").items() if state == "running"]
+        fresh = await world.operator("globex")
+        assert (await fresh.refused("AcknowledgeDrained", instance_id=old)).status is Status.NOT_FOUND
+        await eventually(lambda: second.shard.listed)
+        renewed = type(operator)(world, operator.key, operator.certificate_pem)
+        assert (await renewed.call("AcknowledgeDrained", instance_id=old)).accepted
+        await eventually(lambda: states(world, "web", "acme")[old] == "deleted")
+        assert states(world, "web", "acme")[other] == "running"

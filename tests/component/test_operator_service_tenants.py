@@ -1,0 +1,124 @@
+"""Two tenants with equal group names never see each other (B18, B34)."""
+
+from pathlib import Path
+from typing import Any
+
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+from component.whole_server import World, config, eventually, new_uuid, states
+from nstance.model import ids
+from nstance.v1.operator_pb2 import DESCRIPTOR, GroupConfig
+
+GROUPS = {
+    "acme": {"web": {"template": "web", "size": 2}, "own": {"template": "web", "size": 1}},
+    "globex": {"web": {"template": "web", "size": 1}},
+}
+RPCS = {method.name for method in DESCRIPTOR.services_by_name["OperatorService"].methods}
+
+
+async def test_every_call_across_tenants_finds_nothing_and_changes_nothing(tmp_path: Path) -> None:
+    async with World(tmp_path, config(groups=GROUPS)) as world:
+        await world.start()
+        owner, stranger = await world.operator("acme"), await world.operator("globex")
+        await owner.call("UpsertGroup", key="dynamic", config=GroupConfig(template="web", size=1))
+        await eventually(lambda: len(world.leader.shard.instances) == 5)
+        await eventually(lambda: all(i.state.value == "running" for i in world.leader.shard.instances.values()))
+        [victim] = states(world, "own", "acme")
+
+        # By its name: what another tenant has and what nobody has look the same.
+        nobody = ids.InstanceId("web-01jw51srryegh9snf9cmeh3k4q")
+        absent_operator = "opr-01jw51srryegh9snf9cmeh3k4q"
+        named: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+            "DeleteGroup": ({"key": "dynamic"}, {"key": "nothing"}),
+            "PlanGroup": ({"key": "dynamic"}, {"key": "nothing"}),
+            "PauseGroup": ({"key": "own"}, {"key": "nothing"}),
+            "ResumeGroup": ({"key": "own"}, {"key": "nothing"}),
+            "ListInstances": ({"group": "own"}, {"group": "nothing"}),
+            "CreateInstance": ({"group": "own", "uuid": new_uuid()}, {"group": "nothing", "uuid": new_uuid()}),
+            "DeleteInstance": ({"instance_id": victim}, {"instance_id": nobody}),
+            "ReplaceInstance": ({"instance_id": victim}, {"instance_id": nobody}),
+            "GetInstanceStatus": ({"instance_id": victim}, {"instance_id": nobody}),
+            "AcknowledgeDrained": ({"instance_id": victim}, {"instance_id": nobody}),
+            "RevokeOperator": ({"operator_id": owner.identity.id}, {"operator_id": absent_operator}),
+        }
+        # Without a name: the answer holds nothing of the other tenant. UpsertGroup makes the stranger's own group.
+        unnamed = {"GetConfigStatus", "RefreshConfig", "ListGroups", "UpsertGroup", "Watch", "ListEvents"}
+        assert named.keys() | unnamed | {"RenewCertificate"} == RPCS
+
+        before, objects = dict(world.leader.shard.instances), world.store.contents()
+        for rpc, (theirs, nothing) in named.items():
+            refusals = [await stranger.refused(rpc, **fields) for fields in (theirs, nothing)]
+            assert [refused.status for refused in refusals] == [Status.NOT_FOUND] * 2, rpc
+            assert refusals[0].message == refusals[1].message, rpc
+        assert dict(world.leader.shard.instances) == before
+        groups = f"shard/{world.leader.lead_now.name}/groups.jsonc"
+        assert world.store.contents()[groups] == objects[groups]
+        assert await world.operators().is_registered(owner.identity)
+
+        secret = [*(i.id for i in before.values() if i.tenant == "acme"), "own", "dynamic", "acme"]
+
+        def clean(answer: object) -> bool:
+            return not any(word in str(answer) for word in secret)
+
+        for rpc in sorted(unnamed - {"UpsertGroup", "Watch"}):
+            assert clean(await stranger.call(rpc)), rpc
+        assert clean(await stranger.call("ListEvents", instance_id=victim))
+        assert not (await stranger.call("ListEvents", group="own")).events
+        async with stranger.watch() as watching:
+            assert all(clean(message) for message in await watching.snapshot())
+            await owner.call("ReplaceInstance", instance_id=victim)
+            await stranger.call("UpsertGroup", key="web", config=GroupConfig(size=3))
+            await watching.until(lambda message: message.group.size == 3)
+            assert all(clean(message) for message in watching.seen)
+        [mine] = [group for group in (await owner.call("ListGroups")).groups if group.key == "web"]
+        assert mine.size == 2
+        assert len((await stranger.call("ListInstances")).instances) >= 1
+
+
+async def test_names_that_are_no_names_find_nothing(tmp_path: Path) -> None:
+    async with World(tmp_path, config(groups=GROUPS), agents=False) as world:
+        await world.start()
+        stranger = await world.operator("globex")
+        for name in ("../acme/own", "acme/own", "*", "..", "own\0", "ａcme"):
+            for rpc, field in (("PlanGroup", "key"), ("DeleteGroup", "key"), ("GetInstanceStatus", "instance_id")):
+                assert (await stranger.refused(rpc, **{field: name})).status is Status.NOT_FOUND
+
+
+async def test_a_uuid_of_another_tenant_is_not_taken_over(tmp_path: Path) -> None:
+    async with World(tmp_path, config(groups=GROUPS), agents=False) as world:
+        await world.start()
+        owner, stranger = await world.operator("acme"), await world.operator("globex")
+        uuid = new_uuid()
+        made = await owner.call("CreateInstance", group="web", uuid=uuid)
+        refused = await stranger.refused("CreateInstance", group="web", uuid=uuid)
+        assert refused.status is Status.INVALID_ARGUMENT
+        record = world.leader.shard.instances[made.instance_id]
+        assert (record.tenant, record.on_demand) == ("acme", True)
+
+
+async def test_one_uuid_in_two_groups_at_once_makes_one_instance(tmp_path: Path) -> None:
+    import asyncio
+
+    async with World(tmp_path, config(groups=GROUPS), agents=False) as world:
+        await world.start()
+        operator = await world.operator("acme")
+        uuid = new_uuid()
+        outcomes = await asyncio.gather(
+            *(operator.call("CreateInstance", group=group, uuid=uuid) for group in ("web", "own", "web", "own")),
+            return_exceptions=True,
+        )
+        made = [each for each in outcomes if not isinstance(each, BaseException)]
+        assert len({each.group for each in made}) == 1
+        assert all(isinstance(each, GRPCError) for each in outcomes if isinstance(each, BaseException))
+        assert sum(i.on_demand for i in world.leader.shard.instances.values()) == 1
+
+
+async def test_a_tenant_that_is_not_configured_any_more_can_make_nothing(tmp_path: Path) -> None:
+    async with World(tmp_path, config(), agents=False) as world:
+        await world.start()
+        operator = await world.operator("globex")
+        world.configure(config(tenants=("acme",)))
+        assert (await operator.call("RefreshConfig")).updated
+        refused = await operator.refused("UpsertGroup", key="web", config=GroupConfig(template="web"))
+        assert refused.status is Status.FAILED_PRECONDITION
