@@ -1,0 +1,147 @@
+"""Watchers: the snapshot and what follows it are one story, also when a group changes back and forth."""
+
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from nstance.model.decision import Code, Reason
+from nstance.model.ids import GroupKey, GroupName, InstanceId, TenantId
+from nstance.model.instance import Cause, Drain, Instance, Put, Remove, State
+from nstance.server import watchers
+from nstance.server.records import Records
+from nstance.server.shard import Committed
+from nstance.server.statuses import Statuses
+from nstance.server.watchers import Kinds, Overrun, Watcher, Watchers
+from nstance.v1.operator_pb2 import WatchMessage, WatchRequest
+
+ACME = TenantId("acme")
+WEB = GroupKey(ACME, GroupName("web"))
+ALL = Kinds(True, True, True)
+
+
+def instance(number: int, state: State = State.RUNNING) -> Instance:
+    id = InstanceId(f"web-{number:026d}")
+    return Instance(id=id, tenant=ACME, group=WEB.name, state=state, created=1.0)
+
+
+class World:
+    def __init__(self, *members: Instance) -> None:
+        group = SimpleNamespace(
+            key=WEB, template="web", size=1, instance_type="", subnet_pool="", vars={}, static=True, paused=False
+        )
+        self.resolved = SimpleNamespace(group=group, etag="e")
+        shard = SimpleNamespace(facts={}, wishes={}, blocked={}, trend=lambda key: SimpleNamespace(last_error=""))
+        groups: dict[GroupKey, Any] = {WEB: self.resolved}
+        self.lead = SimpleNamespace(
+            shard=shard,
+            agents=SimpleNamespace(get=lambda id: None),
+            configuration=SimpleNamespace(groups=groups, dynamic=SimpleNamespace(groups={})),
+        )
+        self.records = Records({m.id: m for m in members})
+        clock = cast(Any, SimpleNamespace(wall=lambda: 5.0, steady=lambda: 5.0))
+        lead = cast(Any, self.lead)
+        self.watchers = Watchers(lead, self.records, Statuses(lead, self.records, clock))
+
+    def put(self, after: Instance, *reasons: Reason) -> None:
+        before = self.records.get(after.id)
+        self.commit(Committed(after.key, (Put(after),), reasons, {before.id: before} if before else {}))
+
+    def commit(self, committed: Committed) -> None:
+        self.records.observe(committed)
+        self.watchers.observe(committed)
+
+
+async def drained(watcher: Watcher) -> list[WatchMessage]:
+    found = []
+    try:
+        async with asyncio.timeout(4 * watchers.GATHER_SECONDS):
+            while True:
+                found.append(await watcher.take())
+    except TimeoutError:
+        return found
+
+
+def test_no_kind_means_all() -> None:
+    assert watchers.kinds(WatchRequest()) == ALL
+    assert watchers.kinds(WatchRequest(errors=True)) == Kinds(False, False, True)
+
+
+async def test_a_group_that_changed_back_before_it_was_told_is_told_right() -> None:
+    one = instance(1)
+    world = World(one)
+    with world.watchers.open(ACME, ALL):
+        world.put(replace(one, suspect=True))
+        with world.watchers.open(ACME, ALL) as late:  # its snapshot shows the group without a ready instance
+            [status, *_] = late.snapshot
+            assert status.ready_size == 0  # type: ignore[union-attr]
+            world.put(one)
+            assert [m.group.ready_size for m in await drained(late) if m.HasField("group")] == [1]
+
+
+async def test_only_what_an_operator_sees_is_told() -> None:
+    one = instance(1)
+    world = World(one)
+    with world.watchers.open(ACME, ALL) as watcher:
+        world.put(replace(one, certificate_serial="ff"))
+        world.put(replace(one, certificate_serial="ff", ip4="10.0.0.1"))
+        gone = replace(one, state=State.DELETING, cause=Cause.GONE, ip4="10.0.0.1")
+        world.put(gone, Reason(Code.GONE, "it is gone", one.id), Reason(Code.REPLACE, "no trouble", one.id))
+        world.put(replace(gone, state=State.DELETED))
+        world.commit(Committed(WEB, (Remove(one.id),), (), {}))
+        told = await drained(watcher)
+        assert [m.instance.state for m in told if m.HasField("instance")] == ["running", "deleting", "deleted"]
+        assert [m.error.message for m in told if m.HasField("error")] == ["it is gone"]
+        assert [m.group.actual_size for m in told if m.HasField("group")] == [0]
+    with world.watchers.open(ACME, ALL) as watcher:
+        assert len(watcher.snapshot) == 1  # the group
+
+
+async def test_a_drain_and_its_end() -> None:
+    one = instance(1)
+    world = World(one)
+    drain = Drain(started=5.0, cause=Cause.SCALE_DOWN, deadline=35.0, waits=True)
+    with world.watchers.open(ACME, Kinds(False, True, False)) as watcher:
+        world.put(replace(one, state=State.DRAINING, drain=drain, cause=Cause.SCALE_DOWN))
+        world.put(one)
+        began, ended = (m.instance for m in await drained(watcher))
+        assert (began.waits, began.deadline_unix_ms, began.drain_cancelled) == (True, 35_000, False)
+        assert (ended.state, ended.deadline_unix_ms, ended.drain_cancelled) == ("running", 0, True)
+
+
+async def test_a_group_that_comes_and_goes() -> None:
+    world = World()
+    with world.watchers.open(ACME, ALL) as watcher:
+        del world.lead.configuration.groups[WEB]
+        world.watchers.configured()
+        assert [m.group_deleted for m in await drained(watcher)] == ["web"]
+        world.lead.configuration.groups[WEB] = world.resolved
+        world.watchers.configured()
+        assert [m.group.key for m in await drained(watcher)] == ["web"]
+    world.watchers.configured()  # nobody watches
+
+
+async def test_other_tenants_hear_nothing() -> None:
+    one = instance(1)
+    world = World(one)
+    with world.watchers.open(TenantId("globex"), ALL) as stranger:
+        world.put(replace(one, suspect=True), Reason(Code.SUSPECT, "silent", one.id))
+        assert (stranger.snapshot, await drained(stranger)) == ([], [])
+
+
+async def test_too_much_is_an_end_and_not_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchers, "MAX_WAITING", 3)
+    world = World()
+    with world.watchers.open(ACME, Kinds(False, True, False)) as watcher:
+        for number in range(4):
+            world.put(instance(number))
+        with pytest.raises(Overrun):
+            await watcher.take()
+    assert len(world.watchers) == 0
+
+
+async def test_numbers_have_no_gap() -> None:
+    watcher = Watcher(ACME, ALL, [])
+    assert [watcher.numbered(WatchMessage(group_deleted="x")).sequence for _ in range(3)] == [1, 2, 3]
