@@ -23,6 +23,7 @@ log = logging.getLogger(__name__)
 
 CLAIM_ATTEMPTS = 4
 RELEASE_SECONDS = 2.0
+FROZEN_MOST = 5.0  # shorter than the time that a new leader gives agents to come
 BEATS_KEPT = 50
 
 
@@ -44,6 +45,7 @@ class Holding:
         self._answered: dict[str, float] = {}  # when the newest heartbeat that a standby answered was sent
         self._beats: dict[int, float] = {}
         self._beat_number = 0
+        self._frozen_beats = 0
         self._renew_now = asyncio.Event()
         self._standby_seen = NEVER
         self._latency = 0.0
@@ -131,7 +133,14 @@ class Holding:
                     )
                 )
             self._refresh()
+            self._end_if_long_frozen()
             await self._seat.clock.sleep(self._seat.timings.heartbeat)
+
+    def _end_if_long_frozen(self) -> None:
+        """Whoever leads meanwhile would take the agents that stay here for silent: they are let go in time."""
+        self._frozen_beats = 0 if self.term.leading() else self._frozen_beats + 1
+        if self._frozen_beats * self._seat.timings.heartbeat > FROZEN_MOST:
+            self.term.end(f"the lease could not be renewed for {FROZEN_MOST:.0f} s")
 
     async def serve(self, link: peers.Link, join: peers.Join) -> None:
         """A standby's link, until it ends. Raises LinkClosed, BadMessage."""

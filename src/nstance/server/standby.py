@@ -97,8 +97,8 @@ class Standby:
             self._seen, self._seen_at = found, now
         self._max_epoch = max(self._max_epoch, current.epoch)
         target = Target(current.epoch + 1, found.version, alone=current.holder.server == me.server)
-        if current.free:
-            return target, 0.0
+        if current.free or current.holder.incarnation == me.incarnation:
+            return target, 0.0  # nobody's, or this server's own from a term that it has given up
         member = any(m.incarnation == me.incarnation for m in current.members)
         wait = rules.patience(length=current.length, promise=current.promise, member=member)
         left = self._seen_at + wait - now
