@@ -56,6 +56,8 @@ class LightAgent:
         self._sequence = 0
         self._config_hash = ""
         self._answered = asyncio.Event()
+        self._voice = asyncio.Event()
+        self._voice.set()
 
     def start(self) -> None:
         if self._context is None:
@@ -105,6 +107,7 @@ class LightAgent:
         assert self._channel is not None
         protocol = self._channel._protocol
         assert protocol is not None
+        self._voice.clear()
         protocol.transport.pause_reading()
         if protocol._timer is not None:
             protocol._timer.cancel()
@@ -113,12 +116,14 @@ class LightAgent:
     def come_back(self) -> None:
         """From silence, with a new connection."""
         assert self._channel is not None
+        self._voice.set()
         self._channel.close()
 
     async def _live(self) -> None:
         while True:
             lost = self.connected.is_set()
             self.connected.clear()
+            await self._voice.wait()
             wait = random.uniform(0.0, self.spread) if lost else 0.0
             while True:
                 await asyncio.sleep(wait)

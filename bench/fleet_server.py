@@ -134,7 +134,7 @@ class FleetServer:
             )
             book, _ = await books.load()
             book.instances.update({record.id: record for record in records})
-            writer = journal.Writer(books, book, epoch=1, guard=_free, chance=self.chance)
+            writer = journal.Writer(books, book, epoch=0, guard=_free, chance=self.chance)
             await writer.fence()
             await writer.snapshot()
         self.booted.clear()

@@ -1,0 +1,190 @@
+"""Rows 4 and 5: real servers; the leader is killed, paused, stopped or cut off, and its standby acts.
+
+Several pairs at a time are made whole first and broken together afterwards, so that no process starts while it is
+measured. Cut off means: every byte from and to the leader is held back, its storage's and its peers', and no connection
+is reset.
+"""
+
+import asyncio
+import contextlib
+import signal
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from bench import pair as pairs
+from bench.pair import Pair
+from bench.rows import Row, percentile, spread
+from nstance.dev.s3 import main as s3
+
+PAIRS, ROUNDS = 5, 2
+CUT_HOST = "127.0.0.2"  # the leaders' peers find them there: at a proxy
+
+
+async def run() -> AsyncIterator[Row]:
+    with tempfile.TemporaryDirectory(prefix="nstance-bench-") as folder:
+        async with contextlib.AsyncExitStack() as stack:
+            made = [stack.enter_async_context(pairs.on_files(_made(folder, number))) for number in range(PAIRS)]
+            whole = await asyncio.gather(*made)
+            for what, number, goal in (
+                ("killed (SIGKILL)", signal.SIGKILL, 3.0),
+                ("paused (SIGSTOP)", signal.SIGSTOP, 3.0),
+                ("stopped (SIGTERM)", signal.SIGTERM, 0.5),
+            ):
+                took = []
+                for _ in range(ROUNDS):
+                    took += await asyncio.gather(*(_break(pair, number) for pair in whole))
+                yield _row("4", f"leader {what} → standby acts", took, goal)
+    with tempfile.TemporaryDirectory(prefix="nstance-bench-") as folder:
+        yield _row("5", "leader cut off without a reset → standby acts", await _cut_off(Path(folder)), 3.0)
+
+
+def _made(folder: str, number: int) -> Path:
+    path = Path(folder, str(number))
+    path.mkdir()
+    return path
+
+
+def _row(number: str, what: str, took: list[float], goal: float) -> Row:
+    return Row(
+        number=number,
+        what=f"{what}, p99",
+        value=percentile(took, 0.99),
+        unit="s",
+        goal=goal,
+        detail=spread(took, "s", 2),
+    )
+
+
+async def _break(pair: Pair, number: signal.Signals) -> float:
+    leader, standby = await pair.whole()
+    sent = pair.signal(leader, number)
+    seconds = await pair.until_acts(standby) - sent
+    await pair.bury(leader)
+    await pair.start(leader)
+    return seconds
+
+
+# ---- cut off
+
+
+class Proxy:
+    """Passes bytes on, until it holds them back."""
+
+    def __init__(self, upstream: int) -> None:
+        self._upstream = upstream
+        self._open = asyncio.Event()
+        self._open.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server
+
+    async def start(self, host: str, port: int = 0) -> int:
+        self._server = await asyncio.start_server(self._accept, host, port)
+        return int(self._server.sockets[0].getsockname()[1])
+
+    def hold(self) -> None:
+        self._open.clear()
+
+    def pass_on(self) -> None:
+        self._open.set()
+
+    async def close(self) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._open.wait()
+        try:
+            theirs, ours = await asyncio.open_connection("127.0.0.1", self._upstream)
+        except OSError:
+            writer.transport.abort()
+            return
+        try:
+            await asyncio.gather(self._pump(reader, ours), self._pump(theirs, writer))
+        finally:
+            for each in (writer, ours):
+                each.transport.abort()
+
+    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await source.read(65536):
+                await self._open.wait()
+                sink.write(data)
+                await sink.drain()
+        await self._open.wait()
+        with contextlib.suppress(OSError, RuntimeError):
+            sink.write_eof()
+
+
+class Cuttable:
+    """A pair on S3 whose members can be cut off from everything, each by its proxies."""
+
+    def __init__(self, pair: Pair, s3_port: int) -> None:
+        self.pair = pair
+        self._s3_port = s3_port
+        self._proxies: dict[str, tuple[Proxy, Proxy]] = {}
+        self._endpoints: dict[str, str] = {}
+
+    async def open(self) -> None:
+        for id in ("a", "b"):
+            storage, peers = Proxy(self._s3_port), Proxy(self.pair.port(id, "election"))
+            self._proxies[id] = storage, peers
+            self._endpoints[id] = f"http://127.0.0.1:{await storage.start('127.0.0.1')}"
+            await peers.start(CUT_HOST, self.pair.port(id, "election"))
+            await self.start(id)
+
+    async def start(self, id: str) -> None:
+        for proxy in self._proxies[id]:
+            proxy.pass_on()
+        environment = {
+            "AWS_ENDPOINT_URL": self._endpoints[id],
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": "dev",
+            "AWS_SECRET_ACCESS_KEY": "dev",
+            "AWS_ALLOW_HTTP": "true",
+        }
+        await self.pair.start(id, environment)
+
+    async def cut(self) -> float:
+        leader, standby = await self.pair.whole()
+        at = time.monotonic()
+        # The standby's own way to its peers goes through the leader's proxy, and the other way round.
+        for proxy in (*self._proxies[leader], self._proxies[standby][1]):
+            proxy.hold()
+        seconds = await self.pair.until_acts(standby) - at
+        await self.pair.bury(leader)
+        self._proxies[standby][1].pass_on()
+        await self.start(leader)
+        return seconds
+
+    async def close(self) -> None:
+        await self.pair.close()
+        for proxies in self._proxies.values():
+            for proxy in proxies:
+                await proxy.close()
+
+
+async def _cut_off(folder: Path) -> list[float]:
+    took: list[float] = []
+    buckets = {f"pair{number}": _made(str(folder), number) for number in range(PAIRS)}
+    async with contextlib.AsyncExitStack() as stack:
+        port = await stack.enter_async_context(s3.serving(buckets, port=0, credentials={"dev": "dev"}))
+        cuttable = []
+        for number, (name, bucket) in enumerate(buckets.items()):
+            pair = Pair(_made(str(folder), 100 + number), ("--storage=s3", f"--bucket={name}"), election_host=CUT_HOST)
+            pairs.put_config(bucket, pair)
+            each = Cuttable(pair, port)
+            stack.push_async_callback(each.close)
+            cuttable.append(each)
+        await asyncio.gather(*(each.open() for each in cuttable))
+        for _ in range(ROUNDS):
+            took += await asyncio.gather(*(each.cut() for each in cuttable))
+    return took

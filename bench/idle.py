@@ -1,0 +1,50 @@
+"""Row 14: what an idle shard with one standby asks of object storage, counted by two real servers and scaled to a month."""
+
+import asyncio
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from bench import pair as pairs
+from bench.pair import Pair
+from bench.rows import Row
+
+SETTLING = 12.0  # the election has settled, and the first renewal with a member is over
+SECONDS = 60.0
+MONTH = 30 * 86400.0
+# S3 in us-east-1, per request: writes and listings, reads; deletions are free.
+WRITE, READ = 5.0 / 1e6, 0.4 / 1e6
+WRITES = frozenset({"create", "replace", "list"})
+METRIC = 'nstance_storage_requests_total{code="'
+
+
+async def run() -> AsyncIterator[Row]:
+    with tempfile.TemporaryDirectory(prefix="nstance-bench-") as folder:
+        async with pairs.on_files(Path(folder)) as pair:
+            await asyncio.sleep(SETTLING)
+            before, began = await asyncio.to_thread(_count, pair), time.monotonic()
+            await asyncio.sleep(SECONDS)
+            after, seconds = await asyncio.to_thread(_count, pair), time.monotonic() - began
+    monthly = {op: (after[op] - before[op]) * MONTH / seconds for op in after if after[op] > before[op]}
+    price = sum(count * (WRITE if op in WRITES else 0.0 if op == "delete" else READ) for op, count in monthly.items())
+    yield Row(
+        number="14",
+        what="storage requests of an idle shard with one standby, a month",
+        value=sum(monthly.values()),
+        unit="requests",
+        goal=1e6,
+        detail=f"US$ {price:.2f} a month on S3; in {seconds:.0f} s: "
+        + ", ".join(f"{after[op] - before[op]:.0f} {op}" for op in sorted(monthly)),
+    )
+
+
+def _count(pair: Pair) -> Counter[str]:
+    """Requests by operation, of both servers."""
+    found: Counter[str] = Counter()
+    for id in ("a", "b"):
+        for name, value in pair.metrics(id).items():
+            if name.startswith(METRIC):
+                found[name.partition('op="')[2].partition('"')[0]] += int(value)
+    return found

@@ -1,0 +1,168 @@
+"""Pairs of real server processes, a leader and its standby, that are started, broken and started again.
+
+A pair has a bucket of its own (a directory, or S3) and no groups; it acts when its gRPC ports are open, because they open
+only after the fence is committed.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import socket
+import ssl
+import sys
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+from bench.fleet_server import until
+
+NAMES = ("health", "election", "registration", "operator", "agent")
+OFFSET = 10  # of the second server's ports
+SHARD = "one"
+PATIENCE = 60.0
+SETTLING = 1.0  # the first heartbeats that call it a member have come
+
+
+class Pair:
+    """`storage`: arguments and environment for both. `election_host`: where the others find their election ports."""
+
+    def __init__(self, home: Path, storage: Sequence[str], *, election_host: str = "127.0.0.1") -> None:
+        self.home = home
+        self.base = _free_base(election_host)
+        self.election_host = election_host
+        self._storage = storage
+        self._running: dict[str, asyncio.subprocess.Process] = {}
+
+    def config(self) -> str:
+        ports = {f"{name}_addr": f"127.0.0.1:{self.base + number}" for number, name in enumerate(NAMES)}
+        settings = {
+            "cluster": {"id": "bench", "secrets": {"encryption_key": {"provider": "env", "source": "NO_SUCH_KEY"}}},
+            "shard": {
+                "infra": {"provider": "memory"},
+                "bind": ports,
+                "advertise": {"election_addr": f"{self.election_host}:{self.base + 1}"},
+            },
+        }
+        return json.dumps(settings)
+
+    def port(self, id: str, name: str) -> int:
+        return self.base + NAMES.index(name) + (OFFSET if id == "b" else 0)
+
+    async def start(self, id: str, environment: dict[str, str] | None = None) -> None:
+        descriptor = os.open(self.home / f"{id}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        try:
+            self._running[id] = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "nstance.server.main",
+                f"--id={id}",
+                f"--shard={SHARD}",
+                *self._storage,
+                f"--cachedir={self.home / f'cache-{id}'}",
+                f"--port-offset={OFFSET if id == 'b' else 0}",
+                "--insecure-dev",
+                stdout=descriptor,
+                stderr=descriptor,
+                env={**os.environ, **(environment or {})},
+            )
+        finally:
+            os.close(descriptor)
+
+    async def whole(self) -> tuple[str, str]:
+        """Wait until one leads and the other is its member, and knows it; gives both, the leader first."""
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                for leader, standby in (("a", "b"), ("b", "a")):
+                    both = self._runs(leader) and self._runs(standby) and self.acts(leader)
+                    if both and standby in await asyncio.to_thread(self._members, leader):
+                        await asyncio.sleep(SETTLING)
+                        return leader, standby
+                await asyncio.sleep(0.05)
+
+    def _runs(self, id: str) -> bool:
+        process = self._running.get(id)
+        return process is not None and process.returncode is None
+
+    def acts(self, id: str) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self.port(id, "agent")), timeout=0.5).close()
+        except OSError:
+            return False
+        return True
+
+    async def until_acts(self, id: str) -> float:
+        """When it did."""
+        async with asyncio.timeout(PATIENCE):
+            await until(lambda: self.acts(id), every=0.002)
+            return time.monotonic()
+
+    def _members(self, id: str) -> list[str]:
+
+        context = ssl._create_unverified_context()
+        url = f"https://127.0.0.1:{self.port(id, 'election')}/health/leadership/shard"
+        with contextlib.suppress(OSError), urllib.request.urlopen(url, context=context, timeout=2) as answer:
+            return [member if isinstance(member, str) else member["server"] for member in json.load(answer)["members"]]
+        return []
+
+    def metrics(self, id: str) -> dict[str, float]:
+        url = f"http://127.0.0.1:{self.port(id, 'health')}/metrics"
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            lines = [line.rpartition(" ") for line in answer.read().decode().splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, _, value in lines}
+
+    def signal(self, id: str, number: signal.Signals) -> float:
+        """When it was sent."""
+        at = time.monotonic()
+        self._running[id].send_signal(number)
+        return at
+
+    async def bury(self, id: str) -> None:
+        """What is left of a server ends."""
+        process = self._running.pop(id, None)
+        if process is not None:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+    async def close(self) -> None:
+        for id in list(self._running):
+            await self.bury(id)
+
+
+@contextlib.asynccontextmanager
+async def on_files(folder: Path) -> AsyncIterator[Pair]:
+    """A pair over a bucket in a directory, whole."""
+    bucket = folder / "bucket"
+    pair = Pair(folder, ("--storage=file", f"--bucket={bucket}"))
+    put_config(bucket, pair)
+    try:
+        for id in ("a", "b"):
+            await pair.start(id)
+        await pair.whole()
+        yield pair
+    finally:
+        await pair.close()
+
+
+def put_config(bucket: Path, pair: Pair) -> None:
+    path = bucket / "shard" / SHARD / "config.jsonc"
+    path.parent.mkdir(parents=True)
+    path.write_text(pair.config())
+
+
+def _free_base(election_host: str) -> int:
+    for _ in range(100):
+        base = random.randrange(20_000, 32_000, 2 * OFFSET)
+        with contextlib.ExitStack() as held:
+            try:
+                for host in {"127.0.0.1", election_host}:
+                    for number in (*range(len(NAMES)), *range(OFFSET, OFFSET + len(NAMES))):
+                        held.enter_context(socket.socket()).bind((host, base + number))
+            except OSError:
+                continue
+            return base
+    raise RuntimeError("no free ports were found")
