@@ -1,13 +1,17 @@
 """Two tenants with equal group names never see each other (B18, B34)."""
 
+import asyncio
+import uuid
 from pathlib import Path
 from typing import Any
 
 from grpclib.const import Status
-from grpclib.exceptions import GRPCError
 
 from component.whole_server import World, config, eventually, new_uuid, states
+from nstance.model import events as ev
 from nstance.model import ids
+from nstance.model.decision import Refused
+from nstance.model.ids import GroupKey, GroupName, TenantId
 from nstance.v1.operator_pb2 import DESCRIPTOR, GroupConfig
 
 GROUPS = {
@@ -89,29 +93,28 @@ async def test_a_uuid_of_another_tenant_is_not_taken_over(tmp_path: Path) -> Non
     async with World(tmp_path, config(groups=GROUPS), agents=False) as world:
         await world.start()
         owner, stranger = await world.operator("acme"), await world.operator("globex")
-        uuid = new_uuid()
-        made = await owner.call("CreateInstance", group="web", uuid=uuid)
-        refused = await stranger.refused("CreateInstance", group="web", uuid=uuid)
+        chosen = new_uuid()
+        made = await owner.call("CreateInstance", group="web", uuid=chosen)
+        refused = await stranger.refused("CreateInstance", group="web", uuid=chosen)
         assert refused.status is Status.INVALID_ARGUMENT
         record = world.leader.shard.instances[made.instance_id]
         assert (record.tenant, record.on_demand) == ("acme", True)
 
 
 async def test_one_uuid_in_two_groups_at_once_makes_one_instance(tmp_path: Path) -> None:
-    import asyncio
-
+    """Both are asked before either is decided; also when the first caller is gone by then."""
     async with World(tmp_path, config(groups=GROUPS), agents=False) as world:
         await world.start()
-        operator = await world.operator("acme")
-        uuid = new_uuid()
-        outcomes = await asyncio.gather(
-            *(operator.call("CreateInstance", group=group, uuid=uuid) for group in ("web", "own", "web", "own")),
-            return_exceptions=True,
-        )
-        made = [each for each in outcomes if not isinstance(each, BaseException)]
-        assert len({each.group for each in made}) == 1
-        assert all(isinstance(each, GRPCError) for each in outcomes if isinstance(each, BaseException))
-        assert sum(i.on_demand for i in world.leader.shard.instances.values()) == 1
+        shard = world.leader.shard
+        keys = [GroupKey(TenantId("acme"), GroupName(name)) for name in ("web", "own")]
+        wanted = ev.InstanceWanted(ids.instance_id(ids.Kind("web"), uuid.UUID(new_uuid()).int))
+        asking = [asyncio.create_task(shard.ask(wanted, key=key)) for key in (keys[0], keys[1], keys[0])]
+        await asyncio.sleep(0)
+        asking[0].cancel()
+        outcomes = [await asking[1], await asking[2]]
+        assert sorted(outcomes, key=str) == [None, Refused.EXISTS]
+        holder = shard.instances[wanted.id].key
+        assert [wanted.id in shard.members(key) for key in keys] == [holder == key for key in keys]
 
 
 async def test_a_tenant_that_is_not_configured_any_more_can_make_nothing(tmp_path: Path) -> None:

@@ -122,3 +122,15 @@ async def test_an_open_watch_counts_as_an_operator_that_is_there(
             for _ in range(3):
                 seen = server.shard.operators_seen["acme"]  # type: ignore[index]
                 await eventually(lambda seen=seen: server.shard.operators_seen["acme"] > seen)  # type: ignore[misc,index]
+
+
+async def test_groups_of_a_new_configuration_are_told(tmp_path: Path) -> None:
+    async with World(tmp_path, config(groups=GROUPS), agents=False) as world:
+        await world.start()
+        operator = await world.operator("acme")
+        async with operator.watch(groups=True) as watching:
+            await watching.snapshot()
+            world.configure(config(groups={"acme": {"other": {"template": "web", "size": 0}}}))
+            await operator.call("RefreshConfig")
+            await watching.have(lambda m: m.group_deleted == "web")
+            await watching.have(lambda m: m.group.key == "other")

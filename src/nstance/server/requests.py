@@ -8,6 +8,8 @@ import asyncio
 import logging
 import uuid
 
+from grpclib.exceptions import GRPCError
+
 from nstance.config import dynamic as dynamics
 from nstance.config.errors import ConfigError
 from nstance.model import events as ev
@@ -34,7 +36,6 @@ class Requests:
     def __init__(self, lead: Lead, records: Records) -> None:
         self._lead = lead
         self._records = records
-        self._making: dict[InstanceId, GroupKey] = {}
 
     async def create(self, tenancy: Tenancy, request: operator_pb2.CreateInstanceRequest) -> Instance:
         group = tenancy.group(request.group).group
@@ -42,21 +43,15 @@ class Requests:
         wanted = ev.InstanceWanted(id, request.instance_type, dict(request.vars))
         _check_values(group.key, wanted)
         known = self._lead.shard.instances.get(id)
-        holder = known.key if known is not None else self._making.get(id, group.key)
-        if holder != group.key:
-            raise status.invalid("uuid", "it was used before, make a new one")
+        if known is not None and known.key != group.key:
+            raise _used()
         if known is None and self._on_demand(tenancy) >= dynamics.MAX_TENANT_INSTANCES:
             raise status.exhausted(
                 f"expected at most {dynamics.MAX_TENANT_INSTANCES:,} on-demand instances in a tenant"
             )
         if request.dry_run:
             return self._rehearsed(known, group, wanted)
-        self._making[id] = group.key
-        try:
-            refusal = await self._ask(wanted, key=group.key)
-        finally:
-            self._making.pop(id, None)
-        match refusal:
+        match await self._ask(wanted, key=group.key):
             case None:
                 return self._record(id)
             case Refused.UNKNOWN:
@@ -64,7 +59,7 @@ class Requests:
             case Refused.PAUSED:
                 raise status.failed_precondition("its group is paused, resume it first")
             case Refused.EXISTS:
-                raise status.failed_precondition("there is an instance with this ID that was not made on demand")
+                raise _used()
             case _:
                 raise status.failed_precondition("an instance with this UUID has existed; make a new UUID")
 
@@ -153,6 +148,10 @@ class Requests:
             instance_type=wanted.instance_type or group.instance_type,
             message="it would be created",
         )
+
+
+def _used() -> GRPCError:
+    return status.invalid("uuid", "it was used before, make a new one")
 
 
 def _uuid7(text: str) -> int:

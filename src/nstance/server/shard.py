@@ -224,6 +224,9 @@ class Shard:
         return state
 
     def _decide(self, key: GroupKey, items: Sequence[_Item]) -> None:
+        items = [item for item in items if not self._is_taken(key, item)]
+        if not items:
+            return
         state = self._group(key)
         now = self._clock.steady()
         self._refresh_heard(state, now)
@@ -260,6 +263,15 @@ class Shard:
             self._groups.pop(key, None)
             if state.wake is not None:
                 state.wake.cancel()
+
+    def _is_taken(self, key: GroupKey, item: _Item) -> bool:
+        """Callers choose the IDs of on-demand instances, and may have asked two groups for the same one at once."""
+        known = self.instances.get(item.event.id) if isinstance(item.event, ev.InstanceWanted) else None
+        if known is None or known.key == key:
+            return False
+        if item.answer is not None and not item.answer.done():
+            item.answer.set_result(Refused.EXISTS)
+        return True
 
     def _follow(
         self,

@@ -1,0 +1,86 @@
+"""Requests about single instances while their answers are on the way."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+from nstance.model import events as ev
+from nstance.model.decision import Refused
+from nstance.model.group import Group
+from nstance.model.ids import ClusterId, GroupKey, GroupName, InstanceId, Kind, OperatorId, TenantId
+from nstance.model.instance import Instance, Put, State
+from nstance.objects import journal
+from nstance.pki import names
+from nstance.server import requests
+from nstance.server.records import Records
+from nstance.server.requests import Requests
+from nstance.server.shard import Committed, Overloaded
+from nstance.server.tenancy import Tenancy
+from nstance.v1.operator_pb2 import CreateInstanceRequest
+
+ACME = TenantId("acme")
+WHO = names.Operator(ClusterId("demo"), ACME, OperatorId("opr-01jw51srryegh9snf9cmeh3k4q"))
+UUID = "01970a1c-e31e-7422-9cd5-e9651d11cc97"
+ID = InstanceId("web-01jw51srryegh9snf9cmeh3k4q")
+
+
+def group(name: str) -> Group:
+    return Group(key=GroupKey(ACME, GroupName(name)), size=0, template="web", kind=Kind("web"))
+
+
+class World:
+    """A shard that answers when it is told to."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[Refused | None] = asyncio.get_running_loop().create_future()
+        self.asked: list[tuple[ev.Event, GroupKey | None]] = []
+        resolved = {g.key: SimpleNamespace(group=g) for g in (group("one"), group("two"))}
+        self.lead = SimpleNamespace(
+            shard=SimpleNamespace(instances={}, wishes={}, ask=self._ask, tell=lambda *args: None),
+            configuration=SimpleNamespace(groups=resolved),
+        )
+        self.records = Records({})
+        self.requests = Requests(cast(Any, self.lead), self.records)
+        self.tenancy = Tenancy(WHO, cast(Any, self.lead), self.records)
+
+    async def _ask(self, event: ev.Event, *, key: GroupKey | None = None) -> Refused | None:
+        self.asked.append((event, key))
+        return await asyncio.shield(self.answer)
+
+    async def create(self, name: str) -> Instance | Status:
+        try:
+            return await self.requests.create(self.tenancy, CreateInstanceRequest(group=name, uuid=UUID))
+        except GRPCError as refused:
+            return refused.status
+
+    def commit(self, name: str) -> None:
+        made = Instance(id=ID, tenant=ACME, group=GroupName(name), state=State.PENDING, created=1.0, on_demand=True)
+        self.lead.shard.instances[ID] = made
+        self.records.observe(Committed(made.key, (Put(made),), (), {}))
+        self.answer.set_result(None)
+
+
+async def test_a_uuid_of_another_group_is_refused_and_the_same_one_is_found_again() -> None:
+    world = World()
+    asking = [asyncio.create_task(world.create("one")) for _ in range(2)]
+    await asyncio.sleep(0)
+    world.commit("one")
+    made = await asyncio.gather(*asking)
+    assert [each.id for each in made if isinstance(each, Instance)] == [ID, ID]
+    assert await world.create("two") is Status.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("problem", [journal.Deposed("it is over"), Overloaded("too much")])
+async def test_a_shard_that_cannot_answer_is_unavailable(problem: Exception) -> None:
+    world = World()
+    world.answer.set_exception(problem)
+    assert await world.create("one") is Status.UNAVAILABLE
+
+
+async def test_an_answer_that_does_not_come_in_time_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(requests, "ANSWER_SECONDS", 0.01)
+    assert await World().create("one") is Status.UNAVAILABLE
