@@ -168,7 +168,10 @@ def test_f72_no_nonce_without_the_right_storage_and_key(
     ],
 )
 def test_wrong_usage_exits_with_2(bucket: Bucket, words: list[str]) -> None:
-    assert "Error: " in bucket.refused("nonce", *words, code=2)
+    said = bucket.refused("nonce", *words, code=2)
+    assert said.startswith("nstance-admin: ")
+    assert said.endswith("see `root cluster nonce --help`\n")
+    assert said.count("\n") == 1
 
 
 def test_the_bucket_must_be_named() -> None:

@@ -3,7 +3,7 @@
 import errno
 import importlib
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 import click
 
@@ -36,10 +36,40 @@ def debug_flag(command: F) -> F:
     return flag(command)
 
 
+class WrongUsage(click.UsageError):
+    """One line, like every other error, and exit code 2."""
+
+    def __init__(self, problem: click.UsageError, context: click.Context) -> None:
+        super().__init__(problem.format_message(), context)
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        assert self.ctx is not None
+        text = self.format_message().removesuffix(".")
+        text = text[:1].lower() + text[1:]
+        click.echo(
+            f"nstance-admin: {text}{'' if text.endswith('?') else ';'} see `{self.ctx.command_path} --help`",
+            file=file,
+            err=True,
+        )
+
+
+def _in_one_line(context: click.Context, work: Callable[[], Any]) -> Any:
+    try:
+        return work()
+    except (click.exceptions.NoArgsIsHelpError, WrongUsage):
+        raise
+    except click.UsageError as problem:
+        raise WrongUsage(problem, context) from problem
+
+
 class _Exemplary(click.Command):
     def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._examples = examples
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        parsed: list[str] = _in_one_line(ctx, lambda: super(_Exemplary, self).parse_args(ctx, args))
+        return parsed
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]
@@ -62,7 +92,7 @@ class Command(_Exemplary):
     def invoke(self, ctx: click.Context) -> Any:
         """Whatever goes wrong in a command ends here; a person sees one line, and everything with --debug."""
         try:
-            return super().invoke(ctx)
+            return _in_one_line(ctx, lambda: super(Command, self).invoke(ctx))
         except (click.ClickException, click.exceptions.Exit, click.Abort, EOFError):
             raise
         except Exception as problem:
@@ -78,6 +108,13 @@ class Group(_Exemplary, click.Group):
     """A few commands of one module. Its commands are `Command`s."""
 
     command_class = Command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        found: tuple[str | None, click.Command | None, list[str]]
+        found = _in_one_line(ctx, lambda: super(Group, self).resolve_command(ctx, args))
+        return found
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_options(ctx, formatter)

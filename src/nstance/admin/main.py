@@ -13,10 +13,20 @@ PROGRAM = "nstance-admin"
 
 COMMANDS = {
     "cluster": ("nstance.admin.commands.cluster:command", "Nonces, operators, CA, secrets, configs and journals"),
+    "config": ("nstance.admin.commands.shard_config:command", "Which config a shard runs with; read it again"),
+    "group": ("nstance.admin.commands.group:command", "List, make, scale, change, plan, pause and delete groups"),
+    "instance": ("nstance.admin.commands.instance:command", "List, make, replace and delete instances"),
+    "events": ("nstance.admin.commands.events:command", "What happened, and why"),
+    "status": ("nstance.admin.commands.status:command", "Shards, leaders, groups and trouble on one screen"),
+    "wait": ("nstance.admin.commands.wait:command", "Wait until groups are stable"),
     "completion": ("nstance.admin.commands.completion:command", "Print the completion script for your shell"),
 }
 
 EXAMPLES = """\
+export NSTANCE_ADMIN_SERVERS=us-west-2a=10.0.0.1:8993,us-west-2b=10.1.0.1:8993
+nstance-admin status --all-shards
+nstance-admin group scale web 20 --shard us-west-2a --dry-run
+nstance-admin events --all-shards --follow
 nstance-admin cluster nonce --storage-bucket my-bucket --output nonce.jwt
 nstance-admin cluster config put --shard us-west-2a config.jsonc --dry-run
 nstance-admin cluster journal --shard us-west-2a --follow

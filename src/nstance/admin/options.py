@@ -146,7 +146,7 @@ def target_flags(command: Function) -> Function:
         )
         command(target=target, **own)
 
-    return _decorated(gather, _TARGET)
+    return decorated(gather, _TARGET)
 
 
 def tenant_flags(command: Function) -> Function:
@@ -154,7 +154,7 @@ def tenant_flags(command: Function) -> Function:
     looked = click.option(
         "--shard-bucket", "shard_buckets", multiple=True, help="Where else shards' configs may name the tenant."
     )
-    return _decorated(command, (tenant_flag, looked))
+    return decorated(command, (tenant_flag, looked))
 
 
 def tenant_flag(command: Function) -> Function:
@@ -172,7 +172,7 @@ def format_flag(command: Function) -> Function:
     )
 
 
-def _decorated(function: Function, decorators: tuple[Callable[[Function], Function], ...]) -> Function:
+def decorated(function: Function, decorators: tuple[Callable[[Function], Function], ...]) -> Function:
     for decorator in reversed(decorators):
         function = decorator(function)
     return function

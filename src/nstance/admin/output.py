@@ -6,19 +6,23 @@ read as markup. Tables are cut to the width of a terminal only if there is one.
 
 import datetime
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 Row = Mapping[str, object]
 
 
-def show(rows: Sequence[Row], form: str, *, columns: Sequence[str]) -> None:
-    """Many of a kind."""
+def show(rows: Sequence[Row], form: str, *, columns: Sequence[str], whole: Collection[str] = ()) -> None:
+    """Many of a kind. Columns in `whole` are for copying: they are never broken over lines."""
     if form != "table":
         _dump(list(rows), form)
     else:
-        _table(columns, [[_cell(row.get(column)) for column in columns] for row in rows])
+        _table(columns, [[_cell(row.get(column)) for column in columns] for row in rows], whole)
 
 
 def show_one(record: Row, form: str) -> None:
@@ -65,16 +69,22 @@ def _cell(value: object) -> str:
     return "" if value is None else plain(str(value))
 
 
-def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def console() -> "Console":
     from rich.console import Console
+
+    width = None if sys.stdout.isatty() else 100_000
+    return Console(width=width, soft_wrap=False, highlight=False, markup=False)
+
+
+def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], whole: Collection[str] = ()) -> None:
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, show_header=bool(columns), header_style="bold")
     for index in range(len(columns or (rows[0] if rows else ()))):
         heading = columns[index].upper().replace("_", " ") if columns else ""
-        table.add_column(heading, overflow="fold", style="" if columns or index else "bold")
+        kept = bool(columns) and columns[index] in whole
+        table.add_column(heading, overflow="fold", no_wrap=kept, style="" if columns or index else "bold")
     for row in rows:
         table.add_row(*map(Text, row))
-    width = None if sys.stdout.isatty() else 100_000
-    Console(width=width, soft_wrap=False, highlight=False, markup=False).print(table)
+    console().print(table)

@@ -1,0 +1,178 @@
+"""One shard's operator API, as the identity in a directory.
+
+A call is answered, refused or lost; the last two come back as one `Refusal` with a sentence and a code. The trap: a lost
+call may have been carried out. A channel reconnects by itself with the next call, so a client may live as long as a
+program does; its certificate is renewed when two thirds of its life are over.
+"""
+
+import asyncio
+import os
+import ssl
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+from nstance.admin import failures, files, output
+from nstance.clock import Clock
+from nstance.model.ids import ShardId
+from nstance.pki import names
+from nstance.pki import peer as certificates
+from nstance.v1 import operator_grpc
+from nstance.wire import status, tls
+from nstance.wire.call import call
+from nstance.wire.channel import Channel
+
+CERTIFICATE, KEY, CA = "tls.crt", "tls.key", "ca.crt"
+RENEW_AFTER = 2 / 3
+MAX_FILE = 1 << 20
+REGISTER = "make one with `nstance-admin cluster register-operator --output-dir`"
+
+
+class Refusal(failures.Refused):
+    """A shard said no, or nothing. `code` is gRPC's."""
+
+    def __init__(self, message: str, code: Status) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    directory: Path
+    who: names.Operator
+    begins: float
+    expires: float
+    certificate_pem: str
+    key_pem: bytes
+    ca_pem: str
+
+    def __repr__(self) -> str:
+        return f"Identity({self.who})"
+
+    @property
+    def renew_at(self) -> float:
+        return self.begins + RENEW_AFTER * (self.expires - self.begins)
+
+    def context(self) -> ssl.SSLContext:
+        return tls.client_context(ca_pem=self.ca_pem, certificate_pem=self.certificate_pem, key_pem=self.key_pem)
+
+
+def load(directory: Path, *, now: float) -> Identity:
+    """Raises Refused with what to do."""
+    if not directory.is_dir():
+        raise failures.Refused(f"there is no identity in {directory}; {REGISTER}, or give its --identity-dir")
+    _check_owner(directory)
+    content = {}
+    for name in (CERTIFICATE, KEY, CA):
+        try:
+            with (directory / name).open("rb") as file:
+                content[name] = file.read(MAX_FILE)
+        except FileNotFoundError:
+            raise failures.Refused(f"{directory / name} is missing; {REGISTER} {directory}") from None
+    try:
+        certificate = x509.load_pem_x509_certificate(content[CERTIFICATE])
+        who = certificates.identify(ssl.PEM_cert_to_DER_cert(content[CERTIFICATE].decode("ascii").strip()))
+    except (ValueError, names.IdentityError) as problem:
+        raise failures.Refused(f"{directory / CERTIFICATE} is no operator's certificate: {problem}") from problem
+    if not isinstance(who, names.Operator):
+        raise failures.Refused(
+            f"{directory / CERTIFICATE} is the certificate of {names.role(who).value} {who.id}, expected an operator's"
+        )
+    expires = certificate.not_valid_after_utc.timestamp()
+    if expires <= now:
+        raise failures.Refused(
+            f"{directory / CERTIFICATE} expired at {output.when(expires)}; {REGISTER} and another directory"
+        )
+    identity = Identity(
+        directory,
+        who,
+        begins=certificate.not_valid_before_utc.timestamp(),
+        expires=expires,
+        certificate_pem=content[CERTIFICATE].decode("ascii"),
+        key_pem=content[KEY],
+        ca_pem=content[CA].decode("utf-8", "replace"),
+    )
+    try:
+        identity.context()
+    except tls.TlsError as problem:
+        raise failures.Refused(f"the identity in {directory} cannot be used: {problem}") from problem
+    return identity
+
+
+def _check_owner(directory: Path) -> None:
+    """Where everybody may make directories, somebody else may have made this one."""
+    owner = directory.stat().st_uid
+    if directory.parent == Path(tempfile.gettempdir()) and owner not in (os.geteuid(), 0):
+        raise failures.Refused(f"{directory} belongs to another user (uid {owner}); give your own --identity-dir")
+
+
+class Client:
+    def __init__(
+        self, shard: ShardId, addresses: tuple[str, ...], *, identity: Identity, timeout: float, clock: Clock
+    ) -> None:
+        self.shard = shard
+        self.identity = identity
+        self._addresses = addresses
+        self._timeout = timeout
+        self._clock = clock
+        self._renewing = asyncio.Lock()
+        self._channel = self._connect(identity)
+
+    def _connect(self, identity: Identity) -> Channel:
+        return Channel(
+            list(self._addresses),
+            context=identity.context(),
+            expect_cluster=identity.who.cluster,
+            expect_shard=self.shard,
+            clock=self._clock,
+            connect_seconds=min(3.0, self._timeout),
+        )
+
+    async def call(self, rpc: str, request: Any = None, /, **fields: Any) -> Any:
+        """Calls are spelled as in the proto, their requests given whole or by their fields. Raises Refusal."""
+        method = getattr(operator_grpc.OperatorServiceStub(self._channel), rpc)
+        try:
+            return await call(method, request or method.request_type(**fields), timeout=self._timeout)
+        except GRPCError as refusal:
+            raise Refusal(status.explain(refusal), refusal.status) from refusal
+        except status.Unreachable as lost:
+            raise Refusal(
+                f"no answer from {' or '.join(self._addresses)}: {status.explain(lost)}; "
+                "check --servers, and that a server of the shard runs and leads",
+                Status.UNAVAILABLE,
+            ) from lost
+
+    async def renew_if_due(self) -> None:
+        """A renewal that fails is told and tried again next time: there is a third of its life left."""
+        if self._clock.wall() < self.identity.renew_at:
+            return
+        async with self._renewing:
+            if self._clock.wall() < self.identity.renew_at:
+                return
+            try:
+                fresh = load(self.identity.directory, now=self._clock.wall())  # another process may have done it
+                if self._clock.wall() >= fresh.renew_at:
+                    await self._renew()
+                    fresh = load(self.identity.directory, now=self._clock.wall())
+            except (failures.Refused, OSError) as problem:
+                output.note(
+                    f"the certificate in {self.identity.directory} expires at {output.when(self.identity.expires)} "
+                    f"and could not be renewed: {failures.explain(problem)}"
+                )
+                return
+            self._channel.close()
+            self.identity, self._channel = fresh, self._connect(fresh)
+
+    async def _renew(self) -> None:
+        answer = await self.call("RenewCertificate")
+        directory = self.identity.directory
+        files.write(directory / CA, answer.ca_bundle_pem.encode(), mode=files.PUBLIC)
+        files.write(directory / CERTIFICATE, answer.certificate_pem.encode(), mode=files.PUBLIC)
+
+    def close(self) -> None:
+        self._channel.close()

@@ -1,0 +1,195 @@
+"""`instance`: list, show, create, delete, replace."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from nstance.admin import output
+from nstance.admin.commands.group import dry_run_flag, var_flag
+from nstance.admin.help import Group
+from nstance.admin.options import format_flag, name
+from nstance.admin.reach import Reach, reach_flags
+from nstance.model import ids
+
+if TYPE_CHECKING:
+    from nstance.admin.client import Client
+
+EXAMPLES = """\
+nstance-admin instance list --group web --shard us-west-2a
+nstance-admin instance show wrk-01jw51srryegh9snf9cmeh3k4q --all-shards
+nstance-admin instance replace wrk-01jw51srryegh9snf9cmeh3k4q --shard us-west-2a --dry-run
+"""
+
+
+@click.group(cls=Group, examples=EXAMPLES)
+def command() -> None:
+    """Instances: the VMs of groups."""
+
+
+def _instance(text: str) -> str:
+    if not ids.is_instance_id(text):
+        raise click.BadParameter(f"expected an instance ID such as wrk-01jw51srryegh9snf9cmeh3k4q, found {text[:64]!r}")
+    return text
+
+
+instance_argument = click.argument("instance", type=_instance)
+
+LIST_EXAMPLES = """\
+nstance-admin instance list --all-shards
+nstance-admin instance list --group web --shard us-west-2a -o json
+"""
+SHOW_EXAMPLES = """\
+nstance-admin instance show wrk-01jw51srryegh9snf9cmeh3k4q --all-shards
+"""
+CREATE_EXAMPLES = """\
+nstance-admin instance create --group web --shard us-west-2a
+nstance-admin instance create --group web --instance-type large --var ROLE=test --shard us-west-2a
+"""
+DELETE_EXAMPLES = """\
+nstance-admin instance delete wrk-01jw51srryegh9snf9cmeh3k4q --shard us-west-2a --dry-run
+"""
+REPLACE_EXAMPLES = """\
+nstance-admin instance replace wrk-01jw51srryegh9snf9cmeh3k4q --shard us-west-2a
+"""
+
+
+@command.command("list", examples=LIST_EXAMPLES)
+@click.option("--group", type=name, metavar="GROUP", help="Only of this group.")
+@click.option("--deleted", is_flag=True, help="Also those that were deleted or failed lately.")
+@format_flag
+@reach_flags
+def list_instances(reach: Reach, group: str | None, deleted: bool, form: str) -> None:
+    """List instances with state, age and what is out of the ordinary."""
+    from nstance.admin.shard import asking, groups
+
+    async def work(client: "Client") -> Any:
+        if group:
+            await groups.find(client, group)
+        return (await client.call("ListInstances", group=group or "", include_deleted=deleted)).instances
+
+    answers = asking.ask(reach, work).forgive_absence()
+    _show([(shard, status) for shard, found in answers.good for status in found], reach, form)
+    answers.check()
+
+
+@command.command(examples=SHOW_EXAMPLES)
+@instance_argument
+@format_flag
+@reach_flags
+def show(reach: Reach, instance: str, form: str) -> None:
+    """Show everything about INSTANCE. With --all-shards: wherever it is."""
+    from nstance.admin.shard import asking, records
+
+    answers = asking.ask(reach, lambda client: client.call("GetInstanceStatus", instance_id=instance)).forgive_absence()
+    for shard, status in answers.good:
+        output.show_one(records.instance(shard, status), form)
+    answers.check()
+
+
+@command.command(examples=CREATE_EXAMPLES)
+@click.option("--group", type=name, required=True, metavar="GROUP", help="Whose template it is made from.")
+@click.option("--instance-type", default="", metavar="TYPE", help="The provider's name; left out: the group's.")
+@var_flag
+@dry_run_flag
+@format_flag
+@reach_flags
+def create(
+    reach: Reach, group: str, instance_type: str, vars: tuple[tuple[str, str], ...], dry_run: bool, form: str
+) -> None:
+    """Make one instance on demand: on top of the group's size, never counted, never replaced."""
+    from nstance.admin.shard import asking, fresh, groups
+
+    async def work(client: "Client") -> Any:
+        await groups.find(client, group)
+        return await client.call(
+            "CreateInstance",
+            group=group,
+            uuid=fresh.uuid(),
+            instance_type=instance_type,
+            vars=dict(vars),
+            dry_run=dry_run,
+        )
+
+    answers = asking.ask(reach, work)
+    if dry_run:
+        _plan(answers.good, reach, form, lambda status: [("create", None, "an instance on demand, beyond the size")])
+    else:
+        _show(answers.good, reach, form)
+    answers.check()
+
+
+@command.command(examples=DELETE_EXAMPLES)
+@instance_argument
+@dry_run_flag
+@format_flag
+@reach_flags
+def delete(reach: Reach, instance: str, dry_run: bool, form: str) -> None:
+    """Delete INSTANCE, drained first. If it counts, its group makes another one."""
+
+    def planned(status: Any) -> list[tuple[str, str | None, str]]:
+        if status.state not in ("pending", "starting", "running", "draining"):
+            return []
+        told = [("delete", status.instance_id, f"it is {status.state}; it is drained first if somebody waits for it")]
+        return told if status.on_demand else [("create", None, "its group keeps its size"), *told]
+
+    _on_one("DeleteInstance", reach, instance, dry_run, form, planned)
+
+
+@command.command(examples=REPLACE_EXAMPLES)
+@instance_argument
+@dry_run_flag
+@format_flag
+@reach_flags
+def replace(reach: Reach, instance: str, dry_run: bool, form: str) -> None:
+    """Make another instance in INSTANCE's place, then let it go."""
+
+    def planned(status: Any) -> list[tuple[str, str | None, str]]:
+        return [
+            ("create", None, f"takes the place of {status.instance_id}"),
+            ("drain", status.instance_id, "when its replacement is there"),
+        ]
+
+    _on_one("ReplaceInstance", reach, instance, dry_run, form, planned)
+
+
+Planned = Callable[[Any], list[tuple[str, str | None, str]]]
+
+
+def _on_one(rpc: str, reach: Reach, instance: str, dry_run: bool, form: str, planned: Planned) -> None:
+    from nstance.admin.shard import asking
+
+    answers = asking.ask(
+        reach, lambda client: client.call(rpc, instance_id=instance, dry_run=dry_run)
+    ).forgive_absence()
+    if dry_run:
+        _plan(answers.good, reach, form, planned)
+    else:
+        _show(answers.good, reach, form)
+    answers.check()
+
+
+def _plan(found: list[tuple[Any, Any]], reach: Reach, form: str, planned: Planned) -> None:
+    """The shard has checked that it would do it; a single instance needs no more than these words."""
+    from nstance.admin.shard import records
+
+    actions: list[records.Record] = [
+        {"shard": shard, "action": action, "instance_id": id, "reason": "requested", "message": message}
+        for shard, status in found
+        for action, id, message in planned(status)
+    ]
+    rows = records.plan_rows(actions) if form == "table" else actions
+    columns = records.columns(records.PLAN_COLUMNS, several=reach.several)
+    output.show(rows, form, columns=columns, whole=("shard", "instance", "action"))
+    if found:
+        output.note("nothing was changed")
+
+
+def _show(found: list[tuple[Any, Any]], reach: Reach, form: str) -> None:
+    from nstance.admin.shard import fresh, records
+
+    all_records = [records.instance(shard, status) for shard, status in found]
+    now = fresh.now()
+    rows = [records.instance_row(record, now=now) for record in all_records] if form == "table" else all_records
+    columns = records.columns(records.INSTANCE_COLUMNS, several=reach.several)
+    output.show(rows, form, columns=columns, whole=("shard", "instance", "age"))

@@ -1,0 +1,72 @@
+"""`config status` and `config refresh`."""
+
+import click
+
+from nstance.admin import output
+from nstance.admin.help import Group
+from nstance.admin.options import format_flag
+from nstance.admin.reach import Reach, reach_flags
+
+STATUS_EXAMPLES = """\
+nstance-admin config status --shard us-west-2a --servers us-west-2a=10.0.0.1:8993
+nstance-admin config status --all-shards -o json
+"""
+REFRESH_EXAMPLES = """\
+nstance-admin config refresh --shard us-west-2a --servers us-west-2a=10.0.0.1:8993
+nstance-admin config refresh --all-shards
+"""
+
+
+@click.group(cls=Group, examples=STATUS_EXAMPLES + REFRESH_EXAMPLES)
+def command() -> None:
+    """The config that a shard runs with. To write one: `cluster config put`."""
+
+
+@command.command(examples=STATUS_EXAMPLES)
+@format_flag
+@reach_flags
+def status(reach: Reach, form: str) -> None:
+    """Show which config is in force, who leads, and why a newer config was refused."""
+    from nstance.admin.shard import asking, records
+
+    answers = asking.ask(reach, lambda client: client.call("GetConfigStatus"))
+    rows = [records.config(shard, answer) for shard, answer in answers.good]
+    output.show(rows, form, columns=("shard", "leader", "epoch", "etag", "last_modified", "size"))
+    if form == "table":
+        for row in rows:
+            for problem in row["errors"]:
+                output.note(f"shard {row['shard']} refuses a newer config: {problem}")
+    answers.check()
+
+
+@command.command(examples=REFRESH_EXAMPLES)
+@click.option("--dry-run", is_flag=True, help="Show the config in force, and ask for nothing.")
+@format_flag
+@reach_flags
+def refresh(reach: Reach, dry_run: bool, form: str) -> None:
+    """Have the shard read its config from the bucket now, and not at its next look.
+
+    A config that is not valid is refused with its problems, the old one goes on, and the exit code is 1. What a new
+    config would change is shown by `cluster config put --dry-run`."""
+    from nstance.admin import failures
+    from nstance.admin.shard import asking, records
+
+    if dry_run:
+        found = asking.ask(reach, lambda client: client.call("GetConfigStatus"))
+        output.show(
+            [records.config(shard, answer) for shard, answer in found.good],
+            form,
+            columns=("shard", "leader", "etag", "last_modified"),
+        )
+        output.note("dry run: no shard was asked to read its config again")
+        found.check()
+        return
+    answers = asking.ask(reach, lambda client: client.call("RefreshConfig"))
+    rows = [records.refreshed(shard, answer) for shard, answer in answers.good]
+    output.show(rows, form, columns=("shard", "updated", "previous_etag", "etag", "needs_restart"))
+    answers.bad += [
+        (shard, failures.Refused(f"the new config was refused: {'; '.join(answer.errors)}"))
+        for shard, answer in answers.good
+        if answer.errors
+    ]
+    answers.check()

@@ -1,0 +1,1 @@
+"""The work of the shard commands: what is asked of running servers."""

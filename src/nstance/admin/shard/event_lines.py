@@ -1,0 +1,49 @@
+"""An event as a line for people, or as a document for programs."""
+
+import json
+import shutil
+import sys
+import textwrap
+from collections.abc import Sequence
+
+import click
+
+from nstance.admin import output
+from nstance.admin.shard.records import Record
+from nstance.model.decision import TROUBLE
+
+_BAD = frozenset(code.value for code in TROUBLE)
+_REASON = 16  # most of them fit
+_NARROW = 60
+
+
+class Printer:
+    def __init__(self, form: str, *, several: bool) -> None:
+        self._form = form
+        self._several = several
+        self._width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+
+    def many(self, events: Sequence[Record], *, follow: bool) -> str:
+        if self._form == "table" or follow:
+            return "".join(map(self.one, events))
+        return output.document(list(events), self._form)
+
+    def one(self, event: Record) -> str:
+        if self._form == "json":
+            return json.dumps(event, ensure_ascii=False) + "\n"  # one line each: events may be followed
+        if self._form == "yaml":
+            return "---\n" + output.document(event, "yaml")
+        return self._line(event)
+
+    def _line(self, event: Record) -> str:
+        """The time and the reason in front; what is too long goes on below the message."""
+        where = "/".join(filter(None, (event["shard"] if self._several else "", event["group"])))
+        head = f"{event['time'][:10]} {event['time'][11:19]}Z"
+        reason = output.plain(event["reason"])
+        about = f" ({event['instance_id']})" if event["instance_id"] else ""
+        text = output.plain(f"{where}: " * bool(where) + event["message"] + about)
+        indent = len(head) + 2 + _REASON + 2
+        if self._width >= _NARROW + indent - 20:
+            text = textwrap.fill(text, self._width - indent - 1, subsequent_indent=" " * indent, break_on_hyphens=False)
+        styled = click.style(f"{reason:<{_REASON}}", fg="yellow" if event["reason"] in _BAD else "green")
+        return f"{click.style(head, dim=True)}  {styled}  {text}\n"

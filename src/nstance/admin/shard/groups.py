@@ -1,0 +1,122 @@
+"""Groups of one shard: found by name, and changed without undoing what somebody else changes at the same time."""
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from grpclib.const import Status
+
+from nstance.admin.client import Client, Refusal
+from nstance.v1 import operator_pb2
+
+ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What a command says of a group. None: nothing."""
+
+    template: str | None = None
+    size: int | None = None
+    instance_type: str | None = None
+    subnet_pool: str | None = None
+    vars: Mapping[str, str]
+    unset_vars: Sequence[str] = ()
+    drain_timeout: str | None = None
+    max_surge: int | None = None
+    max_unavailable: int | None = None
+    load_balancers: Sequence[str] = ()
+    args: str | None = None
+
+    def apply(self, config: Any) -> None:
+        for field in ("template", "size", "instance_type", "subnet_pool", "drain_timeout"):
+            value = getattr(self, field)
+            if value is not None:
+                setattr(config, field, value)
+        config.vars.update(self.vars)
+        for name in self.unset_vars:
+            config.vars.pop(name, None)
+        if self.max_surge is not None or self.max_unavailable is not None:
+            before = (config.max_surge, config.max_unavailable) if config.update_set else (1, 0)
+            config.max_surge = before[0] if self.max_surge is None else self.max_surge
+            config.max_unavailable = before[1] if self.max_unavailable is None else self.max_unavailable
+            config.update_set = True
+        if self.load_balancers:
+            config.load_balancers[:] = self.load_balancers
+        if self.args is not None:
+            config.args_json = self.args
+
+    @property
+    def empty(self) -> bool:
+        said = operator_pb2.GroupConfig()
+        self.apply(said)
+        return said == operator_pb2.GroupConfig() and not self.unset_vars and not self._resets
+
+    @property
+    def _resets(self) -> bool:
+        """An empty text gives a setting back to its default."""
+        texts = (self.template, self.instance_type, self.subnet_pool, self.drain_timeout, self.args)
+        return any(text == "" for text in texts)
+
+
+async def everything(client: Client) -> Sequence[Any]:
+    found: Sequence[Any] = (await client.call("ListGroups")).groups
+    return found
+
+
+async def find(client: Client, name: str) -> Any:
+    """The group's status. Raises Refusal with the names that there are."""
+    found = await everything(client)
+    for group in found:
+        if group.key == name:
+            return group
+    names = [group.key for group in found]
+    near = difflib.get_close_matches(name, names, 1)
+    hint = f"did you mean {near[0]}?" if near else f"there are: {_few(names)}" if names else "there are no groups"
+    raise Refusal(f"there is no group {name} ({hint})", Status.NOT_FOUND)
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
+
+
+async def create(client: Client, name: str, wish: Wish, *, dry_run: bool) -> Any:
+    if any(group.key == name for group in await everything(client)):
+        raise Refusal(f"group {name} exists already; change it with `group update`", Status.ALREADY_EXISTS)
+    config = operator_pb2.GroupConfig()
+    wish.apply(config)
+    return await client.call("UpsertGroup", key=name, config=config, dry_run=dry_run)
+
+
+async def change(client: Client, name: str, edit: Callable[[Any], None], *, dry_run: bool) -> Any:
+    """Only what `edit` touches changes: it is applied to what the API has set before, and again if somebody else was
+    faster."""
+    for attempt in range(ATTEMPTS):
+        group = await find(client, name)
+        config = operator_pb2.GroupConfig()
+        config.CopyFrom(group.config)
+        edit(config)
+        try:
+            return await client.call("UpsertGroup", key=name, config=config, etag=group.etag, dry_run=dry_run)
+        except Refusal as refusal:
+            if refusal.code is not Status.ABORTED or attempt == ATTEMPTS - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+async def plan(client: Client, name: str, wish: Wish) -> Sequence[Any]:
+    """Of the group as it is, or as it would be; with a template also of one that is not there yet."""
+    request = operator_pb2.PlanGroupRequest(key=name)
+    try:
+        group = await find(client, name)
+    except Refusal as refusal:
+        if refusal.code is not Status.NOT_FOUND or not wish.template:
+            raise
+    else:
+        if not wish.empty:
+            request.config.CopyFrom(group.config)
+    if not wish.empty:
+        wish.apply(request.config)
+    found: Sequence[Any] = (await client.call("PlanGroup", request)).actions
+    return found

@@ -1,0 +1,80 @@
+"""Events of several shards: the latest, then those that come.
+
+Their IDs grow over changes of leaders, so whoever follows asks for what came after the last one seen. The trap: an
+unreachable shard must neither end the following nor be passed over in silence.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import Any
+
+from nstance.admin import failures
+from nstance.admin.client import Client
+from nstance.admin.shard.records import Record, event
+from nstance.clock import Clock
+from nstance.model.ids import ShardId
+
+POLL_SECONDS = 0.5
+PAGE = 500
+WAITING = 1_000
+
+Tell = Callable[[ShardId, str], None]
+
+
+async def latest(client: Client, *, group: str, instance: str = "", limit: int) -> Sequence[Any]:
+    found: Sequence[Any] = (await client.call("ListEvents", group=group, instance_id=instance, limit=limit)).events
+    return found
+
+
+def merged(shards: Sequence[tuple[ShardId, Sequence[Any]]], *, limit: int) -> list[Record]:
+    """Oldest first; the newest `limit` of all."""
+    found = [(told.time_unix_ms, shard, told.id, told) for shard, events in shards for told in events]
+    found.sort(key=lambda each: each[:3])
+    return [event(shard, told) for _, shard, _, told in found[-limit:]]
+
+
+async def follow(
+    found: Sequence[Client], *, after: dict[ShardId, int], group: str, instance: str = "", tell: Tell, clock: Clock
+) -> AsyncGenerator[tuple[int, Record], None]:
+    """Events after the given IDs, for ever, each with its own. `tell` hears when a shard stops answering and when it
+    answers again."""
+    queue: asyncio.Queue[tuple[int, Record] | Exception] = asyncio.Queue(WAITING)
+
+    async def watch(client: Client) -> None:
+        try:
+            await _watch(client)
+        except Exception as bug:
+            await queue.put(bug)
+
+    async def _watch(client: Client) -> None:
+        last, silent = after.get(client.shard, 0), False
+        while True:
+            try:
+                answer = await client.call("ListEvents", group=group, instance_id=instance, after_id=last, limit=PAGE)
+            except failures.Refused as problem:
+                if not silent:
+                    tell(client.shard, f"{failures.explain(problem)}; trying on")
+                silent = True
+                await clock.sleep(2 * POLL_SECONDS)
+                continue
+            if silent:
+                tell(client.shard, "answers again")
+                silent = False
+            for told in answer.events:
+                last = max(last, told.id)
+                await queue.put((told.id, event(client.shard, told)))
+            if len(answer.events) < PAGE:
+                await client.renew_if_due()
+                await clock.sleep(POLL_SECONDS)
+
+    watchers = [asyncio.create_task(watch(client)) for client in found]
+    try:
+        while True:
+            coming = await queue.get()
+            if isinstance(coming, Exception):
+                raise coming
+            yield coming
+    finally:
+        for each in watchers:
+            each.cancel()
+        await asyncio.gather(*watchers, return_exceptions=True)

@@ -1,0 +1,98 @@
+"""What a shard looks like now, and what of it is not as it should be."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nstance.admin.client import Client
+from nstance.admin.shard.records import Record, config, event, group, instance, instance_notes
+
+LATELY = 3600.0  # trouble that is older is history
+EVENTS = 200
+SHOWN = 3  # of a group's latest trouble
+
+LEAVING = ("draining", "deleting")
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    group: Record
+    unsettled: Sequence[str]  # what keeps it from being as it is wished
+    odd: Sequence[Record]  # its instances that are not simply running
+    trouble: Sequence[Record]  # latest events
+
+    @property
+    def healthy(self) -> bool:
+        return not self.unsettled and not self.group["last_error"]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardView:
+    config: Record
+    groups: Sequence[GroupView]
+    left: Sequence[Record]  # instances whose group is gone
+    trouble: Sequence[Record]  # lately; all of it
+
+    @property
+    def healthy(self) -> bool:
+        return not self.config["errors"] and not self.left and all(view.healthy for view in self.groups)
+
+
+async def look(client: Client, *, now: float) -> ShardView:
+    config_status = await client.call("GetConfigStatus")
+    groups = (await client.call("ListGroups")).groups
+    instances = [instance(client.shard, each) for each in (await client.call("ListInstances")).instances]
+    events = (await client.call("ListEvents", limit=EVENTS)).events
+    trouble = [
+        event(client.shard, each) for each in events if each.trouble and each.time_unix_ms > (now - LATELY) * 1000
+    ]
+    views = [view(group(client.shard, each), instances, trouble) for each in groups]
+    known = {each.group["group"] for each in views}
+    return ShardView(
+        config=config(client.shard, config_status),
+        groups=views,
+        left=[each for each in instances if each["group"] not in known],
+        trouble=trouble,
+    )
+
+
+def view(record: Record, instances: Sequence[Record], trouble: Sequence[Record] = ()) -> GroupView:
+    mine = [each for each in instances if each["group"] == record["group"]]
+    return GroupView(
+        group=record,
+        unsettled=unsettled(record, mine),
+        odd=[each for each in mine if each["state"] != "running" or instance_notes(each) not in ([], ["on-demand"])],
+        trouble=[each for each in trouble if each["group"] == record["group"]][-SHOWN:],
+    )
+
+
+def unsettled(record: Record, instances: Sequence[Record]) -> list[str]:
+    """Why the group is not stable, in words; empty if it is as wished and nothing is on its way."""
+    found = []
+    size, actual, ready = record["size"], record["actual_size"], record["ready_size"]
+    if ready < size or actual < size:
+        found.append(f"{ready}/{size} ready")
+    if actual > size:
+        found.append(f"{actual - size} more than wished")
+    if leaving := sum(each["state"] in LEAVING for each in instances):
+        found.append(f"{leaving} leaving")
+    if drifted := sum(bool(each["drifted"]) for each in instances if each["state"] not in LEAVING):
+        found.append(f"{drifted} to be rotated")
+    if found and record["paused"]:
+        found.append("paused")
+    return found
+
+
+def document(view: ShardView) -> Record:
+    """For programs."""
+    groups: list[Any] = [
+        {
+            **each.group,
+            "healthy": each.healthy,
+            "unsettled": list(each.unsettled),
+            "instances": list(each.odd),
+            "trouble": list(each.trouble),
+        }
+        for each in view.groups
+    ]
+    return {**view.config, "healthy": view.healthy, "groups": groups, "left_over": list(view.left)}

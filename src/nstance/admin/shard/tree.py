@@ -1,0 +1,96 @@
+"""The one screen: what is healthy is folded into a line, what is not is opened."""
+
+from collections.abc import Sequence
+
+from rich.text import Text
+from rich.tree import Tree
+
+from nstance.admin import output
+from nstance.admin.shard.overview import GroupView, ShardView
+from nstance.admin.shard.records import Record, instance_notes, instance_row
+from nstance.model.ids import ShardId
+
+GOOD, ODD, BAD, DIM = "green", "yellow", "red", "dim"
+MAX_INSTANCES = 8
+MAX_FOLDED = 12
+
+
+def draw(shard: ShardId, view: ShardView, *, now: float) -> Tree:
+    ready = sum(each.group["ready_size"] for each in view.groups)
+    size = sum(each.group["size"] for each in view.groups)
+    healthy = sum(each.healthy for each in view.groups)
+    tree = Tree(
+        _line(
+            _mark(view.healthy),
+            (f"shard {shard}", "bold"),
+            (f"  leader {view.config['leader']} (epoch {view.config['epoch']})", DIM),
+            (f"  {healthy}/{len(view.groups)} groups healthy, {ready}/{size} instances ready", ""),
+        ),
+        guide_style=DIM,
+    )
+    for problem in view.config["errors"]:
+        tree.add(_line(("a newer config is refused: ", BAD), (problem, "")))
+    for each in view.groups:
+        if not each.healthy:
+            _open(tree.add(_headline(each)), each, now=now)
+    if view.left:
+        _instances(tree.add(_line(("instances of deleted groups", ODD))), view.left, now=now)
+    if folded := [each.group for each in view.groups if each.healthy]:
+        tree.add(_folded(folded))
+    elsewhere = [each for each in view.trouble if not each["group"]]
+    for told in elsewhere[-3:]:
+        tree.add(_event(told))
+    if view.healthy and view.trouble:
+        tree.add(_line((f"{len(view.trouble)} troubles in the last hour, over now: see `nstance-admin events`", DIM)))
+    return tree
+
+
+def unreachable(shard: ShardId) -> Tree:
+    """Why is told with the failures, at the end."""
+    return Tree(_line(("✗ ", BAD), (f"shard {shard}", "bold"), ("  does not answer", BAD)), guide_style=DIM)
+
+
+def _headline(view: GroupView) -> Text:
+    group = view.group
+    return _line(
+        ("● ", BAD if group["last_error"] or group["ready_size"] < group["size"] else ODD),
+        (group["group"], "bold"),
+        (f"  {', '.join(view.unsettled)}", ""),
+    )
+
+
+def _open(branch: Tree, view: GroupView, *, now: float) -> None:
+    if view.group["last_error"]:
+        branch.add(_line(("error: ", BAD), (view.group["last_error"], "")))
+    _instances(branch, view.odd, now=now)
+    for told in view.trouble:
+        branch.add(_event(told))
+
+
+def _instances(branch: Tree, instances: Sequence[Record], *, now: float) -> None:
+    for each in instances[:MAX_INSTANCES]:
+        row = instance_row(each, now=now)
+        notes = ", ".join(instance_notes(each))
+        branch.add(_line((each["instance_id"], ""), (f"  {row['state']} {row['age']}", ODD), (f"  {notes}", "")))
+    if len(instances) > MAX_INSTANCES:
+        branch.add(_line((f"and {len(instances) - MAX_INSTANCES} more: see `nstance-admin instance list`", DIM)))
+
+
+def _folded(groups: Sequence[Record]) -> Text:
+    shown = [f"{group['group']} {group['size']}{' paused' if group['paused'] else ''}" for group in groups[:MAX_FOLDED]]
+    more = f" and {len(groups) - MAX_FOLDED} more" if len(groups) > MAX_FOLDED else ""
+    return _line(("✓ ", GOOD), (", ".join(shown) + more, ""))
+
+
+def _event(told: Record) -> Text:
+    about = f" ({told['instance_id']})" if told["instance_id"] else ""
+    return _line((f"{told['time'][11:19]}Z ", DIM), (f"{told['reason']} ", ODD), (f"{told['message']}{about}", ""))
+
+
+def _mark(healthy: bool) -> tuple[str, str]:
+    return ("✓ ", GOOD) if healthy else ("● ", ODD)
+
+
+def _line(*parts: tuple[str, str]) -> Text:
+    """Only through here: what others have written must not steer the terminal."""
+    return Text.assemble(*((output.plain(text), style) for text, style in parts))

@@ -1,0 +1,61 @@
+"""Waiting until groups are as they are wished: looked at again and again, a shard that does not answer too."""
+
+from collections.abc import Callable, Sequence
+
+from nstance.admin import failures
+from nstance.admin.client import Client
+from nstance.admin.shard import asking, groups, overview
+from nstance.admin.shard.records import group, instance
+from nstance.clock import Clock
+
+LOOK_EVERY = 0.5
+
+Progress = Callable[[str], None]
+
+
+async def until_stable(
+    found: Sequence[Client], wanted: Sequence[str], *, within: float, progress: Progress, clock: Clock
+) -> None:
+    """Raises Refused with what is still missing when the time is over, and at once for a group that nobody has."""
+    deadline = clock.monotonic() + within
+    known = False
+    while True:
+        answers = await asking.each(found, lambda client: _missing(client, wanted))
+        if wanted and not known and not answers.bad:
+            _check_known(wanted, [name for _, (_, names) in answers.good for name in names])
+            known = True
+        told = [f"{_where(shard, found)}{line}" for shard, (lines, _) in answers.good for line in lines]
+        told += [f"{_where(shard, found)}{failures.explain(problem)}" for shard, problem in answers.bad]
+        if not told:
+            return
+        progress("; ".join(told))
+        left = deadline - clock.monotonic()
+        if left <= 0:
+            raise failures.Refused(f"not stable after {within:g} s: {'; '.join(told)}")
+        await clock.sleep(min(LOOK_EVERY, left))
+
+
+async def _missing(client: Client, wanted: Sequence[str]) -> tuple[list[str], list[str]]:
+    """A line for each group that is not stable, and the names of the groups that were looked at."""
+    found = await groups.everything(client)
+    instances = [instance(client.shard, each) for each in (await client.call("ListInstances")).instances]
+    lines, names = [], []
+    for each in found:
+        if wanted and each.key not in wanted:
+            continue
+        names.append(each.key)
+        view = overview.view(group(client.shard, each), instances)
+        if view.unsettled:
+            error = f" ({view.group['last_error']})" if view.group["last_error"] else ""
+            lines.append(f"{each.key} {', '.join(view.unsettled)}{error}")
+    return lines, names
+
+
+def _check_known(wanted: Sequence[str], names: Sequence[str]) -> None:
+    unknown = [name for name in wanted if name not in names]
+    if unknown:
+        raise failures.Refused(f"there is no group {', '.join(unknown)}; see `nstance-admin group list`")
+
+
+def _where(shard: str, found: Sequence[Client]) -> str:
+    return f"{shard}/" if len(found) > 1 else ""
