@@ -117,15 +117,16 @@ def _silence(draft: Draft, instance: Instance, facts: Facts) -> None:
 
 def limits(draft: Draft, facts: Facts) -> tuple[float, float]:
     """When silence makes suspect, and when dead."""
-    policy = draft.policy
-    if not facts.met:
-        # It has not connected since this leader took over: it gets the time that a whole fleet needs to reconnect.
+    policy, since = draft.policy, draft.view.listening_since
+    heard = max(facts.heard, since)
+    if not facts.met or facts.heard < since:
+        # It has not connected since this leader took over, or stood still: it gets the time that a whole fleet needs to
+        # reconnect.
         patience = max(policy.suspect_after, draft.view.reconnect_grace)
-        heard = max(facts.heard, draft.view.listening_since)
         return heard + patience, heard + max(policy.dead_after, patience)
     if facts.restarting:
-        return facts.heard + policy.dead_after, facts.heard + policy.dead_after
-    return facts.heard + policy.suspect_after, facts.heard + policy.dead_after
+        return heard + policy.dead_after, heard + policy.dead_after
+    return heard + policy.suspect_after, heard + policy.dead_after
 
 
 def is_replaced(draft: Draft, instance: Instance) -> bool:

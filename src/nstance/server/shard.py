@@ -29,6 +29,8 @@ MAX_INBOX = 200_000
 JUDGE_SILENCE_EVERY = 0.2
 EARLIER = 0.8
 RECONNECT_FLOOR = 10.0
+TICK = 1.0
+DEAF = 1.0  # a tick that comes so late: the process or its machine stood still
 RECONNECT_PER_SECOND = 300.0
 
 
@@ -106,7 +108,8 @@ class Shard:
         }  # not back since the term began
         self._silence_judged = float("-inf")
         now = clock.steady()
-        self.listening_since = now
+        self.listening_since = self._ticked = now
+        self._ticking: asyncio.TimerHandle | None = None
         running = sum(i.state is State.RUNNING for i in self.instances.values())
         self.reconnect_grace = RECONNECT_FLOOR + 2 * running / RECONNECT_PER_SECOND
         for instance in self.instances.values():
@@ -194,15 +197,32 @@ class Shard:
     async def run(self) -> None:
         """Decide until cancelled. Ends with an exception only if there is a bug."""
         self.look_again()
-        while True:
-            await self._wake.wait()
-            await self.term.ready()
-            self._wake.clear()
-            batch, self._inbox, self._waiting = self._inbox, {}, 0
-            for key, items in batch.items():
-                self._decide(key, items)
-                if len(batch) > 1:
-                    await asyncio.sleep(0)  # many groups: let connections breathe in between
+        self._tick()
+        try:
+            while True:
+                await self._wake.wait()
+                await self.term.ready()
+                self._wake.clear()
+                batch, self._inbox, self._waiting = self._inbox, {}, 0
+                for key, items in batch.items():
+                    self._decide(key, items)
+                    if len(batch) > 1:
+                        await asyncio.sleep(0)  # many groups: let connections breathe in between
+        finally:
+            if self._ticking is not None:
+                self._ticking.cancel()
+
+    def _tick(self) -> None:
+        self._notice_deafness()
+        self._ticking = asyncio.get_running_loop().call_later(TICK, self._tick)
+
+    def _notice_deafness(self) -> None:
+        """A server that stood still has heard nobody: what it missed is not the agents' silence."""
+        now = self._clock.steady()
+        if now > self._ticked + TICK + DEAF:
+            log.warning("this server stood still", extra={"seconds": round(now - self._ticked, 1)})
+            self.listening_since = now
+        self._ticked = now
 
     def _put(self, key: GroupKey, item: _Item) -> None:
         items = self._inbox.setdefault(key, [])
@@ -229,6 +249,7 @@ class Shard:
             return
         state = self._group(key)
         now = self._clock.steady()
+        self._notice_deafness()
         self._refresh_heard(state, now)
         for item in items:
             self._note_silence(item.event)
