@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 DELAY = 0.002
 CALL_TIMEOUT = 5.0
-GIVES_UP = 10.0  # an agent whose server says nothing looks for another one
 
 
 @functools.lru_cache(maxsize=4096)
@@ -94,10 +93,12 @@ class Door:
         self.server = server
         self.lead = lead
         self.lines: dict[Line, None] = {}
+        self.opened = 0.0
         self._registrar = Registrar(lead, server.operators, server.machine)
         self._api = AgentApi(lead, server.machine, server.chance)
 
     async def open(self) -> None:
+        self.opened = self.server.world.now
         self.server.world.opened(self)
 
     async def close(self) -> None:
@@ -158,7 +159,8 @@ class SimAgent:
         self.line: Line | None = None
         self.noticed: set[str] = set()
         self.quiet_since: float | None = None  # cut off or hung, since when
-        self.last_spoke = world.now  # to any server
+        self._well_since = world.now
+        self._spoke: dict[Door, float] = {}
         self._parted = asyncio.Event()
         self._heals = asyncio.Event()
         self._heals.set()
@@ -170,11 +172,22 @@ class SimAgent:
         """For how long its server has heard nothing."""
         return 0.0 if self.quiet_since is None else self.world.now - self.quiet_since
 
-    def heard_at(self) -> float:
-        """When any server could last hear it."""
-        if self.line is not None and self.quiet_since is None:
+    def heard_by(self, door: "Door") -> float:
+        """When this leader heard it last, or began to listen."""
+        if self.line is not None and self.line.door is door and self.quiet_since is None:
             return self.world.now
-        return self.last_spoke
+        return max(self._spoke.get(door, 0.0), door.opened)
+
+    def well_for(self) -> float:
+        """For how long nothing has been wrong with it: it spoke, or could have, had anybody who leads been there."""
+        if self.quiet_since is not None or not self.registered or not self.alive:
+            return 0.0
+        return self.world.now - self._well_since
+
+    def _spoken(self) -> None:
+        """Something is about to happen to it: until now it was heard."""
+        if self.line is not None and self.quiet_since is None:
+            self._spoke[self.line.door] = self.world.now
 
     # ---- what happens to it
 
@@ -182,7 +195,7 @@ class SimAgent:
         """Its packets are lost in both directions, or it hangs."""
         if self.quiet_since is not None:
             return
-        self.last_spoke = self.heard_at()
+        self._spoken()
         self.quiet_since = self.world.now
         self._heals.clear()
         self.world.later(seconds, self.heal)
@@ -195,13 +208,15 @@ class SimAgent:
             line.abort()
 
     def heal(self) -> None:
-        self.quiet_since = None
-        self._heals.set()
+        if self.quiet_since is not None and self.alive:
+            self.quiet_since = None
+            self._well_since = self.world.now
+            self._heals.set()
 
     def die(self, *, reset: bool) -> None:
         """Its VM runs no more. A VM that is torn down resets nothing."""
+        self._spoken()
         self.alive = False
-        self.last_spoke = self.heard_at()
         self._task.cancel()
         line, self.line = self.line, None
         if self.quiet_since is None:
@@ -212,7 +227,7 @@ class SimAgent:
 
     def lost(self, line: Line) -> None:
         if self.line is line:
-            self.last_spoke = self.heard_at()
+            self._spoken()
             self.line = None
             self.world.log("agent lost", self.id, line.door.server.name)
             self._parted.set()
@@ -279,7 +294,7 @@ class SimAgent:
             return
         if told.startswith("-----"):
             self.registered = True
-            self.last_spoke = world.now
+            self._spoke[door] = self._well_since = world.now
             world.auditor.acknowledged(self.id, public)
             world.log("registered", self.id)
         else:

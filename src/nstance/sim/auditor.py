@@ -8,6 +8,7 @@ true in the simulated world.
 
 import base64
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nstance.config import storage_keys
@@ -17,6 +18,8 @@ from nstance.model.ids import GroupKey, InstanceId, ProviderId
 from nstance.model.instance import CAPACITY, TRANSITIONS, Cause, Instance, Put, Remove, State
 from nstance.objects import slots
 from nstance.providers.port import Status
+from nstance.sim import wishes
+from nstance.sim.agents import Door
 from nstance.sim.wishes import DEAD_AFTER, REGISTRATION_TIMEOUT, SHARD
 
 if TYPE_CHECKING:
@@ -28,7 +31,18 @@ RUNS = frozenset({Status.PENDING, Status.RUNNING})
 LEAVING = frozenset({State.DRAINING, State.DELETING})
 OPEN = frozenset({State.PENDING, State.STARTING, State.DRAINING, State.DELETING})
 MEMORY = 30.0  # seconds that a decision may be under way to storage
+FINDS_ITS_WAY = 10.0  # seconds in which an agent that is well comes to a new leader
 ALLOWANCE = 1.5  # seconds by which what the auditor sees may be off: latencies, drifts, timers
+
+
+@dataclass(frozen=True, slots=True)
+class Then:
+    """What was true when something was decided."""
+
+    at: float
+    silent: dict[InstanceId, float]  # for how long this leader had heard nothing of the agent
+    well: dict[InstanceId, float]  # for how long nothing had been wrong with it
+    runs: set[InstanceId]  # whose VMs ran
 
 
 class Auditor:
@@ -48,6 +62,8 @@ class Auditor:
         self._tombstones: set[InstanceId] = set()
         self._acknowledged: dict[InstanceId, str] = {}  # registrations, by the key
         self._lease = (0, "")
+        self._decided: dict[str, Then] = {}
+        self._then = Then(0.0, {}, {}, set())
         self._wishes: dict[GroupKey, dict[tuple[int, str], tuple[float, Group]]] = {}
 
     # ---- storage
@@ -79,6 +95,7 @@ class Auditor:
         for entry in slot.entries:
             before = dict(self.fold)
             slots.apply(self.fold, entry.changes)
+            self._then = self._decided.pop(entry.id)
             for change in entry.changes:
                 self._changed(before, change)
         self._world.log("slot", number, slot.epoch, len(slot.entries))
@@ -156,6 +173,21 @@ class Auditor:
         self.note_wishes()
         return [group for at, group in self._wishes.get(key, {}).values() if at >= self._world.now - MEMORY]
 
+    def decided(self, entry: slots.Entry, door: Door) -> None:
+        """A leader has decided this; it may be stored much later, when the world is another one."""
+        world = self._world
+        then = self._decided[entry.id] = Then(world.now, {}, {}, set())
+        for change in entry.changes:
+            if isinstance(change, Put):
+                new = change.instance
+                agent = world.agent_of(new.id, new.provider_id)
+                if agent is not None:
+                    then.silent[new.id] = world.now - agent.heard_by(door)
+                    then.well[new.id] = agent.well_for()
+                for vm in world.cloud.truth(new.id):
+                    if vm.status in RUNS and vm.provider_id == (new.provider_id or vm.provider_id):
+                        then.runs.add(new.id)
+
     # ---- why something goes
 
     def _left(self, old: Instance, new: Instance) -> None:
@@ -165,10 +197,7 @@ class Auditor:
         agent = world.agent_of(new.id, new.provider_id)
         match new.cause:
             case Cause.GONE:
-                if any(
-                    vm.status in RUNS and vm.provider_id == (old.provider_id or vm.provider_id)
-                    for vm in world.cloud.truth(new.id)
-                ):
+                if new.id in self._then.runs:
                     self._wrong("I10", f"{new.id} was taken for gone, but its VM runs")
             case Cause.UNHEALTHY:
                 self._unhealthy(old, new)
@@ -199,22 +228,19 @@ class Auditor:
 
     def _unhealthy(self, old: Instance, new: Instance) -> None:
         world = self._world
-        agent = world.agent_of(new.id, new.provider_id)
-        if agent is not None and world.now - agent.heard_at() < DEAD_AFTER - ALLOWANCE:
-            silent = world.now - agent.heard_at()
+        silent = self._then.silent.get(new.id, DEAD_AFTER)
+        if silent < (DEAD_AFTER - ALLOWANCE) * (1 - 2 * world.setup.drift):
             self._wrong("I10", f"{new.id} was given up as unhealthy after {silent:.1f} s of silence")
+        if (well := self._then.well.get(new.id, 0.0)) > FINDS_ITS_WAY:
+            self._wrong("I10", f"{new.id} was given up as unhealthy, but was well for {well:.1f} s")
         if not old.on_demand and not any(
             m.replaces == new.id and m.state is not State.PENDING for m in self._members(new.key)
         ):
             self._wrong("I10", f"{new.id} goes for silence before its replacement was made")
         running = [m for m in self.fold.values() if m.state is State.RUNNING or m.id == new.id]
-        silent_agents = [
-            m
-            for m in running
-            if (a := world.agent_of(m.id, m.provider_id)) is not None and world.now - a.heard_at() > 2 * DEAD_AFTER
-        ]
-        if len(silent_agents) > 3 and len(silent_agents) * 2 > len(running):
-            self._wrong("I10", f"{new.id} goes although {len(silent_agents)} of {len(running)} are silent")
+        silent_ones = [m for m in running if (a := world.agent_of(m.id, m.provider_id)) and a.silent_for() > DEAD_AFTER]
+        if len(silent_ones) > 3 and len(silent_ones) * 2 > len(running):
+            self._wrong("I10", f"{new.id} goes although {len(silent_ones)} of {len(running)} are silent")
 
     def _drain_ended(self, old: Instance, new: Instance) -> None:
         assert old.drain is not None
@@ -223,7 +249,7 @@ class Auditor:
         if self._world.steady(old.drain.deadline) >= -ALLOWANCE:
             self._world.count("drain deadline passed")
             return
-        if any(vm.status in RUNS and vm.provider_id == old.provider_id for vm in self._world.cloud.truth(new.id)):
+        if new.id in self._then.runs:
             self._wrong("I10", f"the drain of {new.id} was cut short")
 
     # ---- the cloud
@@ -289,14 +315,14 @@ class Auditor:
             return f"{len(leaders)} servers lead"
         lead = leaders[0].lead
         assert lead is not None
+        if lead.configuration.version != world.config_version():
+            return "the leader does not know the newest configuration"
         if lead.shard.instances != self.fold:
             return "the leader's records differ from the journal"
         if lead.shard.mass_absence or not lead.shard.listed:
             return "the provider's listing is not believed"
         for name, wish in world.wishes.groups.items():
-            resolved = next((r for k, r in lead.configuration.groups.items() if k.name == name), None)
-            if resolved is None or resolved.group.size != wish.size:
-                return f"the leader does not know the newest wish for {name}"
+            resolved = lead.configuration.groups[wishes.key(name)]
             members = self._members(resolved.group.key)
             counting = [m for m in members if m.counts]
             if len(counting) != wish.size:

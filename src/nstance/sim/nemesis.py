@@ -103,7 +103,7 @@ class Nemesis:
             if name in cut:
                 cut[name] -= 1
 
-        self.world.later(self.r.uniform(0.5, 6.0), heal)
+        self.world.later(self.r.choice((self.r.uniform(0.5, 6.0), self.r.uniform(6.0, 40.0))), heal)
 
     def brown_storage(self) -> None:
         self.world.storage_weather.brown_until = self.world.now + self.r.uniform(0.5, 4.0)
@@ -208,8 +208,11 @@ class Nemesis:
     def strip_tags(self) -> bool:
         """F53: the record wins, and what no record knows is nobody's from then on."""
         id, auditor = self.vm(), self.world.auditor
-        if id is None or len(self.world.cloud.truth(id)) > 1:
+        if id is None:
             return False
+        record = auditor.fold.get(id)
+        if record is not None and [v.provider_id for v in self.world.cloud.truth(id)] != [record.provider_id]:
+            return False  # a double would be nobody's
         self.world.cloud.strip_tags(id)
         self._stripped.add(id)
         if auditor.planted.pop(id, id) is None and id not in auditor.fold:

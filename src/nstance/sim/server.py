@@ -246,8 +246,15 @@ class SimServer:
 
     def _ports(self, lead: Lead) -> list[Door]:
         lead.shard.observers.append(lambda committed: self.world.committed(self, committed))
-        self.door = Door(self, lead)
-        return [self.door]
+        commit = lead.shard._writer.commit
+
+        def watched(entry: slots.Entry) -> asyncio.Future[None]:
+            self.world.auditor.decided(entry, door)
+            return commit(entry)
+
+        lead.shard._writer.commit = watched  # type: ignore[method-assign]
+        door = self.door = Door(self, lead)
+        return [door]
 
     async def _at_point(self, point: points.Point) -> None:
         if self.world.visit(self, point):

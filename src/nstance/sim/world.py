@@ -218,6 +218,9 @@ class World:
         self.wishes = wishes
         self.put_config(wishes.text())
 
+    def config_version(self) -> str:
+        return self.storage._objects.entries[CONFIG].version
+
     def put_config(self, body: bytes) -> None:
         self.storage.tamper(CONFIG, body)
         for server in self.servers:
