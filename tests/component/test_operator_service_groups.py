@@ -32,6 +32,9 @@ async def test_a_dynamic_group_is_made_scaled_and_deleted(tmp_path: Path) -> Non
         [shown] = (await operator.call("ListGroups")).groups
         assert (shown.actual_size, shown.ready_size, len(shown.provider_ids)) == (3, 3, 3)
         assert shown.config == GroupConfig(template="web", size=3)
+        measured = world.leader.server.metrics.render().decode()
+        assert 'nstance_group_size{group="web",tenant="acme"} 3.0' in measured
+        assert 'nstance_instances{group="web",state="running",tenant="acme"} 3.0' in measured
         found = await operator.call("ListInstances", group="web")
         assert [i.state for i in found.instances] == ["running"] * 3
         await operator.call("UpsertGroup", key="web", config=GroupConfig(size=1, template="web"), etag=shown.etag)

@@ -134,3 +134,25 @@ async def test_groups_of_a_new_configuration_are_told(tmp_path: Path) -> None:
             await operator.call("RefreshConfig")
             await watching.have(lambda m: m.group_deleted == "web")
             await watching.have(lambda m: m.group.key == "other")
+
+
+async def test_an_agent_that_comes_back_ends_its_drain(tmp_path: Path) -> None:
+    health = {"suspect_after": "400ms", "dead_after": "1s"}
+    async with World(tmp_path, config(groups=GROUPS, health=health)) as world:
+        await world.start()
+        operator = await world.operator("acme")
+        await eventually(lambda: list(states(world, "web", "acme").values()) == ["running"] * 2)
+        await eventually(lambda: all(agent.connected for agent in world.agents.values()))
+        async with operator.watch(instances=True) as watching:
+            await watching.snapshot()
+            old = min(states(world, "web", "acme"))
+            world.agents[old].mute()
+            drain = (await watching.until(lambda m: m.instance.state == "draining")).instance
+            assert (drain.instance_id, drain.reason, drain.waits) == (old, "unhealthy", True)
+            world.agents[old].speak()
+            back = await watching.until(lambda m: m.instance.instance_id == old)
+            assert (back.instance.state, back.instance.drain_cancelled) == ("running", True)
+            gone = await watching.until(lambda m: m.instance.reason == "superseded")
+            assert gone.instance.instance_id not in (old, "")
+        await eventually(lambda: list(states(world, "web", "acme").values()).count("running") == 2)
+        assert states(world, "web", "acme")[old] == "running"
