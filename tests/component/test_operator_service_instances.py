@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import pytest
 from grpclib.const import Status
 
 from component.whole_server import World, config, eventually, new_uuid, states
 from nstance.model import ids
+from nstance.server.api import operator as api
 from nstance.v1.operator_pb2 import GroupConfig
 
 GROUPS = {"acme": {"web": {"template": "web", "size": 2}}}
@@ -43,6 +45,19 @@ async def test_an_instance_on_demand_is_made_once_and_never_counted(tmp_path: Pa
         assert made.instance_id not in listed
         everything = await operator.call("ListInstances", include_deleted=True)
         assert made.instance_id in [i.instance_id for i in everything.instances]
+
+
+async def test_instances_are_listed_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "MAX_LISTED", 3)
+    async with World(tmp_path, config(groups={"acme": {"web": {"template": "web", "size": 5}}}), agents=False) as world:
+        await world.start()
+        operator = await world.operator("acme")
+        everything = sorted(await eventually(lambda: states(world, "web", "acme")))
+        assert (await operator.refused("ListInstances")).status is Status.RESOURCE_EXHAUSTED
+        first = await operator.call("ListInstances", limit=100)
+        last = await operator.call("ListInstances", limit=3, after_id=first.instances[-1].instance_id)
+        pages = [[i.instance_id for i in page.instances] for page in (first, last)]
+        assert (pages, first.more, last.more) == ([everything[:3], everything[3:]], True, False)
 
 
 async def test_only_a_uuid_of_version_7_in_its_usual_spelling_is_taken(tmp_path: Path) -> None:

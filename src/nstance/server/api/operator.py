@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 SEEN_EVERY = 30.0  # while a watch is open: the operator is looked at again, and counts as present
 HEAD_SECONDS = 5.0
 MAX_EVENTS = 1_000
+MAX_LISTED = 5_000  # instances in one answer: half a kilobyte each, and a message has 4 MiB
 USUAL_EVENTS = 100
 BREATHE_EVERY = 64  # messages of a snapshot
 GOODBYE_SECONDS = 0.5  # for the answer to an operator that revoked itself
@@ -228,9 +229,17 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
 
     async def ListInstances(self, stream: Any) -> None:
         request, tenancy = await self._asked(stream)
+        if request.limit < 0:
+            raise status.invalid("limit", "expected a number above 0, or 0 for all")
         found = tenancy.instances(request.group, ended=request.include_deleted)
-        instances = [self._statuses.instance(instance) for instance in found]
-        await stream.send_message(operator_pb2.ListInstancesResponse(instances=instances))
+        found = [instance for instance in found if instance.id > request.after_id]
+        limit = min(request.limit or len(found), MAX_LISTED)
+        if not request.limit and limit < len(found):
+            raise status.exhausted(
+                f"{len(found):,} instances are too many for one answer: ask with a limit and after_id"
+            )
+        page = [self._statuses.instance(instance) for instance in found[:limit]]
+        await stream.send_message(operator_pb2.ListInstancesResponse(instances=page, more=limit < len(found)))
 
     async def GetInstanceStatus(self, stream: Any) -> None:
         request, tenancy = await self._asked(stream)
