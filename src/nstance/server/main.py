@@ -24,27 +24,23 @@ def main() -> None:
     clock, chance = SystemClock(), SystemChance()
     if options.validate is not None:
         sys.exit(validate(options, clock, chance))
-    try:
-        uvloop.run(run(options, clock, chance))
-    except Fatal as problem:
-        print(f"nstance-server: {problem}", file=sys.stderr)  # noqa: T201
-        uvloop.run(_wait_before_exit(options, clock, chance))
-        sys.exit(1)
+    sys.exit(uvloop.run(run(options, clock, chance)))
 
 
-async def run(options: Options, clock: Clock, chance: Chance) -> None:
+async def run(options: Options, clock: Clock, chance: Chance) -> int:
     server = Server(options, clock=clock, chance=chance)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
-    await server.run()
-
-
-async def _wait_before_exit(options: Options, clock: Clock, chance: Chance) -> None:
-    """Many servers that fail for one reason must not restart in step. People do not wait."""
-    if sys.stderr.isatty() or options.insecure_dev:
-        return
-    await clock.sleep(chance.uniform(10.0, 40.0))
+    try:
+        await server.run()
+    except Fatal as problem:
+        print(f"nstance-server: {problem}", file=sys.stderr)  # noqa: T201
+        # Many servers that fail for one reason must not restart in step. People do not wait.
+        if not sys.stderr.isatty() and not options.insecure_dev:
+            await server.pause(chance.uniform(*server.exit_jitter))
+        return 1
+    return 0
 
 
 def validate(options: Options, clock: Clock, chance: Chance) -> int:

@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 RETRY_FIRST = 1.0
 RETRY_MOST = 60.0
 AUTHORITY_CHECK_SECONDS = 300.0
+EXIT_JITTER_LEAST, EXIT_JITTER_MOST = 10.0, 40.0  # until a configuration says otherwise
 
 
 class Fatal(Exception):
@@ -74,6 +75,7 @@ class Server:
         self.shard: ShardId = options.shard
         self.metrics = Metrics()
         self.unwell: str | None = "starting"
+        self.exit_jitter = (EXIT_JITTER_LEAST, EXIT_JITTER_MOST)
         self.elector: Elector | None = None
         self.reign: Reign | None = None
         self.endpoints: Endpoints | None = None
@@ -138,7 +140,7 @@ class Server:
                 await self._open_probes(probes, None)
                 opened = True
             log.error("cannot start yet: %s", self.unwell, extra={"retry_seconds": round(wait, 1)})
-            await self._pause(wait * self._chance.uniform(0.5, 1.0))
+            await self.pause(wait * self._chance.uniform(0.5, 1.0))
             wait = min(RETRY_MOST, wait * 2)
         return None
 
@@ -154,7 +156,8 @@ class Server:
         except OSError as problem:
             raise Fatal(f"the health port {shifted} cannot be opened: {problem.strerror or problem}") from problem
 
-    async def _pause(self, seconds: float) -> None:
+    async def pause(self, seconds: float) -> None:
+        """Wait, but not longer than until the stop."""
         try:
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
@@ -184,7 +187,7 @@ class Server:
             except (errors.StorageError, TimeoutError) as problem:
                 self.unwell = f"the cluster's CA cannot be read: {problem or 'timed out'}"
                 log.error("cannot start yet: %s", self.unwell)
-                await self._pause(self._chance.uniform(1.0, 3.0))
+                await self.pause(self._chance.uniform(1.0, 3.0))
                 if self._stopping.is_set():
                     raise Fatal("stopped before the CA could be read") from problem
 
@@ -208,6 +211,8 @@ class Server:
 
     async def _serve(self, store: ObjectStore, configuration: Configuration) -> None:
         settings, clock, chance = configuration.settings, self._clock, self._chance
+        jitter = settings.shard.error_exit_jitter
+        self.exit_jitter = (jitter.min_delay, jitter.max_delay)
         cluster = ClusterId(settings.cluster.id)
         cluster_store = self._cluster_store(store, settings)
         authority, keyring = await self._open_authority(cluster_store, settings)
@@ -281,6 +286,7 @@ class Server:
             clock=clock,
             chance=chance,
             operator_tenants=operators.tenants,
+            cache=cache,
         )
         reign = self.reign = Reign(parts, configuration)
         elector = self.elector = self._elector(store, settings, parts, contexts, identity)
