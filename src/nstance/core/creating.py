@@ -140,6 +140,12 @@ def _no_capacity(draft: Draft, instance: Instance, message: str) -> None:
     refused = {s: until for s, until in draft.trend.refused_subnets.items() if until > draft.now}
     refused[instance.subnet] = draft.now + SUBNET_MEMORY
     draft.trend = replace(draft.trend, refused_subnets=refused)
+    if draft.facts(instance.id).create_attempts or instance.created < draft.view.listening_since:
+        # An earlier call may still be on its way, and this ID was asked for in this subnet: elsewhere it needs a new one.
+        why = f"no capacity in {instance.subnet}, where it may yet be made by an earlier call: {message}"
+        draft.reason(Code.CREATE_FAILED, why, instance.id)
+        leaving.delete(draft, instance, Cause.SUPERSEDED, why)
+        return
     subnets = draft.wish.subnets if draft.wish is not None else ()
     following = next((s for s in subnets if s not in refused), None)
     if following is None:
