@@ -26,6 +26,7 @@ class Follower:
         self._reading = asyncio.Lock()
         self._news = asyncio.Event()
         self._hinted = float("-inf")
+        self._read_at = float("-inf")  # on the clock that goes on while the machine is suspended
         self.damage = ""  # why this journal cannot be led on
 
     @property
@@ -48,12 +49,14 @@ class Follower:
             if self._leading():
                 return
             try:
-                if self._book is None:
+                began = self._clock.boot()
+                if self._book is None or self._is_old():
                     self._book, alarms = await self._books.load()
                     for alarm in alarms:
                         log.error(alarm)
                 else:
                     await self._books.follow(self._book)
+                self._read_at = began
                 self.damage = ""
             except slots.Damaged as damage:
                 self.damage = str(damage)
@@ -64,11 +67,15 @@ class Follower:
         """Hand the copy over to a new leader; the next standby time begins with a fresh one."""
         async with self._reading:
             book, self._book = self._book, None
-            if book is None:
+            if book is None or self._is_old():
                 book, alarms = await self._books.load()
                 for alarm in alarms:
                     log.error(alarm)
             return book
+
+    def _is_old(self) -> bool:
+        """Slots behind this copy may have been removed since, and a slot that is missing reads like the journal's end."""
+        return self._clock.boot() - self._read_at > journal.KEEP_SECONDS / 2
 
     async def run(self) -> None:
         while True:
