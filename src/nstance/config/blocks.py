@@ -277,6 +277,9 @@ class Shard(Block):
     health: Health = Health()
     default_drain_timeout: fields.Duration = 300.0
     image_refresh_interval: fields.Period = 6 * 3600.0
+    userdata_hosts: tuple[fields.HostName, ...] = Field(
+        default=(), description="hosts that userdata may be fetched from although their addresses are private"
+    )
     shutdown_timeout: fields.Period = 10.0
     garbage_collection: GarbageCollection = GarbageCollection()
     expiry: Expiry = Expiry()

@@ -19,6 +19,9 @@ _LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 _ENVIRONMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _SECRET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_HOST = re.compile(
+    r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,62})(\.[A-Za-z0-9_][A-Za-z0-9_-]{0,62})*|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*"
+)
 _PREFIX = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*/?")
 
 T = TypeVar("T")
@@ -194,6 +197,11 @@ EnvironmentName = Annotated[
 ]
 SecretName = Annotated[
     str, AfterValidator(_matching(_SECRET, "a secret's name of letters, digits, dots, hyphens and underscores"))
+]
+HostName = Annotated[
+    str,
+    AfterValidator(_matching(_HOST, "a host name or address without scheme, port or path")),
+    AfterValidator(str.lower),
 ]
 FileName = Annotated[str, AfterValidator(_file_name)]
 PublicKeyName = Annotated[str, AfterValidator(_public_key), WithJsonSchema({"type": "string", "pattern": "\\.pub$"})]

@@ -22,7 +22,7 @@ class Tenant(Block):
 
 
 class LoadBalancer(Block):
-    provider: Literal["aws", "gcp"]
+    provider: Literal["aws", "gcp", "memory"]
     target_group_arns: tuple[fields.Filled, ...] = ()
     instance_group_name: fields.Text = ""
 
@@ -32,6 +32,8 @@ class LoadBalancer(Block):
             raise wrong("expected target_group_arns, and no instance_group_name, for the provider aws")
         if self.provider == "gcp" and (not self.instance_group_name or self.target_group_arns):
             raise wrong("expected an instance_group_name, and no target_group_arns, for the provider gcp")
+        if self.provider == "memory" and (self.target_group_arns or self.instance_group_name):
+            raise wrong("expected the provider memory alone: there the balancer's name says which one it is")
         return self
 
 

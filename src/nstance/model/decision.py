@@ -74,6 +74,8 @@ class Code(Enum):
     DRAIN_DEADLINE = "drain-deadline"
     DRAIN_CANCELLED = "drain-cancelled"
     BACK_OFF = "back-off"
+    BLOCKED = "blocked"
+    LOAD_BALANCER = "load-balancer"
     MASS_SILENCE = "mass-silence"
     MASS_ABSENCE = "mass-absence"
     LEADERSHIP = "leadership"
@@ -93,6 +95,8 @@ TROUBLE = frozenset(
         Code.DELETE_FAILED,
         Code.DRAIN_DEADLINE,
         Code.BACK_OFF,
+        Code.BLOCKED,
+        Code.LOAD_BALANCER,
         Code.MASS_SILENCE,
         Code.MASS_ABSENCE,
         Code.SECURITY,

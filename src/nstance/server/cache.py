@@ -132,6 +132,9 @@ class Cache:
     def put_image(self, lookup: str, image: str) -> None:
         self._save("INSERT OR REPLACE INTO images VALUES (?, ?, ?)", lookup, image, self._clock.wall(), key=1)
 
+    def put_userdata(self, url: str, etag: str, body: bytes) -> None:
+        self._save("INSERT OR REPLACE INTO userdata VALUES (?, ?, ?)", url, etag, body, key=1)
+
     def put_members(self, balancer: str, instances: Iterable[InstanceId]) -> None:
         """All members that a load balancer has."""
         members = json.dumps(sorted(instances))
@@ -183,6 +186,11 @@ class Cache:
         since = self._clock.wall() - younger_than
         rows = await self._rows("SELECT image FROM images WHERE lookup = ? AND at > ?", lookup, since)
         return str(rows[0][0]) if rows else None
+
+    async def userdata(self, url: str) -> tuple[str, bytes] | None:
+        """The last good copy and its ETag."""
+        rows = await self._rows("SELECT etag, body FROM userdata WHERE url = ?", url)
+        return (str(rows[0][0]), bytes(rows[0][1])) if rows else None
 
     async def members(self, balancer: str) -> frozenset[InstanceId] | None:
         """None: not known, which is something else than none."""

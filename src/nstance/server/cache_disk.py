@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 log = logging.getLogger(__name__)
 
-SCHEMA = 1
+SCHEMA = 2
 LOCK_SECONDS = 1.0  # how long to wait for somebody else's lock
 
 _TABLES = """
@@ -27,6 +27,7 @@ CREATE TABLE instances (
 CREATE TABLE reports (instance TEXT PRIMARY KEY, at REAL NOT NULL, report TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE public_keys (instance TEXT, name TEXT, pem TEXT NOT NULL, PRIMARY KEY (instance, name)) WITHOUT ROWID;
 CREATE TABLE images (lookup TEXT PRIMARY KEY, image TEXT NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE userdata (url TEXT PRIMARY KEY, etag TEXT NOT NULL, body BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE members (balancer TEXT PRIMARY KEY, instances TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE events (
   id INTEGER PRIMARY KEY, time REAL NOT NULL, tenant TEXT NOT NULL, "group" TEXT NOT NULL, instance TEXT NOT NULL,
@@ -35,7 +36,7 @@ CREATE TABLE events (
 CREATE INDEX events_of_instance ON events (instance, id);
 """
 
-PROJECTIONS = ("hashes", "instances", "reports", "public_keys", "images", "members")
+PROJECTIONS = ("hashes", "instances", "reports", "public_keys", "images", "userdata", "members")
 
 _JUNK = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_SCHEMA}
 _MOMENT = {

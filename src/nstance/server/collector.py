@@ -6,6 +6,7 @@ listing at all.
 
 import asyncio
 import logging
+from collections.abc import Callable
 
 from nstance.clock import Clock
 from nstance.core import collecting
@@ -34,7 +35,7 @@ class Collector:
         name: ShardId,
         clock: Clock,
         metrics: Metrics,
-        timeout: float,
+        timeout: Callable[[], float],
     ) -> None:
         self._shard = shard
         self._provider = provider
@@ -66,7 +67,7 @@ class Collector:
     async def _collect(self) -> None:
         code = "unknown"
         try:
-            async with asyncio.timeout(self._timeout):
+            async with asyncio.timeout(self._timeout()):
                 vms = await self._provider.list()
             code = "ok"
         except errors.ProviderError as problem:

@@ -12,13 +12,15 @@ from typing import TypeVar
 
 from nstance import points
 from nstance.clock import Clock
+from nstance.config import blocks
 from nstance.model import decision as dec
 from nstance.model import events as ev
 from nstance.model.instance import Instance
 from nstance.objects.journal import Deposed
 from nstance.providers import errors
 from nstance.providers.port import CreateRequest, Provider, Status, Vm
-from nstance.server.rendering import CannotRender, request_hash
+from nstance.server.budget import Budget
+from nstance.server.rendering import CannotRender, NotYet, request_hash
 from nstance.server.term import Term
 from nstance.telemetry.metrics import Metrics
 
@@ -29,6 +31,7 @@ T = TypeVar("T")
 LIST_INSTEAD_FROM = 16  # so many looks at once are answered by one listing
 LOOKS_AT_ONCE = 16
 DELETES_AT_ONCE = 32
+CONSOLE_SECONDS = 5.0
 THROTTLE_MOST = 60.0
 
 MEANING = {
@@ -52,7 +55,7 @@ def checked(vm: Vm) -> ev.VmChecked:
 class Pace:
     """The provider as a whole: when it last refused for haste, and how fast creates may follow each other."""
 
-    def __init__(self, clock: Clock, *, create_every: float, burst: int = 10) -> None:
+    def __init__(self, clock: Clock, *, create_every: Callable[[], float], burst: int = 10) -> None:
         self._clock = clock
         self._until = 0.0
         self._delay = 0.0
@@ -74,10 +77,11 @@ class Pace:
         self._delay = 0.0
 
     async def take_create(self) -> None:
-        if self._every <= 0:
+        every = self._every()
+        if every <= 0:
             return
         now = self._clock.monotonic()
-        self._next = max(self._next, now - self._burst * self._every) + self._every
+        self._next = max(self._next, now - self._burst * every) + every
         if self._next > now:
             await self._clock.sleep(self._next - now)
 
@@ -90,21 +94,25 @@ class Effects:
         term: Term,
         clock: Clock,
         metrics: Metrics,
-        timeout: float,
-        creates_at_once: int,
-        create_every: float,
+        settings: Callable[[], blocks.Shard],
         request: Callable[[Instance], CreateRequest],
         post: Callable[[ev.Event], None],
+        left: Callable[[Instance], Awaitable[None]],
+        said: Callable[[Instance, str], None],
     ) -> None:
+        """`settings` are asked each time, so that new timings apply at once. `left` waits until nothing sends requests to
+        the instance any more; `said` is told the console output of one that failed."""
         self._provider = provider
         self._term = term
         self._clock = clock
         self._metrics = metrics
-        self._timeout = timeout
+        self._settings = settings
         self._request = request
         self._post = post
-        self._pace = Pace(clock, create_every=create_every)
-        self._creates = asyncio.Semaphore(creates_at_once)
+        self._left = left
+        self._said = said
+        self._pace = Pace(clock, create_every=lambda: settings().create_rate_limit)
+        self._creates = Budget(lambda: settings().create_concurrency)
         self._deletes = asyncio.Semaphore(DELETES_AT_ONCE)
         self._looks = asyncio.Semaphore(LOOKS_AT_ONCE)
         self._to_check: list[Instance] = []
@@ -120,6 +128,10 @@ class Effects:
                 self._to_check.append(instance)
                 if len(self._to_check) == 1:
                     self._spawn(self._check_all())
+
+    def configured(self) -> None:
+        """The settings are new."""
+        self._creates.admit()
 
     async def close(self) -> None:
         """Drop what is under way. Intents and tombstones are in the journal: whoever leads next goes on."""
@@ -152,9 +164,9 @@ class Effects:
         while True:
             await self._pace.wait()
             await self._term.ready()
-            code = "unknown"
+            code, timeout = "unknown", self._settings().request_timeout
             try:
-                async with asyncio.timeout(self._timeout):
+                async with asyncio.timeout(timeout):
                     result = await make()
                 code = "ok"
                 self._pace.went_well()
@@ -164,7 +176,7 @@ class Effects:
                 delay = self._pace.throttled(problem.delay)
                 log.warning("the provider throttles", extra={"op": op, "wait": round(delay, 1)})
             except TimeoutError as problem:
-                raise errors.Unknown(f"{op} took longer than {self._timeout:.0f} s") from problem
+                raise errors.Unknown(f"{op} took longer than {timeout:.0f} s") from problem
             except errors.ProviderError as problem:
                 code = type(problem).__name__.lower()
                 raise
@@ -177,7 +189,8 @@ class Effects:
             try:
                 request = self._request(instance)
             except CannotRender as problem:
-                self._post(ev.VmCreateFailed(instance.id, ev.Failure.REFUSED, str(problem)))
+                failure = ev.Failure.UNAVAILABLE if isinstance(problem, NotYet) else ev.Failure.REFUSED
+                self._post(ev.VmCreateFailed(instance.id, failure, str(problem)))
                 return
             if instance.request_hash and request_hash(request) != instance.request_hash:
                 await self._find_stale(instance)
@@ -214,6 +227,10 @@ class Effects:
             self._post(ev.VmCreateFailed(instance.id, ev.Failure.UNAVAILABLE, str(problem)))
 
     async def _delete(self, instance: Instance, effect: dec.DeleteVm | dec.DeleteDouble) -> None:
+        if isinstance(effect, dec.DeleteVm):
+            await self._left(instance)
+            if effect.keep_console and self._provider.capabilities.console:
+                await self._read_console(instance)
         async with self._deletes:
             await points.reach(points.Point.BEFORE_DELETE)
             event: ev.Event | None
@@ -230,6 +247,17 @@ class Effects:
             await points.reach(points.Point.AFTER_DELETE)
             if event is not None:
                 self._post(event)
+
+    async def _read_console(self, instance: Instance) -> None:
+        """It may say why the VM failed. A deletion does not wait long for it, and never fails for it."""
+        try:
+            async with asyncio.timeout(CONSOLE_SECONDS):
+                output = await self._call("console", lambda: self._provider.console(instance.id, instance.provider_id))
+        except (errors.ProviderError, TimeoutError) as problem:
+            log.info("no console output", extra={"instance": instance.id, "error": str(problem) or "timed out"})
+            return
+        if output.strip():
+            self._said(instance, output)
 
     async def _check_all(self) -> None:
         """What was asked for since the last look. A listing says who is there; who is not is asked for singly."""

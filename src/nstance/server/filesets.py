@@ -130,7 +130,8 @@ class FileSets:
                         made[name] = await self._object(rendering.text(spec.source, values, "source"))
             except (rendering.CannotRender, fields.CertificateError, secrets.Missing, storage.Missing) as problem:
                 raise CannotMake(
-                    f"{name}: {problem}", again=isinstance(problem, secrets.Missing | storage.Missing)
+                    f"{name}: {problem}",
+                    again=isinstance(problem, secrets.Missing | storage.Missing | rendering.NotYet),
                 ) from problem
             except (secrets.SecretError, storage.StorageError, TimeoutError) as problem:
                 raise CannotMake(f"{name}: {problem}", again=True) from problem

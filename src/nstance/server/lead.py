@@ -7,20 +7,26 @@ from dataclasses import dataclass, replace
 from nstance.config import resolve as resolving
 from nstance.config.resolve import Resolved
 from nstance.model import ids
+from nstance.model.decision import Code
 from nstance.model.group import Group
-from nstance.model.ids import GroupKey, ShardId
+from nstance.model.ids import GroupKey, InstanceId, ShardId
 from nstance.model.instance import Instance
-from nstance.providers.port import CreateRequest
-from nstance.server import rendering
+from nstance.providers.port import Capabilities, CreateRequest
+from nstance.server import fetching, rendering
 from nstance.server.agents import Agents
+from nstance.server.balancers import Balancers
 from nstance.server.configuration import Configuration
 from nstance.server.filesets import FileSets
+from nstance.server.images import Images
 from nstance.server.issuing import Issuer
-from nstance.server.rendering import CannotRender, Surroundings
+from nstance.server.rendering import CannotRender, NotYet, Surroundings
 from nstance.server.shard import Shard
+from nstance.server.userdata import Userdata
 from nstance.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
+
+MAX_CONSOLE = 2048  # bytes that are told of a failed VM's console
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +39,26 @@ class Advertised:
     hosts: frozenset[str]  # of this server: nobody else may claim them
 
 
+@dataclass(frozen=True, slots=True)
+class _Lack:
+    """Why a group's instances cannot be made now."""
+
+    message: str
+    failed: bool  # somebody was asked, and it was not to be had
+
+
+@dataclass(frozen=True, slots=True)
+class Console:
+    """What the newest failed VM of a group wrote."""
+
+    instance: InstanceId
+    text: str
+
+
 class Lead:
     shard: Shard
     agents: Agents
+    balancers: Balancers
 
     def __init__(
         self,
@@ -46,7 +69,9 @@ class Lead:
         file_sets: FileSets,
         metrics: Metrics,
         advertised: Advertised,
-        uses_userdata: bool,
+        images: Images,
+        userdata: Userdata,
+        capabilities: Capabilities,
     ) -> None:
         self.name = name
         self.configuration = configuration
@@ -55,7 +80,12 @@ class Lead:
         self.metrics = metrics
         self.advertised = advertised
         self.on_configured: list[Callable[[], None]] = []  # told after a new configuration is in force
-        self._uses_userdata = uses_userdata
+        self.images = images
+        self.userdata = userdata
+        self.consoles: dict[GroupKey, Console] = {}
+        self._capabilities = capabilities
+        self._announced: dict[GroupKey, str] = {}  # why groups are blocked, as far as it was told
+        self._ask_for_supplies()
         self.around = self._surroundings()
 
     @property
@@ -75,28 +105,84 @@ class Lead:
             registration_addr=self.advertised.registration,
             agent_addr=self.advertised.agent,
             operator_addr=self.advertised.operator,
-            images={name: image.fallback for name, image in settings.images.items()},
+            images=self.images.values(),
         )
+
+    def _ask_for_supplies(self) -> None:
+        settings = self.configuration.settings
+        self.images.configure(settings.images, kind=settings.shard.infra.provider)
+        specs = (
+            [resolved.userdata for resolved in self.configuration.groups.values()]
+            if self._capabilities.userdata
+            else []
+        )
+        self.userdata.configure(
+            dict.fromkeys(spec.content for spec in specs if spec is not None and spec.source == "url")
+        )
+
+    def balancer_names(self) -> list[str]:
+        """Of those that the shard's provider can be asked for."""
+        if not self._capabilities.load_balancers:
+            return []
+        settings = self.configuration.settings
+        kind = settings.shard.infra.provider
+        return [name for name, balancer in settings.load_balancers.items() if balancer.provider == kind]
 
     def wishes(self) -> dict[GroupKey, Group]:
         return {key: resolved.group for key, resolved in self.configuration.groups.items()}
 
     def blocked(self) -> dict[GroupKey, str]:
         """Groups whose instances cannot be made now, and why."""
-        if not self._uses_userdata:
-            return {}
-        return {
-            key: "userdata from a URL is not fetched by this version; use inline userdata"
-            for key, resolved in self.configuration.groups.items()
-            if resolved.userdata is not None and resolved.userdata.source == "url"
-        }
+        lacks = ((key, self._lack(resolved)) for key, resolved in self.configuration.groups.items())
+        return {key: lack.message for key, lack in lacks if lack is not None}
+
+    def _lack(self, resolved: Resolved) -> _Lack | None:
+        texts = list(rendering.texts(resolved.args))
+        spec = resolved.userdata if self._capabilities.userdata else None
+        if spec is not None and spec.source == "url":
+            body, place = self.userdata.text(spec.content), fetching.shown(spec.content)
+            if body is None:
+                why = self.userdata.problem(spec.content)
+                told = f"userdata cannot be fetched from {place}: {why}" if why else f"userdata is fetched from {place}"
+                return _Lack(told, failed=bool(why))
+            texts.append(body.decode())
+        elif spec is not None:
+            texts.append(spec.content)
+        for name in rendering.unknown_images(texts, self.around.images):
+            why = self.images.problem(name)
+            told = f"the image {name} cannot be found: {why}" if why else f"the image {name} is being looked up"
+            return _Lack(told, failed=bool(why))
+        return None
+
+    def supplied(self) -> None:
+        """An image or userdata is new, or why there is none."""
+        self.around = self._surroundings()
+        self._block()
+
+    def _block(self) -> None:
+        before, self.shard.blocked = self.shard.blocked, self.blocked()
+        now = self.shard.blocked
+        self.shard.look_again([key for key in {**before, **now} if before.get(key) != now.get(key)])
+        groups = self.configuration.groups
+        for key in [key for key in self._announced if key not in now]:
+            del self._announced[key]
+            if key in groups:
+                self.shard.tell(key, Code.RECOVERED, "what its instances are made of is there: they can be made again")
+        for key, why in now.items():
+            lack = self._lack(groups[key])
+            if lack is not None and lack.failed and self._announced.get(key) != why:
+                self._announced[key] = why
+                self.shard.tell(key, Code.BLOCKED, f"no instance can be made: {why}")
 
     def configure(self, configuration: Configuration) -> None:
         """Everything follows a new configuration: wishes, timings, files."""
         self.configuration = configuration
+        self._ask_for_supplies()
         self.around = self._surroundings()
-        self.shard.blocked = self.blocked()
         self.shard.configure(self.wishes(), configuration.policy)
+        self._block()
+        self.balancers.configure(self.balancer_names())
+        self.consoles = {key: console for key, console in self.consoles.items() if key in configuration.groups}
         self.agents.nudge()
         self.agents.ask_keys()
         for tell in self.on_configured:
@@ -129,11 +215,28 @@ class Lead:
             raise CannotRender(f"the group {instance.key} is no longer configured")
         if ids.kind_of(instance.id) != found.group.kind:
             raise CannotRender(f"the group's kind is now {found.group.kind}")
-        spec = found.userdata
-        userdata = (
-            spec.content.encode() if self._uses_userdata and spec is not None and spec.source == "inline" else None
-        )
+        userdata = self._template_of(found)
         return rendering.request(self.around, found, instance, nonce=self.issuer.token(instance), userdata=userdata)
+
+    def _template_of(self, resolved: Resolved) -> bytes | None:
+        spec = resolved.userdata
+        if spec is None or not self._capabilities.userdata:
+            return None
+        if spec.source == "inline":
+            return spec.content.encode()
+        fetched = self.userdata.text(spec.content)
+        if fetched is None:
+            raise NotYet(f"userdata was not fetched yet from {fetching.shown(spec.content)}")
+        return fetched
+
+    def said(self, instance: Instance, output: str) -> None:
+        """The console of a VM whose agent never registered."""
+        if instance.nonce is not None:
+            output = output.replace(self.issuer.token(instance), "[nonce]")
+        text = "".join(c for c in output if c.isprintable() or c in "\n\t").strip()
+        text = text.encode("utf-8", "replace")[-MAX_CONSOLE:].decode("utf-8", "ignore")
+        self.consoles[instance.key] = Console(instance.id, text)
+        self.shard.tell(instance.key, Code.UNREGISTERED, f"its console said last:\n{text}", instance.id)
 
     def registered(self, instance: Instance) -> None:
         if instance.registered is not None:

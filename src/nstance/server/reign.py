@@ -6,6 +6,7 @@ answers nothing on old connections.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -15,7 +16,7 @@ from typing import Any, Protocol
 
 from nstance.authority import errors as authority_errors
 from nstance.clock import Chance, Clock
-from nstance.config import storage_keys
+from nstance.config import blocks, storage_keys
 from nstance.config.errors import Problem
 from nstance.model.consistency import violations
 from nstance.model.ids import ClusterId, IdMaker, ShardId, TenantId
@@ -28,16 +29,20 @@ from nstance.providers.port import Provider
 from nstance.secretstore.port import SecretStore
 from nstance.server import configuration as configurations
 from nstance.server.agents import Agents
+from nstance.server.balancers import Balancers, Tools
+from nstance.server.cache import Cache
 from nstance.server.collector import Collector
 from nstance.server.configuration import Configuration, NoConfiguration
 from nstance.server.effects import Effects
 from nstance.server.filesets import FileSets
 from nstance.server.follower import Follower
 from nstance.server.history import History
+from nstance.server.images import Images
 from nstance.server.issuing import Issuer
 from nstance.server.lead import Advertised, Lead
 from nstance.server.shard import Committed, Shard
 from nstance.server.term import Term
+from nstance.server.userdata import Userdata
 from nstance.telemetry.metrics import GroupCount, Metrics
 
 log = logging.getLogger(__name__)
@@ -47,6 +52,7 @@ FLUSH_SECONDS = 2.0
 CONFIG_CHECK_SECONDS = 60.0
 SNAPSHOT_CHECK_SECONDS = 1.0
 NETWORK_RETRY_MOST = 60.0
+BEGIN_PAUSES = (0.1, 0.3, 1.0)  # between attempts to read what a term begins with
 OPERATORS_SECONDS = 2.0  # a term does not wait longer to learn who has operators
 
 
@@ -86,6 +92,7 @@ class Parts:
     clock: Clock
     chance: Chance
     operator_tenants: Callable[[], Awaitable[frozenset[TenantId]]] = _no_operators  # those with a registered operator
+    cache: Cache | None = None  # for what was learnt from the provider
 
 
 class Reign:
@@ -93,16 +100,26 @@ class Reign:
         self.parts = parts
         self.configuration = configuration  # the last good one
         self.lead: Lead | None = None
+        self.readable = True  # whether storage could be asked for the configuration, the last time
         self.booted = configuration  # the one that the process was built from
         self.refused = ""  # why a newer configuration was not taken
         self.problems: tuple[Problem, ...] = ()  # of it
         self.changing = asyncio.Lock()  # held by whoever changes the configuration
+        self._reigning = False
         self._ids = IdMaker(wall=parts.clock.wall, bits=parts.chance.bits)
 
     async def run(self, term: Term) -> None:
-        """One term. Returns after `term.closing`; raises Deposed or slots.Damaged."""
+        """One term. Returns after `term.closing`; raises Deposed, slots.Damaged, or storage errors before anything was
+        done."""
+        self._reigning = True
+        try:
+            await self._run(term)
+        finally:
+            self._reigning = False
+
+    async def _run(self, term: Term) -> None:
         parts = self.parts
-        book, _, present = await asyncio.gather(parts.follower.take(), self._reload(), self._operators())
+        book, _, present = await asyncio.gather(parts.follower.take(), self._begin(), self._operators())
         writer = journal.Writer(
             parts.books, book, epoch=term.epoch, guard=term.ready, chance=parts.chance, appended=parts.wrote
         )
@@ -134,6 +151,9 @@ class Reign:
                     self._snapshots(writer),
                     self._watch_config(term),
                     self._leader_network(term),
+                    lead.images.run(),
+                    lead.userdata.run(),
+                    lead.balancers.run(),
                 ]
                 tasks = [asyncio.create_task(each) for each in work]
                 await _first([*tasks, asyncio.create_task(_until(term.closing))])
@@ -152,7 +172,11 @@ class Reign:
             )
 
     def _assemble(self, term: Term, writer: journal.Writer, book: journal.Book) -> tuple[Lead, Effects, Collector]:
-        parts, told = self.parts, self.configuration.settings.shard
+        parts = self.parts
+
+        def told() -> blocks.Shard:
+            return lead.configuration.settings.shard
+
         lead = Lead(
             name=parts.name,
             configuration=self.configuration,
@@ -169,19 +193,35 @@ class Reign:
             ),
             metrics=parts.metrics,
             advertised=parts.advertised,
-            uses_userdata=parts.provider.capabilities.userdata,
+            images=Images(
+                parts.provider,
+                clock=parts.clock,
+                metrics=parts.metrics,
+                interval=lambda: told().image_refresh_interval,
+                timeout=lambda: told().request_timeout,
+                changed=lambda: lead.supplied(),
+                cache=parts.cache,
+            ),
+            userdata=Userdata(
+                clock=parts.clock,
+                private_hosts=lambda: told().userdata_hosts,
+                changed=lambda: lead.supplied(),
+                cache=parts.cache,
+            ),
+            capabilities=parts.provider.capabilities,
         )
         effects = Effects(
             provider=parts.provider,
             term=term,
             clock=parts.clock,
             metrics=parts.metrics,
-            timeout=told.request_timeout,
-            creates_at_once=told.create_concurrency,
-            create_every=told.create_rate_limit,
+            settings=told,
             request=lead.request,
             post=lambda event: lead.shard.post(event),
+            left=lambda instance: lead.balancers.left(instance),
+            said=lead.said,
         )
+        lead.on_configured.append(effects.configured)
         lead.agents = Agents(lambda event: lead.shard.post(event), parts.metrics.agents_connected)
         lead.shard = Shard(
             term=term,
@@ -196,7 +236,22 @@ class Reign:
             heard=lead.agents.heard,
         )
         lead.shard.blocked = lead.blocked()
-        lead.shard.observers += [parts.history.observe, lambda committed: _follow(lead, committed)]
+        lead.balancers = Balancers(
+            Tools(
+                shard=lead.shard,
+                provider=parts.provider,
+                clock=parts.clock,
+                metrics=parts.metrics,
+                timeout=lambda: told().request_timeout,
+                cache=parts.cache,
+            )
+        )
+        lead.balancers.configure(lead.balancer_names())
+        lead.shard.observers += [
+            parts.history.observe,
+            lambda committed: _follow(lead, committed),
+            lead.balancers.observe,
+        ]
         parts.history.restore(lead.shard.instances)
         collector = Collector(
             lead.shard,
@@ -205,19 +260,44 @@ class Reign:
             name=parts.name,
             clock=parts.clock,
             metrics=parts.metrics,
-            timeout=told.request_timeout,
+            timeout=lambda: told().request_timeout,
         )
         return lead, effects, collector
 
-    async def _reload(self) -> None:
-        """The newest configuration; an invalid one, or none to be had, leaves the old one in force."""
+    async def _begin(self) -> None:
+        """What a term begins with must have been read in it: under an older configuration, groups that were made since
+        would count as not wished, and their instances would be deleted."""
+        for pause in (*BEGIN_PAUSES, None):
+            try:
+                async with self.changing:
+                    await self._read()
+                return
+            except (errors.StorageError, TimeoutError) as problem:
+                if pause is None:
+                    raise
+                log.warning("the configuration could not be read yet", extra={"error": str(problem) or "timed out"})
+                await self.parts.clock.sleep(pause)
+
+    async def _read(self) -> None:
+        """The newest configuration. Where it is not valid, the settings stay as they are, but the groups of the API are
+        followed: their writer has checked them. Raises storage errors."""
+        store, name = self.parts.store, self.parts.name
         try:
-            self.configuration = await configurations.read(self.parts.store, self.parts.name)
+            self.configuration = await configurations.read(store, name)
             self.refused, self.problems = "", ()
         except NoConfiguration as problem:
             self.refused, self.problems = str(problem), problem.problems
             log.error("the configuration in the bucket is not valid, the old one stays in force:\n%s", problem)
+            with contextlib.suppress(NoConfiguration):
+                self.configuration = await configurations.with_groups(store, name, self.configuration)
+
+    async def _reload(self) -> None:
+        """The newest configuration; none to be had leaves the old one in force."""
+        try:
+            await self._read()
+            self.readable = True
         except (errors.StorageError, TimeoutError) as problem:
+            self.readable = False
             log.warning(
                 "the configuration could not be read, the old one stays in force", extra={"error": str(problem)}
             )
@@ -249,20 +329,30 @@ class Reign:
             return None
 
     async def _watch_config(self, term: Term) -> None:
-        parts = self.parts
         while True:
-            await parts.clock.sleep(CONFIG_CHECK_SECONDS)
+            await self.parts.clock.sleep(CONFIG_CHECK_SECONDS)
             await term.ready()
-            try:
-                versions = (
-                    await _version(parts.store, storage_keys.config(parts.name)),
-                    await _version(parts.store, storage_keys.groups(parts.name)),
-                )
-            except (errors.StorageError, TimeoutError) as problem:
-                log.warning("the configuration could not be checked", extra={"error": str(problem)})
-                continue
-            if versions != (self.configuration.version, self.configuration.dynamic_version):
-                await self.refresh()
+            await self._check_config()
+
+    async def follow(self) -> None:
+        """While others lead: have the newest valid configuration at hand, in case that it is followed by a bad one."""
+        while True:
+            await self.parts.clock.sleep(CONFIG_CHECK_SECONDS)
+            if not self._reigning:
+                await self._check_config()
+
+    async def _check_config(self) -> None:
+        store, name = self.parts.store, self.parts.name
+        try:
+            versions = (
+                await _version(store, storage_keys.config(name)),
+                await _version(store, storage_keys.groups(name)),
+            )
+        except (errors.StorageError, TimeoutError) as problem:
+            log.warning("the configuration could not be checked", extra={"error": str(problem)})
+            return
+        if versions != (self.configuration.version, self.configuration.dynamic_version):
+            await self.refresh()
 
     async def _snapshots(self, writer: journal.Writer) -> None:
         while True:

@@ -8,7 +8,7 @@ import base64
 import gzip
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from nstance import gotemplate
@@ -28,6 +28,10 @@ class CannotRender(Exception):
     """A template does not yield what it must. The message names it."""
 
 
+class NotYet(CannotRender):
+    """Something that it uses is not to be had now. Try again later."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
     """What templates can see that is the same for all instances of a shard."""
@@ -38,7 +42,7 @@ class Surroundings:
     registration_addr: str
     agent_addr: str
     operator_addr: str
-    images: Mapping[str, str]
+    images: Mapping[str, str | None]  # None: not found yet
 
 
 def data(
@@ -115,10 +119,43 @@ def request_hash(made: CreateRequest) -> str:
 
 
 def text(template: str, values: Mapping[str, object], what: str) -> str:
+    images = values.get("Image")
+    if isinstance(images, Mapping) and (lacking := unknown_images([template], images)):
+        raise NotYet(f"{what}: the image {lacking[0]} is not known yet")
     try:
         return gotemplate.render(template, values)
     except gotemplate.TemplateError as error:
         raise CannotRender(f"{what}: {error}") from error
+
+
+def unknown_images(texts: Iterable[str], images: Mapping[str, str | None]) -> list[str]:
+    """The images that these templates may print and that are not known yet."""
+    unknown = [name for name, id in images.items() if id is None]
+    used = {path[:2] for text in texts for path in _paths(text)} if unknown else set()
+    # A path that ends before a name leads to one that only rendering shows.
+    return sorted(name for name in unknown if used & {(), ("Image",), ("Image", name)})
+
+
+def _paths(text: str) -> frozenset[tuple[str, ...]]:
+    if "{{" not in text:
+        return frozenset()
+    try:
+        return gotemplate.parse(text).fields()
+    except gotemplate.TemplateError:
+        return frozenset()  # it is refused elsewhere, with its place
+
+
+def texts(value: object) -> Iterator[str]:
+    """All strings of a JSON value."""
+    match value:
+        case str():
+            yield value
+        case Mapping():
+            for each in value.values():
+                yield from texts(each)
+        case list() | tuple():
+            for each in value:
+                yield from texts(each)
 
 
 def _rendered(value: object, values: Mapping[str, object], what: str) -> object:
@@ -136,7 +173,11 @@ def _rendered(value: object, values: Mapping[str, object], what: str) -> object:
 def _userdata(spec: Userdata | None, fetched: bytes | None, values: Mapping[str, object]) -> bytes:
     if spec is None or fetched is None:
         return b""
-    body = text(fetched.decode("utf-8", "strict"), values, "userdata").encode()
+    try:
+        template = fetched.decode()
+    except UnicodeDecodeError as error:
+        raise CannotRender(f"userdata: expected text in UTF-8, found other bytes at {error.start}") from error
+    body = text(template, values, "userdata").encode()
     if spec.encoding in ("gzip", "base64+gzip"):
         body = gzip.compress(body, mtime=0)
     if spec.encoding in ("base64", "base64+gzip"):

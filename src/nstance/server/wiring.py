@@ -308,6 +308,7 @@ class Server:
             log.info("ready", extra={"server": self.options.id, "shard": self.shard, "cluster": cluster})
             background = [
                 asyncio.create_task(follower.run()),
+                asyncio.create_task(reign.follow()),
                 asyncio.create_task(loop_lag.measure(clock, self.metrics.loop_lag)),
                 asyncio.create_task(self._renew(cluster_store, settings, issuer, contexts, who, hosts)),
             ]

@@ -112,6 +112,7 @@ class AgentApi(agent_grpc.AgentServiceBase):
             return
         presence.boot_id, presence.sequence = report.boot_id, report.sequence
         presence.reported = self._clock.steady()
+        self._lead.balancers.reported(presence.id)
         if report.files_error and (presence.report is None or presence.report.files_error != report.files_error):
             self._trouble(presence.id, f"it could not put its files in place: {report.files_error[:500]}")
         presence.report = report
