@@ -272,3 +272,44 @@ async def test_many_changes_at_once_are_all_made(tmp_path: Path, count: int) -> 
         )
         assert len(written(world)["acme"]) == count
         assert writes < count / 2
+
+
+async def test_a_new_leader_keeps_the_groups_of_the_api_under_a_broken_configuration(tmp_path: Path) -> None:
+    """The second server has started before the group was made, and the file of settings was broken since."""
+    async with World(tmp_path) as world:
+        first = await world.start("a")
+        second = await world.start("b", lead=False)
+        operator = await world.operator("acme")
+        await operator.call("UpsertGroup", key="web", config=GroupConfig(template="web", size=2))
+        await eventually(lambda: list(states(world, "web", "acme").values()) == ["running"] * 2)
+        made = set(states(world, "web", "acme"))
+        world.store.tamper(f"shard/{SHARD}/config.jsonc", b"{ not valid")
+        await first.stop()
+        await second.until(lambda: second.lead is not None and second.shard.listed)
+        await eventually(lambda: all(world.agents[id].connected for id in made))
+        assert states(world, "web", "acme") == dict.fromkeys(made, "running")
+        assert "config.jsonc is not valid" in second.reign.refused
+
+
+async def test_no_term_begins_with_a_configuration_that_was_not_read_in_it(tmp_path: Path) -> None:
+    """Invariant 5: an old configuration does not know newer groups, and must not be read as their absence."""
+    async with World(tmp_path) as world:
+        first = await world.start("a")
+        second = await world.start("b", lead=False)
+        operator = await world.operator("acme")
+        await operator.call("UpsertGroup", key="web", config=GroupConfig(template="web", size=2))
+        await eventually(lambda: list(states(world, "web", "acme").values()) == ["running"] * 2)
+        made, refused = set(states(world, "web", "acme")), 0
+
+        def fate(verb: Verb, key: str) -> Fate:
+            nonlocal refused
+            if key == GROUPS and refused < 3:
+                refused += 1
+                return Fate(error=errors.Unavailable("not now"))
+            return Fate()
+
+        world.fate = fate
+        await first.stop()
+        await second.until(lambda: second.lead is not None and second.shard.listed)
+        assert refused == 3
+        assert states(world, "web", "acme") == dict.fromkeys(made, "running")

@@ -91,7 +91,8 @@ async def test_an_agent_is_not_an_operator(tmp_path: Path) -> None:
         await world.start()
         await eventually(lambda: list(states(world, "web", "acme").values()) == ["running"])
         [agent] = world.agents.values()
-        channel = world.channel(Service.OPERATOR, certificate_pem=agent._certificate_pem, key=agent._key)
+        await eventually(lambda: agent.connected)
+        channel = world.channel(Service.OPERATOR, certificate_pem=agent.certificate_pem, key=agent.key)
         with pytest.raises(GRPCError) as refused:
             await call(operator_grpc.OperatorServiceStub(channel).ListGroups, ListGroupsRequest(), timeout=10)
         assert refused.value.status is Status.PERMISSION_DENIED

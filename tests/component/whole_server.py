@@ -355,8 +355,8 @@ class LightAgent:
         self.connected = False
         self._request = request
         self._vm = vm
-        self._key = keys.generate(world.chance)
-        self._certificate_pem = ""
+        self.key = keys.generate(world.chance)
+        self.certificate_pem = ""
         self._voice = asyncio.Event()
         self._voice.set()
         self._channel: Channel | None = None
@@ -385,7 +385,7 @@ class LightAgent:
         while True:
             await self._voice.wait()
             try:
-                if not self._certificate_pem:
+                if not self.certificate_pem:
                     await self._register()
                 await self._report()
             except (GRPCError, StreamTerminatedError, OSError):
@@ -399,18 +399,18 @@ class LightAgent:
         token = self._request.nonce
         request = registration_pb2.RegisterAgentRequest(
             nonce=token,
-            public_key_pem=keys.public_to_pem(keys.public_bytes(self._key)),
-            proof=proof.prove_registration(self._key, cluster=CLUSTER, nonce=token),
+            public_key_pem=keys.public_to_pem(keys.public_bytes(self.key)),
+            proof=proof.prove_registration(self.key, cluster=CLUSTER, nonce=token),
             ipv4=self._vm.ip4,
             hostname=self._vm.hostname,
         )
         self._channel = self.world.channel(Service.REGISTRATION)
         stub = registration_grpc.RegistrationServiceStub(self._channel)
-        self._certificate_pem = (await call(stub.RegisterAgent, request, timeout=SECONDS)).certificate_pem
+        self.certificate_pem = (await call(stub.RegisterAgent, request, timeout=SECONDS)).certificate_pem
         self._channel.close()
 
     async def _report(self) -> None:
-        self._channel = self.world.channel(Service.AGENT, certificate_pem=self._certificate_pem, key=self._key)
+        self._channel = self.world.channel(Service.AGENT, certificate_pem=self.certificate_pem, key=self.key)
         async with agent_grpc.AgentServiceStub(self._channel).SubmitHealthReport.open() as stream:
             sequence = 1
             report = agent_pb2.HealthReport(instance_id=self.id, boot_id="boot", sequence=sequence)

@@ -69,6 +69,13 @@ async def read(store: ObjectStore, shard: ShardId) -> Configuration:
     )
 
 
+async def with_groups(store: ObjectStore, shard: ShardId, now: Configuration) -> Configuration:
+    """The same settings with the newest dynamic groups. Raises NoConfiguration, and storage errors."""
+    async with asyncio.timeout(READ_TIMEOUT):
+        dynamic, version = await _dynamic(store, shard)
+    return replace(now, dynamic=dynamic, groups=resolve(now.settings, dynamic), dynamic_version=version)
+
+
 def parse(body: bytes, *, shard: ShardId | None, source: str) -> Settings:
     try:
         return load.load(body, shard=shard, source=source)
@@ -107,6 +114,7 @@ def needs_restart(booted: Settings, now: Settings) -> list[str]:
         "cluster.storage": (booted.cluster.storage, now.cluster.storage),
         "cluster.secrets": (booted.cluster.secrets, now.cluster.secrets),
         "shard.infra": (booted.shard.infra, now.shard.infra),
+        "shard.leader_election": (booted.shard.leader_election, now.shard.leader_election),
     }
     for block in ("bind", "advertise"):
         old, new = getattr(booted.shard, block).by_service(), getattr(now.shard, block).by_service()

@@ -130,6 +130,8 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
         reign = self._reign
         previous = reign.configuration.version
         updated = await reign.refresh()
+        if not reign.readable:
+            raise status.unavailable("the configuration cannot be read now, the old one stays in force; try again")
         await stream.send_message(
             operator_pb2.RefreshConfigResponse(
                 updated=updated,
