@@ -9,6 +9,7 @@ from component.whole_server import World, config, eventually, new_uuid, states
 from nstance.model import ids
 from nstance.server.api import operator as api
 from nstance.v1.operator_pb2 import GroupConfig
+from nstance.wire import limits
 
 GROUPS = {"acme": {"web": {"template": "web", "size": 2}}}
 
@@ -56,6 +57,10 @@ async def test_instances_are_listed_in_pages(tmp_path: Path, monkeypatch: pytest
         assert (await operator.refused("ListInstances")).status is Status.RESOURCE_EXHAUSTED
         first = await operator.call("ListInstances", limit=100)
         last = await operator.call("ListInstances", limit=3, after_id=first.instances[-1].instance_id)
+        monkeypatch.setattr(limits, "OPERATOR", limits.Limits(max_message=100))
+        plan = GroupConfig(template="web", size=0)
+        too_much = await operator.refused("PlanGroup", key="web", config=plan)
+        assert too_much.status is Status.RESOURCE_EXHAUSTED
         pages = [[i.instance_id for i in page.instances] for page in (first, last)]
         assert (pages, first.more, last.more) == ([everything[:3], everything[3:]], True, False)
 

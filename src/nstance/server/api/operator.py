@@ -34,7 +34,7 @@ from nstance.server.statuses import Statuses
 from nstance.server.tenancy import Tenancy
 from nstance.server.watchers import Overrun, Watcher, Watchers
 from nstance.v1 import operator_grpc, operator_pb2, registration_pb2
-from nstance.wire import status
+from nstance.wire import limits, status
 from nstance.wire.peer import connection_of
 
 log = logging.getLogger(__name__)
@@ -176,7 +176,7 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
         _, tenancy = await self._asked(stream)
         configuration = self._lead.configuration
         found = [self._status(resolved, configuration) for resolved in tenancy.groups()]
-        await stream.send_message(operator_pb2.ListGroupsResponse(groups=found))
+        await stream.send_message(_sized(operator_pb2.ListGroupsResponse(groups=found)))
 
     async def _changed(self, edit: Edit, tenancy: Tenancy, *, dry_run: bool) -> Configuration:
         if dry_run:
@@ -210,7 +210,7 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
         else:
             wish = tenancy.group(request.key).group
         actions = plans.plan(self._lead.shard, wish.key, wish)
-        await stream.send_message(operator_pb2.PlanGroupResponse(actions=actions))
+        await stream.send_message(_sized(operator_pb2.PlanGroupResponse(actions=actions)))
 
     async def PauseGroup(self, stream: Any) -> None:
         await self._pause(stream, paused=True)
@@ -321,7 +321,7 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
         except CacheUnavailable as problem:
             log.warning("the history cannot be read", extra={"error": str(problem)})
             raise status.unavailable("the history cannot be read now, try again") from None
-        await stream.send_message(operator_pb2.ListEventsResponse(events=map(_event, found)))
+        await stream.send_message(_sized(operator_pb2.ListEventsResponse(events=map(_event, found))))
 
     # ---- operators
 
@@ -368,6 +368,14 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
         except (storage.StorageError, authority_errors.AuthorityError, TimeoutError) as problem:
             log.warning("an operator's registration could not be changed", extra={"error": str(problem)})
             raise status.unavailable("the change could not be stored for certain, ask again") from None
+
+
+def _sized(answer: Any) -> Any:
+    """An answer that the caller can take; it is never cut short in silence."""
+    size, most = answer.ByteSize(), limits.OPERATOR.max_message
+    if size > most:
+        raise status.exhausted(f"the answer has {size:,} bytes, more than the {most:,} of one message: ask for less")
+    return answer
 
 
 def _no_operator() -> GRPCError:
