@@ -12,7 +12,11 @@ CONFIG ?= examples/config-dev.jsonc
 KEEP ?= 0
 STANDBYS ?= 0
 
-.PHONY: help check install tools dev dev-once dev-tmux clean-dev test lint format bench proto proto-check schema agent-pyz clean $(PROGRAMS)
+# For `make sim` and `make sim-long`:
+SEEDS ?= 2000
+START ?= 0
+
+.PHONY: help check install tools dev dev-once dev-tmux clean-dev test lint format bench sim sim-long sim-exhaustive mutants proto proto-check schema agent-pyz clean $(PROGRAMS)
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -62,6 +66,19 @@ lint: tools proto-check ## Check format, types, layers, and that generated code 
 format: tools ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+sim: tools ## Play 2,000 random schedules of whole shards on all cores (SEEDS=, START=)
+	$(BIN)/python -m nstance.sim.main swarm --seeds $(SEEDS) --start $(START)
+
+sim-long: tools ## The same with any number of seeds; goes on where it was interrupted (SEEDS=100000)
+	@mkdir -p temp
+	$(BIN)/python -m nstance.sim.main swarm --seeds $(SEEDS) --start $(START) --resume temp/sim-$(START).json
+
+sim-exhaustive: tools ## Crash and pause at every named point, alone and in pairs, and bend every call
+	$(BIN)/python -m nstance.sim.main exhaustive --pairs
+
+mutants: tools ## Break the product on purpose in many ways, and see which test notices
+	$(BIN)/python -m tests.sim.mutants
 
 bench: tools ## Measure; the table goes to docs/benchmarks.md
 	$(BIN)/python -m bench

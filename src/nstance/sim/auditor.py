@@ -180,10 +180,9 @@ class Auditor:
         for change in entry.changes:
             if isinstance(change, Put):
                 new = change.instance
-                agent = world.agent_of(new.id, new.provider_id)
-                if agent is not None:
-                    then.silent[new.id] = world.now - agent.heard_by(door)
-                    then.well[new.id] = agent.well_for()
+                if agents := world.agents_of(new.id):
+                    then.silent[new.id] = world.now - max(a.heard_by(door) for a in agents)
+                    then.well[new.id] = max(a.well_for() for a in agents)
                 for vm in world.cloud.truth(new.id):
                     if vm.status in RUNS and vm.provider_id == (new.provider_id or vm.provider_id):
                         then.runs.add(new.id)
@@ -194,7 +193,7 @@ class Auditor:
         """No healthy VM dies by accident: each cause must be true in the world."""
         world, now = self._world, self._world.now
         world.count(f"left {new.cause.value if new.cause else 'without cause'}")
-        agent = world.agent_of(new.id, new.provider_id)
+        noticed = {kind for agent in world.agents_of(new.id) for kind in agent.noticed}
         match new.cause:
             case Cause.GONE:
                 if new.id in self._then.runs:
@@ -202,10 +201,10 @@ class Auditor:
             case Cause.UNHEALTHY:
                 self._unhealthy(old, new)
             case Cause.SPOT:
-                if agent is None or not agent.noticed & {"SPOT_TERMINATION", "SPOT_REBALANCE"}:
+                if not noticed & {"SPOT_TERMINATION", "SPOT_REBALANCE"}:
                     self._wrong("I10", f"{new.id} leaves for a spot notice that nobody gave")
             case Cause.SHUTDOWN:
-                if agent is None or "SHUTDOWN" not in agent.noticed:
+                if "SHUTDOWN" not in noticed:
                     self._wrong("I10", f"{new.id} leaves for a shutdown that nobody announced")
             case Cause.DRIFT:
                 if not any(g.infra_hash != old.infra_hash for g in self._wished(new.key)):
@@ -238,7 +237,7 @@ class Auditor:
         ):
             self._wrong("I10", f"{new.id} goes for silence before its replacement was made")
         running = [m for m in self.fold.values() if m.state is State.RUNNING or m.id == new.id]
-        silent_ones = [m for m in running if (a := world.agent_of(m.id, m.provider_id)) and a.silent_for() > DEAD_AFTER]
+        silent_ones = [m for m in running if any(a.silent_for() > DEAD_AFTER for a in world.agents_of(m.id))]
         if len(silent_ones) > 3 and len(silent_ones) * 2 > len(running):
             self._wrong("I10", f"{new.id} goes although {len(silent_ones)} of {len(running)} are silent")
 
@@ -330,9 +329,8 @@ class Auditor:
             if any(m.infra_hash != resolved.group.infra_hash for m in counting):
                 return f"{name} has members with an old template"
         for record in self.fold.values():
-            agent = world.agent_of(record.id, record.provider_id)
-            if record.state is State.RUNNING and (
-                agent is None or agent.line is None or agent.line.door.lead is not lead
+            if record.state is State.RUNNING and not any(
+                a.line is not None and a.line.door.lead is lead for a in world.agents_of(record.id)
             ):
                 return f"the agent of {record.id} is not connected to the leader"
             if record.state in OPEN or record.double is not None or (record.suspect and record.counts):

@@ -1,6 +1,5 @@
 """One seed from its first second to its verdict."""
 
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -37,8 +36,3 @@ def play(
         w.calm()
         w.settle(SETTLES_WITHIN)
         return Verdict(seed, tuple(w.violations), w.hash(), Counter(w.counts), w.now, time.process_time() - began)
-
-
-if __name__ == "__main__":
-    verdict = play(int(sys.argv[1]), tell=print if len(sys.argv) > 2 else None)
-    print(verdict)

@@ -103,6 +103,14 @@ class World:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.loop.run_until_complete(work)
 
+    def do(self, act: Callable[..., T], *args: Any) -> T:
+        """Something that needs the loop to run, at once."""
+
+        async def now() -> T:
+            return act(*args)
+
+        return self.run(now())
+
     def later(self, seconds: float, act: Callable[..., object], *args: Any) -> None:
         """The world does it, not the machine that happens to run: that may be dead by then."""
         self.loop.call_later(seconds, act, *args, context=contextvars.Context())
@@ -247,9 +255,9 @@ class World:
     def agents(self) -> list[SimAgent]:
         return list(self._agents.values())
 
-    def agent_of(self, id: InstanceId, provider_id: ProviderId | None) -> SimAgent | None:
-        """Of a VM that runs or ran."""
-        return next((a for a in self._agents.values() if a.id == id and provider_id in (None, a.provider_id)), None)
+    def agents_of(self, id: InstanceId) -> list[SimAgent]:
+        """Of all VMs that carry or carried this ID."""
+        return [a for a in self._agents.values() if a.id == id]
 
     def _booted(self, request: port.CreateRequest, vm: port.Vm) -> None:
         if not request.nonce or vm.provider_id in self._agents:
@@ -321,7 +329,7 @@ def world(seed: int, setup: Setup, *, tell: Callable[[str], None] | None = None)
     log.setLevel(logging.CRITICAL + 1)
     kept = journal.SNAPSHOT_SLOTS, journal.KEEP_SECONDS
     if setup.snapshots:
-        journal.SNAPSHOT_SLOTS, journal.KEEP_SECONDS = 12, 15.0
+        journal.SNAPSHOT_SLOTS, journal.KEEP_SECONDS = 12, 30.0
     gc.disable()  # a collection at another moment must not change what happens
     try:
         yield made

@@ -1,0 +1,130 @@
+"""Small scope, nothing left out: one short story, and every way to break it at a named place.
+
+The story makes an instance, scales up and down, changes the template, resigns and takes snapshots, so that every point is
+reached. Then it is told again and again, each time with a crash or a pause at one visit of one point, or at two of them, or
+with one call to storage or to the provider that ends badly.
+"""
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+
+from nstance.points import Point
+from nstance.sim.setup import Setup
+from nstance.sim.wishes import GroupWish, Wishes
+from nstance.sim.world import World, world
+
+SEED = 7
+VISITS = (1, 2, 4)
+STORAGE_ENDINGS = ("failed", "lost", "late")
+PROVIDER_ENDINGS = ("failed", "lost", "unsent", "late")
+CALLS = 40  # writes to storage that are bent, one per run
+CHANGES = 8  # calls to the provider
+SETTLES_WITHIN = 600.0
+SETUP = Setup(servers=2, snapshots=True, wishes=Wishes(groups={"web": GroupWish(size=1, drain=4.0)}))
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """What goes wrong. `crashes`: (point, its n-th visit, "crash" or "pause"); calls are counted from one."""
+
+    crashes: tuple[tuple[Point, int, str], ...] = ()
+    storage: tuple[tuple[int, str], ...] = ()
+    provider: tuple[tuple[int, str], ...] = ()
+
+    def __str__(self) -> str:
+        parts = [f"{fate} at visit {n} of {point.value}" for point, n, fate in self.crashes]
+        parts += [f"write {n} to storage {ending}" for n, ending in self.storage]
+        parts += [f"change {n} at the provider {ending}" for n, ending in self.provider]
+        return " and ".join(parts) or "nothing"
+
+
+def tell(w: World) -> None:
+    """The story."""
+    w.begin()
+    w.advance(8.0)
+    _scale(w, size=2)
+    w.advance(8.0)
+    _scale(w, generation=1)
+    w.advance(14.0)
+    _resign(w)
+    w.advance(6.0)
+    _scale(w, size=1)
+    w.advance(10.0)
+    _resign(w)
+    w.advance(6.0)
+
+
+def _scale(w: World, **fields: int) -> None:
+    wish = dataclasses.replace(w.wishes.groups["web"], **fields)
+    w.tell(Wishes(groups={"web": wish}, heartbeat=w.wishes.heartbeat))
+
+
+def _resign(w: World) -> None:
+    leader = w.leader()
+    if leader is not None:
+        w.resign(leader)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    case: Case
+    violations: tuple[str, ...]
+    visits: Counter[Point]
+
+
+def play(case: Case) -> Outcome:
+    with world(SEED, SETUP) as w:
+        w.crashes = list(case.crashes)
+        w.storage_weather.script = list(case.storage)
+        w.provider_weather.script = list(case.provider)
+        tell(w)
+        w.calm()
+        w.settle(SETTLES_WITHIN)
+        return Outcome(case, tuple(w.violations), Counter(w.visits))
+
+
+def singles() -> Iterator[Case]:
+    yield Case()
+    for point in Point:
+        for visit in VISITS:
+            for fate in ("crash", "pause"):
+                yield Case(crashes=((point, visit, fate),))
+
+
+def calls() -> Iterator[Case]:
+    for number in range(1, CALLS + 1):
+        for ending in STORAGE_ENDINGS:
+            yield Case(storage=((number, ending),))
+    for number in range(1, CHANGES + 1):
+        for ending in PROVIDER_ENDINGS:
+            yield Case(provider=((number, ending),))
+
+
+def pairs() -> Iterator[Case]:
+    """Every two points, the second one at its next visit after the first one struck."""
+    fates = [(point, fate) for point in Point for fate in ("crash", "pause")]
+    for first, first_fate in fates:
+        for second, second_fate in fates:
+            visit = 2 if first is second else 1
+            yield Case(crashes=((first, 1, first_fate), (second, visit, second_fate)))
+
+
+def run_all(*, with_pairs: bool, jobs: int) -> int:
+    """Says how many cases failed; prints them."""
+    cases = [*singles(), *calls(), *(pairs() if with_pairs else ())]
+    failed, visits = 0, Counter[Point]()
+    with ProcessPoolExecutor(jobs) as pool:
+        for outcome in pool.map(play, cases, chunksize=8):
+            visits.update(outcome.visits)
+            if outcome.violations:
+                failed += 1
+                print(f"{outcome.case}: {outcome.violations[0]}", flush=True)
+    print(f"{len(cases)} cases, {failed} with violations")
+    for point in Point:
+        if not visits[point]:
+            print(f"never reached: {point.value}")
+            failed += 1
+    return failed

@@ -1,0 +1,86 @@
+"""`nstance-sim`: what would happen if. Swarms of random schedules, every crash point, and the story of one seed."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from nstance.sim import exhaustive
+from nstance.sim.schedule import play
+from nstance.sim.setup import draw
+from nstance.sim.swarm import ENOUGH, swarm
+
+
+def main(argv: list[str] | None = None) -> int:
+    options = _parser().parse_args(argv)
+    code: int = options.run(options)
+    return code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="nstance-sim", description=__doc__)
+    commands = parser.add_subparsers(required=True, metavar="command")
+    cores = os.cpu_count() or 1
+
+    many = commands.add_parser("swarm", help="play many seeds; exit 1 if one of them violates an invariant")
+    many.add_argument("--seeds", type=int, default=2000, help="how many (default 2000)")
+    many.add_argument("--start", type=int, default=0, help="the first one (default 0)")
+    many.add_argument("--servers", type=int, choices=(2, 3), help="of the shard; each seed draws it if left out")
+    many.add_argument("--jobs", type=int, default=cores, help=f"processes (default {cores})")
+    many.add_argument("--resume", type=Path, help="keep how far the run has come in this file, and go on from there")
+    many.add_argument("--counts", action="store_true", help="print how often everything happened")
+    many.set_defaults(run=_swarm)
+
+    one = commands.add_parser("replay", help="tell the story of one seed")
+    one.add_argument("seed", type=int)
+    one.add_argument("--servers", type=int, choices=(2, 3))
+    one.add_argument("--twice", action="store_true", help="play it again and compare")
+    one.set_defaults(run=_replay)
+
+    every = commands.add_parser("exhaustive", help="crash and pause at every named point, and bend every call")
+    every.add_argument("--pairs", action="store_true", help="also all pairs of points")
+    every.add_argument("--jobs", type=int, default=cores)
+    every.set_defaults(run=_exhaustive)
+    return parser
+
+
+def _swarm(options: argparse.Namespace) -> int:
+    tally = swarm(
+        seeds=options.seeds,
+        start=options.start,
+        servers=options.servers,
+        jobs=options.jobs,
+        resume=options.resume,
+        progress=sys.stderr.isatty(),
+    )
+    if options.counts:
+        for what, number in sorted(tally.counts.items()):
+            print(f"{number:9}  {what}")
+    print(tally.summary())
+    unseen = tally.unseen()
+    if unseen:
+        print(f"never happened: {', '.join(unseen)}")
+    for seed in tally.failures:
+        print(f"to see it again: nstance-sim replay {seed}")
+    return 1 if tally.failures or (unseen and tally.seeds >= ENOUGH) else 0
+
+
+def _replay(options: argparse.Namespace) -> int:
+    print(draw(options.seed, servers=options.servers))
+    verdict = play(options.seed, servers=options.servers, tell=print)
+    print(f"trace {verdict.hash}")
+    if options.twice and play(options.seed, servers=options.servers).hash != verdict.hash:
+        print("a second run went another way: the simulation is not deterministic")
+        return 2
+    for violation in verdict.violations:
+        print(violation)
+    return 1 if verdict.violations else 0
+
+
+def _exhaustive(options: argparse.Namespace) -> int:
+    failed = exhaustive.run_all(with_pairs=options.pairs, jobs=options.jobs)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
