@@ -18,6 +18,7 @@ COMMANDS = {
     "instance": ("nstance.admin.commands.instance:command", "List, make, replace and delete instances"),
     "events": ("nstance.admin.commands.events:command", "What happened, and why"),
     "status": ("nstance.admin.commands.status:command", "Shards, leaders, groups and trouble on one screen"),
+    "serve": ("nstance.admin.commands.serve:command", "Serve an HTTP API"),
     "wait": ("nstance.admin.commands.wait:command", "Wait until groups are stable"),
     "completion": ("nstance.admin.commands.completion:command", "Print the completion script for your shell"),
 }

@@ -113,6 +113,23 @@ def everywhere_flags(command: Function) -> Function:
     return decorated(gather, (servers_flag, identity_flag, timeout_flag, debug_flag))
 
 
+def told_flags(command: Function) -> Function:
+    """For commands that work on storage and can tell running shards besides: `reach` is None without --servers on the
+    command line. The environment's shards are not meant: they are for the shard commands."""
+
+    @functools.wraps(command)
+    def gather(**rest: Any) -> None:
+        source = click.get_current_context().get_parameter_source("servers")
+        if source is not click.core.ParameterSource.COMMANDLINE:
+            for name in ("servers", "identity_dir", "timeout"):
+                rest.pop(name)
+            command(reach=None, **rest)
+        else:
+            command(reach=_reach(None, rest), **rest)
+
+    return decorated(gather, (servers_flag, identity_flag, timeout_flag))
+
+
 def _reach(shard: str | None, rest: dict[str, Any]) -> Reach:
     known: Servers | None = rest.pop("servers")
     if not known:

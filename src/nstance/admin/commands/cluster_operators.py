@@ -8,6 +8,7 @@ import click
 from nstance.admin import output
 from nstance.admin.help import Command
 from nstance.admin.options import Target, duration, flag, format_flag, operator, target_flags, tenant_flag, tenant_flags
+from nstance.admin.reach import Reach, told_flags
 from nstance.admin.running import run
 from nstance.model.ids import OperatorId, TenantId
 
@@ -115,19 +116,32 @@ def register(
 
 REVOKE_EXAMPLES = """\
 nstance-admin cluster revoke-operator --storage-bucket my-bucket --operator-id opr-01jw51srryegh9snf9cmeh3k4q
+nstance-admin cluster revoke-operator --storage-bucket my-bucket --operator-id opr-01jw51srryegh9snf9cmeh3k4q \\
+  --servers us-west-2a=10.0.0.1:8993
 """
 
 
 @click.command("revoke-operator", cls=Command, examples=REVOKE_EXAMPLES)
 @tenant_flag
 @click.option("--operator-id", type=operator, required=True, help="Who; `cluster operators` lists them.")
+@told_flags
 @target_flags
-def revoke(target: Target, tenant: str, operator_id: str) -> None:
-    """Take an operator's access away, for ever. Servers refuse it within a minute."""
+def revoke(target: Target, reach: Reach | None, tenant: str, operator_id: str) -> None:
+    """Take an operator's access away, for ever. Servers refuse it within a minute.
+
+    With --servers the named shards refuse it at once and end its connections; an identity of the same tenant is needed
+    for that, in --identity-dir."""
     from nstance.admin.cluster import operators
 
     run(operators.revoke(target, tenant=TenantId(tenant), operator=OperatorId(operator_id)))
     output.note(f"revoked {operator_id} of tenant {tenant}; servers refuse it within a minute")
+    if reach is not None:
+        from nstance.admin.shard import revoking
+
+        answers = revoking.tell(reach, tenant=TenantId(tenant), operator=OperatorId(operator_id))
+        for shard, _ in answers.good:
+            output.note(f"shard {shard} refuses it from now on")
+        answers.check()
 
 
 OPERATORS_EXAMPLES = """\

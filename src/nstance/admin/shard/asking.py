@@ -62,12 +62,12 @@ def ask(reach: Reach, work: Callable[[Client], Awaitable[T]]) -> Answers[T]:
 
 
 @contextlib.asynccontextmanager
-async def opened(reach: Reach, *, everywhere: bool = False) -> AsyncIterator[list[Client]]:
+async def opened(reach: Reach) -> AsyncIterator[list[Client]]:
     clock = SystemClock()
     identity = clients.load(reach.identity, now=clock.wall())
     found = [
         Client(shard, reach.servers[shard], identity=identity, timeout=reach.timeout, clock=clock)
-        for shard in (sorted(reach.servers) if everywhere else reach.shards)
+        for shard in reach.shards
     ]
     try:
         yield found

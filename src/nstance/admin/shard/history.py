@@ -30,7 +30,7 @@ def merged(shards: Sequence[tuple[ShardId, Sequence[Any]]], *, limit: int) -> li
     """Oldest first; the newest `limit` of all."""
     found = [(told.time_unix_ms, shard, told.id, told) for shard, events in shards for told in events]
     found.sort(key=lambda each: each[:3])
-    return [event(shard, told) for _, shard, _, told in found[-limit:]]
+    return [event(shard, told) for _, shard, _, told in found[max(0, len(found) - limit) :]]
 
 
 async def follow(

@@ -1,0 +1,1 @@
+"""`nstance-admin serve`: the shard commands as an HTTP API, for programs and for browsers."""

@@ -1,0 +1,409 @@
+"""`nstance-admin serve`: its JSON, its description, its doors."""
+
+import asyncio
+import contextlib
+import datetime
+import json
+import re
+import signal
+import ssl
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp.test_utils import TestClient, TestServer
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from component.admin_shell import operator_addresses, shell
+from component.whole_server import SECONDS, SHARD, World, config
+from nstance.admin import client as clients
+from nstance.admin.client import Client
+from nstance.admin.http import access, openapi, routes
+from nstance.admin.http.access import Access
+from nstance.model.ids import ShardId
+
+STATIC = {"default": {"web": {"template": "web", "size": 2, "drain_timeout": "0"}}}
+NOBODY = Access(token=None, tls_cert=None, tls_key=None, client_ca=None)
+TOKEN = "a-token-that-is-long-enough"
+HERE = {"shard": str(SHARD)}
+ALL = {"all_shards": "true"}
+DEAD = ShardId("dead")
+
+Browser = TestClient[Any, Any]
+
+
+@contextlib.asynccontextmanager
+async def served(world: World, *, guard: Access = NOBODY, dead: bool = False) -> AsyncIterator[Browser]:
+    admin = await shell(world)
+    identity = clients.load(admin.identity, now=world.clock.wall())
+    addresses = {SHARD: tuple(operator_addresses(world).split("|"))}
+    if dead:
+        addresses[DEAD] = ("127.0.0.1:1",)
+    found = [
+        Client(shard, where, identity=identity, timeout=5.0, clock=world.clock) for shard, where in addresses.items()
+    ]
+    async with TestClient(TestServer(routes.application(found, guard, world.clock))) as browser:
+        try:
+            yield browser
+        finally:
+            for each in found:
+                each.close()
+
+
+async def said(browser: Browser, path: str, code: int = 200, **query: str) -> Any:
+    async with browser.get(path, params=query) as answer:
+        assert answer.status == code, await answer.text()
+        return await answer.json()
+
+
+async def post(browser: Browser, path: str, body: Any = None, code: int = 200, **query: str) -> Any:
+    async with browser.post(path, params=query, json=body) as answer:
+        assert answer.status == code, await answer.text()
+        return await answer.json()
+
+
+async def test_the_three_documented_calls_word_by_word(tmp_path: Path) -> None:
+    async with World(tmp_path, config(groups=STATIC)) as world:
+        await world.start()
+        async with served(world) as browser:
+            etag = world.leader.lead_now.configuration.version
+            status = await said(browser, "/config/status", **HERE)
+            modified = status["shards"][0].pop("last_modified")
+            assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", modified)
+            size = world.leader.lead_now.configuration.size
+            assert status == {"shards": [{"shard": SHARD, "etag": etag, "size": size}]}
+            refreshed = await post(browser, "/config/refresh", **ALL)
+            assert refreshed == {"shards": [{"shard": SHARD, "updated": False, "etag": etag}]}
+            scaled = await post(browser, "/group/scale", {"group": "web", "size": 5}, **HERE)
+            assert scaled == {"results": [{"shard": SHARD, "group": "web", "size": 5}]}
+            assert (await said(browser, "/health")) == {"status": "ok"}
+
+
+async def test_groups_instances_and_events(tmp_path: Path) -> None:
+    async with World(tmp_path, config(groups=STATIC)) as world:
+        await world.start()
+        await (await shell(world)).ok("wait")
+        (world.dir / "identity-default").rename(world.dir / "used")
+        async with served(world) as browser:
+            [group] = (await said(browser, "/groups", **ALL))["groups"]
+            assert (group["group"], group["size"], group["ready_size"]) == ("web", 2, 2)
+            found = (await said(browser, "/instances", group="web", **HERE))["instances"]
+            assert [each["state"] for each in found] == ["running"] * 2
+            assert (await said(browser, "/instances", 404, group="wob", **HERE))["error"]
+            events = (await said(browser, "/events", group="web", limit="2", **HERE))["events"]
+            assert [each["reason"] for each in events] == ["registered"] * 2
+
+
+async def test_a_dead_shard_is_told_beside_the_others(tmp_path: Path) -> None:
+    async with World(tmp_path, config(groups=STATIC), agents=False) as world:
+        await world.start()
+        async with served(world, dead=True) as browser:
+            both = await said(browser, "/groups", 207, **ALL)
+            assert [each["shard"] for each in both["groups"]] == [SHARD]
+            [error] = both["errors"]
+            assert error["shard"] == "dead"
+            assert "no answer from 127.0.0.1:1" in error["error"]
+            gone = await said(browser, "/groups", 503, shard="dead")
+            assert (gone["groups"], gone["error"]) == ([], gone["errors"][0]["error"])
+            both = await post(browser, "/group/scale", {"group": "web", "size": 3}, 207, **ALL)
+            assert both["results"] == [{"shard": SHARD, "group": "web", "size": 3}]
+
+
+async def test_a_refused_config_is_a_conflict_with_its_problems(tmp_path: Path) -> None:
+    async with World(tmp_path, config(groups=STATIC), agents=False) as world:
+        await world.start()
+        async with served(world) as browser:
+            world.configure(config(groups={"default": {"web": {"template": "wob"}}}))
+            told = await post(browser, "/config/refresh", None, 409, **ALL)
+            assert told["shards"][0]["updated"] is False
+            assert "wob" in told["error"]
+
+
+async def test_wrong_requests_are_refused_with_a_sentence_and_change_nothing(tmp_path: Path) -> None:
+    async with World(tmp_path, config(groups=STATIC), agents=False) as world:
+        await world.start()
+        async with served(world) as browser:
+            assert "exactly one of" in (await said(browser, "/groups", 400))["error"]
+            assert "exactly one of" in (await said(browser, "/groups", 400, **HERE, **ALL))["error"]
+            assert "true or false" in (await said(browser, "/groups", 400, all_shards="yes"))["error"]
+            assert "there is no shard" in (await said(browser, "/groups", 404, shard="other"))["error"]
+            assert "unknown query size" in (await said(browser, "/groups", 400, size="1", **HERE))["error"]
+            assert "limit" in (await said(browser, "/events", 400, limit="-1", **HERE))["error"]
+            assert (await said(browser, "/nowhere", 404))["error"] == "not found"
+            assert (await said(browser, "/group/scale", 405, **HERE))["error"] == "method not allowed"
+            for body in (
+                None,
+                [],
+                {"group": "web"},
+                {"group": "web", "size": -1},
+                {"group": "web", "size": True},
+                {"group": "web", "size": 1.5},
+                {"group": "web", "size": "3"},
+                {"group": "web", "size": 2**31},
+                {"group": "../web", "size": 3},
+                {"group": 3, "size": 3},
+                {"group": "web", "size": 3, "more": 1},
+            ):
+                assert (
+                    "expected"
+                    in (await post(browser, "/group/scale", body, 400 if body is not None else 415, **HERE))["error"]
+                )
+            assert (
+                "there is no group wob"
+                in (await post(browser, "/group/scale", {"group": "wob", "size": 3}, 404, **HERE))["error"]
+            )
+            async with browser.post("/group/scale", params=HERE, data=b"{" * 70_000, headers=JSON) as answer:
+                assert answer.status == 413
+            async with browser.post("/group/scale", params=HERE, data=b"[" * 60_000, headers=JSON) as answer:
+                assert answer.status == 400
+            assert (await said(browser, "/groups", **HERE))["groups"][0]["size"] == 2
+
+
+JSON = {"Content-Type": "application/json"}
+
+
+# ---- events as they happen
+
+
+async def lines(response: aiohttp.ClientResponse) -> AsyncIterator[dict[str, Any]]:
+    """Messages of a stream: their fields; comments left out."""
+    fields: dict[str, Any] = {}
+    async for raw in response.content:
+        line = raw.decode().rstrip("\n")
+        if not line and fields:
+            fields["data"] = json.loads(fields["data"])
+            yield fields
+            fields = {}
+        elif line and not line.startswith(":"):
+            name, _, value = line.partition(": ")
+            fields[name] = value
+
+
+async def test_events_are_streamed_and_a_browser_that_returns_misses_none(tmp_path: Path) -> None:
+    async with World(tmp_path, config(groups=STATIC), agents=False) as world:
+        await world.start()
+        stream = {"Accept": "text/event-stream"}
+        async with served(world) as browser, asyncio.timeout(SECONDS):
+            async with browser.get("/events", params={**HERE, "limit": "0"}, headers=stream) as answer:
+                assert answer.content_type == "text/event-stream"
+                coming = lines(answer)
+                await post(browser, "/group/scale", {"group": "web", "size": 3}, **HERE)
+                first = await anext(coming)
+                while first["data"]["reason"] != "config":
+                    first = await anext(coming)
+                assert (first["data"]["group"], first["data"]["shard"]) == ("web", SHARD)
+                assert first["id"].startswith(f"{SHARD}=")
+            await post(browser, "/group/scale", {"group": "web", "size": 4}, **HERE)
+            again = {**stream, "Last-Event-ID": first["id"]}
+            async with browser.get("/events", params=HERE, headers=again) as answer:
+                coming = lines(answer)
+                seen = [await anext(coming)]
+                while seen[-1]["data"]["reason"] != "config":
+                    seen.append(await anext(coming))
+                assert "3 → 4" in seen[-1]["data"]["message"]
+                assert all(each["data"] != first["data"] for each in seen)
+
+
+# ---- the description
+
+
+def check(value: Any, schema: Any) -> None:
+    """As much of JSON Schema as the description uses."""
+    if "$ref" in schema:
+        return check(value, openapi.SCHEMAS[schema["$ref"].rpartition("/")[2]])
+    kinds = {"string": str, "integer": int, "boolean": bool, "null": type(None), "array": list, "object": dict}
+    wanted = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    assert type(value) in {kinds[kind] for kind in wanted}, (value, schema)
+    if isinstance(value, list):
+        for each in value:
+            check(each, schema["items"])
+    if isinstance(value, dict):
+        fields = schema.get("properties", {})
+        assert set(schema.get("required", ())) <= value.keys()
+        for name, each in value.items():
+            inner = fields.get(name, schema.get("additionalProperties", {}))
+            assert inner is not False, f"{name} is not described"
+            if inner:
+                check(each, inner)
+    return None
+
+
+async def test_the_description_agrees_with_what_is_served(tmp_path: Path) -> None:
+    async with World(tmp_path, config(groups=STATIC)) as world:
+        await world.start()
+        async with served(world, dead=True) as browser:
+            told = await said(browser, "/openapi.json")
+            assert told["openapi"].startswith("3.1")
+            described = {(method.upper(), path) for path, some in told["paths"].items() for method in some}
+            assert isinstance(browser.app, aiohttp.web.Application)
+            assert described == {
+                (route.method, route.resource.canonical) for route in browser.app.router.routes() if route.resource
+            }
+            ids = [each["operationId"] for some in told["paths"].values() for each in some.values()]
+            assert len(set(ids)) == len(ids)
+            named = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(told)))
+            assert named == told["components"]["schemas"].keys()
+            for path, some in told["paths"].items():
+                for method, operation in some.items():
+                    for query, code in ((HERE, "200"), (ALL, "207"), ({"shard": "dead"}, "503")):
+                        asked = query if operation["parameters"] else {}
+                        body = {"group": "web", "size": 2} if "requestBody" in operation else None
+                        async with browser.request(method, path, params=asked, json=body) as answer:
+                            assert str(answer.status) == (code if asked else "200")
+                            content = operation["responses"]["200"]["content"]
+                            assert answer.content_type in content
+                            if answer.content_type == "application/json":
+                                check(await answer.json(), content["application/json"]["schema"])
+
+
+# ---- doors
+
+
+async def test_without_a_token_only_local_pages_are_served(tmp_path: Path) -> None:
+    async with World(tmp_path, agents=False) as world:
+        await world.start()
+        async with served(world) as browser:
+            for headers in (
+                {"Host": "evil.example"},
+                {"Host": "evil.example:8080"},
+                {"Host": "127.0.0.1.evil.example"},
+            ):
+                async with browser.get("/groups", params=HERE, headers=headers) as answer:
+                    assert answer.status == 403
+            async with browser.get("/", headers={"Host": "evil.example"}) as answer:
+                assert answer.status == 403
+            for host in ("localhost", "localhost:8080", "[::1]:8080", "127.0.0.1"):
+                async with browser.get("/groups", params=HERE, headers={"Host": host}) as answer:
+                    assert answer.status == 200
+            foreign = {"Origin": "https://evil.example"}
+            async with browser.post("/config/refresh", params=HERE, headers=foreign) as answer:
+                assert answer.status == 403
+            own = {"Origin": f"http://{browser.host}:{browser.port}"}
+            async with browser.post("/config/refresh", params=HERE, headers=own) as answer:
+                assert answer.status == 200
+            async with browser.get("/") as answer:
+                assert "openapi.json" in await answer.text()
+                assert answer.headers["X-Content-Type-Options"] == "nosniff"
+
+
+async def test_with_a_token_nobody_else_is_served(tmp_path: Path) -> None:
+    async with World(tmp_path, agents=False) as world:
+        await world.start()
+        guard = Access(token=TOKEN, tls_cert=None, tls_key=None, client_ca=None)
+        assert TOKEN not in repr(guard)
+        async with served(world, guard=guard) as browser:
+            for shown in (None, "", "Bearer", f"Bearer {TOKEN}x", f"Basic {TOKEN}", "Bearer \u00e4", TOKEN):
+                headers = {"Authorization": shown} if shown is not None else {}
+                async with browser.get("/groups", params=HERE, headers=headers) as answer:
+                    assert answer.status == 401, shown
+                    assert answer.headers["WWW-Authenticate"] == "Bearer"
+            for shown in (f"Bearer {TOKEN}", f"bearer {TOKEN}"):
+                async with browser.get("/groups", params=HERE, headers={"Authorization": shown}) as answer:
+                    assert answer.status == 200
+            for path in access.OPEN:
+                async with browser.get(path, headers={"Host": "any.example"}) as answer:
+                    assert answer.status == 200
+
+
+# ---- the program
+
+
+def certificates(directory: Path) -> tuple[Path, Path]:
+    """Of localhost, signed by itself, with a key that browsers take."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    certificate, private = directory / "web.crt", directory / "web.key"
+    certificate.write_bytes(made.public_bytes(serialization.Encoding.PEM))
+    form = serialization.PrivateFormat.PKCS8
+    private.write_bytes(key.private_bytes(serialization.Encoding.PEM, form, serialization.NoEncryption()))
+    return certificate, private
+
+
+@pytest.mark.parametrize("mtls", [False, True], ids=["token", "mtls"])
+async def test_the_program_on_a_public_address(tmp_path: Path, unused_tcp_port: int, mtls: bool) -> None:
+    certificate, private = certificates(tmp_path)
+    async with World(tmp_path, config(groups=STATIC), agents=False) as world:
+        await world.start()
+        admin = await shell(world)
+        words = ["--bind", f"0.0.0.0:{unused_tcp_port}", "--tls-cert", str(certificate), "--tls-key", str(private)]
+        if mtls:
+            words += ["--client-ca", str(certificate)]
+        else:
+            (tmp_path / "token").write_text(f"{TOKEN}\n")
+            words += ["--token-file", str(tmp_path / "token")]
+        program = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "nstance.admin", "serve", *words),
+            env={**admin.environment, "PATH": ""},
+            stderr=asyncio.subprocess.PIPE,
+        )
+        assert program.stderr is not None
+        try:
+            async with asyncio.timeout(SECONDS):
+                assert b"serving zone-a at https://0.0.0.0:" in await program.stderr.readline()
+            context = ssl.create_default_context(cafile=str(certificate))
+            url = f"https://localhost:{unused_tcp_port}/groups"
+            async with aiohttp.ClientSession() as session:
+                if mtls:
+                    with pytest.raises(aiohttp.ClientError):
+                        await session.get(url, params=HERE, ssl=context)
+                    context.load_cert_chain(certificate, private)
+                else:
+                    async with session.get(url, params=HERE, ssl=context) as answer:
+                        assert answer.status == 401
+                headers = {} if mtls else {"Authorization": f"Bearer {TOKEN}"}
+                async with session.get(url, params=HERE, headers=headers, ssl=context) as answer:
+                    assert (await answer.json())["groups"][0]["group"] == "web"
+                stream = {**headers, "Accept": "text/event-stream"}
+                address = url.replace("groups", "events")
+                async with session.get(address, params=HERE, headers=stream, ssl=context) as answer:
+                    assert answer.status == 200
+                    program.send_signal(signal.SIGTERM)  # an open stream does not hold it up
+                    async with asyncio.timeout(SECONDS):
+                        assert await program.wait() == 0
+        finally:
+            if program.returncode is None:
+                program.kill()
+            await program.communicate()
+
+
+async def test_it_refuses_to_be_open_to_everybody(tmp_path: Path) -> None:
+    certificate, private = certificates(tmp_path)
+    tls = ("--tls-cert", str(certificate), "--tls-key", str(private))
+    async with World(tmp_path, agents=False) as world:
+        await world.start()
+        admin = await shell(world)
+        said = await admin.refused("serve")
+        assert ":8080 can be reached from other machines" in said
+        for need in ("--tls-cert and --tls-key", "--token-file or NSTANCE_ADMIN_TOKEN", "127.0.0.1:8080"):
+            assert need in said
+        assert "needs a token" in await admin.refused("serve", *tls)
+        assert "needs --tls-cert" in await admin.refused("serve", NSTANCE_ADMIN_TOKEN=TOKEN)
+        assert "expected a token of" in await admin.refused("serve", *tls, NSTANCE_ADMIN_TOKEN="short")
+        assert "come together" in await admin.refused("serve", *tls[:2])
+        assert "--client-ca needs" in await admin.refused("serve", "--client-ca", str(certificate))
+        wrong = ("--tls-cert", str(private), "--tls-key", str(private))
+        assert "cannot be used" in await admin.refused("serve", *wrong, NSTANCE_ADMIN_TOKEN=TOKEN)
+        absent = ("--tls-cert", str(tmp_path / "no.crt"), "--tls-key", str(private))
+        assert "there is no file" in await admin.refused("serve", *absent, NSTANCE_ADMIN_TOKEN=TOKEN)
+        await admin.refused("serve", "--bind", "nonsense", code=2)
+        taken = f"127.0.0.1:{operator_addresses(world).rpartition(':')[2]}"
+        assert f"cannot listen on {taken}" in await admin.refused("serve", "--bind", taken)
