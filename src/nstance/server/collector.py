@@ -11,6 +11,7 @@ from collections.abc import Callable
 from nstance.clock import Clock
 from nstance.core import collecting
 from nstance.model.decision import Code
+from nstance.model.events import VmState
 from nstance.model.ids import ClusterId, GroupKey, InstanceId, ShardId
 from nstance.model.vm import SeenVm
 from nstance.providers import errors
@@ -45,6 +46,7 @@ class Collector:
         self._metrics = metrics
         self._timeout = timeout
         self._sightings: dict[InstanceId, int] = {}
+        self._missed: dict[InstanceId, float] = {}  # by the last listing, and since when
 
     async def run(self) -> None:
         failures = 0
@@ -77,9 +79,16 @@ class Collector:
             self._metrics.provider_request("list", code)
         shard = self._shard
         found = collecting.compare(
-            (_seen(vm) for vm in vms), shard.instances, self._sightings, cluster=self._cluster, shard=self._name
+            (_seen(vm) for vm in vms),
+            shard.instances,
+            self._sightings,
+            cluster=self._cluster,
+            shard=self._name,
+            found_singly=self._found_singly(),
         )
         self._sightings = dict(found.sightings)
+        now = self._clock.steady()
+        self._missed = {id: self._missed.get(id, now) for id in found.missing}
         if found.mass_absence and not shard.mass_absence:
             message = f"{len(found.missing)} VMs are missing from one listing: deletions stop, and each one is asked for singly"
             shard.announce(Code.MASS_ABSENCE, message)
@@ -87,6 +96,15 @@ class Collector:
             for event in events:
                 shard.post(event, key=GroupKey(*key))
         shard.set_listing(mass_absence=found.mass_absence)
+
+    def _found_singly(self) -> set[InstanceId]:
+        """Those that a listing lacked and that were seen to run since."""
+        facts = self._shard.facts
+        return {
+            id
+            for id, since in self._missed.items()
+            if (f := facts.get(id)) is not None and f.vm is VmState.RUNNING and f.vm_at is not None and f.vm_at >= since
+        }
 
 
 def _seen(vm: Vm) -> SeenVm:
