@@ -176,6 +176,7 @@ class Auditor:
     def decided(self, entry: slots.Entry, door: Door) -> None:
         """A leader has decided this; it may be stored much later, when the world is another one."""
         world = self._world
+        self.note_wishes()
         then = self._decided[entry.id] = Then(world.now, {}, {}, set())
         for change in entry.changes:
             if isinstance(change, Put):
@@ -271,6 +272,8 @@ class Auditor:
         known = self.fold.get(id)
         if known is not None and known.state in LEAVING:
             world.count("create applied after its tombstone")
+        if known is not None and known.ended is not None and known.provider_id is None and not world.planting:
+            self._wrong("I2", f"{id} was closed as {known.state.value} while its create was on its way")
         if world.cloud.truth(id):
             world.count("create repeated, VM was there")
         world.log("create", id)

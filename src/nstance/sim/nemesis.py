@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from nstance.sim.world import World
 
 AT_THE_LEADER = 0.7
-MOST_STRIPPED = 3  # more VMs that no listing shows would stop all deletions, for good
 OURS = Scope(cluster=CLUSTER, shard=SHARD)
 THEIRS = Scope(cluster=CLUSTER, shard=ShardId("sim-2"))
 
@@ -209,8 +208,7 @@ class Nemesis:
     def strip_tags(self) -> bool:
         """F53: the record wins, and what no record knows is nobody's from then on."""
         id, auditor = self.vm(), self.world.auditor
-        hidden = [v for v in self.world.cloud.vms() if v.id in self._stripped]
-        if id is None or len(hidden) >= MOST_STRIPPED:
+        if id is None:
             return False
         record = auditor.fold.get(id)
         if record is not None and [v.provider_id for v in self.world.cloud.truth(id)] != [record.provider_id]:
