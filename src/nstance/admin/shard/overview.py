@@ -74,6 +74,9 @@ def unsettled(record: Record, instances: Sequence[Record]) -> list[str]:
         found.append(f"{ready}/{size} ready")
     if actual > size:
         found.append(f"{actual - size} more than wished")
+    # A record may say ready while its agent has just been lost, or while the group is paused.
+    if lost := sum(each["state"] == "running" and not each["connected"] for each in instances):
+        found.append(f"{lost} without agent")
     if leaving := sum(each["state"] in LEAVING for each in instances):
         found.append(f"{leaving} leaving")
     if drifted := sum(bool(each["drifted"]) for each in instances if each["state"] not in LEAVING):

@@ -115,7 +115,7 @@ def instance_notes(record: Record) -> list[str]:
     """What is out of the ordinary."""
     marks = [mark for mark in ("on_demand", "suspect", "drifted") if record[mark]]
     if record["state"] == "running" and not record["connected"] and not record["suspect"]:
-        marks.append("no agent")
+        marks.append("without agent")
     if record["reason"]:
         marks.append(record["reason"])
     if record["drain_deadline"]:
