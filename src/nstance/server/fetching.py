@@ -173,6 +173,8 @@ class _Resolver(abc.AbstractResolver):
 def _plain(problem: Exception) -> str:
     """An error without the URL that it may repeat."""
     match problem:
+        case aiohttp.InvalidURL() | ValueError():
+            return "it is not a proper address"
         case aiohttp.ClientConnectorDNSError():
             return "its host name cannot be resolved"
         case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientSSLError():

@@ -1,0 +1,181 @@
+"""Image lookups: cached, refreshed, and what serves when they fail. Time is moved by hand."""
+
+import asyncio
+import heapq
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from nstance.config.workload import Image
+from nstance.model.ids import ClusterId, ShardId
+from nstance.providers import errors
+from nstance.providers.behaviour import Call, Outcome, Script
+from nstance.providers.memory import Image as CloudImage
+from nstance.providers.memory import MemoryCloud, MemoryProvider
+from nstance.providers.port import Scope
+from nstance.server import rendering
+from nstance.server.images import RETRY_FIRST, Images
+from nstance.telemetry.metrics import Metrics
+
+INTERVAL = 3600.0
+BASE = Image.model_validate({"filters": [{"name": "name", "values": ["base-*"]}], "owners": ["me"]})
+WITH_FALLBACK = BASE.model_copy(update={"fallback": "img-fallback"})
+AWAY = Outcome(applied=False, error=errors.Unavailable("the cloud is away"))
+
+
+class HandClock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    boot = wall = steady = monotonic
+
+    async def sleep(self, seconds: float) -> None:
+        if seconds > 0:
+            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            heapq.heappush(self._sleepers, (self.now + seconds, id(turn), turn))
+            await turn
+
+    async def advance(self, seconds: float) -> None:
+        self.now += seconds
+        while self._sleepers and self._sleepers[0][0] <= self.now:
+            turn = heapq.heappop(self._sleepers)[2]
+            if not turn.done():
+                turn.set_result(None)
+        await rest()
+
+
+async def rest() -> None:
+    """Let everything that can go on go on."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+class Lookups:
+    def __init__(self) -> None:
+        self.clock = HandClock()
+        self.script = Script()
+        self.cloud = MemoryCloud(self.clock, behaviour=self.script)
+        self.changes = 0
+        provider = MemoryProvider(Scope(cluster=ClusterId("c"), shard=ShardId("s")), self.clock, cloud=self.cloud)
+        self.images = Images(
+            provider,
+            clock=self.clock,
+            metrics=Metrics(),
+            interval=lambda: INTERVAL,
+            timeout=lambda: 30.0,
+            changed=self._changed,
+        )
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    def publish(self, id: str, created: float) -> None:
+        self.cloud.images.append(CloudImage(id=id, created=created, owner="me", attributes={"name": f"base-{id}"}))
+
+    @property
+    def asked(self) -> int:
+        return self.cloud.calls[Call.FIND_IMAGE]
+
+
+@asynccontextmanager
+async def lookups(image: Image, prepare: Callable[[Lookups], None] = lambda world: None) -> AsyncIterator[Lookups]:
+    world = Lookups()
+    prepare(world)
+    world.images.configure({"base": image}, kind="memory")
+    running = asyncio.create_task(world.images.run())
+    try:
+        assert world.images.values()["base"] is None  # not known before the first answer, fallback or not
+        await rest()
+        yield world
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_the_newest_image_is_found_once_per_interval() -> None:
+    async with lookups(BASE, lambda world: world.publish("img-1", 1.0)) as world:
+        assert world.images.values() == {"base": "img-1"}
+        world.publish("img-2", 2.0)
+        await world.clock.advance(INTERVAL - 1)
+        assert (world.images.values(), world.asked) == ({"base": "img-1"}, 1)
+        await world.clock.advance(1)
+        assert (world.images.values(), world.asked, world.changes) == ({"base": "img-2"}, 2, 2)
+
+
+async def test_a_failed_lookup_leaves_what_was_found() -> None:
+    async with lookups(WITH_FALLBACK, lambda world: world.publish("img-1", 1.0)) as world:
+        world.script.then(Call.FIND_IMAGE, AWAY)
+        await world.clock.advance(INTERVAL)
+        assert world.asked == 2
+        assert (world.images.values(), world.images.problem("base")) == ({"base": "img-1"}, "the cloud is away")
+        await world.clock.advance(RETRY_FIRST)
+        assert (world.images.values(), world.images.problem("base")) == ({"base": "img-1"}, "")
+
+
+async def test_the_fallback_serves_until_something_was_found() -> None:
+    async with lookups(WITH_FALLBACK) as world:
+        assert (world.images.values(), world.asked) == ({"base": "img-fallback"}, 1)
+        world.publish("img-1", 1.0)
+        await world.clock.advance(RETRY_FIRST)
+        assert world.images.values() == {"base": "img-1"}
+
+
+async def test_without_a_fallback_there_is_none_and_a_reason() -> None:
+    async with lookups(BASE) as world:
+        assert world.images.values() == {"base": None}
+        assert "no image fits" in world.images.problem("base")
+        await world.clock.advance(RETRY_FIRST)
+        await world.clock.advance(RETRY_FIRST)  # it backs off: the third try is not due yet
+        assert (world.asked, world.changes) == (2, 1)
+
+
+async def test_an_image_that_was_asked_for_differently_is_another_one() -> None:
+    async with lookups(BASE, lambda world: world.publish("img-1", 1.0)) as world:
+        other = BASE.model_copy(update={"owners": ("you",)})
+        world.images.configure({"base": other}, kind="memory")
+        assert world.images.values() == {"base": None}
+        await rest()
+        assert "no image fits" in world.images.problem("base")
+
+
+@pytest.mark.parametrize(
+    "image",
+    [Image(fallback="img-fixed"), WITH_FALLBACK.model_copy(update={"provider": "aws", "fallback": "img-fixed"})],
+    ids=["no filters", "another provider's"],
+)
+async def test_what_cannot_be_asked_for_is_its_fallback(image: Image) -> None:
+    world = Lookups()
+    world.images.configure({"base": image}, kind="memory")
+    running = asyncio.create_task(world.images.run())
+    await rest()
+    assert (world.images.values(), world.asked) == ({"base": "img-fixed"}, 0)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("template", "expected"),
+    [
+        ("plain", []),
+        ("{{ .Vars.base }}", []),
+        ("{{ .Image.known }}", []),
+        ("{{ .Image.base }}", ["base"]),
+        ("{{ with .Image }}{{ .base }}{{ end }}", ["base"]),
+        ('{{ index .Image "base" }}', ["base"]),
+        ("{{ toJson .Image }}", ["base"]),
+    ],
+)
+def test_which_images_a_template_may_print(template: str, expected: list[str]) -> None:
+    images = {"known": "img-1", "base": None}
+    assert rendering.unknown_images([template], images) == expected
+    values: dict[str, object] = {"Image": images, "Vars": {"base": "x"}}
+    if expected:
+        with pytest.raises(rendering.NotYet, match="base"):
+            rendering.text(template, values, "args")
+    else:
+        rendering.text(template, values, "args")
