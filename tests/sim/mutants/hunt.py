@@ -1,0 +1,39 @@
+"""One mutant against the suite, in an interpreter of its own: says who killed it, or that it lives.
+
+First the seeds that are known to find it, then more of them, then every crash point, then the tests that the catalogue
+names.
+"""
+
+import sys
+
+from sim.mutants import patching
+from sim.mutants.catalogue import CATALOGUE
+
+SEEDS = 250
+
+
+def hunt(name: str, seeds: int) -> str | None:
+    mutant = next(m for m in CATALOGUE if m.name == name)
+    patching.install(mutant)
+    if mutant.tests:
+        import pytest
+
+        if pytest.main(["-q", "-x", "--no-header", "-p", "no:cacheprovider", "-n0", *mutant.tests]) == 1:
+            return " ".join(mutant.tests)
+        return None
+    from nstance.sim import exhaustive
+    from nstance.sim.schedule import play
+
+    for seed in (*mutant.seeds, *range(seeds)):
+        if found := play(seed).violations:
+            return f"seed {seed}: {found[0]}"
+    for case in exhaustive.singles():
+        if found := exhaustive.play(case).violations:
+            return f"exhaustive, {case}: {found[0]}"
+    return None
+
+
+if __name__ == "__main__":
+    killer = hunt(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else SEEDS)
+    print(f"killed by {killer}" if killer else "lives")
+    raise SystemExit(0 if killer else 1)

@@ -1,0 +1,83 @@
+"""A shard that Hypothesis drives: any order of faults, wishes and waiting. What fails is shrunk to a short story.
+
+NSTANCE_STORIES sets how many stories are told.
+"""
+
+import os
+from contextlib import ExitStack
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from nstance.points import Point
+from nstance.sim.nemesis import Nemesis
+from nstance.sim.setup import FAULTS, Setup
+from nstance.sim.wishes import GroupWish, Wishes
+from nstance.sim.world import World, world
+
+STORIES = int(os.environ.get("NSTANCE_STORIES", "20"))
+SETUP = Setup(
+    faults=tuple(FAULTS), storage=0.005, provider=0.01, snapshots=True, wishes=Wishes(groups={"web": GroupWish(size=3)})
+)
+SETTLES_WITHIN = 900.0
+PEOPLE = ("scale", "change_template", "break_config", "pester", "resign")
+
+
+class Story(RuleBasedStateMachine):
+    w: World
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stack = ExitStack()
+        self.w = self.stack.enter_context(world(11, SETUP))
+        self.nemesis = Nemesis(self.w)
+        self.w.begin()
+        self.w.advance(5.0)
+
+    @rule(seconds=st.sampled_from((0.05, 0.5, 2.0, 8.0, 20.0)))
+    def time_passes(self, seconds: float) -> None:
+        self.w.advance(seconds)
+
+    @rule(fault=st.sampled_from([name for name in FAULTS if name not in PEOPLE]))
+    def something_breaks(self, fault: str) -> None:
+        self.w.do(self.nemesis.strike, fault)
+
+    @rule(deed=st.sampled_from(PEOPLE))
+    def somebody_wants(self, deed: str) -> None:
+        self.w.do(self.nemesis.strike, deed)
+
+    @rule(point=st.sampled_from(Point), fate=st.sampled_from(("crash", "pause")))
+    def the_next_to_come_here(self, point: Point, fate: str) -> None:
+        self.w.crashes.append((point, self.w.visits[point] + 1, fate))
+
+    @precondition(lambda self: any(s.machine.alive for s in self.w.servers))
+    @rule()
+    def all_servers_die(self) -> None:
+        """F27."""
+        for server in self.w.servers:
+            self.w.do(self.w.kill, server)
+
+    @invariant()
+    def nothing_is_violated(self) -> None:
+        assert not self.w.violations, self.w.violations[0]
+
+    def teardown(self) -> None:
+        try:
+            self.w.crashes.clear()
+            self.w.do(self.w.calm)
+            self.w.settle(SETTLES_WITHIN)
+            assert not self.w.violations, self.w.violations[0]
+        finally:
+            self.stack.close()
+
+
+Story.TestCase.settings = settings(
+    max_examples=STORIES,
+    stateful_step_count=15,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+TestStories = Story.TestCase
