@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator
 
 from bench import fleet
-from bench.fleet_server import until
+from bench.fleet_server import PATIENCE, until
 from bench.rows import Row, percentile
 
 MB = 1e6
@@ -20,18 +20,16 @@ async def run() -> AsyncIterator[Row]:
         yield _memory("no agents", await server.ask("usage"), 80.0)
     async with fleet.serving(groups=1, size=LARGE[1]) as server:
         await server.connect_all()
+        await server.quiet()
         alone = await _event_costs(server)
     async with fleet.serving(groups=SMALL[0], size=SMALL[1]) as server:
         await server.connect_all()
-        await asyncio.sleep(1.0)
-        yield _memory("500 agents", await server.ask("usage"), 130.0)
+        yield _memory("500 agents", await server.quiet(), 130.0)
     async with fleet.serving(groups=LARGE[0], size=LARGE[1]) as server:
         began = time.monotonic()
         await server.connect_all()
         entered = time.monotonic() - began
-        await asyncio.sleep(3.0)
-        usage = await server.ask("usage")
-        yield _memory("5,000 agents", usage, 600.0, f"connected in {entered:.0f} s; ")
+        yield _memory("5,000 agents", await server.quiet(), 600.0, f"connected in {entered:.0f} s; ")
         yield await _reports(server)
         for row in _flat(alone, await _event_costs(server)):
             yield row
@@ -100,7 +98,7 @@ def _flat(alone: dict[str, float], crowd: dict[str, float]) -> list[Row]:
 async def _failover(server: fleet.Server) -> Row:
     await server.ask("standby")
     at = (await server.ask("crash", name="a"))["at"]
-    async with asyncio.timeout(120):
+    async with asyncio.timeout(PATIENCE):
         await until(lambda: all(agent.back is not None and agent.back > at for agent in server.agents), every=0.1)
     back = [agent.back - at for agent in server.agents if agent.back is not None]
     asked = server.agents[0].spread

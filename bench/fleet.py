@@ -26,7 +26,7 @@ from typing import Any
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 from h2.exceptions import ProtocolError
 
-from bench.fleet_server import CLUSTER, SHARD, STANDBY_OFFSET, agent_key
+from bench.fleet_server import CLUSTER, PATIENCE, SHARD, STANDBY_OFFSET, agent_key
 from nstance.clock import SystemClock
 from nstance.config.addresses import Service
 from nstance.model.ids import DEFAULT_TENANT, InstanceId
@@ -39,7 +39,7 @@ CLOCK = SystemClock()
 LOST = (GRPCError, StreamTerminatedError, ProtocolError, OSError)
 BACK_OFF = 1.0
 ENTERING_AT_ONCE = 64
-PATIENCE = 120.0
+QUIET = 0.05  # seconds of processor time in half a second
 
 
 class LightAgent:
@@ -196,6 +196,7 @@ class Server:
         self._process = process
         self._replies: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self._asked = 0
+        self._ended: RuntimeError | None = None
         self._news = asyncio.Condition()
         self._reading = asyncio.create_task(self._read())
         self._greeted: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -208,6 +209,8 @@ class Server:
         self.agents = [LightAgent(id, group, server=self) for id, group in fleet]
 
     async def ask(self, do: str, **words: Any) -> dict[str, Any]:
+        if self._ended is not None:
+            raise self._ended
         self._asked += 1
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._replies[self._asked] = answer
@@ -215,6 +218,16 @@ class Server:
         self._process.stdin.write(json.dumps({"number": self._asked, "do": do, **words}).encode() + b"\n")
         async with asyncio.timeout(PATIENCE):
             return await answer
+
+    async def quiet(self) -> dict[str, Any]:
+        """Wait until the server has done what it had to do; its usage then."""
+        before = await self.ask("usage")
+        while True:
+            await asyncio.sleep(0.5)
+            after = await self.ask("usage")
+            if after["cpu"] - before["cpu"] < QUIET:
+                return after
+            before = after
 
     async def connect(self, agents: Iterable[LightAgent]) -> None:
         chosen = list(agents)
@@ -299,10 +312,10 @@ class Server:
                 self._reply(said)
             else:
                 await self._hear(said)
-        lost = RuntimeError("the measured server ended; its log says why")
+        self._ended = RuntimeError("the measured server ended; its log says why")
         for waiting in [self._greeted, *self._replies.values()]:
             if not waiting.done():
-                waiting.set_exception(lost)
+                waiting.set_exception(self._ended)
 
     def _reply(self, said: dict[str, Any]) -> None:
         waiting = self._replies.pop(said.pop("reply"))

@@ -17,6 +17,7 @@ SIGNS = 60  # of each kind
 async def run() -> AsyncIterator[Row]:
     async with fleet.serving(groups=GROUPS, size=SIZE) as server:
         await server.connect_all()
+        await server.quiet()
         victims = iter([agent for place in range(SIZE) for agent in server.agents[place::SIZE]])
 
         async def spot(agent: fleet.LightAgent) -> float:

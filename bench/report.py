@@ -13,6 +13,8 @@ from bench.rows import Row
 
 KEPT = Path(__file__).parent / "results" / "last.json"
 PICTURE = KEPT.with_suffix(".svg")
+PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- table: written by make bench -->\n", "<!-- end of the table -->\n"
 NOTABLE = 1.25  # a change by less than this is noise
 
 GOOD, BAD, INK, PAPER = "#2e7d5b", "#b3412e", "#222", "#fff"
@@ -47,7 +49,8 @@ def publish(rows: list[Row], *, keep: bool, seconds: float, load_before: float) 
         KEPT.parent.mkdir(exist_ok=True)
         KEPT.write_text(json.dumps(_document(rows, seconds, load_before), indent=1, ensure_ascii=False) + "\n")
         PICTURE.write_text(picture(rows))
-        print(f"kept as {KEPT.relative_to(Path.cwd())} and {PICTURE.name}")
+        _write_page(rows, seconds, load_before)
+        print(f"kept in {KEPT.parent.name}/{KEPT.name}, {PICTURE.name} and docs/{PAGE.name}")
 
 
 def _document(rows: list[Row], seconds: float, load_before: float) -> dict[str, Any]:
@@ -62,6 +65,20 @@ def _document(rows: list[Row], seconds: float, load_before: float) -> dict[str, 
         "seconds": round(seconds),
         "rows": [{**asdict(row), "ratio": round(row.ratio, 2), "met": row.met} for row in rows],
     }
+
+
+def _write_page(rows: list[Row], seconds: float, load_before: float) -> None:
+    lines = ["| # | what | value | goal | ratio | | detail |", "|---|---|---|---|---|---|---|"]
+    lines += [
+        f"| {row.number} | {row.what} | {_short(row.value)} {row.unit} | {_goal(row)} | {row.ratio:.1f} "
+        f"| {'' if row.met else '**missed**'} | {row.detail} |"
+        for row in rows
+    ]
+    told = f"{os.cpu_count()} cores, Python {platform.python_version()}, {seconds:.0f} s in all"
+    load = f"load average {load_before} before and {load_average()} after"
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    after = rest.partition(END)[2]
+    PAGE.write_text(f"{before}{BEGIN}{told}, {load}.\n\n" + "\n".join(lines) + f"\n{END}{after}")
 
 
 def _kept() -> dict[str, float]:
@@ -79,12 +96,16 @@ def _table(rows: list[Row], kept: dict[str, float]) -> list[str]:
 
 
 def _line(row: Row, change: str) -> str:
-    goal = f"{'≥' if row.at_least else '≤'} {_short(row.goal)} {row.unit}"
+    goal = _goal(row)
     value = f"{_short(row.value)} {row.unit}"
     met = "yes" if row.met else "MISSED"
     return (
         f"{row.number:>2}  {row.what:<66} {value:>12} {goal:>13} {row.ratio:>6.1f}  {met:<6} {change:<14} {row.detail}"
     )
+
+
+def _goal(row: Row) -> str:
+    return f"{'≥' if row.at_least else '≤'} {_short(row.goal)} {row.unit}"
 
 
 def _change(row: Row, kept: dict[str, float]) -> str:

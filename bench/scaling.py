@@ -13,7 +13,7 @@ LATENCY = 0.05
 async def run() -> AsyncIterator[Row]:
     async with fleet.serving(groups=1, size=0) as server:
         await server.ask("latency", seconds=LATENCY)
-        before = (await server.ask("usage"))["cpu"]
+        before = (await server.quiet())["cpu"]
         asked = (await server.ask("sizes", sizes={"g0": SIZE}))["at"]
         async with asyncio.timeout(60):
             await server.count_created(SIZE)
