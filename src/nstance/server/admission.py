@@ -24,6 +24,7 @@ FRESH_SECONDS = 45.0  # a verdict is not asked for again; with the time to ask, 
 AGAIN_SECONDS = 5.0  # after storage gave no answer
 ASK_SECONDS = 5.0
 MAX_VERDICTS = 10_000
+GOODBYE_SECONDS = 0.5  # for the answer to an operator that revoked itself
 
 
 @dataclass(slots=True)
@@ -57,11 +58,15 @@ class Admission:
         if verdict.registered is None:
             raise status.unavailable("whether this operator is registered cannot be read now, try again")
 
-    def revoke(self, who: names.Operator) -> None:
-        """From now on it is refused here, and its connections end."""
+    def revoke(self, who: names.Operator, *, answered: Connection | None = None) -> None:
+        """From now on it is refused here, and its connections end; `answered` a moment later, if it is one of them."""
         self._revoked.add(who)
         for connection in self.connections():
-            if connection.identity == who:
+            if connection.identity != who:
+                continue
+            if connection is answered:
+                asyncio.get_running_loop().call_later(GOODBYE_SECONDS, connection.abort)
+            else:
                 connection.abort()
 
     async def _ask(self, who: names.Operator, verdict: _Verdict) -> None:

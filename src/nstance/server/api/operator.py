@@ -45,7 +45,6 @@ MAX_EVENTS = 1_000
 MAX_LISTED = 5_000  # instances in one answer: half a kilobyte each, and a message has 4 MiB
 USUAL_EVENTS = 100
 BREATHE_EVERY = 64  # messages of a snapshot
-GOODBYE_SECONDS = 0.5  # for the answer to an operator that revoked itself
 
 
 class Events(Protocol):
@@ -332,11 +331,8 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
         revoked = names.Operator(tenancy.who.cluster, tenancy.tenant, OperatorId(request.operator_id))
         await self._stored(self._operators.revoke(revoked.tenant, revoked.id), otherwise=_no_operator())
         log.warning("an operator was revoked", extra={"operator": revoked.id, "by": tenancy.who.id})
+        self._admission.revoke(revoked, answered=connection_of(stream))
         await stream.send_message(operator_pb2.RevokeOperatorResponse())
-        if revoked == tenancy.who:
-            await stream.send_trailing_metadata()
-            await self._clock.sleep(GOODBYE_SECONDS)
-        self._admission.revoke(revoked)
 
     async def RenewCertificate(self, stream: Any) -> None:
         request, tenancy = await self._asked(stream, changes=True)
