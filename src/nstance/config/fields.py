@@ -19,9 +19,7 @@ _LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
 _ENVIRONMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _SECRET = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-_HOST = re.compile(
-    r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,62})(\.[A-Za-z0-9_][A-Za-z0-9_-]{0,62})*|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*"
-)
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,62}(\.[A-Za-z0-9_][A-Za-z0-9_-]{0,62})*")
 _PREFIX = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*/?")
 
 T = TypeVar("T")
@@ -171,6 +169,17 @@ def _ip(version: int) -> Callable[[str], str]:
     return validate
 
 
+def _host(value: str) -> str:
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        if not _HOST.fullmatch(value) or len(value) > 253:
+            raise wrong(
+                f"expected a host name or an address, without scheme, port and path, found {quoted(value)}"
+            ) from None
+    return value.lower()
+
+
 def _positive(value: float) -> float:
     if value <= 0:
         raise wrong("expected a duration longer than 0")
@@ -198,11 +207,7 @@ EnvironmentName = Annotated[
 SecretName = Annotated[
     str, AfterValidator(_matching(_SECRET, "a secret's name of letters, digits, dots, hyphens and underscores"))
 ]
-HostName = Annotated[
-    str,
-    AfterValidator(_matching(_HOST, "a host name or address without scheme, port or path")),
-    AfterValidator(str.lower),
-]
+HostName = Annotated[str, AfterValidator(_host)]
 FileName = Annotated[str, AfterValidator(_file_name)]
 PublicKeyName = Annotated[str, AfterValidator(_public_key), WithJsonSchema({"type": "string", "pattern": "\\.pub$"})]
 Prefix = Annotated[str, AfterValidator(key_prefix)]

@@ -117,7 +117,8 @@ class Lead:
             else []
         )
         self.userdata.configure(
-            dict.fromkeys(spec.content for spec in specs if spec is not None and spec.source == "url")
+            dict.fromkeys(spec.content for spec in specs if spec is not None and spec.source == "url"),
+            private_hosts=settings.shard.userdata_hosts,
         )
 
     def balancer_names(self) -> list[str]:

@@ -204,7 +204,6 @@ class Reign:
             ),
             userdata=Userdata(
                 clock=parts.clock,
-                private_hosts=lambda: told().userdata_hosts,
                 changed=lambda: lead.supplied(),
                 cache=parts.cache,
             ),

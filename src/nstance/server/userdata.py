@@ -5,7 +5,7 @@ on disk too, so that a server that restarts while the web is away can still make
 """
 
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 
 from nstance import gotemplate
 from nstance.clock import Clock
@@ -28,24 +28,23 @@ class Userdata:
         self,
         *,
         clock: Clock,
-        private_hosts: Callable[[], Collection[str]],
         changed: Callable[[], None],
         cache: Cache | None = None,
     ) -> None:
         """`changed` is told when a page or a reason is new."""
         self._clock = clock
-        self._private = private_hosts
         self._changed = changed
         self._cache = cache
         self._pages: dict[str, Page] = {}
         self._problems: dict[str, str] = {}
-        self._workers = Workers[str](self._keep)
+        self._workers = Workers[tuple[str, tuple[str, ...]]](lambda task: self._keep(*task))
 
-    def configure(self, urls: Iterable[str]) -> None:
+    def configure(self, urls: Iterable[str], *, private_hosts: tuple[str, ...]) -> None:
         wanted = list(urls)
         self._pages = {url: page for url, page in self._pages.items() if url in wanted}
         self._problems = {url: why for url, why in self._problems.items() if url in wanted}
-        self._workers.want(wanted)
+        # Who may be asked is part of what is looked after: a host that is allowed now need not wait for its turn.
+        self._workers.want((url, private_hosts) for url in wanted)
 
     async def run(self) -> None:
         await self._workers.run()
@@ -59,12 +58,12 @@ class Userdata:
         """Why there is no newer copy; empty if nothing is wrong."""
         return self._problems.get(url, "")
 
-    async def _keep(self, url: str) -> None:
+    async def _keep(self, url: str, private_hosts: tuple[str, ...]) -> None:
         await self._remember(url)
         failures = 0
         while True:
             try:
-                await self._fetch(url)
+                await self._fetch(url, private_hosts)
                 failures, wait = 0, REFRESH
             except CannotFetch as problem:
                 wait = min(RETRY_MOST, RETRY_FIRST * 2.0 ** min(failures, 10))
@@ -72,9 +71,9 @@ class Userdata:
                 self._failed(url, str(problem), wait)
             await self._clock.sleep(wait)
 
-    async def _fetch(self, url: str) -> None:
+    async def _fetch(self, url: str, private_hosts: tuple[str, ...]) -> None:
         known = self._pages.get(url)
-        page = await fetching.fetch(url, etag=known.etag if known is not None else "", private=self._private())
+        page = await fetching.fetch(url, etag=known.etag if known is not None else "", private=private_hosts)
         if page is not None:
             _check(page.body)
             if self._cache is not None and page != known:

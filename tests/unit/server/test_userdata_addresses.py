@@ -1,12 +1,15 @@
 """B30: what a URL in a configuration may not make a server read. Nothing here reaches a network."""
 
 import asyncio
+import json
 import socket
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from nstance.config import load
+from nstance.config.errors import ConfigError
 from nstance.server import fetching
 from nstance.server.fetching import CannotFetch, fetch
 
@@ -82,3 +85,24 @@ async def test_b30_a_name_is_judged_by_all_that_it_resolves_to(
 async def test_what_is_shown_of_a_url_holds_no_secret() -> None:
     assert fetching.shown("https://x.example/a.sh?X-Signature=abc#f") == "https://x.example/a.sh"
     assert "pw" not in fetching.shown("https://me:pw@x.example/a.sh")
+
+
+def userdata_hosts(*hosts: str) -> tuple[str, ...]:
+    told = {
+        "cluster": {"id": "demo"},
+        "shard": {"infra": {"provider": "memory"}, "userdata_hosts": hosts},
+    }
+    return load.load(json.dumps(told).encode(), source="test", shard=None).shard.userdata_hosts
+
+
+def test_the_allow_list_has_hosts() -> None:
+    assert userdata_hosts("Files.Internal", "10.0.0.1", "::1") == ("files.internal", "10.0.0.1", "::1")
+    assert userdata_hosts() == ()
+
+
+@pytest.mark.parametrize(
+    "host", ["", "https://files.internal", "files.internal:80", "cafe:80", "a b", "*.internal", "x/y"]
+)
+def test_the_allow_list_has_nothing_else(host: str) -> None:
+    with pytest.raises(ConfigError, match="expected a host name or an address"):
+        userdata_hosts(host)

@@ -1,0 +1,157 @@
+"""Images under whole servers: what new instances are made of, and what happens when there is none."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from component.whole_server import Json, World, config, eventually, new_uuid, states
+from nstance.config import load
+from nstance.providers import errors
+from nstance.providers.behaviour import Call, Outcome, Script
+from nstance.providers.memory import Image
+from nstance.server import images
+from nstance.server import shard as shards
+from nstance.v1.operator_pb2 import GroupConfig
+
+DOCS = Path(__file__).parents[2] / "docs" / "images-and-userdata.md"
+
+
+def told(size: int = 1, *, fallback: str = "", **shard: Any) -> Json:
+    made = config(
+        groups={"acme": {"web": {"template": "web", "size": size}, "plain": {"template": "plain", "size": 1}}}, **shard
+    )
+    templates = made["templates"]
+    templates["plain"] = templates["web"] | {"kind": "pln"}
+    templates["web"] = templates["web"] | {"args": {"ImageId": "{{ .Image.base }}"}}
+    image = {"provider": "memory", "filters": [{"name": "name", "values": ["base-*"]}], "fallback": fallback}
+    return made | {"images": {"base": image}}
+
+
+def publish(world: World, id: str, created: float) -> None:
+    world.cloud.images.append(Image(id=id, created=created, attributes={"name": f"base-{id}"}))
+
+
+def made_of(world: World, group: str = "web") -> list[str]:
+    """The images of the group's instances, oldest first."""
+    return [str(world.agents[id]._request.args.get("ImageId")) for id in sorted(states(world, group, "acme"))]
+
+
+async def running(world: World, count: int) -> None:
+    await eventually(lambda: list(states(world, "web", "acme").values()).count("running") == count)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "RETRY_FIRST", 0.05)
+
+
+class NoImages(Script):
+    def outcome(self, call: Call, id: Any) -> Outcome:
+        if call is Call.FIND_IMAGE:
+            return Outcome(applied=False, error=errors.Unavailable("the cloud is away"))
+        return super().outcome(call, id)
+
+
+async def test_a_new_image_is_for_new_instances_and_rotates_nobody(tmp_path: Path) -> None:
+    async with World(tmp_path, told(1, image_refresh_interval="100ms")) as world:
+        publish(world, "img-1", 1.0)
+        server = await world.start()
+        await running(world, 1)
+        publish(world, "img-2", 2.0)
+        await eventually(lambda: server.lead_now.images.values() == {"base": "img-2"})
+        operator = await world.operator("acme")
+        await operator.call("UpsertGroup", key="web", config=GroupConfig(size=2))
+        await running(world, 2)
+        assert made_of(world) == ["img-1", "img-2"]
+        assert set(states(world, "web", "acme").values()) == {"running"}
+
+
+async def test_without_an_image_the_group_waits_and_others_do_not(tmp_path: Path) -> None:
+    async with World(tmp_path, told(1)) as world:
+        await world.start()
+        operator = await world.operator("acme")
+        await eventually(lambda: list(states(world, "plain", "acme").values()) == ["running"])
+        await eventually(lambda: "cannot be found" in str(world.leader.shard.blocked))
+        shown = {group.key: group.last_error for group in (await operator.call("ListGroups")).groups}
+        assert "the image base cannot be found: no image fits" in shown["web"]
+        assert shown["plain"] == ""
+        assert states(world, "web", "acme") == {}
+        wanted = await operator.call("CreateInstance", group="web", uuid=new_uuid())
+        await eventually(lambda: world.leader.shard.facts[wanted.instance_id].create_attempts)
+        assert states(world, "web", "acme") == {wanted.instance_id: "pending"}
+        publish(world, "img-1", 1.0)
+        await running(world, 2)  # the one on demand too: its ID was kept
+        assert made_of(world) == ["img-1", "img-1"]
+        told_of = [event.reason for event in (await operator.call("ListEvents", group="web")).events]
+        assert [reason for reason in told_of if reason in ("blocked", "recovered")] == ["blocked", "recovered"]
+
+
+async def test_the_fallback_serves_when_the_lookup_fails(tmp_path: Path) -> None:
+    async with World(tmp_path, told(1, fallback="img-0")) as world:
+        world.cloud.behaviour = NoImages()
+        await world.start()
+        await running(world, 1)
+        assert made_of(world) == ["img-0"]
+
+
+async def test_the_last_good_image_outlives_the_server(tmp_path: Path) -> None:
+    async with World(tmp_path, told(1, fallback="img-0")) as world:
+        publish(world, "img-1", 1.0)
+        first = await world.start()
+        await running(world, 1)
+        await first.stop()
+        world.cloud.behaviour = NoImages()
+        server = await world.start()
+        await eventually(lambda: server.lead_now.images.problem("base") == "the cloud is away")
+        world.configure(told(2, fallback="img-0"))
+        await server.reign.refresh()
+        await running(world, 2)
+        assert made_of(world) == ["img-1", "img-1"]
+
+
+async def test_what_a_vm_wrote_before_it_was_given_up_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its agent never registers: the console may say why. The nonce in it is not repeated."""
+    monkeypatch.setattr(shards, "RECONNECT_FLOOR", 0.1)
+    timings = {
+        "health": {"suspect_after": "100ms", "dead_after": "1s"},
+        "garbage_collection": {"interval": "200ms", "registration_timeout": "1s"},
+    }
+    group = {"acme": {"web": {"template": "web", "size": 1}}}
+    async with World(tmp_path, config(groups=group, **timings), agents=False) as world:
+        server = await world.start()
+        operator = await world.operator("acme")
+        [id] = await eventually(lambda: states(world, "web", "acme"))
+        await eventually(lambda: world.cloud.vms())
+        nonce = server.lead_now.issuer.token(server.shard.instances[id])
+        world.cloud.write_console(id, f"{'x' * 5000}\nnonce {nonce}\n\x1b[31mno route to host")
+        console = await eventually(lambda: next(iter(server.lead_now.consoles.values()), None))
+        assert (console.instance, len(console.text)) == (id, 2048)
+        assert console.text.endswith("\nnonce [nonce]\n[31mno route to host")
+        events = (await operator.call("ListEvents", instance_id=id)).events
+        messages = [event.message for event in events if event.reason == "unregistered"]
+        assert [message.splitlines()[0] for message in messages][1:] == ["its console said last:"]
+        await eventually(lambda: states(world, "web", "acme")[id] == "deleted")
+
+
+async def test_timings_apply_without_a_restart(tmp_path: Path) -> None:
+    """Creates at once, from one to all; and the time that a call may take."""
+    group = {"acme": {"web": {"template": "web", "size": 6}}}
+    async with World(tmp_path, config(groups=group, create_concurrency=1), agents=False) as world:
+        world.cloud.behaviour = Script(usual=Outcome(before=0.0))
+        world.cloud.behaviour.then(Call.CREATE, *[Outcome(before=30.0)] * 6)
+        server = await world.start()
+        await eventually(lambda: world.cloud.calls[Call.CREATE] == 1)
+        await eventually(lambda: len(states(world, "web", "acme")) == 6)
+        world.configure(config(groups=group, create_concurrency=6, request_timeout="300ms"))
+        await server.reign.refresh()
+        await eventually(lambda: world.cloud.calls[Call.CREATE] >= 6)
+        # What began under the new time limit has given up, and is asked for again; the first one still waits.
+        await eventually(lambda: list(states(world, "web", "acme").values()).count("starting") >= 5)
+
+
+async def test_the_example_of_the_docs() -> None:
+    text = DOCS.read_text().split("```jsonc\n")[1].split("```")[0]
+    settings = load.load(text.encode(), source="docs", shard=None)
+    assert list(settings.images) == ["base"]
+    assert settings.shard.userdata_hosts == ("files.internal",)
