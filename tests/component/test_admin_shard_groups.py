@@ -135,7 +135,9 @@ async def test_a_dead_shard_hides_nothing_and_decides_the_exit_code(tmp_path: Pa
             assert result.exit_code == 1
             assert SHARD in result.stdout
             assert json.loads(result.stdout)
-            assert re.fullmatch(r"nstance-admin: shard dead: no answer from 127\.0\.0\.1:1: .*\n", result.stderr)
+            assert re.fullmatch(
+                r"nstance-admin: shard dead: no answer: 127\.0\.0\.1:1: connection refused; .*\n", result.stderr
+            )
         tree = await admin("status", "--all-shards", NSTANCE_ADMIN_SERVERS=both)
         assert tree.exit_code == 1
         assert "✗ shard dead  does not answer" in tree.stdout

@@ -204,7 +204,7 @@ async def test_revoked_at_once_on_the_shards_that_are_named(tmp_path: Path) -> N
         assert (await victim.refused("ListGroups")).message == "this operator is not registered"
         dead = await admin(*words[:-1], "gone=127.0.0.1:1")
         assert dead.exit_code == 1
-        assert "nstance-admin: shard gone: no answer from 127.0.0.1:1" in dead.stderr
+        assert "nstance-admin: shard gone: no answer: 127.0.0.1:1" in dead.stderr
         stranger = write_identity(await world.operator("acme"), tmp_path / "acme")
         other = await admin(*words, NSTANCE_ADMIN_IDENTITY_DIR=str(stranger))
         assert other.exit_code == 1

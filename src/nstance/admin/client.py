@@ -7,6 +7,7 @@ program does; its certificate is renewed when two thirds of its life are over.
 
 import asyncio
 import os
+import re
 import ssl
 import tempfile
 from dataclasses import dataclass
@@ -111,6 +112,12 @@ def _check_owner(directory: Path) -> None:
         raise failures.Refused(f"{directory} belongs to another user (uid {owner}); give your own --identity-dir")
 
 
+def _reason(lost: status.Unreachable, addresses: tuple[str, ...]) -> str:
+    """With the address, and in the system's words instead of a library's."""
+    text = re.sub(r"\[Errno (\d+)\] [^;]*", lambda found: os.strerror(int(found[1])).lower(), status.explain(lost))
+    return text if any(each in text for each in addresses) else f"{' or '.join(addresses)}: {text}"
+
+
 class Client:
     def __init__(
         self, shard: ShardId, addresses: tuple[str, ...], *, identity: Identity, timeout: float, clock: Clock
@@ -142,7 +149,7 @@ class Client:
             raise Refusal(status.explain(refusal), refusal.status) from refusal
         except status.Unreachable as lost:
             raise Refusal(
-                f"no answer from {' or '.join(self._addresses)}: {status.explain(lost)}; "
+                f"no answer: {_reason(lost, self._addresses)}; "
                 "check --servers, and that a server of the shard runs and leads",
                 Status.UNAVAILABLE,
             ) from lost

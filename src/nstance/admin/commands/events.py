@@ -44,6 +44,8 @@ def command(reach: Reach, follow: bool, group: str | None, instance: str, limit:
             answers = await asking.each(
                 found, lambda client: history.latest(client, group=group or "", instance=instance, limit=max(1, limit))
             )
+            if not follow and not answers.good:
+                return answers
             click.echo(printer.many(history.merged(answers.good, limit=limit), follow=follow), nl=False)
             if not follow:
                 if answers.good:

@@ -31,7 +31,7 @@ def status(reach: Reach, form: str) -> None:
 
     answers = asking.ask(reach, lambda client: client.call("GetConfigStatus"))
     rows = [records.config(shard, answer) for shard, answer in answers.good]
-    output.show(rows, form, columns=("shard", "leader", "epoch", "etag", "last_modified", "size"))
+    output.show(rows, form, columns=("shard", "leader", "epoch", "etag", "last_modified", "size"), whole=("etag",))
     if form == "table":
         for row in rows:
             for problem in row["errors"]:
@@ -63,7 +63,7 @@ def refresh(reach: Reach, dry_run: bool, form: str) -> None:
         return
     answers = asking.ask(reach, lambda client: client.call("RefreshConfig"))
     rows = [records.refreshed(shard, answer) for shard, answer in answers.good]
-    output.show(rows, form, columns=("shard", "updated", "previous_etag", "etag", "needs_restart"))
+    output.show(rows, form, columns=("shard", "updated", "etag", "needs_restart"), whole=("etag",))
     answers.bad += [
         (shard, failures.Refused(f"the new config was refused: {'; '.join(answer.errors)}"))
         for shard, answer in answers.good

@@ -48,7 +48,7 @@ def _absent(problem: failures.Refused) -> bool:
 
 
 def ask(reach: Reach, work: Callable[[Client], Awaitable[T]]) -> Answers[T]:
-    """For a command: opens, asks, closes."""
+    """For a command: opens, asks, closes. Raises Refused if there is nothing to show."""
 
     async def whole() -> Answers[T]:
         async with opened(reach) as found:
@@ -58,7 +58,10 @@ def ask(reach: Reach, work: Callable[[Client], Awaitable[T]]) -> Answers[T]:
                 await first.renew_if_due()
             return answers
 
-    return run(whole())
+    answers = run(whole())
+    if not answers.good:
+        answers.check()
+    return answers
 
 
 @contextlib.asynccontextmanager

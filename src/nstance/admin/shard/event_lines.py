@@ -14,7 +14,7 @@ from nstance.model.decision import TROUBLE
 
 _BAD = frozenset(code.value for code in TROUBLE)
 _REASON = 16  # most of them fit
-_NARROW = 60
+_NARROW = 32  # below that it is left to the terminal
 
 
 class Printer:
@@ -38,12 +38,14 @@ class Printer:
     def _line(self, event: Record) -> str:
         """The time and the reason in front; what is too long goes on below the message."""
         where = "/".join(filter(None, (event["shard"] if self._several else "", event["group"])))
-        head = f"{event['time'][:10]} {event['time'][11:19]}Z"
-        reason = output.plain(event["reason"])
-        about = f" ({event['instance_id']})" if event["instance_id"] else ""
+        head = f"{event['time'][5:10]} {event['time'][11:19]}Z"
+        reason = f"{output.plain(event['reason']):<{_REASON}}"
+        about = f" ({event['instance_id']})" if event["instance_id"] not in event["message"] else ""
         text = output.plain(f"{where}: " * bool(where) + event["message"] + about)
-        indent = len(head) + 2 + _REASON + 2
-        if self._width >= _NARROW + indent - 20:
-            text = textwrap.fill(text, self._width - indent - 1, subsequent_indent=" " * indent, break_on_hyphens=False)
-        styled = click.style(f"{reason:<{_REASON}}", fg="yellow" if event["reason"] in _BAD else "green")
+        indent = " " * (len(head) + len(reason) + 4)
+        if self._width >= len(indent) + _NARROW:
+            text = textwrap.fill(
+                text, self._width - 1, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False
+            ).lstrip(" ")
+        styled = click.style(reason, fg="yellow" if event["reason"] in _BAD else "green")
         return f"{click.style(head, dim=True)}  {styled}  {text}\n"

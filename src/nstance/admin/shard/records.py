@@ -4,6 +4,7 @@ import datetime
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from nstance.admin import output
 from nstance.model import durations
 from nstance.model.ids import ShardId
 
@@ -138,7 +139,7 @@ def config(shard: ShardId, status: Any) -> Record:
     return {
         "shard": shard,
         "etag": status.etag,
-        "last_modified": moment(status.last_modified_unix * 1000),
+        "last_modified": output.when(status.last_modified_unix or None),
         "size": status.size,
         "leader": status.leader,
         "epoch": status.epoch,
@@ -169,21 +170,24 @@ def action(shard: ShardId, told: Any) -> Record:
 
 
 def plan_rows(actions: Iterable[Record]) -> list[Record]:
-    """Equal creations are one row."""
-    counts: dict[tuple[object, ...], int] = {}
+    """Equal creations are one row; what is said of one instance after the other is said once."""
+    rows: list[Record] = []
+    last: tuple[object, ...] = ()
+    for (shard, act, id, reason, message), count in _counted(actions).items():
+        again = (shard, act, reason, message) == last
+        last = (shard, act, reason, message)
+        shown = f"{act} ×{count}" if count > 1 else act
+        said = "as above" if again and len(message) > 20 else message
+        rows.append({"shard": shard, "action": shown, "instance": id, "reason": reason, "message": said})
+    return rows
+
+
+def _counted(actions: Iterable[Record]) -> dict[tuple[str, ...], int]:
+    counts: dict[tuple[str, ...], int] = {}
     for each in actions:
         key = (each["shard"], each["action"], each["instance_id"], each["reason"], each["message"])
         counts[key] = counts.get(key, 0) + 1
-    return [
-        {
-            "shard": shard,
-            "action": f"{act} ×{count}" if count > 1 else act,
-            "instance": id,
-            "reason": reason,
-            "message": message,
-        }
-        for (shard, act, id, reason, message), count in counts.items()
-    ]
+    return counts
 
 
 def columns(usual: Sequence[str], *, several: bool) -> tuple[str, ...]:

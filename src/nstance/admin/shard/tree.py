@@ -41,7 +41,8 @@ def draw(shard: ShardId, view: ShardView, *, now: float) -> Tree:
     for told in elsewhere[-3:]:
         tree.add(_event(told))
     if view.healthy and view.trouble:
-        tree.add(_line((f"{len(view.trouble)} troubles in the last hour, over now: see `nstance-admin events`", DIM)))
+        count = f"{len(view.trouble)} trouble{'s' if len(view.trouble) > 1 else ''}"
+        tree.add(_line((f"{count} in the last hour, over now: see `nstance-admin events`", DIM)))
     return tree
 
 

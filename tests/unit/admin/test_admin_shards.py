@@ -1,0 +1,254 @@
+"""The shard commands before anybody is asked: flags, records, judgements, lines."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nstance.admin import main, output, reach
+from nstance.admin.shard import event_lines, groups, history, overview, records, tree
+from nstance.model.ids import ShardId
+from nstance.v1 import operator_pb2
+
+HERE = ShardId("a")
+SERVERS = {"NSTANCE_ADMIN_SERVERS": "a=127.0.0.1:1,b=127.0.0.1:1"}
+NOW = 1_800_000_000.0
+
+
+def invoke(*words: str, **environment: str) -> Result:
+    return CliRunner().invoke(main.root, list(words), env=SERVERS | environment)
+
+
+# ---- flags
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("a=h:8993", {"a": ("h:8993",)}),
+        ("a=h:1,b=h2:2", {"a": ("h:1",), "b": ("h2:2",)}),
+        ("a=h1:8993|h2:8993", {"a": ("h1:8993", "h2:8993")}),
+        (" a=[::1]:1 , b=10.0.0.1:2 ", {"a": ("[::1]:1",), "b": ("10.0.0.1:2",)}),
+    ],
+)
+def test_servers_as_people_write_them(text: str, wanted: dict[str, tuple[str, ...]]) -> None:
+    assert reach.servers(text) == wanted
+
+
+WRONG = [
+    "",
+    "a",
+    "a=",
+    "a=h",
+    "a=h:0",
+    "a=h:70000",
+    "a=:8993",
+    "=h:1",
+    "A=h:1",
+    "a=h:1,a=g:1",
+    "a=h:1,",
+    "a=h:1|",
+    "a=h:x",
+]
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_servers_that_make_no_sense(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        reach.servers(text)
+
+
+@given(st.text())
+def test_no_text_breaks_the_servers(text: str) -> None:
+    try:
+        found = reach.servers(text)
+    except click.BadParameter:
+        return
+    assert all(hosts and all(hosts) for hosts in found.values())
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["group", "list"], "exactly one of --shard and --all-shards"),
+        (["group", "list", "--shard", "a", "--all-shards"], "exactly one of --shard and --all-shards"),
+        (["group", "list", "--shard", "c"], "--servers names no shard c; it names a, b"),
+        (["group", "list", "--shard", "a", "--timeout", "0"], "between 1ms and 24h"),
+        (["group", "list", "--shard", "a", "--timeout", "5"], "expected a duration"),
+        (["group", "list", "--shard", "a", "--sevrers", "x"], "no such option"),
+        (["group", "scale", "web", "--shard", "a"], "missing argument 'SIZE'"),
+        (["group", "scale", "web", "-1", "--shard", "a"], "no such option"),
+        (["group", "scale", "Web", "1", "--shard", "a"], "lower-case letters"),
+        (["group", "create", "web", "--shard", "a"], "missing option '--template'"),
+        (["group", "create", "web", "--template", "t", "--var", "x", "--shard", "a"], "expected NAME=VALUE"),
+        (["group", "update", "web", "--shard", "a"], "nothing to change"),
+        (["instance", "show", "web-1", "--shard", "a"], "expected an instance ID"),
+        (["events", "--limit", "1001", "--shard", "a"], "1001"),
+        (["wait", "--within", "soon", "--shard", "a"], "expected a duration"),
+        (["nonsense"], "no such command 'nonsense'"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_code_2(words: list[str], said: str) -> None:
+    result = invoke(*words)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert re.fullmatch(r"nstance-admin: .*see `root.* --help`\n", result.stderr)
+    assert said in result.stderr
+
+
+def test_a_flag_outweighs_the_environment(tmp_path: Path) -> None:
+    """With NSTANCE_ADMIN_SHARD set, --all-shards still means all."""
+    result = invoke("group", "list", "--all-shards", "--identity-dir", str(tmp_path / "no"), NSTANCE_ADMIN_SHARD="a")
+    assert result.exit_code == 1
+    assert "there is no identity in" in result.stderr
+
+
+def test_without_servers_nothing_is_asked() -> None:
+    result = CliRunner().invoke(main.root, ["status", "--shard", "a"], env={"NSTANCE_ADMIN_SERVERS": None})
+    assert result.exit_code == 2
+    assert "missing --servers" in result.stderr
+
+
+# ---- wishes
+
+
+def wish(**said: Any) -> groups.Wish:
+    return groups.Wish(**{"vars": {}, **said})
+
+
+def test_a_wish_changes_only_what_it_names() -> None:
+    before = operator_pb2.GroupConfig(template="t", size=3, instance_type="big", vars={"a": "1", "b": "2"})
+    after = operator_pb2.GroupConfig()
+    after.CopyFrom(before)
+    wish(vars={"a": "9"}, unset_vars=("b", "c"), max_surge=2).apply(after)
+    assert (after.template, after.size, after.instance_type, dict(after.vars)) == ("t", 3, "big", {"a": "9"})
+    assert (after.update_set, after.max_surge, after.max_unavailable) == (True, 2, 0)
+    wish(size=0, instance_type="", max_unavailable=1, load_balancers=("x",), args="{}").apply(after)
+    assert (after.HasField("size"), after.size, after.instance_type) == (True, 0, "")
+    assert (after.max_surge, after.max_unavailable) == (2, 1)
+    assert (list(after.load_balancers), after.args_json) == (["x"], "{}")
+
+
+def test_an_empty_wish_is_known() -> None:
+    assert wish().empty
+    assert not wish(size=0).empty
+    assert not wish(instance_type="").empty
+    assert not wish(unset_vars=("a",)).empty
+    assert not wish(vars={"a": ""}).empty
+
+
+# ---- judgements
+
+
+def group(**fields: Any) -> records.Record:
+    return records.group(HERE, operator_pb2.GroupStatus(**{"key": "web", "size": 2, **fields}))
+
+
+def instance(state: str = "running", **fields: Any) -> records.Record:
+    status = operator_pb2.InstanceStatus(
+        **{"instance_id": "i", "group": "web", "state": state, "connected": True, **fields}
+    )
+    return records.instance(HERE, status)
+
+
+@pytest.mark.parametrize(
+    ("status", "instances", "wanted"),
+    [
+        ({"actual_size": 2, "ready_size": 2}, [instance(), instance()], []),
+        ({"actual_size": 2, "ready_size": 2}, [instance(), instance(), instance(on_demand=True)], []),
+        ({"actual_size": 2, "ready_size": 1}, [instance(), instance("starting")], ["1/2 ready"]),
+        ({"actual_size": 1, "ready_size": 1, "paused": True}, [instance()], ["1/2 ready", "paused"]),
+        ({"actual_size": 2, "ready_size": 2, "paused": True}, [instance(), instance()], []),
+        ({"actual_size": 3, "ready_size": 3}, [instance()] * 3, ["1 more than wished"]),
+        ({"actual_size": 2, "ready_size": 2}, [instance(), instance("deleting")], ["1 leaving"]),
+        ({"actual_size": 2, "ready_size": 2}, [instance("draining", drifted=True)], ["1 leaving"]),
+        ({"actual_size": 2, "ready_size": 2}, [instance(), instance(drifted=True)], ["1 to be rotated"]),
+        ({"actual_size": 2, "ready_size": 2}, [instance(), instance(connected=False)], ["1 without agent"]),
+    ],
+)
+def test_when_a_group_is_stable(status: dict[str, Any], instances: list[records.Record], wanted: list[str]) -> None:
+    assert overview.unsettled(group(**status), instances) == wanted
+
+
+def test_the_tree_folds_and_opens_and_escapes(capsys: pytest.CaptureFixture[str]) -> None:
+    bad = group(actual_size=1, ready_size=1, last_error="quota \x1b[2J reached")
+    told = records.event(HERE, operator_pb2.Event(time_unix_ms=1000, group="web", reason="gone", message="it went"))
+    config = records.config(HERE, operator_pb2.ConfigStatus(leader="s1", epoch=7))
+    many = [instance("starting", instance_id=f"i{number}") for number in range(20)]
+    healthy = [overview.view(group(key=f"g{n}", size=0), ()) for n in range(20)]
+    shown = overview.ShardView(
+        config, [overview.view(bad, many, [told]), *healthy], left=[instance(group="gone")], trouble=[told]
+    )
+    output.console().print(tree.draw(HERE, shown, now=NOW))
+    text = capsys.readouterr().out
+    assert "● shard a  leader s1 (epoch 7)  20/21 groups healthy, 1/2 instances ready" in text
+    assert "error: quota \\x1b[2J reached" in text
+    assert "and 12 more: see `nstance-admin instance list`" in text
+    assert "gone it went" in text
+    assert "and 8 more" in text
+    assert "instances of deleted groups" in text
+    assert "\x1b" not in text
+    assert not shown.healthy
+
+
+# ---- records
+
+
+def test_equal_creations_are_one_row_and_long_words_are_said_once() -> None:
+    def action(act: str, id: str = "", message: str = "short") -> records.Record:
+        told = operator_pb2.PlannedAction(action=act, instance_id=id, reason="r", message=message)
+        return records.action(HERE, told)
+
+    long = "a message of many words"
+    rows = records.plan_rows(
+        [action("create"), action("create"), action("drain", "x", long), action("drain", "y", long)]
+    )
+    assert [(row["action"], row["instance"], row["message"]) for row in rows] == [
+        ("create ×2", None, "short"),
+        ("drain", "x", long),
+        ("drain", "y", "as above"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "wanted"),
+    [(-5, "0s"), (0.9, "0s"), (59, "59s"), (60, "1m"), (61, "1m1s"), (3661, "1h1m"), (90061, "1d1h"), (864000, "10d")],
+)
+def test_ages_have_two_units(seconds: float, wanted: str) -> None:
+    assert records.age(seconds) == wanted
+
+
+def test_events_of_several_shards_are_merged_by_time() -> None:
+    def events(*times: int) -> list[Any]:
+        return [operator_pb2.Event(time_unix_ms=time, id=time) for time in times]
+
+    merged = history.merged([(ShardId("a"), events(1, 4)), (ShardId("b"), events(2, 3))], limit=3)
+    assert [each["shard"] for each in merged] == ["b", "b", "a"]
+    assert history.merged([(ShardId("a"), events(1, 4))], limit=0) == []
+
+
+EVENT = {
+    "shard": "a",
+    "time": "2026-11-15T10:07:28.123Z",
+    "group": "web",
+    "instance_id": "web-1",
+    "reason": "gone",
+    "message": "evil \x1b[2J\ntext " + "word " * 20,
+}
+
+
+def test_event_lines_are_one_line_in_a_pipe_and_wrapped_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    line = click.unstyle(event_lines.Printer("table", several=True).one(EVENT))
+    assert line.startswith("11-15 10:07:28Z  gone              a/web: evil \\x1b[2J\\ntext word")
+    assert line.count("\n") == 1
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    wrapped = click.unstyle(event_lines.Printer("table", several=False).one(EVENT)).splitlines()
+    assert len(wrapped) > 2
+    assert all(len(each) <= 80 for each in wrapped)
+    assert all(each.startswith(" " * 35) for each in wrapped[1:])
