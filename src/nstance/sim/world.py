@@ -37,6 +37,7 @@ T = TypeVar("T")
 
 CONFIG = storage_keys.config(SHARD)
 REMEMBER = 4.0  # seconds of storage's past, for stale listings
+SELDOM = frozenset({points.Point.BEFORE_COMPACTION, points.Point.BEFORE_SNAPSHOT, points.Point.AFTER_SNAPSHOT})
 NOTHING_NEW = 4.0  # after this long without trouble the shard must still be at rest
 
 
@@ -205,7 +206,7 @@ class World:
                 return self._strike(server, point, fate)
         if self.quiet:
             return False
-        draw = self.random.random()
+        draw = self.random.random() / (10.0 if point in SELDOM else 1.0)
         if draw < self.setup.crash:
             return self._strike(server, point, "crash")
         if draw < self.setup.crash + self.setup.pause:
@@ -329,7 +330,7 @@ def world(seed: int, setup: Setup, *, tell: Callable[[str], None] | None = None)
     log.setLevel(logging.CRITICAL + 1)
     kept = journal.SNAPSHOT_SLOTS, journal.KEEP_SECONDS
     if setup.snapshots:
-        journal.SNAPSHOT_SLOTS, journal.KEEP_SECONDS = 12, 30.0
+        journal.SNAPSHOT_SLOTS, journal.KEEP_SECONDS = 8, 24.0
     gc.disable()  # a collection at another moment must not change what happens
     try:
         yield made

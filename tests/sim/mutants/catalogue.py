@@ -15,7 +15,7 @@ class Mutant:
     tests: tuple[str, ...] = ()
 
 
-JOURNAL_TESTS = ("tests/unit/objects/test_journal.py",)
+JOURNAL_TESTS = ("tests/unit/objects/test_journal.py", "tests/unit/objects/test_journal_epochs.py")
 LEADERSHIP_TESTS = ("tests/sim/test_leadership.py",)
 COLLECTING_TESTS = ("tests/unit/core/test_core_collecting.py",)
 

@@ -1,0 +1,25 @@
+"""Epochs in the journal never fall: whoever reads one that does refuses the journal (I5)."""
+
+import pytest
+
+from nstance.objects import journal, slots
+
+
+def slot(number: int, epoch: int) -> slots.Slot:
+    return slots.Slot(number=number, epoch=epoch, op=f"op-{number}", at=0.0, entries=())
+
+
+def test_a_slot_of_an_older_leader_behind_a_newer_one_is_damage() -> None:
+    book = journal.Book()
+    book.take(slot(1, 1), 10)
+    book.take(slot(2, 3), 10)
+    book.take(slot(3, 3), 10)
+    with pytest.raises(slots.Damaged, match="epoch 2 after epoch 3"):
+        book.take(slot(4, 2), 10)
+    assert (book.tail, book.epoch) == (3, 3)
+
+
+def test_a_slot_out_of_order_is_damage() -> None:
+    book = journal.Book()
+    with pytest.raises(slots.Damaged, match="slot 2 follows slot 0"):
+        book.take(slot(2, 1), 10)
