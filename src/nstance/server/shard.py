@@ -29,6 +29,7 @@ MAX_INBOX = 200_000
 JUDGE_SILENCE_EVERY = 0.2
 EARLIER = 0.8
 RECONNECT_FLOOR = 10.0
+RECONNECT_MOST = 300.0
 TICK = 1.0
 DEAF = 1.0  # a tick that comes so late: the process or its machine stood still
 RECONNECT_PER_SECOND = 300.0
@@ -424,7 +425,11 @@ class Shard:
                     self._silent[id] = self._clock.steady()
             case ev.AgentConnected(id):
                 self._silent.pop(id, None)
-                self._awaited.discard(id)
+                if id in self._awaited:
+                    self._awaited.discard(id)
+                    # The fleet may return slower than was thought: whoever is still behind gets a moment more.
+                    passed = self._clock.steady() - self.listening_since
+                    self.reconnect_grace = max(self.reconnect_grace, min(RECONNECT_MOST, passed + RECONNECT_FLOOR))
             case ev.VmChecked(id, ev.VmState.DOWN | ev.VmState.DELETED):
                 self._silent.pop(id, None)
                 self._awaited.discard(id)

@@ -1,0 +1,135 @@
+"""After a change of leaders, agents that return one by one are waited for as long as others still return."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+
+import pytest
+
+from nstance.model import decision as dec
+from nstance.model import events as ev
+from nstance.model.group import Group, Policy
+from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName, IdMaker, InstanceId, Kind, ProviderId
+from nstance.model.instance import Instance, State
+from nstance.objects import slots
+from nstance.server.shard import RECONNECT_FLOOR, RECONNECT_MOST, Shard
+
+KEY = GroupKey(DEFAULT_TENANT, GroupName("web"))
+START = 1_000.0
+AGENTS = 10
+
+
+class HandClock:
+    now = START
+
+    def monotonic(self) -> float:
+        return self.now
+
+    boot = wall = steady = monotonic
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+
+
+class OpenTerm:
+    epoch = 1
+
+    async def ready(self) -> None:
+        return None
+
+
+class QuickWriter:
+    """Everything is durable at once."""
+
+    def commit(self, entry: slots.Entry) -> None:
+        return None
+
+    def barrier(self) -> None:
+        return None
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.clock = HandClock()
+        self.effects: list[dec.Effect] = []
+        ids = IdMaker(wall=self.clock.wall, bits=lambda count: 1)
+        self.ids = [ids.make(Kind("web")) for _ in range(AGENTS)]
+        self.shard = Shard(
+            term=OpenTerm(),  # type: ignore[arg-type]
+            writer=QuickWriter(),  # type: ignore[arg-type]
+            instances={id: _running(id) for id in self.ids},
+            clock=self.clock,
+            ids=ids,
+            policy=Policy(),
+            wishes={KEY: Group(key=KEY, size=AGENTS, template="web", kind=Kind("web"))},
+            prepare=lambda instance: instance,
+            act=lambda effect, instance, posted: self.effects.append(effect),
+            heard=lambda id: None,
+        )
+        self.shard.set_listing(mass_absence=False)
+
+    async def at(self, seconds: float, *events: ev.Event) -> None:
+        """So long after the term began, this happens; time passes in small steps, so that the shard is not deaf in it."""
+        while self.clock.now < START + seconds:
+            self.clock.now = min(self.clock.now + 1.0, START + seconds)
+            self.shard.post(ev.Woke(), key=KEY)
+            await self._settle()
+        for event in (*events, *(ev.VmChecked(id, ev.VmState.RUNNING, ProviderId(id)) for id in self.ids)):
+            self.shard.post(event)
+        await self._settle()
+
+    async def _settle(self) -> None:
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    def suspects(self) -> set[InstanceId]:
+        return {instance.id for instance in self.shard.instances.values() if instance.suspect}
+
+
+def _running(id: InstanceId) -> Instance:
+    return Instance(
+        id=id,
+        tenant=KEY.tenant,
+        group=KEY.name,
+        state=State.RUNNING,
+        created=0.0,
+        provider_id=ProviderId(id),
+        seen=True,
+    )
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    made = Scene()
+    running = asyncio.create_task(made.shard.run())
+    yield made
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+
+
+def _connected(ids: list[InstanceId]) -> Iterator[ev.Event]:
+    return (ev.AgentConnected(id) for id in ids)
+
+
+async def test_the_last_is_waited_for_while_others_still_return(scene: Scene) -> None:
+    *early, late, last = scene.ids
+    await scene.at(1, *_connected(early))
+    await scene.at(9, ev.AgentConnected(late))
+    await scene.at(11, *_connected(early))  # the grace that was planned is over
+    assert not scene.suspects()
+    await scene.at(9 + RECONNECT_FLOOR + 1, *_connected([*early, late]))
+    assert scene.suspects() == {last}
+
+
+async def test_who_was_back_already_lengthens_nothing(scene: Scene) -> None:
+    *early, last = scene.ids
+    await scene.at(1, *_connected(early))
+    await scene.at(9, *_connected(early))
+    await scene.at(12, *_connected(early))
+    assert scene.suspects() == {last}
+
+
+async def test_there_is_an_end_to_it(scene: Scene) -> None:
+    await scene.at(RECONNECT_MOST - 1, *_connected(scene.ids[:1]))
+    assert scene.shard.reconnect_grace == RECONNECT_MOST
