@@ -23,6 +23,7 @@ from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
 
+from grpclib.const import Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 from h2.exceptions import ProtocolError
 
@@ -49,6 +50,7 @@ class LightAgent:
         self.task: asyncio.Task[None] | None = None
         self.spread = 0.0
         self.back: float | None = None  # when it was connected last
+        self.refused = False  # the server does not want it any more
         self._server = server
         self._context: Any = None
         self._channel: Channel | None = None
@@ -131,8 +133,11 @@ class LightAgent:
                     async with self._server.entering:
                         await self._enter()
                     break
-                except LOST:
+                except LOST as problem:
                     self._close()
+                    if isinstance(problem, GRPCError) and problem.status is Status.PERMISSION_DENIED:
+                        self.refused = True
+                        return
                     wait = random.uniform(0.2, BACK_OFF)
             streams = [asyncio.create_task(stream) for stream in (self._files(), self._keys())]
             try:
