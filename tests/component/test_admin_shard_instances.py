@@ -12,6 +12,7 @@ from component.whole_server import SECONDS, SHARD, World, config, eventually, st
 from nstance.admin import client as clients
 from nstance.clock import SystemClock
 from nstance.objects.file import FileStore
+from nstance.objects.port import Key
 from nstance.pki import keys
 
 STATIC = {"default": {"web": {"template": "web", "size": 2, "drain_timeout": "0"}}}
@@ -214,6 +215,6 @@ async def test_revoked_at_once_on_the_shards_that_are_named(tmp_path: Path) -> N
 async def copied(world: World, directory: Path) -> Path:
     store = FileStore(directory)
     for key, body in world.store.contents().items():
-        await store.create(key, body)
+        await store.create(Key(key), body)
     await store.close()
     return directory

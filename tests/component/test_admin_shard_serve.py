@@ -56,13 +56,13 @@ async def served(world: World, *, guard: Access = NOBODY, dead: bool = False) ->
                 each.close()
 
 
-async def said(browser: Browser, path: str, code: int = 200, **query: str) -> Any:
+async def said(browser: Browser, path: str, code: int = 200, /, **query: str) -> Any:
     async with browser.get(path, params=query) as answer:
         assert answer.status == code, await answer.text()
         return await answer.json()
 
 
-async def post(browser: Browser, path: str, body: Any = None, code: int = 200, **query: str) -> Any:
+async def post(browser: Browser, path: str, body: Any = None, code: int = 200, /, **query: str) -> Any:
     async with browser.post(path, params=query, json=body) as answer:
         assert answer.status == code, await answer.text()
         return await answer.json()
@@ -137,7 +137,7 @@ async def test_wrong_requests_are_refused_with_a_sentence_and_change_nothing(tmp
             assert "limit" in (await said(browser, "/events", 400, limit="-1", **HERE))["error"]
             assert (await said(browser, "/nowhere", 404))["error"] == "not found"
             assert (await said(browser, "/group/scale", 405, **HERE))["error"] == "method not allowed"
-            for body in (
+            wrong: tuple[Any, ...] = (
                 None,
                 [],
                 {"group": "web"},
@@ -149,7 +149,8 @@ async def test_wrong_requests_are_refused_with_a_sentence_and_change_nothing(tmp
                 {"group": "../web", "size": 3},
                 {"group": 3, "size": 3},
                 {"group": "web", "size": 3, "more": 1},
-            ):
+            )
+            for body in wrong:
                 assert (
                     "expected"
                     in (await post(browser, "/group/scale", body, 400 if body is not None else 415, **HERE))["error"]
