@@ -16,19 +16,9 @@ from nstance.sim.schedule import play
 SEEDS = 200
 CHUNKS = 8
 
-# Each of these once violated an invariant. What it showed is in the comment, and fixed.
-ONCE_FAILED = (
-    41,  # an agent's last sign of life was forgotten with its connection: it was suspect five seconds too early
-    43,  # the same, and its VM was deleted too early
-    14,  # a second cancellation left a deposed leader's ports open: its agents stayed with it
-    196,  # a leader cut off from storage kept its agents for as long as the cut lasted; the new one took them for silent
-    199,
-    258,
-    35,  # a leader that was stopped took its own deafness for its agents' silence
-    455,  # an ID whose first call was still on its way was asked for in another subnet
-    549,
-    465,  # a standby with a copy older than what compaction leaves took a removed slot for the journal's end
-)
+# Each of these once violated an invariant. A seed takes another course with every change of the code, so what it showed is
+# told as a story in `test_sim_findings`.
+ONCE_FAILED = (14, 35, 41, 43, 196, 199, 258, 455, 465, 549, 1373)
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))

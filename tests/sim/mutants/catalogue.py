@@ -17,6 +17,7 @@ class Mutant:
 
 JOURNAL_TESTS = ("tests/unit/objects/test_journal.py", "tests/unit/objects/test_journal_epochs.py")
 LEADERSHIP_TESTS = ("tests/sim/test_leadership.py",)
+FINDINGS = ("tests/sim/test_sim_findings.py",)
 COLLECTING_TESTS = ("tests/unit/core/test_core_collecting.py",)
 
 CATALOGUE: tuple[Mutant, ...] = (
@@ -81,7 +82,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "        return self._clock.boot() - self._read_at > journal.KEEP_SECONDS / 2\n",
         "        return False\n",
         "a standby leads from a copy whose next slots were removed",
-        seeds=(465,),
+        tests=FINDINGS,
     ),
     # ---- storage
     Mutant(
@@ -172,7 +173,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "FROZEN_MOST = 5.0",
         "FROZEN_MOST = 1e9",
         "agents stay with a leader that is cut off from storage",
-        seeds=(196, 199, 258),
+        tests=FINDINGS,
     ),
     Mutant(
         "ports-stay-open",
@@ -180,7 +181,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "            await _to_the_end(\n",
         "            await (lambda work: work)(\n",
         "a deposed leader goes on to talk to its agents",
-        seeds=(14, 129, 139),
+        tests=FINDINGS,
     ),
     # ---- decide, commit, act
     Mutant(
@@ -210,7 +211,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "    if draft.facts(instance.id).create_attempts or instance.created < draft.view.listening_since:\n",
         "    if False:\n",
         "an ID is asked for elsewhere while an earlier call is under way",
-        seeds=(455, 549, 552, 607),
+        tests=FINDINGS,
     ),
     Mutant(
         "unknown-create-given-up",
@@ -293,7 +294,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "            self.listening_since = now\n        self._ticked = now\n",
         "        self._ticked = now\n",
         "a leader that stood still takes that for silence",
-        seeds=(35,),
+        tests=FINDINGS,
     ),
     Mutant(
         "last-byte-forgotten",
@@ -301,7 +302,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "                    self._learn_heard(id, facts, self._clock.steady(), self._clock.monotonic())\n",
         "                    pass\n",
         "silence begins before the connection was lost",
-        seeds=(41, 43),
+        tests=FINDINGS,
     ),
     Mutant(
         "replacement-comes-second",
@@ -346,7 +347,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "            found_singly=self._found_singly(),\n",
         "",
         "a few stripped tags stop all deletions for good",
-        seeds=(1373,),
+        tests=FINDINGS,
     ),
     Mutant(
         "double-takes-the-first",

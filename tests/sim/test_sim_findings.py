@@ -1,0 +1,138 @@
+"""What the simulator found in the product, each told as a short story of its own: seeds change their course with every
+change of the code, these do not."""
+
+import dataclasses
+
+import pytest
+
+from nstance.sim.nemesis import Nemesis
+from nstance.sim.server import SimServer
+from nstance.sim.setup import Setup
+from nstance.sim.wishes import DEAD_AFTER, SUBNETS, SUSPECT_AFTER, GroupWish, Wishes
+from nstance.sim.world import World, world
+
+
+def setup(size: int, *, snapshots: bool = False, servers: int = 2) -> Setup:
+    groups = {"web": GroupWish(size=size, drain=0.0)}
+    return Setup(servers=servers, operator=False, snapshots=snapshots, wishes=Wishes(groups=groups))
+
+
+def rested(w: World) -> SimServer:
+    w.begin()
+    while w.auditor.unrest():
+        w.advance(1.0)
+        assert w.now < 60.0, w.auditor.unrest()
+    leader = w.leader()
+    assert leader is not None
+    return leader
+
+
+def scale(w: World, **fields: int) -> None:
+    groups = {"web": dataclasses.replace(w.wishes.groups["web"], **fields)}
+    w.do(w.tell, Wishes(groups=groups, heartbeat=w.wishes.heartbeat))
+
+
+def sound(w: World) -> None:
+    w.do(w.calm)
+    w.settle(600.0)
+    assert not w.violations, w.violations[0]
+
+
+@pytest.mark.parametrize("phase", [0.0, 1.0, 2.0, 3.0, 4.0])
+def test_silence_begins_with_the_last_byte(phase: float) -> None:
+    """An agent's last sign of life was forgotten with its connection: it was suspect up to five seconds too early."""
+    with world(1, setup(2)) as w:
+        rested(w)
+        w.advance(phase)
+        w.do(w.agents()[0].forget)
+        lost = w.now
+        while not w.counts["decided suspect"]:
+            w.advance(0.25)
+            assert w.now < lost + 60.0
+        assert w.now - lost >= SUSPECT_AFTER - 0.5
+        sound(w)
+
+
+@pytest.mark.parametrize("seconds", [2.6, 2.9, 3.2, 3.6, 4.5])
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_a_deposed_leader_lets_its_agents_go(seconds: float, seed: int) -> None:
+    """A second cancellation of its term left its ports open: its agents stayed, and the new leader took them for silent."""
+    with world(seed, setup(2)) as w:
+        leader = rested(w)
+        w.do(w.stop, leader, seconds)
+        scale(w, size=3)
+        w.advance(30.0)
+        assert all(a.line is not None and a.line.door.server.leading for a in w.agents() if a.alive)
+        assert not w.counts["decided suspect"]
+        sound(w)
+
+
+def test_a_leader_cut_off_from_storage_lets_its_agents_go() -> None:
+    """It kept them for as long as it was cut off, and the new leader replaced two healthy VMs (F17)."""
+    with world(1, setup(2)) as w:
+        leader = rested(w)
+        w.storage_weather.cut[leader.name] = 1
+        w.advance(10.0 + 3 * DEAD_AFTER)
+        assert w.leader() not in (None, leader)
+        assert not w.counts["left unhealthy"]
+        sound(w)
+
+
+def test_a_leader_that_stood_still_does_not_blame_its_agents() -> None:
+    """An agent that lost its connection could not come back while the leader was stopped: that is not its silence."""
+    with world(1, setup(1, servers=1)) as w:
+        leader = rested(w)
+        agent = w.agents()[0]
+        for _ in range(4):
+            line = agent.line
+            if line is not None:
+                w.do(leader.later, 0.0, line.abort)
+                w.advance(0.05)
+            w.do(w.stop, leader, 8.0)
+            w.advance(8.2)
+        w.advance(5.0)
+        assert not w.counts["left unhealthy"]
+        sound(w)
+
+
+def test_an_id_on_its_way_is_not_asked_for_elsewhere() -> None:
+    """The first call was applied late; meanwhile its subnet had no room, and the ID was asked for in the other one."""
+    with world(1, setup(1)) as w:
+        w.provider_weather.script = [(1, "late")]
+        w.begin()
+        while not w.counts["provider late create"]:
+            w.advance(0.1)
+        w.provider_weather.full[SUBNETS[0]] = w.now + 6.0
+        w.advance(30.0)
+        assert not w.cloud.mismatched
+        sound(w)
+
+
+def test_a_standby_with_an_old_copy_reads_anew() -> None:
+    """Slots behind its copy were removed; the first one missing looked like the journal's end, and it led from there."""
+    with world(1, setup(2, snapshots=True)) as w:
+        leader = rested(w)
+        standby = next(s for s in w.servers if s is not leader)
+        w.storage_weather.cut[standby.name] = 1
+        for step in range(30):
+            scale(w, size=1 + step % 3)
+            w.advance(6.0)
+        assert not any("00000000000000000003.json" in key for key in w.storage.contents()), "nothing was removed"
+        w.storage_weather.cut.clear()
+        w.do(w.kill, leader, 60.0)
+        w.advance(20.0)
+        sound(w)
+
+
+def test_vms_that_no_listing_shows_do_not_stop_deletions() -> None:
+    """Tags stripped from four of five VMs looked like a mass absence for ever (F50, F53)."""
+    with world(1, setup(5)) as w:
+        rested(w)
+        nemesis = Nemesis(w)
+        for id in list(w.auditor.fold)[:4]:
+            w.cloud.strip_tags(id)
+            nemesis._stripped.add(id)
+        w.advance(30.0)
+        scale(w, size=1)
+        w.advance(10.0)
+        sound(w)
