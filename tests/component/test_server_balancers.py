@@ -137,6 +137,21 @@ async def test_f57_lost_and_late_calls_are_repaired(tmp_path: Path) -> None:
         assert states(world, "web", "acme") == {id: "running"}
 
 
+async def test_f57_who_leaves_while_its_registration_waits_is_never_registered(tmp_path: Path) -> None:
+    """More than are called at once, and each call takes long."""
+    size = balancers.CALLS_AT_ONCE + 3
+    async with World(tmp_path, told(size)) as world:
+        world.behaviour.then(Call.LOAD_BALANCER_REGISTER, *[Outcome(before=3.0)] * balancers.CALLS_AT_ONCE)
+        server = await world.start()
+        balancer = server.lead_now.balancers._balancers["front"]
+        await eventually(lambda: len(balancer._flying) == size)
+        world.configure(told(0))
+        await server.reign.refresh()
+        await eventually(lambda: set(states(world, "web", "acme").values()) == {"deleted"})
+        assert world.cloud.calls[Call.LOAD_BALANCER_REGISTER] == balancers.CALLS_AT_ONCE
+        assert members(world) == set()
+
+
 async def test_a_broken_balancer_delays_nobody_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that cannot even be listed: instances live and die, and another balancer is served."""
     monkeypatch.setattr(balancers, "LEAVE_SECONDS", 0.2)

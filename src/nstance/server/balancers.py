@@ -30,6 +30,7 @@ log = logging.getLogger(__name__)
 
 LEAVE_SECONDS = 5.0  # so long a deletion waits for a balancer that does not answer
 CALLS_AT_ONCE = 8  # of each kind, for each balancer
+GATHER_SECONDS = 0.01  # what changes within this time is looked at once
 RETRY_FIRST = 1.0
 RETRY_MOST = 60.0
 
@@ -177,11 +178,13 @@ class Balancer:
                 self._keep()
                 self._judge()
                 await self._rest(self._next_look() - clock.monotonic())
+                await clock.sleep(GATHER_SECONDS)
         finally:
             tasks = [*self._flying.values(), *([self._listing] if self._listing is not None else [])]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self._keep()
 
     def _next_look(self) -> float:
         calls = [failure.again for id, failure in self._failures.items() if id not in self._flying]
@@ -259,11 +262,12 @@ class Balancer:
             for id, failure in self._failures.items()
             if id in self._flying or wanted.get(id) is failure.verb
         }
+        by_vm = {instance.provider_id: instance.id for instance in shard.instances.values()} if wanted else {}
         for id, verb in wanted.items():
             failure = self._failures.get(id)
             if id not in self._flying and (failure is None or now >= failure.again):
                 self._touched.add(id)
-                task = self._flying[id] = asyncio.create_task(self._call(verb, id))
+                task = self._flying[id] = asyncio.create_task(self._call(verb, id, by_vm[id]))
                 task.add_done_callback(functools.partial(self._landed, verb, id))
 
     def _landed(self, verb: Verb, id: ProviderId, task: asyncio.Task[None]) -> None:
@@ -275,7 +279,14 @@ class Balancer:
             self._out.pop(id).set()
         self.look()
 
-    async def _call(self, verb: Verb, id: ProviderId) -> None:
+    def _is_wanted(self, verb: Verb, instance: InstanceId) -> bool:
+        shard = self.tools.shard
+        record = shard.instances.get(instance)
+        if record is None:
+            return False
+        return balancing.belongs(record, self.name, shard.wishes, self.healthy) is (verb is Verb.REGISTER)
+
+    async def _call(self, verb: Verb, id: ProviderId, instance: InstanceId) -> None:
         provider = self.tools.provider
         act = provider.load_balancer_register if verb is Verb.REGISTER else provider.load_balancer_deregister
         async with self._budgets[verb]:
@@ -283,6 +294,8 @@ class Balancer:
                 await self.tools.shard.term.ready()
             except Deposed:
                 return
+            if not self._is_wanted(verb, instance):
+                return  # decided otherwise while it waited for its turn
             code = "unknown"
             try:
                 async with asyncio.timeout(self.tools.timeout()):
