@@ -97,6 +97,7 @@ class AgentServer:
         self.registered_age = 0.0  # how old a certificate is when it is issued at registration
         self.agent_life = 30 * DAY
         self.report_interval, self.reconnect_spread = 0.0, 0.0
+        self.hold_goodbyes: asyncio.Event | None = None  # a health stream is not ended after a goodbye before this
         self.key_names: Sequence[str] = ()
         self.sets: list[agent_pb2.FileMessage] = []  # sent to each new stream, and pushed by `push`
         self._bound: dict[str, tuple[bytes, registration_pb2.RegisterResponse]] = {}
@@ -311,6 +312,8 @@ class _Agents(agent_grpc.AgentServiceBase):
         _meet(owner.scripts.health)
         while (message := await stream.recv_message()) is not None:
             owner.heard.messages.append(message)
+            if message.WhichOneof("kind") == "goodbye" and owner.hold_goodbyes is not None:
+                await owner.hold_goodbyes.wait()
             if message.WhichOneof("kind") == "report" and not owner.scripts.silent:
                 await stream.send_message(
                     agent_pb2.HealthAnswer(

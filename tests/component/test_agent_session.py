@@ -13,7 +13,7 @@ import pytest
 from cryptography import x509
 
 from component.agent_server import AgentServer, eventually
-from nstance.agent import departure, files, life, onreceive, settings
+from nstance.agent import departure, files, life, onreceive, session, settings
 from nstance.agent.folder import Unusable
 from nstance.clock import SystemClock
 from nstance.model.ids import InstanceId
@@ -143,6 +143,26 @@ async def test_with_a_certificate_on_disk_it_does_not_register_again(server: Age
     assert not (agent.identity / "nonce.jwt").exists()
 
 
+async def test_an_expired_certificate_is_tried_without_a_nonce_and_replaced_with_one(
+    server: AgentServer, agent: Agent, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whose clock is right is for the server to say (F22); a nonce settles it."""
+    server.agent_life, server.registered_age = 3 * 86400.0, 10 * 86400.0
+    agent.start()
+    await eventually(lambda: "no connection" in caplog.text)
+    await agent.stop()
+    agent.start()
+    await eventually(lambda: "expired by this machine's clock" in caplog.text)
+    assert not agent.ended
+    await agent.stop()
+    assert len(server.heard.registrations) == 1
+    server.registered_age = 0.0
+    (agent.identity / "nonce.jwt").write_text(server.nonce(InstanceId(agent.environment["NSTANCE_INSTANCE_ID"])))
+    agent.start()
+    await eventually(lambda: server.heard.reports)
+    assert len(server.heard.registrations) == 2
+
+
 async def test_a_lost_answer_is_asked_for_again_with_the_same_key_f8(server: AgentServer, agent: Agent) -> None:
     server.scripts.lose_register_replies = 2
     agent.start()
@@ -235,6 +255,18 @@ async def test_a_server_of_another_shard_or_ca_is_not_talked_to(server: AgentSer
 
 
 # Staying connected.
+
+
+async def test_after_registering_it_talks_only_to_servers_of_its_shard(server: AgentServer, agent: Agent) -> None:
+    agent.start()
+    await eventually(lambda: server.heard.reports)
+    await agent.stop()
+    stranger = AgentServer(shard=type(server.shard)("dev-2"))
+    stranger.ca = server.ca
+    async with stranger.running():
+        agent.start(NSTANCE_SERVER_AGENT_ADDR=f"127.0.0.1:{stranger.agents.port},127.0.0.1:{server.agents.port}")
+        await eventually(lambda: len(server.heard.reports) == 2)
+        assert stranger.heard.connections == 0
 
 
 async def test_reports_by_interval_and_counts_them(server: AgentServer, agent: Agent) -> None:
@@ -466,6 +498,24 @@ async def test_a_set_is_acted_upon_even_if_the_connection_is_gone_by_then(
     await eventually((tmp_path / "ran").exists)
 
 
+async def test_a_command_that_was_cut_short_runs_again_at_the_next_start(
+    server: AgentServer, agent: Agent, tmp_path: Path
+) -> None:
+    runs, hold = tmp_path / "runs", tmp_path / "hold"
+    command = f"sh -c 'cat {agent.recv}/a.txt >> {runs}; while [ -e {hold} ]; do sleep 0.01; done'"
+    server.push({"a.txt": b"1"}, "sha256:1")
+    agent.start(NSTANCE_ON_RECEIVE=command)
+    await eventually(lambda: (agent.identity / "on-receive.done").exists())
+    hold.touch()
+    server.push({"a.txt": b"2"}, "sha256:2")
+    await eventually(lambda: runs.read_text() == "12")
+    await agent.crash()
+    hold.unlink()
+    server.sets = []
+    agent.start(NSTANCE_ON_RECEIVE=command)
+    await eventually(lambda: runs.read_text() == "122")
+
+
 # Notices, leaving, renewal.
 
 
@@ -500,6 +550,22 @@ async def test_says_goodbye_with_the_reason(
     assert [goodbye.reason for goodbye in server.heard.goodbyes] == [reason]
     assert len(server.heard.notices) == notices
     assert server.heard.messages[-1].WhichOneof("kind") == "goodbye"
+
+
+async def test_it_waits_until_the_goodbye_was_heard(
+    server: AgentServer, agent: Agent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "GOODBYE_SECONDS", 60.0)
+    monkeypatch.setattr(life, "STOP_SECONDS", 60.0)
+    server.hold_goodbyes = asyncio.Event()
+    agent.start()
+    await eventually(lambda: server.heard.reports)
+    stopping = asyncio.create_task(agent.stop())
+    await eventually(lambda: server.heard.goodbyes)
+    done, _ = await asyncio.wait({stopping}, timeout=0.3)
+    assert not done
+    server.hold_goodbyes.set()
+    await stopping
 
 
 async def test_without_a_server_it_leaves_all_the_same(server: AgentServer, agent: Agent) -> None:

@@ -165,6 +165,20 @@ async def test_what_only_an_administrator_can_mend_is_one_line(
     assert "expected a directory that can be written" in err
 
 
+async def test_a_thread_that_hangs_does_not_keep_the_process(environment: dict[str, str]) -> None:
+    """As one does that waits for a dead disk or name server."""
+    program = (
+        "import asyncio, time\n"
+        "from nstance.agent import life, main\n"
+        "async def run(given, **more):\n"
+        "    asyncio.get_running_loop().run_in_executor(None, time.sleep, 600)\n"
+        "life.run = run\n"
+        "main.main([])\n"
+    )
+    async with running(environment, command=[sys.executable, "-c", program]) as process:
+        assert await asyncio.wait_for(process.wait(), 20) == 0
+
+
 async def test_version_and_bad_flags() -> None:
     code, out, _ = await run("--version", environment={})
     assert (code, bool(re.fullmatch(r"nstance-agent \d+\.\d+\.\d+\n", out))) == (0, True)

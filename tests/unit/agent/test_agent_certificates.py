@@ -2,12 +2,16 @@
 
 import contextlib
 import ssl
-from datetime import UTC, datetime
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.x509.oid import ExtendedKeyUsageOID
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,6 +69,64 @@ def test_reads_serial_and_dates_as_the_library_does(der: bytes) -> None:
     assert mine.serial == theirs.serial_number
     assert mine.not_before == theirs.not_valid_before_utc.timestamp()
     assert mine.not_after == theirs.not_valid_after_utc.timestamp()
+
+
+def _forged(
+    *,
+    uris: Sequence[str] = (names.uri(SERVER),),
+    common_name: str = "srv-1",
+    organization: str = "s1",
+    role: str | None = "server",
+    is_ca: bool = False,
+    purposes: Sequence[x509.ObjectIdentifier] = (ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH),
+    serial: int = 5,
+) -> bytes:
+    """Signed by the right CA, which would never sign it: only what we read can tell."""
+    subject = x509.Name(
+        [
+            x509.NameAttribute(x509.NameOID.COMMON_NAME, common_name),
+            x509.NameAttribute(x509.NameOID.ORGANIZATION_NAME, organization),
+        ]
+    )
+    start = datetime.fromtimestamp(NOW, UTC)
+    key = Ed25519PublicKey.from_public_bytes(PUBLIC)
+    builder = x509.CertificateBuilder(CA.certificate.subject, subject, key, serial, start, start + timedelta(days=1))
+    builder = builder.add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
+    if uris:
+        alternatives = x509.SubjectAlternativeName([x509.UniformResourceIdentifier(uri) for uri in uris])
+        builder = builder.add_extension(alternatives, critical=False)
+    if purposes:
+        builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
+    if role is not None:
+        value = bytes([0x0C, len(role)]) + role.encode()
+        builder = builder.add_extension(x509.UnrecognizedExtension(ca.ROLE_EXTENSION, value), critical=False)
+    return builder.sign(CA.key, None).public_bytes(serialization.Encoding.DER)
+
+
+def test_the_forger_can_make_a_right_one_too() -> None:
+    """Else the refusals below would prove nothing."""
+    assert certificates.identify(_forged()) == peer.identify(_forged()) == SERVER
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        pytest.param({"role": "agent"}, id="the role of an agent"),
+        pytest.param({"role": None}, id="no role, as a workload's"),
+        pytest.param({"is_ca": True}, id="a CA"),
+        pytest.param({"purposes": [ExtendedKeyUsageOID.SERVER_AUTH]}, id="not for clients"),
+        pytest.param({"purposes": []}, id="no purposes"),
+        pytest.param({"uris": []}, id="no URI"),
+        pytest.param({"uris": [names.uri(SERVER), names.uri(AGENT)]}, id="two URIs"),
+        pytest.param({"uris": ["https://c1/server/s1/srv-1"]}, id="not our URI"),
+        pytest.param({"common_name": "srv-2"}, id="another name"),
+        pytest.param({"organization": "s2"}, id="another shard"),
+    ],
+)
+def test_each_thing_that_is_wrong_is_enough_to_refuse_b13(wrong: dict[str, Any]) -> None:
+    for read in (certificates.identify, peer.identify):
+        with pytest.raises(names.IdentityError):
+            read(_forged(**wrong))
 
 
 def _changed(der: bytes, position: int, byte: int) -> bytes:
