@@ -27,6 +27,7 @@ from nstance.wire.limits import Limits as Limits
 log = logging.getLogger("nstance.wire")
 
 BACKLOG = 4096
+ACCEPTS_AT_ONCE = 32
 SLOT_SECONDS = 0.25
 CLOSE_SECONDS = 2.0  # for cancelled calls to end
 SHUTDOWN_SECONDS = 0.5  # for the peer's half of a TLS goodbye
@@ -96,27 +97,49 @@ class Listener:
 
     def _close_sockets(self) -> None:
         for bound in self._sockets:
-            bound.close()
+            if bound.fileno() >= 0:  # not closed before
+                asyncio.get_running_loop().remove_reader(bound.fileno())
+                bound.close()
 
     async def _accept(self, bound: socket.socket) -> None:
+        # Nothing is awaited between a connection and the task that owns it: a listener that is closed loses no socket.
         loop = asyncio.get_running_loop()
+        readable = asyncio.Event()
+        loop.add_reader(bound.fileno(), readable.set)
         while True:
+            await readable.wait()
+            readable.clear()
             try:
-                taken, address = await loop.sock_accept(bound)
+                for _ in range(ACCEPTS_AT_ONCE):
+                    self._take(*bound.accept())
+            except BlockingIOError:
+                continue
             except OSError as error:  # out of descriptors, or the peer left already: neither ends the listener
                 self._on_refused(f"accept: {error}")
                 await self._clock.sleep(0.05)
-                continue
-            taken.setblocking(False)
-            host = peer.host_of(address)
-            if reason := self._full(host):
+
+    def _take(self, taken: socket.socket, address: object) -> None:
+        taken.setblocking(False)
+        host = peer.host_of(address)
+        if reason := self._full(host):
+            taken.close()
+            self._on_refused(reason)
+            return
+        self._per_address[host] += 1
+        made = _Accepted(dispatch.Calls(self._table), limits=self._limits, clock=self._clock)
+        made.entered = functools.partial(self._protocols.add, made)
+        made.left = functools.partial(self._left, made, host)
+        task = asyncio.get_running_loop().create_task(self._enter(taken, made))
+        self._entering.add(task)
+
+        def entered(_: "asyncio.Task[None]") -> None:
+            # Here, because a task that is cancelled before its first line runs no `finally`.
+            self._entering.discard(task)
+            if not made.shaken:
                 taken.close()
-                self._on_refused(reason)
-                continue
-            self._per_address[host] += 1
-            task = loop.create_task(self._enter(taken, host))
-            self._entering.add(task)
-            task.add_done_callback(self._entering.discard)
+                self._leave(host)
+
+        task.add_done_callback(entered)
 
     def _full(self, host: str) -> str | None:
         if self._per_address.total() >= self._limits.max_connections:
@@ -125,12 +148,9 @@ class Listener:
             return "too many connections from one address"
         return None
 
-    async def _enter(self, taken: socket.socket, host: str) -> None:
+    async def _enter(self, taken: socket.socket, made: "_Accepted") -> None:
         loop = asyncio.get_running_loop()
         limits = self._limits
-        made = _Accepted(dispatch.Calls(self._table), limits=limits, clock=self._clock)
-        made.entered = functools.partial(self._protocols.add, made)
-        made.left = functools.partial(self._left, made, host)
         try:
             async with asyncio.timeout(limits.handshake_seconds):
                 await _first_byte(taken)
@@ -155,10 +175,6 @@ class Listener:
             self._on_refused(f"handshake: {error}")
         except Exception:
             log.exception("a connection could not be taken")
-        finally:
-            if not made.shaken:
-                taken.close()
-                self._leave(host)
 
     def _left(self, protocol: "_Accepted", host: str) -> None:
         self._protocols.discard(protocol)
