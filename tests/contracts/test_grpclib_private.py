@@ -13,8 +13,10 @@ import pytest
 from grpclib.config import Configuration
 from grpclib.encoding.proto import ProtoCodec
 from h2.config import H2Configuration
+from h2.settings import SettingCodes
 
 from nstance.wire import channel, dispatch, transport
+from nstance.wire.limits import Limits
 
 
 def test_the_version_is_the_one_that_was_read() -> None:
@@ -125,3 +127,15 @@ def test_a_client_stream_uses_the_wrapper_we_put_in_place() -> None:
     assert "self._wrapper = Wrapper()" in source  # what channel._Stream.__aenter__ does otherwise
     assert source.count("with self._wrapper") >= 5
     assert "self._wrapper_ctx.__exit__" in source
+
+
+def test_settings_are_kept_in_small_lists() -> None:
+    """h2 keeps the values of a setting in a deque of 760 bytes; the parser replaces them, and they still work."""
+    parser = transport.Parser(transport.configuration(client=False), Limits(max_streams=7))
+    assert all(isinstance(v, transport._Values) for v in parser.remote_settings._settings.values())
+    settings = parser.local_settings
+    settings.initial_window_size = 1 << 20
+    assert settings.initial_window_size == 65_535
+    changed = settings.acknowledge()
+    assert changed[SettingCodes.INITIAL_WINDOW_SIZE].new_value == settings.initial_window_size == 1 << 20
+    assert settings.max_concurrent_streams == 7

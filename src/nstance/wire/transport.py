@@ -72,6 +72,18 @@ class Parser(H2Connection):
             },
         )
         self.decoder.max_header_list_size = limits.max_metadata
+        for settings in (self.local_settings, self.remote_settings):
+            small: dict[Any, Any] = {code: _Values(values) for code, values in settings._settings.items()}
+            settings._settings = small
+
+
+class _Values(list[int]):
+    """A setting's values, oldest first, as h2 keeps them; a deque for each would be 8 KB per connection."""
+
+    __slots__ = ()
+
+    def popleft(self) -> int:
+        return self.pop(0)
 
 
 class Stream(protocol.Stream):
