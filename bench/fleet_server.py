@@ -13,6 +13,7 @@ import json
 import os
 import resource
 import signal
+import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable
@@ -90,6 +91,7 @@ class FleetServer:
         self.cloud = MemoryCloud(self.clock, behaviour=self.behaviour, on_boot=self._boot)
         self.scope = Scope(cluster=CLUSTER, shard=SHARD)
         self.servers: dict[str, tuple[Server, asyncio.Task[None]]] = {}
+        self.crashed: list[asyncio.Task[None]] = []
         self.profile = cProfile.Profile()
 
     def _boot(self, request: CreateRequest, vm: Vm) -> None:
@@ -230,10 +232,9 @@ class FleetServer:
     async def do_crash(self, name: str) -> Json:
         """A server stops as if it were killed: nothing is given back."""
         _, task = self.servers.pop(name)
-        at = time.monotonic()
+        self.crashed.append(task)
         task.cancel()
-        await asyncio.wait([task], timeout=10)
-        return {"at": at}
+        return {"at": time.monotonic()}
 
     async def do_usage(self) -> Json:
         used = resource.getrusage(resource.RUSAGE_SELF)
@@ -271,7 +272,15 @@ class FleetServer:
         shard = self.lead.shard
         key = GroupKey(next(iter(shard.wishes)).tenant, GroupName("g0"))
         members = list(shard.members(key))
-        began = time.process_time()
+        costs: list[float] = []
+        decide = shard._decide
+
+        def timed(*arguments: Any) -> None:
+            began = time.thread_time()  # what others do at the same time does not count
+            decide(*arguments)
+            costs.append(time.thread_time() - began)
+
+        shard._decide = timed  # type: ignore[method-assign]
         for number in range(count):
             id = members[number % len(members)]
             event: ev.Event = ev.AgentConnected(id)
@@ -284,7 +293,8 @@ class FleetServer:
                     certificate_expires=self.clock.wall() + 86400 + number,
                 )
             await shard.ask(event)
-        return {"seconds": (time.process_time() - began) / count, "members": len(members)}
+        shard._decide = decide  # type: ignore[method-assign]
+        return {"seconds": statistics.median(costs)}
 
     async def do_profile(self, on: bool) -> Json:
         if on:
