@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -100,7 +101,7 @@ async def test_events_are_followed_through_a_change_of_leaders(tmp_path: Path) -
         await admin.ok("wait")
         following = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "nstance.admin", "events", "--follow", "--limit", "3", "-o", "json"),
-            env={**admin.environment, "PATH": ""},
+            env={**os.environ, **admin.environment},
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )

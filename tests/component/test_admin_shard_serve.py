@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import datetime
 import json
+import os
 import re
 import signal
 import ssl
@@ -211,6 +212,26 @@ async def test_events_are_streamed_and_a_browser_that_returns_misses_none(tmp_pa
                 assert all(each["data"] != first["data"] for each in seen)
 
 
+async def test_streams_are_bounded_and_a_shard_that_falls_silent_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nstance.admin.http.stream.MAX_STREAMS", 1)
+    monkeypatch.setattr("nstance.admin.http.stream.BEAT_SECONDS", 0.02)
+    async with World(tmp_path, config(groups=STATIC), agents=False) as world:
+        await world.start()
+        stream = {"Accept": "text/event-stream"}
+        async with served(world, dead=True) as browser, asyncio.timeout(SECONDS):
+            async with browser.get("/events", params={**ALL, "limit": "0"}, headers=stream) as answer:
+                told = await anext(lines(answer))
+                assert (told["event"], told["data"]["shard"]) == ("shard", "dead")
+                async with browser.get("/events", params=ALL, headers=stream) as second:
+                    assert second.status == 503
+            while True:  # the first one's place is free once its end is noticed
+                async with browser.get("/events", params=ALL, headers=stream) as third:
+                    if third.status == 200:
+                        break
+
+
 # ---- the description
 
 
@@ -353,7 +374,7 @@ async def test_the_program_on_a_public_address(tmp_path: Path, unused_tcp_port: 
             words += ["--token-file", str(tmp_path / "token")]
         program = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "nstance.admin", "serve", *words),
-            env={**admin.environment, "PATH": ""},
+            env={**os.environ, **admin.environment},
             stderr=asyncio.subprocess.PIPE,
         )
         assert program.stderr is not None

@@ -202,3 +202,40 @@ def test_the_walk(world: ShardWorld) -> None:
 def motd(world: ShardWorld, instance: str) -> str:
     path = world.home_of(instance) / "recv" / "motd"
     return path.read_text() if path.exists() else ""
+
+
+def test_two_shards_side_by_side(tmp_path: Path) -> None:
+    """One bucket, two shards: both answer, what lives in one is found there, and one's end does not hide the other."""
+    with shard_world(tmp_path / "one") as one:
+        (tmp_path / "two").mkdir()
+        (tmp_path / "two" / "bucket").symlink_to(one.bucket)
+        with shard_world(tmp_path / "two") as two:
+            two.name = "two"
+            first, second = start(one), start(two)
+            terminal = open_terminal(one, first)
+            terminal.environment["NSTANCE_ADMIN_SERVERS"] += f",two=127.0.0.1:{second.ports['operator']}"
+            terminal.ok("wait", "--all-shards", "--within", PATIENCE)
+            groups = terminal.json("group", "list", "--all-shards")
+            assert [(each["shard"], each["ready_size"]) for each in groups] == [("dev", 1), ("two", 1)]
+            here, there = terminal.json("instance", "list", "--all-shards")
+            for each in (here, there):
+                assert terminal.json("instance", "show", each["instance_id"], "--all-shards")["shard"] == each["shard"]
+            terminal.ok("group", "create", "extra", "--template", "plain", "--size", "0", "--shard", "two")
+            assert [each["shard"] for each in terminal.json("group", "show", "extra", "--all-shards")] == ["two"]
+            partly = terminal("group", "scale", "extra", "0", "--all-shards")
+            assert partly.exit_code == 1
+            assert "shard dev: there is no group extra" in partly.stderr
+            assert re.search(r"^two +extra", partly.stdout, re.MULTILINE)
+            assert {each["shard"] for each in terminal.json("events", "--all-shards")} == {"dev", "two"}
+            second.kill()
+            tree = terminal("status", "--all-shards")
+            assert tree.exit_code == 1
+            assert "✓ shard dev" in tree.stdout
+            assert "✗ shard two  does not answer" in tree.stdout
+
+
+def start(world: ShardWorld) -> ServerProcess:
+    world.configure(settings(world, web={"template": "plain", "size": 1}))
+    server = world.start("a")
+    wait_for("it leads", server.acts)
+    return server

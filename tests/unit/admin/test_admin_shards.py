@@ -1,17 +1,20 @@
 """The shard commands before anybody is asked: flags, records, judgements, lines."""
 
+import os
 import re
+import tempfile
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 import pytest
 from click.testing import CliRunner, Result
+from grpclib.const import Status
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nstance.admin import main, output, reach
-from nstance.admin.shard import event_lines, groups, history, overview, records, tree
+from nstance.admin import client, failures, main, output, reach
+from nstance.admin.shard import asking, event_lines, groups, history, overview, records, tree
 from nstance.model.ids import ShardId
 from nstance.v1 import operator_pb2
 
@@ -140,6 +143,70 @@ def test_an_empty_wish_is_known() -> None:
     assert not wish(instance_type="").empty
     assert not wish(unset_vars=("a",)).empty
     assert not wish(vars={"a": ""}).empty
+
+
+class Contested:
+    """A shard where somebody else changes the group before each of the first calls."""
+
+    shard = HERE
+
+    def __init__(self, losses: int) -> None:
+        self.losses = losses
+        self.group = operator_pb2.GroupStatus(
+            key="web", etag="0", config=operator_pb2.GroupConfig(template="t", size=1)
+        )
+
+    async def call(self, rpc: str, **fields: Any) -> Any:
+        if rpc == "ListGroups":
+            return operator_pb2.ListGroupsResponse(groups=[self.group])
+        if self.losses:
+            self.losses -= 1
+            self.group.etag += "+"
+            self.group.config.vars["theirs"] = self.group.etag
+        if fields["etag"] != self.group.etag:
+            raise client.Refusal("the group was changed", Status.ABORTED)
+        self.group.config.CopyFrom(fields["config"])
+        return operator_pb2.UpsertGroupResponse(group=self.group)
+
+
+async def test_a_change_is_made_again_over_what_somebody_else_changed() -> None:
+    shard = Contested(losses=2)
+    await groups.change(cast("client.Client", shard), "web", wish(size=5).apply, dry_run=False)
+    assert (shard.group.config.size, dict(shard.group.config.vars)) == (5, {"theirs": "0++"})
+    with pytest.raises(client.Refusal, match="changed"):
+        await groups.change(cast("client.Client", Contested(losses=99)), "web", wish(size=5).apply, dry_run=False)
+
+
+# ---- answers
+
+
+def test_what_is_found_somewhere_need_not_be_everywhere() -> None:
+    def absent() -> failures.Refused:
+        return client.Refusal("there is no such instance", Status.NOT_FOUND)
+
+    def dead() -> failures.Refused:
+        return client.Refusal("no answer", Status.UNAVAILABLE)
+
+    a, b, c = ShardId("a"), ShardId("b"), ShardId("c")
+    asking.Answers(good=[(a, 1)], bad=[(b, absent())]).forgive_absence().check()
+    with pytest.raises(failures.Refused, match="shard c: no answer"):
+        asking.Answers(good=[(a, 1)], bad=[(b, absent()), (c, dead())]).forgive_absence().check()
+    nowhere: asking.Answers[int] = asking.Answers(bad=[(a, absent())])
+    with pytest.raises(failures.Refused, match="shard a: there is no such instance"):
+        nowhere.forgive_absence().check()
+
+
+def test_an_identity_that_another_user_left_in_the_temporary_folder_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "identity").mkdir()
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    owner = (tmp_path / "identity").stat().st_uid
+    if owner == 0:
+        os.chown(tmp_path / "identity", 54321, -1)
+    with pytest.raises(failures.Refused, match="belongs to another user"):
+        client.load(tmp_path / "identity", now=NOW)
 
 
 # ---- judgements
