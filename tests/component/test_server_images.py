@@ -143,7 +143,7 @@ async def test_timings_apply_without_a_restart(tmp_path: Path) -> None:
         server = await world.start()
         await eventually(lambda: world.cloud.calls[Call.CREATE] == 1)
         await eventually(lambda: len(states(world, "web", "acme")) == 6)
-        world.configure(config(groups=group, create_concurrency=6, request_timeout="300ms"))
+        world.configure(config(groups=group, create_concurrency=6, request_timeout="1s"))
         await server.reign.refresh()
         await eventually(lambda: world.cloud.calls[Call.CREATE] >= 6)
         # What began under the new time limit has given up, and is asked for again; the first one still waits.

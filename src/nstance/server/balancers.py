@@ -55,6 +55,9 @@ class Tools:
     metrics: Metrics
     timeout: Callable[[], float]  # of one call
     cache: Cache | None = None
+    records: dict[InstanceId, Instance] = field(
+        default_factory=dict
+    )  # as they are in the journal: the shard runs ahead
 
 
 class Balancers:
@@ -62,6 +65,7 @@ class Balancers:
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
+        self._tools.records.update(tools.shard.instances)
         self._healthy: set[InstanceId] = set()
         self._balancers: dict[str, Balancer] = {}
         self._workers = Workers[str](lambda name: self._balancers[name].run())
@@ -82,7 +86,7 @@ class Balancers:
         """Its agent has sent a report."""
         if id not in self._healthy:
             self._healthy.add(id)
-            instance = self._tools.shard.instances.get(id)
+            instance = self._tools.records.get(id)
             if instance is not None:
                 self._look(instance)
 
@@ -90,10 +94,12 @@ class Balancers:
         for change in committed.changes:
             match change:
                 case Put(instance):
+                    self._tools.records[instance.id] = instance
                     before = committed.before.get(instance.id)
                     if before is None or (before.state, before.provider_id) != (instance.state, instance.provider_id):
                         self._look(instance)
                 case Remove(id):
+                    self._tools.records.pop(id, None)
                     self._healthy.discard(id)
 
     async def left(self, instance: Instance) -> None:
@@ -210,7 +216,7 @@ class Balancer:
         except CacheUnavailable:
             return
         for id in members or ():
-            instance = self.tools.shard.instances.get(id)
+            instance = self.tools.records.get(id)
             if instance is not None and instance.provider_id is not None:
                 self.known.setdefault(instance.provider_id, True)
 
@@ -237,6 +243,8 @@ class Balancer:
     def _listing_failed(self, problem: BaseException) -> None:
         self._list_at = self.tools.clock.monotonic() + _backoff(self._list_failures, problem)
         self._list_failures += 1
+        if isinstance(problem, errors.Throttled):
+            return  # nothing is wrong; it is only slow
         self._complain(f"its members cannot be listed: {str(problem) or 'timed out'}")
 
     def _listing_done(self, task: asyncio.Task[None]) -> None:
@@ -252,7 +260,7 @@ class Balancer:
             return
         shard = self.tools.shard
         plan = balancing.plan(
-            self.name, shard.instances.values(), wishes=shard.wishes, healthy=self.healthy, member=self.member
+            self.name, self.tools.records.values(), wishes=shard.wishes, healthy=self.healthy, member=self.member
         )
         wanted = dict.fromkeys(plan.deregister, Verb.DEREGISTER)
         if self.listed or self._list_failures:  # most of them are members already, which the first listing will show
@@ -262,7 +270,7 @@ class Balancer:
             for id, failure in self._failures.items()
             if id in self._flying or wanted.get(id) is failure.verb
         }
-        by_vm = {instance.provider_id: instance.id for instance in shard.instances.values()} if wanted else {}
+        by_vm = {instance.provider_id: instance.id for instance in self.tools.records.values()} if wanted else {}
         for id, verb in wanted.items():
             failure = self._failures.get(id)
             if id not in self._flying and (failure is None or now >= failure.again):
@@ -281,7 +289,7 @@ class Balancer:
 
     def _is_wanted(self, verb: Verb, instance: InstanceId) -> bool:
         shard = self.tools.shard
-        record = shard.instances.get(instance)
+        record = self.tools.records.get(instance)
         if record is None:
             return False
         return balancing.belongs(record, self.name, shard.wishes, self.healthy) is (verb is Verb.REGISTER)
@@ -347,7 +355,7 @@ class Balancer:
             return
         members = frozenset(
             instance.id
-            for instance in self.tools.shard.instances.values()
+            for instance in self.tools.records.values()
             if instance.provider_id is not None and self.known.get(instance.provider_id)
         )
         if members != self._kept:
