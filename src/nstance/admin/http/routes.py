@@ -94,7 +94,6 @@ def application(clients: Sequence[Client], guard: access.Access, clock: Clock) -
     assert handlers.keys() == OPERATIONS.keys()
     for (method, path), handler in handlers.items():
         app.router.add_route(method, path, handler)
-    app.on_shutdown.append(api.streams.end)
     return app
 
 
@@ -118,7 +117,7 @@ class Api:
     def __init__(self, clients: Sequence[Client], clock: Clock) -> None:
         self._clients = {client.shard: client for client in clients}
         self._clock = clock
-        self.streams = stream.Streams(clock)
+        self._streams = stream.Streams(clock)
 
     async def page(self, request: web.Request) -> web.Response:
         return web.Response(text=PAGE, content_type="text/html", headers=access.HEADERS)
@@ -170,7 +169,7 @@ class Api:
         chosen = self._chosen(request)
         group, instance, limit = request.query.get("group", ""), request.query.get("instance", ""), _limit(request)
         if "text/event-stream" in request.headers.get("Accept", ""):
-            return await self.streams.serve(request, chosen, group=group, instance=instance, limit=limit)
+            return await self._streams.serve(request, chosen, group=group, instance=instance, limit=limit)
         answers = await asking.each(
             chosen, lambda client: history.latest(client, group=group, instance=instance, limit=max(1, limit))
         )

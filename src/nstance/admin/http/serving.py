@@ -14,7 +14,7 @@ from nstance.admin.shard import asking
 from nstance.clock import Clock, SystemClock
 from nstance.config.addresses import Address
 
-GOODBYE_SECONDS = 3.0
+GOODBYE_SECONDS = 1.0  # then open streams are cut
 RENEW_EVERY = 600.0
 
 

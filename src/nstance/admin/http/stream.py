@@ -33,20 +33,14 @@ class TooMany(Exception):
 class Streams:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._open: set[asyncio.Task[object]] = set()
-
-    async def end(self, _: web.Application) -> None:
-        for task in self._open:
-            task.cancel()
+        self._open = 0
 
     async def serve(
         self, request: web.Request, clients: Sequence[Client], *, group: str, instance: str, limit: int
     ) -> web.StreamResponse:
-        if len(self._open) >= MAX_STREAMS:
+        if self._open >= MAX_STREAMS:
             raise TooMany(f"more than {MAX_STREAMS} streams are open, try again later")
-        task = asyncio.current_task()
-        assert task is not None
-        self._open.add(task)
+        self._open += 1
         response = web.StreamResponse(headers={**access.HEADERS, "Content-Type": "text/event-stream"})
         try:
             await response.prepare(request)
@@ -54,7 +48,7 @@ class Streams:
         except (ConnectionError, TimeoutError):
             pass  # the reader is gone, or takes nothing
         finally:
-            self._open.discard(task)
+            self._open -= 1
         return response
 
     async def _send(
