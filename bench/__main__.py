@@ -1,4 +1,5 @@
-"""`make bench`: all rows in one go, or `python -m bench 1 8 15` for some. A goal that is missed is said, not punished."""
+"""`make bench`: all rows in one go, or `python -m bench 1 8 15` for some (`--keep`: put them into the
+result that is kept). A goal that is missed is said, not punished."""
 
 import asyncio
 import importlib
@@ -48,14 +49,14 @@ async def measure(wanted: set[str], failed: list[str]) -> list[Row]:
 
 
 def main() -> None:
-    wanted = set(sys.argv[1:])
+    wanted = set(sys.argv[1:]) - {"--keep"}
     known = {number for stage in STAGES for _, numbers in stage for number in numbers.split()}
     if wanted - known:
         sys.exit(f"expected numbers among {' '.join(sorted(known, key=int))}, found {' '.join(sorted(wanted - known))}")
     began, before = time.monotonic(), report.load_average()
     failed: list[str] = []
     rows = uvloop.run(measure(wanted, failed))
-    report.publish(rows, keep=not wanted and not failed, seconds=time.monotonic() - began, load_before=before)
+    report.publish(rows, keep=not wanted or "--keep" in sys.argv, seconds=time.monotonic() - began, load_before=before)
     if failed:
         sys.exit("could not be measured: " + "; ".join(failed))
 

@@ -27,6 +27,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 from h2.exceptions import ProtocolError
 
+from bench import ports
 from bench.fleet_server import CLUSTER, PATIENCE, SHARD, STANDBY_OFFSET, agent_key
 from nstance.clock import SystemClock
 from nstance.config.addresses import Service
@@ -343,7 +344,7 @@ async def serving(*, groups: int, size: int, settled: bool = True, profile: str 
     """`settled`: the groups are already at their size; otherwise the server has yet to fill them."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     with tempfile.TemporaryDirectory(prefix="nstance-bench-") as folder:
-        base, seed = free_base(), f"{random.getrandbits(64):x}"
+        base, seed = _free_base(), f"{random.getrandbits(64):x}"
         told = {"groups": groups, "size": size, "settled": settled, "base": base, "seed": seed, "dir": folder}
         log = Path(folder, "server.log")
         process = await _start({**told, "profile": profile}, log)
@@ -379,16 +380,6 @@ async def _start(told: dict[str, Any], log: Path) -> asyncio.subprocess.Process:
         os.close(descriptor)
 
 
-def free_base() -> int:
-    """The first of a row of ports that nobody has."""
-    for _ in range(100):
-        base = random.randrange(20_000, 32_000, 2 * STANDBY_OFFSET)
-        with contextlib.ExitStack() as held:
-            try:
-                for offset in (0, STANDBY_OFFSET):
-                    for number in range(len(Service)):
-                        held.enter_context(socket.socket()).bind(("127.0.0.1", base + offset + number))
-            except OSError:
-                continue
-            return base
-    raise RuntimeError("no free ports were found")
+def _free_base() -> int:
+    numbers = range(len(Service))
+    return ports.free_base([*numbers, *(STANDBY_OFFSET + number for number in numbers)])

@@ -8,7 +8,6 @@ import asyncio
 import contextlib
 import json
 import os
-import random
 import signal
 import socket
 import ssl
@@ -18,6 +17,7 @@ import urllib.request
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+from bench import ports
 from bench.fleet_server import until
 
 NAMES = ("health", "election", "registration", "operator", "agent")
@@ -32,18 +32,19 @@ class Pair:
 
     def __init__(self, home: Path, storage: Sequence[str], *, election_host: str = "127.0.0.1") -> None:
         self.home = home
-        self.base = _free_base(election_host)
+        numbers = range(len(NAMES))
+        self.base = ports.free_base([*numbers, *(OFFSET + n for n in numbers)], {"127.0.0.1", election_host})
         self.election_host = election_host
         self._storage = storage
         self._running: dict[str, asyncio.subprocess.Process] = {}
 
     def config(self) -> str:
-        ports = {f"{name}_addr": f"127.0.0.1:{self.base + number}" for number, name in enumerate(NAMES)}
+        bind = {f"{name}_addr": f"127.0.0.1:{self.base + number}" for number, name in enumerate(NAMES)}
         settings = {
             "cluster": {"id": "bench", "secrets": {"encryption_key": {"provider": "env", "source": "NO_SUCH_KEY"}}},
             "shard": {
                 "infra": {"provider": "memory"},
-                "bind": ports,
+                "bind": bind,
                 "advertise": {"election_addr": f"{self.election_host}:{self.base + 1}"},
             },
         }
@@ -74,14 +75,22 @@ class Pair:
 
     async def whole(self) -> tuple[str, str]:
         """Wait until one leads and the other is its member, and knows it; gives both, the leader first."""
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                for leader, standby in (("a", "b"), ("b", "a")):
-                    both = self._runs(leader) and self._runs(standby) and self.acts(leader)
-                    if both and standby in await asyncio.to_thread(self._members, leader):
-                        await asyncio.sleep(SETTLING)
-                        return leader, standby
-                await asyncio.sleep(0.05)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                return await self._whole()
+        except TimeoutError:
+            for id in self._running:
+                show_end(self.home / f"{id}.log")
+            raise
+
+    async def _whole(self) -> tuple[str, str]:
+        while True:
+            for leader, standby in (("a", "b"), ("b", "a")):
+                both = self._runs(leader) and self._runs(standby) and self.acts(leader)
+                if both and standby in await asyncio.to_thread(self._members, leader):
+                    await asyncio.sleep(SETTLING)
+                    return leader, standby
+            await asyncio.sleep(0.05)
 
     def _runs(self, id: str) -> bool:
         process = self._running.get(id)
@@ -148,21 +157,11 @@ async def on_files(folder: Path) -> AsyncIterator[Pair]:
         await pair.close()
 
 
+def show_end(log: Path) -> None:
+    print(f"{log.name}:", *log.read_text(errors="replace").splitlines()[-8:], sep="\n  ", file=sys.stderr)
+
+
 def put_config(bucket: Path, pair: Pair) -> None:
     path = bucket / "shard" / SHARD / "config.jsonc"
     path.parent.mkdir(parents=True)
     path.write_text(pair.config())
-
-
-def _free_base(election_host: str) -> int:
-    for _ in range(100):
-        base = random.randrange(20_000, 32_000, 2 * OFFSET)
-        with contextlib.ExitStack() as held:
-            try:
-                for host in {"127.0.0.1", election_host}:
-                    for number in (*range(len(NAMES)), *range(OFFSET, OFFSET + len(NAMES))):
-                        held.enter_context(socket.socket()).bind((host, base + number))
-            except OSError:
-                continue
-            return base
-    raise RuntimeError("no free ports were found")

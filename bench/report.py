@@ -4,7 +4,7 @@ import json
 import os
 import platform
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -36,16 +36,18 @@ def load_average() -> float:
 
 
 def publish(rows: list[Row], *, keep: bool, seconds: float, load_before: float) -> None:
-    """Print everything together. Only a run of all rows is kept."""
+    """Print everything together; `keep` puts these rows in the place of the kept ones with the same numbers."""
     kept = _kept()
-    print("\n" + "\n".join(_table(rows, kept)))
+    print("\n" + "\n".join(_table(rows, {_name(row): row.value for row in kept})))
     missed = [row for row in rows if not row.met]
     if missed:
         print(f"\n{len(missed)} of {len(rows)} goals MISSED: " + "; ".join(f"{r.number} {r.what}" for r in missed))
     else:
         print(f"\nall {len(rows)} goals met")
     print(f"{seconds:.0f} s in all, load average {load_before} before and {load_average()} after")
-    if keep:
+    if keep and rows:
+        measured = {row.number for row in rows}
+        rows = sorted([*rows, *(row for row in kept if row.number not in measured)], key=lambda row: int(row.number))
         KEPT.parent.mkdir(exist_ok=True)
         KEPT.write_text(json.dumps(_document(rows, seconds, load_before), indent=1, ensure_ascii=False) + "\n")
         PICTURE.write_text(picture(rows))
@@ -81,13 +83,17 @@ def _write_page(rows: list[Row], seconds: float, load_before: float) -> None:
     PAGE.write_text(f"{before}{BEGIN}{told}, {load}.\n\n" + "\n".join(lines) + f"\n{END}{after}")
 
 
-def _kept() -> dict[str, float]:
-    """The last values, by number and text."""
+def _kept() -> list[Row]:
     try:
         rows = json.loads(KEPT.read_text())["rows"]
     except FileNotFoundError:
-        return {}
-    return {f"{row['number']} {row['what']}": row["value"] for row in rows}
+        return []
+    names = {field.name for field in fields(Row)}
+    return [Row(**{name: value for name, value in row.items() if name in names}) for row in rows]
+
+
+def _name(row: Row) -> str:
+    return f"{row.number} {row.what}"
 
 
 def _table(rows: list[Row], kept: dict[str, float]) -> list[str]:
@@ -109,7 +115,7 @@ def _goal(row: Row) -> str:
 
 
 def _change(row: Row, kept: dict[str, float]) -> str:
-    before = kept.get(f"{row.number} {row.what}")
+    before = kept.get(_name(row))
     if before is None:
         return "new"
     gain = row.value / before if row.at_least and before else before / row.value if row.value else 1.0
