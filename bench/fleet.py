@@ -140,7 +140,9 @@ class LightAgent:
                         self.refused = True
                         return
                     wait = random.uniform(0.2, BACK_OFF)
-            streams = [asyncio.create_task(stream) for stream in (self._files(), self._keys())]
+            assert self._channel is not None
+            stub = agent_grpc.AgentServiceStub(self._channel)
+            streams = [asyncio.create_task(stream) for stream in (self._files(stub), self._keys(stub))]
             try:
                 while (answer := await self._stream.recv_message()) is not None:
                     self.spread = answer.reconnect_spread_ms / 1000
@@ -168,18 +170,18 @@ class LightAgent:
         self.back = time.monotonic()
         self.connected.set()
 
-    async def _files(self) -> None:
+    async def _files(self, stub: agent_grpc.AgentServiceStub) -> None:
         with contextlib.suppress(*LOST):
-            async with agent_grpc.AgentServiceStub(self._channel).ReceiveFiles.open() as stream:
+            async with stub.ReceiveFiles.open() as stream:
                 request = agent_pb2.ReceiveFilesRequest(config_hash=self._config_hash)
                 await stream.send_message(request, end=True)
                 while (message := await stream.recv_message()) is not None:
                     if message.WhichOneof("kind") == "commit":
                         self._config_hash = message.commit.config_hash
 
-    async def _keys(self) -> None:
+    async def _keys(self, stub: agent_grpc.AgentServiceStub) -> None:
         with contextlib.suppress(*LOST):
-            async with agent_grpc.AgentServiceStub(self._channel).ReceiveKeyRequests.open() as stream:
+            async with stub.ReceiveKeyRequests.open() as stream:
                 await stream.send_message(agent_pb2.ReceiveKeyRequestsRequest(), end=True)
                 while await stream.recv_message() is not None:
                     pass

@@ -280,7 +280,7 @@ class FleetServer:
             decide(*arguments)
             costs.append(time.thread_time() - began)
 
-        shard._decide = timed  # type: ignore[method-assign]
+        shard._decide = timed  # type: ignore[method-assign, assignment]
         for number in range(count):
             id = members[number % len(members)]
             event: ev.Event = ev.AgentConnected(id)

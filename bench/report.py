@@ -137,11 +137,11 @@ def picture(rows: list[Row]) -> str:
         f'<rect width="{WIDTH}" height="{height}" fill="{PAPER}"/>',
     ]
     for doublings in range(-1, int(FURTHEST) + 1):
-        x, label = middle + SCALE * doublings, "goal" if not doublings else f"{2.0**doublings:g}×"
+        place, label = middle + SCALE * doublings, "goal" if not doublings else f"{2.0**doublings:g}×"
         shapes.append(
-            f'<line x1="{x}" y1="{LINE}" x2="{x}" y2="{height - 8}" stroke="#{"888" if not doublings else "ddd"}"/>'
+            f'<line x1="{place}" y1="{LINE}" x2="{place}" y2="{height - 8}" stroke="#{"888" if not doublings else "ddd"}"/>'
         )
-        shapes.append(f'<text x="{x}" y="{LINE - 6}" text-anchor="middle" fill="{INK}">{label}</text>')
+        shapes.append(f'<text x="{place}" y="{LINE - 6}" text-anchor="middle" fill="{INK}">{label}</text>')
     for number, row in enumerate(rows):
         y = LINE * (number + 1) + 4
         reach = SCALE * max(-1.0, min(FURTHEST, _doublings(row.ratio)))
