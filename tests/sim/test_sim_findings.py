@@ -5,6 +5,9 @@ import dataclasses
 
 import pytest
 
+from nstance.model.ids import InstanceId
+from nstance.providers.behaviour import Call, Outcome
+from nstance.providers.errors import Unavailable
 from nstance.sim.nemesis import Nemesis
 from nstance.sim.server import SimServer
 from nstance.sim.setup import Setup
@@ -135,4 +138,27 @@ def test_vms_that_no_listing_shows_do_not_stop_deletions() -> None:
         w.advance(30.0)
         scale(w, size=1)
         w.advance(10.0)
+        sound(w)
+
+
+def test_a_listing_that_fails_says_nothing() -> None:
+    """Until the provider was listed nothing is deleted, and a failure is no listing (F50)."""
+    with world(1, setup(3)) as w:
+        leader = rested(w)
+        usual = w.provider_weather.outcome
+
+        def no_listings(call: Call, id: InstanceId | None) -> Outcome:
+            away = Outcome(applied=False, error=Unavailable("the cloud is away"))
+            return away if call is Call.LIST else usual(call, id)
+
+        w.provider_weather.outcome = no_listings  # type: ignore[method-assign]
+        w.do(w.kill, leader, 60.0)
+        scale(w, size=1)
+        w.advance(25.0)
+        successor = w.leader()
+        assert successor is not None
+        assert successor.lead is not None
+        assert not successor.lead.shard.listed
+        assert not w.counts["calls delete"]
+        w.provider_weather.outcome = usual  # type: ignore[method-assign]
         sound(w)

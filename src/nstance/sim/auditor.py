@@ -69,7 +69,11 @@ class Auditor:
     # ---- storage
 
     def stored(self, key: str, body: bytes | None) -> None:
-        if key == LEASE and body is not None:
+        if not self._world.setup.audited:
+            if key.startswith(JOURNAL) and body is not None:
+                for entry in slots.decode_slot(int(key[len(JOURNAL) : -5]), body).entries:
+                    slots.apply(self.fold, entry.changes)
+        elif key == LEASE and body is not None:
             self._leased(body)
         elif key.startswith(JOURNAL) and body is not None:
             self.note_wishes()
@@ -161,6 +165,8 @@ class Auditor:
 
     def note_wishes(self) -> None:
         """Remember what each server believes now: a decision may be stored long after it was made."""
+        if not self._world.setup.audited:
+            return
         for server in self._world.servers:
             if server.elector is not None:
                 for key, resolved in server.reign.configuration.groups.items():
@@ -176,6 +182,8 @@ class Auditor:
     def decided(self, entry: slots.Entry, door: Door) -> None:
         """A leader has decided this; it may be stored much later, when the world is another one."""
         world = self._world
+        if not world.setup.audited:
+            return
         self.note_wishes()
         then = self._decided[entry.id] = Then(world.now, {}, {}, set())
         for change in entry.changes:
@@ -258,6 +266,8 @@ class Auditor:
         """I5: whoever begins a call that changes something leads, and nobody else does."""
         world = self._world
         world.count(f"calls {what}")
+        if not world.setup.audited:
+            return
         for other in world.servers:
             if other.name == server:
                 if not other.leading:
@@ -267,6 +277,8 @@ class Auditor:
 
     def creating(self, id: InstanceId) -> None:
         world = self._world
+        if not world.setup.audited:
+            return
         if id not in self._ever and id not in self.planted and not world.planting:
             self._wrong("I1", f"a VM for {id} is made without an intent in the journal")
         known = self.fold.get(id)
@@ -281,6 +293,8 @@ class Auditor:
     def deleting(self, id: InstanceId, provider_id: ProviderId | None) -> None:
         world = self._world
         world.log("delete", id)
+        if not world.setup.audited:
+            return
         if id in self.untouchable and (provider_id is None or id not in self._ever):
             self._wrong("I3", f"{id} was deleted, but {self.untouchable[id]}")
         elif id not in self._tombstones and (provider_id is None or (id, provider_id) not in self.doubles):
@@ -292,6 +306,8 @@ class Auditor:
 
     def acknowledged(self, id: InstanceId, public_key: bytes) -> None:
         """An agent holds a certificate."""
+        if not self._world.setup.audited:
+            return
         key = base64.b64encode(public_key).decode()
         record = self.fold.get(id)
         if record is None or record.public_key != key:

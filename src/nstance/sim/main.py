@@ -5,7 +5,9 @@ import os
 import sys
 from pathlib import Path
 
-from nstance.sim import exhaustive
+from nstance.server.configuration import NoConfiguration
+from nstance.sim import chart, exhaustive
+from nstance.sim import forecast as forecasts
 from nstance.sim.schedule import play
 from nstance.sim.setup import draw
 from nstance.sim.swarm import ENOUGH, swarm
@@ -41,7 +43,39 @@ def _parser() -> argparse.ArgumentParser:
     every.add_argument("--pairs", action="store_true", help="also all pairs of points")
     every.add_argument("--jobs", type=int, default=cores)
     every.set_defaults(run=_exhaustive)
+
+    mine = commands.add_parser("run", help="what would happen to the groups of a configuration")
+    mine.add_argument("--config", type=Path, required=True, help="a shard's config.jsonc")
+    mine.add_argument("--scenario", choices=list(forecasts.SCENARIOS), required=True)
+    mine.add_argument("--agents", type=int, help="grow or shrink the groups to so many instances in all")
+    mine.add_argument("--hours", type=float, default=2.0, help="of virtual time (default 2)")
+    mine.add_argument("--svg", type=Path, help="draw it into this file")
+    mine.set_defaults(run=_run)
     return parser
+
+
+def _run(options: argparse.Namespace) -> int:
+    try:
+        document = forecasts.adapt(options.config.read_text(), source=str(options.config), agents=options.agents)
+    except (OSError, NoConfiguration) as problem:
+        print(problem, file=sys.stderr)
+        return 2
+    told = forecasts.forecast(document, scenario=options.scenario, hours=options.hours)
+    print(f"{'hours':>7} {'wished':>7} {'ready':>7} {'coming':>7} {'leaving':>8} {'storage requests':>17}")
+    for at in range(0, len(told.hours), 12):
+        print(
+            f"{told.hours[at]:7.2f} {told.wished[at]:7.0f} {told.ready[at]:7.0f} {told.coming[at]:7.0f} "
+            f"{told.leaving[at]:8.0f} {told.requests[at]:17.0f}"
+        )
+    print(
+        f"{told.counts.get('calls create', 0)} create and {told.counts.get('calls delete', 0)} delete calls, "
+        f"{told.counts.get('terms', 0)} terms; requests to object storage cost about ${told.price():.4f}"
+    )
+    if options.svg is not None:
+        title = f"{options.scenario} over {options.hours:g} h"
+        options.svg.write_text(chart.draw(title, told.hours, told.lines()))
+        print(f"drawn into {options.svg}")
+    return 0
 
 
 def _swarm(options: argparse.Namespace) -> int:

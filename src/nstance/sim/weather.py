@@ -40,6 +40,7 @@ class StorageWeather:
 
     def _fate(self, machine: Machine, verb: Verb) -> Fate:
         r = self._r
+        self._count(f"request {verb}")
         if self.cut.get(machine.name):
             self._count("storage cut off")
             return Fate(before=5.0, error=storage.Unavailable("cut off"))

@@ -60,6 +60,7 @@ class World:
         self._tell = tell
         self._agents: dict[ProviderId, SimAgent] = {}
         self._made = 0
+        self._spoiled = False
         self._doors: dict[str, Door] = {}
         r, now = self.random, self.loop.time
         self.auditor = Auditor(self)
@@ -260,11 +261,15 @@ class World:
         """Of all VMs that carry or carried this ID."""
         return [a for a in self._agents.values() if a.id == id]
 
+    def spoil_boots(self, spoiled: bool) -> None:
+        """Whether VMs that boot from now on have an agent that never speaks."""
+        self._spoiled = spoiled
+
     def _booted(self, request: port.CreateRequest, vm: port.Vm) -> None:
         if not request.nonce or vm.provider_id in self._agents:
             return
         self._made += 1
-        mute = not self.quiet and self.random.random() < self.setup.bad_boots
+        mute = self._spoiled or (not self.quiet and self.random.random() < self.setup.bad_boots)
         self._agents[vm.provider_id] = SimAgent(self, request, vm, number=self._made, mute=mute)
         if mute:
             self.count("bad boot")
@@ -331,7 +336,8 @@ def world(seed: int, setup: Setup, *, tell: Callable[[str], None] | None = None)
     kept = journal.SNAPSHOT_SLOTS, journal.KEEP_SECONDS
     if setup.snapshots:
         journal.SNAPSHOT_SLOTS, journal.KEEP_SECONDS = 8, 24.0
-    gc.disable()  # a collection at another moment must not change what happens
+    if setup.audited:
+        gc.disable()  # a collection at another moment must not change what happens
     try:
         yield made
     finally:

@@ -16,7 +16,7 @@ class Mutant:
 
 
 JOURNAL_TESTS = ("tests/unit/objects/test_journal.py", "tests/unit/objects/test_journal_epochs.py")
-LEADERSHIP_TESTS = ("tests/sim/test_leadership.py",)
+PROMISES = ("tests/unit/server/test_promises.py",)
 FINDINGS = ("tests/sim/test_sim_findings.py",)
 COLLECTING_TESTS = ("tests/unit/core/test_core_collecting.py",)
 
@@ -142,7 +142,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "            case peers.Promise() if message.epoch == self.term.epoch:\n",
         "            case peers.Promise():\n",
         "a promise to an older term carries a newer one",
-        tests=LEADERSHIP_TESTS,
+        tests=PROMISES,
     ),
     Mutant(
         "promise-while-claiming",
@@ -150,7 +150,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "                if self.claiming:\n                    return False\n",
         "",
         "a standby promises to keep still while it takes the lease",
-        tests=LEADERSHIP_TESTS,
+        tests=PROMISES,
     ),
     Mutant(
         "pending-renewal-forgotten",
@@ -158,7 +158,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "            until = min(until, self._until(*self._pending))\n",
         "            pass\n",
         "a renewal on its way may name fewer promises than counted",
-        tests=LEADERSHIP_TESTS,
+        tests=PROMISES,
     ),
     Mutant(
         "effects-without-a-term",
@@ -227,6 +227,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "    if facts.creating:\n        return  # a create in flight",
         "    if False:\n        return  # a create in flight",
         "a delete overtakes the create of the same VM",
+        tests=("tests/unit/core/test_core_deleting.py", "tests/unit/core/test_core_creating.py"),
     ),
     # ---- in doubt nothing is deleted
     Mutant(
@@ -243,6 +244,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "            code = type(problem).__name__.lower()\n            raise\n",
         "            code = type(problem).__name__.lower()\n            vms = []\n",
         "a listing that failed reads as: there are no VMs",
+        tests=FINDINGS,
     ),
     Mutant(
         "look-error-is-gone",

@@ -1,0 +1,113 @@
+"""Promises between servers: what each of them may count on, message by message."""
+
+from dataclasses import dataclass, field, replace
+
+from nstance.core.election import Timings
+from nstance.objects import memory
+from nstance.objects.lease import Holder
+from nstance.objects.port import Key
+from nstance.server import peers
+from nstance.server.holder import Holding
+from nstance.server.seat import Seat
+from nstance.server.standby import Standby, Target
+from nstance.sim.chance import SeededChance
+
+
+class Clock:
+    """Time that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def boot(self) -> float:
+        return self.now
+
+    def wall(self) -> float:
+        return self.now
+
+    def steady(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@dataclass
+class Link:
+    server: str = "other"
+    fingerprint: str = "key"
+    sent: list[peers.Message] = field(default_factory=list)
+
+    def send(self, message: peers.Message) -> None:
+        self.sent.append(message)
+
+    async def receive(self) -> peers.Message:
+        raise peers.LinkClosed("nobody is there")
+
+    def close(self) -> None:
+        return
+
+
+OTHER = Holder(server="other", incarnation="other.1", addresses=("other",), fingerprint="key")
+BEAT = peers.Heartbeat(epoch=3, sequence=1, version="v1", tail=0, number=1, member=True)
+
+
+def seat(clock: Clock) -> Seat:
+    return Seat(
+        store=memory.MemoryStore(clock),
+        key=Key("leader.json"),
+        me=Holder(server="me", incarnation="me.1"),
+        timings=Timings(),
+        clock=clock,
+        chance=SeededChance(1),
+    )
+
+
+async def no_journal() -> int:
+    return 0
+
+
+def test_a_heartbeat_is_answered_with_a_promise_that_is_kept() -> None:
+    clock, link = Clock(), Link()
+    standby = Standby(seat(clock), floor=no_journal, heard_tail=lambda tail: None)
+    standby.hear(BEAT, link, OTHER)
+    assert link.sent == [peers.Promise(3, 1)]
+    assert standby.promised()
+    clock.now += Timings().promise
+    assert standby.promised(), "the one who promised waits longer than the one who counts on it"
+
+
+def test_no_promise_while_a_claim_is_on_its_way() -> None:
+    """A promise would let the holder go on while this claim takes its lease."""
+    link = Link()
+    standby = Standby(seat(Clock()), floor=no_journal, heard_tail=lambda tail: None)
+    standby.claiming = True
+    standby.hear(BEAT, link, OTHER)
+    assert link.sent == []
+    assert not standby.promised()
+
+
+async def test_a_promise_to_another_term_carries_nothing() -> None:
+    clock = Clock()
+    holding = Holding(seat(clock), tail=0)
+    await holding.claim(Target(5, None, alone=True))
+    holding._beats[1] = clock.now
+    holding._hear("other.1", peers.Promise(4, 1))
+    assert holding._answered == {}
+    holding._hear("other.1", peers.Promise(5, 1))
+    assert holding._answered == {"other.1": clock.now}
+
+
+async def test_a_renewal_on_its_way_counts_as_if_it_stood_already() -> None:
+    """It may stand in storage with a member that has promised nothing lately: then that one decides."""
+    clock = Clock()
+    holding = Holding(seat(clock), tail=0)
+    term = await holding.claim(Target(5, None, alone=True))
+    clock.now += Timings().promise + 0.5
+    assert term.leading()
+    holding._pending = (replace(holding.lease, members=(OTHER,)), clock.now - Timings().promise - 0.1)
+    holding._refresh()
+    assert not term.leading()
