@@ -184,6 +184,7 @@ class AgentServer:
             "NSTANCE_IDENTITY_DIR": str(home / "identity"),
             "NSTANCE_KEYS_DIR": str(home / "keys"),
             "NSTANCE_RECV_DIR": str(home / "recv"),
+            "NSTANCE_PROVIDER": "none",  # wherever the tests run
         }
 
     # What a leader does.

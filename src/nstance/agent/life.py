@@ -9,7 +9,7 @@ import signal
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 
-from nstance.agent import departure, endpoint, keywork, register
+from nstance.agent import departure, endpoint, keywork, register, spot
 from nstance.agent.departure import Departure
 from nstance.agent.duties import Parts
 from nstance.agent.endpoint import Light
@@ -71,12 +71,14 @@ class Life:
         self._parts = parts
         self._light = light
         self._session: Session | None = None
+        self._registered = asyncio.Event()  # there is a session
 
     async def until(self, stop: asyncio.Event, going_down: asyncio.Event) -> None:
         work = {
             asyncio.create_task(self._serve()),
             asyncio.create_task(self._parts.on_receive.serve()),
             asyncio.create_task(self._warn(going_down)),
+            asyncio.create_task(self._watch_spot()),
         }
         stopping = asyncio.create_task(stop.wait())
         pending = {*work, stopping}
@@ -103,6 +105,7 @@ class Life:
             return
         self._light.green()
         self._session = Session(self._parts, certified)
+        self._registered.set()
         await self._session.run()
 
     async def _become(self) -> Certified:
@@ -135,6 +138,15 @@ class Life:
             going_down.clear()
             if self._session is not None and await departure.reason() is Departure.SHUTDOWN:
                 self._session.notice(agent_pb2.Notice.SHUTDOWN, detail="the system is stopping")
+
+    async def _watch_spot(self) -> None:
+        """The metadata service keeps what it said, so nothing is missed by beginning once somebody can be told."""
+        await self._registered.wait()
+        await spot.watch(self._parts.settings, self._tell, clock=self._parts.clock, chance=self._parts.chance)
+
+    def _tell(self, notice: agent_pb2.Notice) -> None:
+        assert self._session is not None
+        self._session.notice(notice.kind, deadline_ms=notice.deadline_unix_ms, detail=notice.detail)
 
     async def _leave(self) -> None:
         if self._session is not None:

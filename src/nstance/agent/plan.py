@@ -8,6 +8,7 @@ from nstance.clock import Chance
 FIRST_BACKOFF = 0.5
 LAST_BACKOFF = 30.0
 LAST_RECONNECT = 5.0  # a server gives its agents ten seconds and more to come back before it concludes anything
+LAST_SPOT_BACKOFF = 5.0  # the shortest warning that a cloud gives is 30 seconds
 LONGEST_SPREAD = 300.0
 JITTER = 0.1
 RENEW_AT = 2 / 3
@@ -25,6 +26,12 @@ def reconnect(failures: int, spread: float, chance: Chance) -> float:
     if failures == 0:
         return chance.uniform(0.0, min(max(spread, 0.0), LONGEST_SPREAD))
     return min(backoff(failures, chance), chance.uniform(0.0, max(LAST_RECONNECT, min(spread, LONGEST_SPREAD))))
+
+
+def spot_retry(failures: int, chance: Chance, *, known_spot: bool) -> float:
+    """A machine that may be taken away any moment does not look away for long."""
+    wait = backoff(failures, chance)
+    return min(wait, chance.uniform(0.0, LAST_SPOT_BACKOFF)) if known_spot else wait
 
 
 def until_report(interval: float, chance: Chance) -> float | None:

@@ -1,5 +1,7 @@
 """What the environment tells the agent, read once and checked whole: all faults at once, one line each."""
 
+import enum
+import re
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,8 +15,17 @@ from nstance.model.ids import InstanceId
 DEFAULT_ROOT = Path("/opt/nstance-agent")
 CONFIG_HASH = "config.hash"  # in the identity directory: there once a set of files is in place
 MIN_INTERVAL = 0.1
+MAX_SPOT_INTERVAL = 60.0  # a cloud warns two minutes ahead, or less
+METADATA = "http://169.254.169.254"  # of every cloud that we know; by number, because names need a name server
 
 T = TypeVar("T")
+
+
+class Provider(enum.Enum):
+    AWS = "aws"
+    GOOGLE = "google"
+    PROXMOX = "proxmox"
+    NONE = "none"
 
 
 class Invalid(Exception):
@@ -52,6 +63,9 @@ class Settings:
     keys: Place
     recv: Place
     report_interval: float  # 0: only notices
+    spot_poll_interval: float
+    provider: Provider | None  # None: found by itself
+    metadata: Address
     health: Address | None
     on_receive: tuple[str, ...]  # empty: none
 
@@ -90,6 +104,9 @@ def read(environment: Mapping[str, str]) -> Settings:
     ipv6 = take("NSTANCE_INSTANCE_IPV6", lambda text: str(IPv6Address(text)) if text else "", "")
     identity, keys, recv = place("identity", "0600"), place("keys", "0640"), place("recv", "0640")
     interval = take("NSTANCE_REPORT_INTERVAL", _interval, "60s")
+    spot_interval = take("NSTANCE_SPOT_POLL_INTERVAL", _spot_interval, "2s")
+    provider = take("NSTANCE_PROVIDER", _provider, "")
+    metadata = take("NSTANCE_METADATA_URL", _metadata, METADATA)
     health = take("NSTANCE_HEALTH_ADDR", lambda text: _address(text, wildcard=True) if text else None, "")
     on_receive = take("NSTANCE_ON_RECEIVE", lambda text: tuple(shlex.split(text)), "")
     paths = [found.path for found in (identity, keys, recv) if found.path is not None]
@@ -108,6 +125,9 @@ def read(environment: Mapping[str, str]) -> Settings:
         keys=keys,
         recv=recv,
         report_interval=interval,
+        spot_poll_interval=spot_interval,
+        provider=provider,
+        metadata=metadata,
         health=health,
         on_receive=on_receive,
     )
@@ -158,3 +178,26 @@ def _interval(text: str) -> float:
     if seconds != 0 and not MIN_INTERVAL <= seconds <= 86400:
         raise ValueError(f"expected 0 or a duration from 100ms to 1d, found {text!r}")
     return seconds
+
+
+def _spot_interval(text: str) -> float:
+    seconds = durations.parse(text)
+    if not MIN_INTERVAL <= seconds <= MAX_SPOT_INTERVAL:
+        raise ValueError(f"expected a duration from 100ms to 1m, found {text!r}")
+    return seconds
+
+
+def _provider(text: str) -> Provider | None:
+    if not text:
+        return None
+    try:
+        return Provider(text)
+    except ValueError as error:
+        raise ValueError(f"expected {', '.join(each.value for each in Provider)}, found {text!r}") from error
+
+
+def _metadata(text: str) -> Address:
+    found = re.fullmatch(r"http://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:[0-9]{1,5})?/?", text)
+    if found is None:
+        raise ValueError(f"expected a URL such as {METADATA}, without path or credentials, found {text!r}")
+    return _address(found[1] + (found[2] or ":80"))

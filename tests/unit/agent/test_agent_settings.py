@@ -23,6 +23,8 @@ def test_defaults() -> None:
     assert read.keys == settings.Place(Path("/opt/nstance-agent/keys"), 0o640)
     assert read.recv == settings.Place(Path("/opt/nstance-agent/recv"), 0o640)
     assert (read.report_interval, read.health, read.on_receive) == (60.0, None, ())
+    assert (read.spot_poll_interval, read.provider) == (2.0, None)
+    assert read.metadata == settings.Address("169.254.169.254", 80)
 
 
 def test_everything_set() -> None:
@@ -35,6 +37,9 @@ def test_everything_set() -> None:
             "NSTANCE_RECV_DIR": "/srv/recv",
             "NSTANCE_RECV_MODE": "0644",
             "NSTANCE_REPORT_INTERVAL": "0",
+            "NSTANCE_SPOT_POLL_INTERVAL": "5s",
+            "NSTANCE_PROVIDER": "google",
+            "NSTANCE_METADATA_URL": "http://[fd00:ec2::254]:8080/",
             "NSTANCE_HEALTH_ADDR": ":8080",
             "NSTANCE_ON_RECEIVE": "systemctl restart 'my app'",
         }
@@ -42,6 +47,8 @@ def test_everything_set() -> None:
     assert (read.ipv4, read.ipv6) == ("10.1.2.3", "fd00::2")
     assert read.recv == settings.Place(Path("/srv/recv"), 0o644)
     assert read.report_interval == 0
+    assert (read.spot_poll_interval, read.provider) == (5.0, settings.Provider.GOOGLE)
+    assert read.metadata == settings.Address("fd00:ec2::254", 8080)
     assert read.health == settings.Address("", 8080)
     assert read.on_receive == ("systemctl", "restart", "my app")
 
@@ -66,6 +73,14 @@ def test_all_that_is_missing_is_said_at_once() -> None:
         ("NSTANCE_INSTANCE_IPV4", "10.0.0.256", "Octet"),
         ("NSTANCE_REPORT_INTERVAL", "60", "expected a duration"),
         ("NSTANCE_REPORT_INTERVAL", "-5s", "100ms to 1d"),
+        ("NSTANCE_SPOT_POLL_INTERVAL", "0", "100ms to 1m"),
+        ("NSTANCE_SPOT_POLL_INTERVAL", "2m", "100ms to 1m"),
+        ("NSTANCE_PROVIDER", "gcp", "aws, google, proxmox, none"),
+        ("NSTANCE_METADATA_URL", "https://169.254.169.254", "expected a URL"),
+        ("NSTANCE_METADATA_URL", "http://user@host", "expected a URL"),
+        ("NSTANCE_METADATA_URL", "http://host/latest", "expected a URL"),
+        ("NSTANCE_METADATA_URL", "http://host:99999", "expected host:port"),
+        ("NSTANCE_METADATA_URL", "http://a\r\nX: y", "expected a URL"),
         ("NSTANCE_KEYS_DIR", "keys", "absolute path"),
         ("NSTANCE_RECV_DIR", "/opt/nstance-agent/keys", "three different directories"),
         ("NSTANCE_ON_RECEIVE", "echo 'x", "quotation"),
