@@ -162,3 +162,15 @@ def test_a_listing_that_fails_says_nothing() -> None:
         assert not w.counts["calls delete"]
         w.provider_weather.outcome = usual  # type: ignore[method-assign]
         sound(w)
+
+
+def test_a_cut_between_us_and_the_fleet_deletes_nothing() -> None:
+    """F59: five of six agents fall silent at once while their VMs run."""
+    with world(1, setup(6)) as w:
+        rested(w)
+        for agent in w.agents()[:5]:
+            w.do(agent.fall_silent, 45.0)
+        w.advance(44.0)
+        assert w.counts["decided mass-silence"]
+        assert not w.counts["left unhealthy"]
+        sound(w)

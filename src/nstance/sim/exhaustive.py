@@ -54,6 +54,10 @@ def tell(w: World) -> None:
     _scale(w, size=1)
     w.advance(10.0)
     _resign(w)
+    w.advance(14.0)
+    _scale(w, size=3)  # enough to write down for a snapshot that lets older slots go
+    w.advance(8.0)
+    _scale(w, size=1)
     w.advance(6.0)
 
 

@@ -319,6 +319,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "    return silent >= AT_LEAST and silent * 3 > agents\n",
         "    return False\n",
         "a cut between us and the fleet replaces the fleet",
+        tests=FINDINGS,
     ),
     Mutant(
         "strangers-are-orphans",
@@ -379,6 +380,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "    while places > draft.size:\n",
         "    while places >= draft.size and places:\n",
         "scaling down goes one too far",
+        tests=("tests/unit/core/test_core_scaling.py",),
     ),
     Mutant(
         "drains-never-end",
