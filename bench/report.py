@@ -48,39 +48,51 @@ def publish(rows: list[Row], *, keep: bool, seconds: float, load_before: float) 
     if keep and rows:
         measured = {row.number for row in rows}
         rows = sorted([*rows, *(row for row in kept if row.number not in measured)], key=lambda row: int(row.number))
+        runs = _runs(measured, seconds, load_before)
         KEPT.parent.mkdir(exist_ok=True)
-        KEPT.write_text(json.dumps(_document(rows, seconds, load_before), indent=1, ensure_ascii=False) + "\n")
+        KEPT.write_text(json.dumps(_document(rows, runs), indent=1, ensure_ascii=False) + "\n")
         PICTURE.write_text(picture(rows))
-        _write_page(rows, seconds, load_before)
+        _write_page(rows, runs)
         print(f"kept in {KEPT.parent.name}/{KEPT.name}, {PICTURE.name} and docs/{PAGE.name}")
 
 
-def _document(rows: list[Row], seconds: float, load_before: float) -> dict[str, Any]:
+def _document(rows: list[Row], runs: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "machine": {
             "cores": os.cpu_count(),
             "system": f"{platform.system()} {platform.machine()}",
             "python": platform.python_version(),
-            "load_average_before": load_before,
-            "load_average_after": load_average(),
         },
-        "seconds": round(seconds),
+        "runs": runs,
         "rows": [{**asdict(row), "ratio": round(row.ratio, 2), "met": row.met} for row in rows],
     }
 
 
-def _write_page(rows: list[Row], seconds: float, load_before: float) -> None:
-    lines = ["| # | what | value | goal | ratio | | detail |", "|---|---|---|---|---|---|---|"]
+def _runs(measured: set[str], seconds: float, load_before: float) -> list[dict[str, Any]]:
+    """Which rows were measured in which run, and how busy the machine was: rows of different runs are not comparable."""
+    older = json.loads(KEPT.read_text())["runs"] if KEPT.exists() else []
+    left = [{**run, "rows": [number for number in run["rows"] if number not in measured]} for run in older]
+    load = {"load_average_before": load_before, "load_average_after": load_average()}
+    now = {"rows": sorted(measured, key=int), "seconds": round(seconds), **load}
+    return [now, *(run for run in left if run["rows"])]
+
+
+def _write_page(rows: list[Row], runs: list[dict[str, Any]]) -> None:
+    lines = [
+        f"- Rows {', '.join(run['rows'])}: one run of {run['seconds']} s, load average "
+        f"{run['load_average_before']} before and {run['load_average_after']} after."
+        for run in runs
+    ]
+    lines += ["", "| # | what | value | goal | ratio | | detail |", "|---|---|---|---|---|---|---|"]
     lines += [
         f"| {row.number} | {row.what} | {_short(row.value)} {row.unit} | {_goal(row)} | {row.ratio:.1f} "
         f"| {'' if row.met else '**missed**'} | {row.detail} |"
         for row in rows
     ]
-    told = f"{os.cpu_count()} cores, Python {platform.python_version()}, {seconds:.0f} s in all"
-    load = f"load average {load_before} before and {load_average()} after"
+    told = f"{os.cpu_count()} cores, Python {platform.python_version()}."
     before, _, rest = PAGE.read_text().partition(BEGIN)
     after = rest.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}{told}, {load}.\n\n" + "\n".join(lines) + f"\n{END}{after}")
+    PAGE.write_text(f"{before}{BEGIN}{told}\n\n" + "\n".join(lines) + f"\n{END}{after}")
 
 
 def _kept() -> list[Row]:
