@@ -79,6 +79,7 @@ class GoogleMetadata(MetadataServer):
     preemptible: str | None = "TRUE"
     model: str | None = None
     waiting: int = 0  # questions that wait for a change
+    refuse_waiting: bool = False
     preempt_after_answer: bool = False  # before anybody can ask again
     _preempted: bool = False
     _version: int = 0
@@ -95,6 +96,8 @@ class GoogleMetadata(MetadataServer):
         flavor = {"Metadata-Flavor": "Google"}
         path = request.path.removeprefix("/computeMetadata/v1/instance/")
         value = {"scheduling/preemptible": self.preemptible, "scheduling/provisioning-model": self.model}.get(path)
+        if path == "preempted" and self.refuse_waiting and "wait_for_change" in request.query:
+            return web.Response(status=503, headers=flavor)
         if path == "preempted":
             await self._until_news(request)
             value = "TRUE" if self._preempted else "FALSE"
