@@ -388,6 +388,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "    if draft.now < drain.deadline and drain.waits:\n",
         "    if drain.waits:\n",
         "a drain that nobody acknowledges waits for ever",
+        tests=("tests/unit/core/test_core_draining.py",),
     ),
     Mutant(
         "drains-cut-short",
@@ -395,6 +396,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "    if draft.now < drain.deadline and drain.waits:\n",
         "    if False:\n",
         "workloads get no time to leave",
+        tests=("tests/unit/core/test_core_draining.py",),
     ),
     Mutant(
         "nonce-for-two-keys",
