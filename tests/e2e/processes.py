@@ -20,6 +20,7 @@ from nstance.model.instance import Instance, State
 from nstance.objects.file import FileStore
 from nstance.objects.journal import Book, Journal
 from nstance.providers import processes
+from support import ports
 
 T = TypeVar("T")
 
@@ -37,15 +38,6 @@ def wait_for(what: str, look: Callable[[], T | None], *, seconds: float = PATIEN
         if time.monotonic() > until:
             raise AssertionError(f"did not see within {seconds:.0f} s: {what}")
         time.sleep(0.02)
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    try:
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
 
 
 NAMES = ("health", "election", "registration", "operator", "agent")
@@ -115,9 +107,13 @@ class ShardWorld:
     """One shard: a bucket in a directory, instances as processes, servers on ports of their own."""
 
     home: Path
-    config: str  # with $NAME_PORTS for the advertised lists
+    base: int  # of the first server's ports
     name: str = "dev"
     servers: dict[str, ServerProcess] = field(default_factory=dict)
+
+    @property
+    def ports(self) -> dict[str, int]:
+        return {name: self.base + number for number, name in enumerate(NAMES)}
 
     @property
     def bucket(self) -> Path:
@@ -134,7 +130,7 @@ class ShardWorld:
 
     def start(self, id: str, *arguments: str, env: dict[str, str] | None = None, offset: int = 0) -> ServerProcess:
         log = self.home / f"{id}.log"
-        ports = {name: port + offset for name, port in zip(NAMES, BASES[str(self.home)], strict=True)}
+        ports = {name: port + offset for name, port in self.ports.items()}
         with log.open("ab") as out:
             process = subprocess.Popen(
                 [
@@ -225,34 +221,23 @@ class _Clock:
     sleep = staticmethod(asyncio.sleep)
 
 
-BASES: dict[str, list[int]] = {}
-OFFSET = 7  # of the standby's ports; bases are chosen so that both are free
+OFFSET = 10  # of the standby's ports
 
 
 @contextmanager
 def shard_world(home: Path) -> Iterator[ShardWorld]:
-    while True:
-        ports = free_ports(5)
+    with ports.claimed() as base:
+        world = ShardWorld(home=home, base=base)
+        world.bucket.mkdir(parents=True, exist_ok=True)
         try:
-            for port in ports:
-                socket.create_server(("127.0.0.1", port + OFFSET)).close()
-            if not {p + OFFSET for p in ports} & set(ports):
-                break
-        except OSError:
-            continue
-    BASES[str(home)] = ports
-    world = ShardWorld(home=home, config="")
-    world.bucket.mkdir(parents=True, exist_ok=True)
-    try:
-        yield world
-    finally:
-        world.end()
-        del BASES[str(home)]
+            yield world
+        finally:
+            world.end()
 
 
 def settings(world: ShardWorld, **groups: Any) -> dict[str, Any]:
     """A configuration with quick timings: one template, the groups that are asked for."""
-    ports = dict(zip(NAMES, BASES[str(world.home)], strict=True))
+    ports = world.ports
     both = {n: f"127.0.0.1:{ports[n]},127.0.0.1:{ports[n] + OFFSET}" for n in ("registration", "operator", "agent")}
     return {
         "cluster": {"id": "test-cluster"},

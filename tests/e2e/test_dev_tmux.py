@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.processes import free_ports, wait_for
+from e2e.processes import wait_for
 from nstance.clock import SystemChance
 from nstance.dev import clean, configs, leftovers
 from nstance.providers import processes, tmux
@@ -44,7 +44,7 @@ def test_two_shards_over_dev_s3_with_agents_in_tmux(tmp_path: Path) -> None:
         **os.environ,
         "NSTANCE_DEV_TEMP": str(temp),
         "NSTANCE_DEV_PORT": str(configs.free_port(SystemChance(), (0, 10, 100, 110))),
-        "NSTANCE_DEV_S3_PORT": str(free_ports(1)[0]),
+        "NSTANCE_DEV_S3_PORT": str(configs.free_port(SystemChance(), (0,))),
         "STANDBYS": "1",
         "AWS_PROFILE": "nobody-has-this-one",
     }

@@ -15,4 +15,5 @@ def policy(settings: Settings) -> Policy:
         eligible_age=shard.expiry.eligible_age,
         forced_age=shard.expiry.forced_age,
         ondemand_age=shard.expiry.ondemand_age,
+        default_drain_timeout=shard.default_drain_timeout,
     )

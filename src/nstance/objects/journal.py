@@ -106,11 +106,13 @@ class Journal:
                 book.take(slots.decode_slot(number, body), len(body))
         await self.follow(book)
 
-    async def follow(self, book: Book) -> int:
-        """Read on from where the book ends; says how many slots there were."""
+    async def follow(self, book: Book, *, read: Callable[[slots.Slot], None] = lambda slot: None) -> int:
+        """Read on from where the book ends; says how many slots there were. `read` is told each of them."""
         count = 0
         while (body := await self._slot(book.tail + 1)) is not None:
-            book.take(slots.decode_slot(book.tail + 1, body), len(body))
+            slot = slots.decode_slot(book.tail + 1, body)
+            book.take(slot, len(body))
+            read(slot)
             count += 1
         return count
 
@@ -192,11 +194,12 @@ class Writer:
     def tail(self) -> int:
         return self._book.tail
 
-    async def fence(self) -> None:
-        """The first act of a term. Afterwards the book holds everything that older leaders managed to write."""
+    async def fence(self, *, read: Callable[[slots.Slot], None] = lambda slot: None) -> None:
+        """The first act of a term. Afterwards the book holds everything that older leaders managed to write; `read` is
+        told what was new in it."""
         await points.reach(points.Point.BEFORE_FENCE)
         while True:
-            await self._journal.follow(self._book)
+            await self._journal.follow(self._book, read=read)
             self._check_epoch(self._book.epoch)
             try:
                 await self._append([])

@@ -18,10 +18,19 @@ FRESH = 2.0
 
 
 class Follower:
-    def __init__(self, books: journal.Journal, clock: Clock, *, leading: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        books: journal.Journal,
+        clock: Clock,
+        *,
+        leading: Callable[[], bool],
+        told: Callable[[slots.Slot], None] = lambda slot: None,
+    ) -> None:
+        """`told` hears of each slot that is read along."""
         self._books = books
         self._clock = clock
         self._leading = leading
+        self._told = told
         self._book: journal.Book | None = None
         self._reading = asyncio.Lock()
         self._news = asyncio.Event()
@@ -55,7 +64,7 @@ class Follower:
                     for alarm in alarms:
                         log.error(alarm)
                 else:
-                    await self._books.follow(self._book)
+                    await self._books.follow(self._book, read=self._told)
                 self._read_at = began
                 self.damage = ""
             except slots.Damaged as damage:

@@ -8,10 +8,13 @@ from nstance.clock import Clock
 from nstance.model.decision import TROUBLE
 from nstance.model.ids import InstanceId, TenantId
 from nstance.model.instance import Instance, Put, Remove
+from nstance.objects import slots
 from nstance.server.shard import Committed
 from nstance.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
+
+TROUBLE_CODES = frozenset(code.value for code in TROUBLE)
 
 
 class Keeper(Protocol):
@@ -36,6 +39,22 @@ class History:
         """A term begins: the projection follows its records."""
         for instance in instances.values():
             self._keeper.put_instance(instance)
+
+    def read_along(self, slot: slots.Slot) -> None:
+        """A standby keeps what the leader decided, so that the history outlives the leader."""
+        for entry in slot.entries:
+            key = next((change.instance.key for change in entry.changes if isinstance(change, Put)), None)
+            if key is None:
+                continue
+            for why in entry.reason:
+                self._keeper.put_event(
+                    tenant=key.tenant,
+                    group=key.name,
+                    instance=why.instance,
+                    code=why.code,
+                    message=why.message,
+                    trouble=why.code in TROUBLE_CODES,
+                )
 
     def observe(self, committed: Committed) -> None:
         for reason in committed.reasons:

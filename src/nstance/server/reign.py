@@ -123,7 +123,7 @@ class Reign:
         writer = journal.Writer(
             parts.books, book, epoch=term.epoch, guard=term.ready, chance=parts.chance, appended=parts.wrote
         )
-        await writer.fence()
+        await writer.fence(read=parts.history.read_along)
         held = parts.held()
         if held is not None and book.tail < held.tail:
             raise slots.Damaged(f"the journal ends at slot {book.tail}, but the lease has seen slot {held.tail}")

@@ -243,7 +243,13 @@ class Server:
             snapshot_prefix=storage_keys.snapshot_prefix(self.shard),
             clock=clock,
         )
-        follower = Follower(books, clock, leading=lambda: self.elector is not None and self.elector.term is not None)
+        history = History(cache, self.metrics, clock)
+        follower = Follower(
+            books,
+            clock,
+            leading=lambda: self.elector is not None and self.elector.term is not None,
+            told=history.read_along,
+        )
         operators = Operators(
             cluster_store, prefix=settings.cluster.storage.prefix, cluster=cluster, clock=clock, chance=chance
         )
@@ -281,7 +287,7 @@ class Server:
             held=lambda: self.elector.held if self.elector is not None else None,
             wrote=lambda tail: self.elector.wrote(tail) if self.elector is not None else None,
             watch=lambda term, length: Watchdog(term, clock=clock, length=length),
-            history=History(cache, self.metrics, clock),
+            history=history,
             metrics=self.metrics,
             clock=clock,
             chance=chance,
