@@ -155,8 +155,8 @@ class Reign:
                     lead.userdata.run(),
                     lead.balancers.run(),
                 ]
-                tasks = [asyncio.create_task(each) for each in work]
-                await _first([*tasks, asyncio.create_task(_until(term.closing))])
+                tasks = [asyncio.create_task(each) for each in (*work, _until(term.closing))]
+                await _first(tasks)
                 tasks[1].cancel()  # no new decisions
                 await effects.finish(FINISH_SECONDS)
                 async with asyncio.timeout(FLUSH_SECONDS):
