@@ -46,8 +46,9 @@ class WatchedCloud(MemoryCloud):
     is_full: Callable[[str], bool]
 
     def create(self, scope: port.Scope, request: port.CreateRequest) -> port.Vm:
+        made = super().create(scope, request)  # a call that comes late, for an ID that was deleted, makes nothing
         self.watcher.creating(request.id)
-        return super().create(scope, request)
+        return made
 
     def delete(self, scope: port.Scope, id: InstanceId, provider_id: ProviderId | None) -> port.Status:
         self.watcher.deleting(id, provider_id)
