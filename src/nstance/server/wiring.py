@@ -165,31 +165,38 @@ class Server:
             return
 
     async def _open_authority(self, store: ObjectStore, settings: Settings) -> tuple[Authority, sealing.Keyring | None]:
+        """At boot: storage is waited for."""
         keyring = self._keyring(settings)
-        cluster = settings.cluster
         while True:
             try:
-                opened = await authorities.open_authority(
-                    store,
-                    authorities.Places(cluster.storage.prefix, cluster.secrets.prefix),
-                    keyring=keyring,
-                    cluster=ClusterId(cluster.id),
-                    clock=self._clock,
-                    chance=self._chance,
-                    create=True,
-                    insecure_dev=self.options.insecure_dev,
-                    subject=_subject(settings),
-                    life=settings.ca.ttl,
-                )
-                return opened, keyring
-            except (authority_errors.AuthorityError, secret_errors.SecretError) as problem:
-                raise Fatal(str(problem)) from problem
+                return await self._read_authority(store, settings, keyring), keyring
             except (errors.StorageError, TimeoutError) as problem:
                 self.unwell = f"the cluster's CA cannot be read: {problem or 'timed out'}"
                 log.error("cannot start yet: %s", self.unwell)
                 await self.pause(self._chance.uniform(1.0, 3.0))
                 if self._stopping.is_set():
                     raise Fatal("stopped before the CA could be read") from problem
+
+    async def _read_authority(
+        self, store: ObjectStore, settings: Settings, keyring: sealing.Keyring | None
+    ) -> Authority:
+        """Raises Fatal, and storage errors after which it may be asked for again."""
+        cluster = settings.cluster
+        try:
+            return await authorities.open_authority(
+                store,
+                authorities.Places(cluster.storage.prefix, cluster.secrets.prefix),
+                keyring=keyring,
+                cluster=ClusterId(cluster.id),
+                clock=self._clock,
+                chance=self._chance,
+                create=True,
+                insecure_dev=self.options.insecure_dev,
+                subject=_subject(settings),
+                life=settings.ca.ttl,
+            )
+        except (authority_errors.AuthorityError, secret_errors.SecretError) as problem:
+            raise Fatal(str(problem)) from problem
 
     def _keyring(self, settings: Settings) -> sealing.Keyring | None:
         told = settings.cluster.secrets
@@ -264,7 +271,7 @@ class Server:
             secret_store=kinds.open_store(
                 settings.cluster.secrets.provider,
                 objects=cluster_store,
-                prefix=f"{settings.cluster.storage.prefix}{settings.cluster.secrets.prefix}",
+                prefix=_secrets_prefix(settings),
                 sealer=kinds.sealer(keyring, insecure_dev=self.options.insecure_dev),
                 cluster=cluster,
                 chance=chance,
@@ -405,7 +412,14 @@ class Server:
         due = clock.wall() + (contexts.identity.expires - clock.wall()) * 2 / 3
         while True:
             await clock.sleep(AUTHORITY_CHECK_SECONDS)
-            authority, _ = await self._open_authority(store, settings)
+            try:
+                authority = await self._read_authority(store, settings, self._keyring(settings))
+            except (Fatal, errors.StorageError, TimeoutError) as problem:
+                # What was opened at boot goes on; a passing fault must neither end this nor make the server unwell.
+                log.error(
+                    "the cluster's CA could not be read again, the known one stays", extra={"error": str(problem)}
+                )
+                continue
             changed = authority.bundle != contexts.ca_pem
             issuer.authority = authority
             if changed or clock.wall() >= due:
@@ -425,6 +439,14 @@ def primary_address() -> str:
             return str(probe_socket.getsockname()[0])
         except OSError:
             return "127.0.0.1"
+
+
+def _secrets_prefix(settings: Settings) -> str:
+    """Sealed secrets lie below the cluster's objects; a directory or variable prefix stands for itself."""
+    told = settings.cluster.secrets
+    if told.provider != kinds.StoreKind.OBJECT_STORAGE.value:
+        return told.prefix
+    return f"{settings.cluster.storage.prefix}{told.prefix}"
 
 
 def _subject(settings: Settings) -> fields.Subject | None:
