@@ -49,7 +49,7 @@ class DatedKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Authority:
-    """Everything that the cluster signs with. A value: to learn of rotations, open it again (every minute or so, and
+    """Everything that the cluster signs with. A value: to learn of rotations, open it again (every few minutes, and
     on `nonce.UnknownKey`)."""
 
     cluster: ClusterId

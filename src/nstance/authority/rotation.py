@@ -20,7 +20,7 @@ from nstance.secretstore import settled
 
 CA_NOTICE = 86400.0  # from publishing a CA to signing with it: workloads learn of it from their agents
 CA_RETENTION = 366 * 86400.0  # after its successor began to sign, an old CA's last certificate has expired
-NONCE_NOTICE = 120.0  # servers look for new keys every minute
+NONCE_NOTICE = 900.0  # servers look for new keys every five minutes, and may miss a look
 LONGEST_NONCE = 86400.0
 
 

@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 
 RETRY_FIRST = 1.0
 RETRY_MOST = 60.0
-AUTHORITY_CHECK_SECONDS = 300.0
+AUTHORITY_CHECK_SECONDS = 300.0  # well below the notice with which keys are rotated
 EXIT_JITTER_LEAST, EXIT_JITTER_MOST = 10.0, 40.0  # until a configuration says otherwise
 
 
@@ -412,6 +412,7 @@ class Server:
         due = clock.wall() + (contexts.identity.expires - clock.wall()) * 2 / 3
         while True:
             await clock.sleep(AUTHORITY_CHECK_SECONDS)
+            authority = issuer.authority
             try:
                 authority = await self._read_authority(store, settings, self._keyring(settings))
             except (Fatal, errors.StorageError, TimeoutError) as problem:
@@ -419,7 +420,6 @@ class Server:
                 log.error(
                     "the cluster's CA could not be read again, the known one stays", extra={"error": str(problem)}
                 )
-                continue
             changed = authority.bundle != contexts.ca_pem
             issuer.authority = authority
             if changed or clock.wall() >= due:

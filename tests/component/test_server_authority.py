@@ -1,0 +1,94 @@
+"""A server that runs reads the cluster's CA again from time to time: what goes wrong then is no reason to fall over."""
+
+import logging
+from pathlib import Path
+
+import aiohttp
+import pytest
+
+from component.whole_server import CLUSTER, Running, World
+from nstance.authority import open as authorities
+from nstance.authority import rotation
+from nstance.config.addresses import Service
+from nstance.objects import errors
+from nstance.objects.memory import Fate, Verb
+from nstance.pki import ca
+from nstance.server import wiring
+
+PLACES = authorities.Places("cluster/")
+LOOKS_EVERY = wiring.AUTHORITY_CHECK_SECONDS
+
+
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wiring, "AUTHORITY_CHECK_SECONDS", 0.02)
+
+
+class Blip:
+    """Storage that answers no question about the cluster's CA."""
+
+    asked = 0
+
+    def __call__(self, verb: Verb, key: str) -> Fate:
+        if not key.startswith("cluster/"):
+            return Fate()
+        self.asked += 1
+        return Fate(error=errors.Unavailable(f"{verb} {key}: the store is not there"))
+
+
+async def health(running: Running) -> int:
+    port = running.base + list(Service).index(Service.HEALTH)
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/health") as response:
+        return response.status
+
+
+async def rotate_ca(world: World) -> None:
+    vault = authorities.vault(world.store, keyring=None, insecure_dev=True, cluster=CLUSTER, chance=world.chance)
+    await rotation.rotate_ca(vault, PLACES, clock=world.clock)
+
+
+async def until_adopted(world: World, running: Running) -> None:
+    """The server trusts what `cluster/ca.crt` says now."""
+    await running.until(lambda: running.lead_now.issuer.authority.bundle == world.ca_pem)
+
+
+async def test_f28_a_blip_while_the_ca_is_read_again_leaves_the_server_well(tmp_path: Path) -> None:
+    async with World(tmp_path) as world:
+        running = await world.start()
+        blip = world.fate = Blip()
+        await running.until(lambda: blip.asked >= 5)
+        assert await health(running) == 200
+        world.fate = lambda verb, key: Fate()
+        await rotate_ca(world)
+        await until_adopted(world, running)
+        assert await health(running) == 200
+
+
+async def test_f68_a_ca_that_cannot_be_read_for_a_while_does_not_end_its_renewal(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with World(tmp_path) as world:
+        running = await world.start()
+        whole = world.store.contents()[PLACES.sealed_ca]
+        world.store.tamper(PLACES.sealed_ca, b"not a sealed object")
+        await running.until(lambda: caplog.text.count("could not be read again") >= 2)
+        assert await health(running) == 200
+        world.store.tamper(PLACES.sealed_ca, whole)
+        await rotate_ca(world)
+        await until_adopted(world, running)
+
+
+async def test_f68_the_servers_certificate_is_renewed_although_the_ca_cannot_be_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(ca, "SERVER_LIFE", 3.0)
+    caplog.set_level(logging.INFO)
+    async with World(tmp_path) as world:
+        running = await world.start()
+        world.fate = Blip()
+        caplog.clear()
+        await running.until(lambda: "this server's certificate was renewed" in caplog.text)
+
+
+def test_a_new_key_signs_only_after_every_server_had_time_to_read_it() -> None:
+    assert min(rotation.NONCE_NOTICE, rotation.CA_NOTICE) > 2 * LOOKS_EVERY
