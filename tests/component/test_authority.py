@@ -553,7 +553,6 @@ async def log(store: memory.MemoryStore, authority: keyset.Authority, seed: int 
     return await certlog.write(
         store,
         [certlog.Logged("server.crt", issued)],
-        prefix="shard/dev-1/",
         shard=SHARD,
         tenant=TENANT,
         instance=INSTANCE,

@@ -6,13 +6,14 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from component.whole_server import CLUSTER, Running, World
+from component.whole_server import CLUSTER, Running, World, config
 from nstance.authority import open as authorities
 from nstance.authority import rotation
 from nstance.config.addresses import Service
 from nstance.objects import errors
 from nstance.objects.memory import Fate, Verb
 from nstance.pki import ca
+from nstance.secretstore import sealing
 from nstance.server import wiring
 
 PLACES = authorities.Places("cluster/")
@@ -92,3 +93,30 @@ async def test_f68_the_servers_certificate_is_renewed_although_the_ca_cannot_be_
 
 def test_a_new_key_signs_only_after_every_server_had_time_to_read_it() -> None:
     assert min(rotation.NONCE_NOTICE, rotation.CA_NOTICE) > 2 * LOOKS_EVERY
+
+
+@pytest.mark.parametrize("kind", ["file", "env"])
+async def test_f72_secrets_kept_elsewhere_need_the_encryption_key_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The CA and the nonce key lie sealed in object storage, where nstance-admin looks for them."""
+    told = config()
+    told["cluster"]["secrets"] = {"provider": kind}
+    monkeypatch.delenv("NSTANCE_ENCRYPTION_KEY", raising=False)
+    async with World(tmp_path / "without", told) as world:
+        with pytest.raises(wiring.Fatal, match="NSTANCE_ENCRYPTION_KEY is not set"):
+            await world.start(insecure_dev=False)
+        assert not [key for key in world.store.contents() if key.startswith("cluster/")]
+    monkeypatch.setenv("NSTANCE_ENCRYPTION_KEY", "k" * 32)
+    async with World(tmp_path / "with", told) as world:
+        await world.start(insecure_dev=False)
+        for key in (PLACES.sealed_ca, PLACES.nonce_key):
+            assert world.store.contents()[key].startswith(sealing.MAGIC)
+
+
+async def test_a_secret_store_that_is_not_built_is_refused_by_name(tmp_path: Path) -> None:
+    told = config()
+    told["cluster"]["secrets"] = {"provider": "aws-secrets-manager"}
+    async with World(tmp_path, told) as world:
+        with pytest.raises(wiring.Fatal, match="'aws-secrets-manager' is not built yet"):
+            await world.start(insecure_dev=False)

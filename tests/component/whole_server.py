@@ -129,7 +129,7 @@ class World:
         shard = {**told["shard"], "bind": bind}
         self.store.tamper(f"shard/{SHARD}/config.jsonc", json.dumps({**told, "shard": shard}).encode())
 
-    async def start(self, name: str = "a", *, lead: bool = True) -> "Running":
+    async def start(self, name: str = "a", *, lead: bool = True, insecure_dev: bool = True) -> "Running":
         """Start a server, and wait until it leads (or, with lead=False, until it is well)."""
         earlier = self.servers.get(name)
         offset = earlier.base - self._base if earlier is not None else PORT_STEP * len(self.servers)
@@ -145,7 +145,7 @@ class World:
             validate=None,
             debug=False,
             json_logs=False,
-            insecure_dev=True,
+            insecure_dev=insecure_dev,
         )
         provider = MemoryProvider(Scope(cluster=CLUSTER, shard=SHARD), self.clock, cloud=self.cloud, server=name)
         store = self.store.view(self._fated)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from nstance.clock import Chance
+from nstance.config import storage_keys
 from nstance.model.ids import InstanceId, ShardId, TenantId
 from nstance.objects import errors as storage
 from nstance.objects.port import Key, ObjectStore
@@ -27,14 +28,13 @@ async def write(
     store: ObjectStore,
     batch: Sequence[Logged],
     *,
-    prefix: str,
     shard: ShardId,
     tenant: TenantId,
     instance: InstanceId,
     now: float,
     chance: Chance,
 ) -> Key:
-    """`prefix`: of the shard's objects, as in `shard/dev-1/`. Returns only when the batch is surely stored; raises
+    """Returns only when the batch is surely stored; raises
     storage errors otherwise."""
     document = {
         "v": VERSION,
@@ -56,8 +56,8 @@ async def write(
     body = json.dumps(document, indent=2).encode()
     moment = datetime.datetime.fromtimestamp(now, datetime.UTC)
     for step in range(_ATTEMPTS):  # two batches within one microsecond: the later one takes the next
-        stamp = (moment + datetime.timedelta(microseconds=step)).strftime("%Y%m%dT%H%M%S%fZ")
-        key = Key(f"{prefix}certlog/{tenant}.{stamp}.{instance}.json")
+        at = moment + datetime.timedelta(microseconds=step)
+        key = storage_keys.certlog(shard, tenant=tenant, at=at, instance=instance)
         if (await settled.create_or_adopt(store, key, body)).body == body:
             return key
     raise storage.Unavailable(f"certlog of {instance}: {_ATTEMPTS} entries within as many microseconds; try again")

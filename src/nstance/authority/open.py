@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from nstance.authority import errors, keyset
 from nstance.authority.vault import Vault
 from nstance.clock import Chance, Clock
+from nstance.config import storage_keys
 from nstance.model.ids import ClusterId
 from nstance.objects.port import Key, ObjectStore
 from nstance.pki import ca, fields, keys
@@ -19,22 +20,27 @@ from nstance.secretstore import kinds, port, sealing, settled
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The keys of the cluster's objects. `prefix`: `cluster/` unless configured otherwise."""
+    """The keys of the cluster's objects. `prefix`: `cluster/` unless configured otherwise; `secrets`: below it, where
+    sealed secrets lie."""
 
     prefix: str
-    secrets_prefix: str = "secret/"
+    secrets: str = storage_keys.SECRETS
 
     @property
     def sealed_ca(self) -> Key:
-        return Key(f"{self.prefix}ca.sealed")
+        return storage_keys.ca_sealed(prefix=self.prefix)
 
     @property
     def ca_certificate(self) -> Key:
-        return Key(f"{self.prefix}ca.crt")
+        return storage_keys.ca_certificate(prefix=self.prefix)
 
     @property
     def nonce_key(self) -> Key:
-        return Key(f"{self.prefix}{self.secrets_prefix}{port.NONCE_KEY}")
+        return storage_keys.secret(port.NONCE_KEY, prefix=self.prefix, secrets=self.secrets)
+
+    @property
+    def secret_prefix(self) -> str:
+        return storage_keys.secret_prefix(prefix=self.prefix, secrets=self.secrets)
 
 
 def vault(

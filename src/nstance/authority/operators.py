@@ -13,6 +13,7 @@ from nstance.authority import errors, registration
 from nstance.authority.keyset import Authority
 from nstance.authority.registration import Registration
 from nstance.clock import Chance, Clock
+from nstance.config import storage_keys
 from nstance.model import ids
 from nstance.model.ids import ClusterId, OperatorId, TenantId
 from nstance.objects import errors as storage
@@ -45,7 +46,7 @@ class Operators:
     ) -> tuple[Registration, ca.Issued]:
         """For claims that were verified and a key whose proof was checked. Raises NonceTaken, NotRegistered."""
         proposed = self._new(claims.tenant, self._new_id(), public_key, life, jti=claims.jti)
-        key = Key(f"{self._prefix}operator-nonce/{claims.jti}")
+        key = storage_keys.operator_nonce(claims.jti, prefix=self._prefix)
         bound = await self._create(key, proposed)
         if (bound.tenant, bound.jti) != (claims.tenant, claims.jti):
             raise errors.Unreadable(f"{key} does not belong to this nonce; it was overwritten")
@@ -102,7 +103,7 @@ class Operators:
         return found is not None and self._load(found.body, key).revoked is None
 
     async def list(self) -> list[Registration]:
-        keys = await settled.list_keys(self._store, f"{self._prefix}operator/")
+        keys = await settled.list_keys(self._store, storage_keys.operator_prefix(prefix=self._prefix))
         found = [(key, await settled.read(self._store, key)) for key in keys]
         return [self._load(stored.body, key) for key, stored in found if stored is not None]
 
@@ -157,7 +158,7 @@ class Operators:
 
     def _key(self, tenant: TenantId, operator: OperatorId) -> Key:
         names.uri(names.Operator(self._cluster, tenant, operator))
-        return Key(f"{self._prefix}operator/{tenant}.{operator}.json")
+        return storage_keys.operator(tenant, operator, prefix=self._prefix)
 
     @staticmethod
     def _issue(authority: Authority, wanted: Registration) -> ca.Issued:

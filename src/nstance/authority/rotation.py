@@ -76,7 +76,7 @@ async def rotate_nonce_key(
 async def rekey(vault: Vault, places: Places) -> Sequence[Key]:
     """Seal everything with the current encryption key; the keys of the objects that were not yet (F71)."""
     changed: list[Key] = []
-    for key in [places.sealed_ca, *await settled.list_keys(vault.store, places.prefix + places.secrets_prefix)]:
+    for key in [places.sealed_ca, *await settled.list_keys(vault.store, places.secret_prefix)]:
         try:
             if await _seal_anew(vault, key):
                 changed.append(key)

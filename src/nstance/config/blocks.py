@@ -17,6 +17,8 @@ SecretsKind = Literal[
 ]
 KeyKind = Literal["env", "file", "aws-secrets-manager", "aws-parameter-store", "google-secret-manager"]
 DEFAULT_KEY_VARIABLE = "NSTANCE_ENCRYPTION_KEY"
+# These hold only the users' own secrets: the cluster's CA lies sealed in object storage all the same.
+PLAIN_STORES = ("file", "env")
 
 
 class ClusterStorage(Block):
@@ -65,12 +67,23 @@ class Secrets(Block):
     old_encryption_keys: tuple[EncryptionKey, ...] = ()
     cache_ttl: fields.Duration = 300.0
 
+    @model_validator(mode="before")
+    @classmethod
+    def _defaults_of_plain_stores(cls, data: object) -> object:
+        if not isinstance(data, dict) or data.get("provider") not in PLAIN_STORES:
+            return data
+        prefix = "" if data["provider"] == "env" else cls.model_fields["prefix"].default
+        return {"prefix": prefix, "encryption_key": {"source": DEFAULT_KEY_VARIABLE}, **data}
+
     @model_validator(mode="after")
     def _has_the_right_key(self) -> Self:
         if self.provider == "object-storage":
             if self.encryption_key is None:
                 raise wrong("expected an encryption_key, because these secrets lie in object storage; found none")
             fields.key_prefix(self.prefix)
+        elif self.provider in PLAIN_STORES:
+            if self.encryption_key is None:
+                raise wrong("expected an encryption_key, because the cluster's CA is sealed with it; found none")
         elif self.encryption_key is not None or self.old_encryption_keys:
             raise wrong(f'expected no encryption key: the store "{self.provider}" keeps secrets by itself')
         if self.provider == "google-secret-manager" and not self.project_id:

@@ -56,11 +56,13 @@ def certlog_prefix(shard: ids.ShardId, *, prefix: str = "") -> str:
     return _shard(shard, "certlog/", prefix)
 
 
-def certlog(shard: ids.ShardId, *, tenant: ids.TenantId, at: float, instance: ids.InstanceId, prefix: str = "") -> Key:
-    """`at` in seconds since 1970; the key sorts by it within a tenant."""
+def certlog(
+    shard: ids.ShardId, *, tenant: ids.TenantId, at: datetime.datetime, instance: ids.InstanceId, prefix: str = ""
+) -> Key:
+    """Within a tenant the keys sort by time."""
     if not ids.is_instance_id(instance):
         raise _bad("an instance ID", instance)
-    moment = datetime.datetime.fromtimestamp(at, datetime.UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+    moment = at.astimezone(datetime.UTC).strftime("%Y%m%dT%H%M%S%fZ")
     return Key(f"{certlog_prefix(shard, prefix=prefix)}{_name(tenant)}.{moment}.{instance}.json")
 
 

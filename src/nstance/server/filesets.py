@@ -166,7 +166,6 @@ class FileSets:
             await certlog.write(
                 self._store,
                 batch,
-                prefix=f"shard/{self._shard}/",
                 shard=self._shard,
                 tenant=instance.tenant,
                 instance=instance.id,

@@ -29,6 +29,7 @@ from nstance.providers.registry import open_provider
 from nstance.secretstore import errors as secret_errors
 from nstance.secretstore import keys as key_sources
 from nstance.secretstore import kinds, sealing
+from nstance.secretstore import port as secret_port
 from nstance.server import configuration as configurations
 from nstance.server import peer_http, ports, rendering
 from nstance.server.cache import Cache
@@ -164,12 +165,13 @@ class Server:
         except TimeoutError:
             return
 
-    async def _open_authority(self, store: ObjectStore, settings: Settings) -> tuple[Authority, sealing.Keyring | None]:
+    async def _open_authority(
+        self, store: ObjectStore, settings: Settings, keyring: sealing.Keyring | None
+    ) -> Authority:
         """At boot: storage is waited for."""
-        keyring = self._keyring(settings)
         while True:
             try:
-                return await self._read_authority(store, settings, keyring), keyring
+                return await self._read_authority(store, settings, keyring)
             except (errors.StorageError, TimeoutError) as problem:
                 self.unwell = f"the cluster's CA cannot be read: {problem or 'timed out'}"
                 log.error("cannot start yet: %s", self.unwell)
@@ -185,7 +187,7 @@ class Server:
         try:
             return await authorities.open_authority(
                 store,
-                authorities.Places(cluster.storage.prefix, cluster.secrets.prefix),
+                _places(settings),
                 keyring=keyring,
                 cluster=ClusterId(cluster.id),
                 clock=self._clock,
@@ -214,6 +216,25 @@ class Server:
             raise Fatal(f"the encryption key cannot be read: {problem}") from problem
         return sealing.Keyring(current, tuple(old))
 
+    def _secret_store(
+        self, store: ObjectStore, settings: Settings, keyring: sealing.Keyring | None
+    ) -> secret_port.SecretStore:
+        told = settings.cluster.secrets
+        sealed = told.provider == kinds.StoreKind.OBJECT_STORAGE.value
+        try:
+            return kinds.open_store(
+                told.provider,
+                objects=store,
+                # A directory, or the beginning of variables' names, stands for itself.
+                prefix=_places(settings).secret_prefix if sealed else told.prefix,
+                sealer=kinds.sealer(keyring, insecure_dev=self.options.insecure_dev) if sealed else None,
+                cluster=ClusterId(settings.cluster.id),
+                chance=self._chance,
+                environment=os.environ,
+            )
+        except secret_errors.SecretError as problem:
+            raise Fatal(f"the secret store cannot be opened: {problem}") from problem
+
     # ---- serving
 
     async def _serve(self, store: ObjectStore, configuration: Configuration) -> None:
@@ -222,7 +243,9 @@ class Server:
         self.exit_jitter = (jitter.min_delay, jitter.max_delay)
         cluster = ClusterId(settings.cluster.id)
         cluster_store = self._cluster_store(store, settings)
-        authority, keyring = await self._open_authority(cluster_store, settings)
+        keyring = self._keyring(settings)
+        secret_store = self._secret_store(cluster_store, settings, keyring)
+        authority = await self._open_authority(cluster_store, settings, keyring)
         endpoints = self.endpoints = self._endpoints(settings)
         hosts = [a.host for told in endpoints.advertise.values() for a in told]
         if settings.shard.leader_network is not None:
@@ -268,15 +291,7 @@ class Server:
             follower=follower,
             provider=provider,
             issuer=issuer,
-            secret_store=kinds.open_store(
-                settings.cluster.secrets.provider,
-                objects=cluster_store,
-                prefix=_secrets_prefix(settings),
-                sealer=kinds.sealer(keyring, insecure_dev=self.options.insecure_dev),
-                cluster=cluster,
-                chance=chance,
-                environment=os.environ,
-            ),
+            secret_store=secret_store,
             advertised=ports.advertised(endpoints),
             ports=lambda lead: ports.grpc_ports(
                 lead,
@@ -441,12 +456,12 @@ def primary_address() -> str:
             return "127.0.0.1"
 
 
-def _secrets_prefix(settings: Settings) -> str:
-    """Sealed secrets lie below the cluster's objects; a directory or variable prefix stands for itself."""
-    told = settings.cluster.secrets
-    if told.provider != kinds.StoreKind.OBJECT_STORAGE.value:
-        return told.prefix
-    return f"{settings.cluster.storage.prefix}{told.prefix}"
+def _places(settings: Settings) -> authorities.Places:
+    """The CA and the nonce key lie sealed in object storage, wherever other secrets do."""
+    told = settings.cluster
+    if told.secrets.provider != kinds.StoreKind.OBJECT_STORAGE.value:
+        return authorities.Places(told.storage.prefix)
+    return authorities.Places(told.storage.prefix, told.secrets.prefix)
 
 
 def _subject(settings: Settings) -> fields.Subject | None:

@@ -1,5 +1,6 @@
 """Storage keys as the specification spells them, and that no name can reach beyond its place (B18, B20)."""
 
+import datetime
 from collections.abc import Callable
 
 import pytest
@@ -8,6 +9,7 @@ from nstance.config import durations, storage_keys
 from nstance.model.ids import InstanceId, OperatorId, ShardId, TenantId
 
 S, T = ShardId("s-1"), TenantId("acme")
+EPOCH = datetime.datetime.fromtimestamp(0, datetime.UTC)
 INSTANCE = InstanceId("etc-01jw51srryegh9snf9cmeh3k4q")
 OPERATOR = OperatorId("opr-01jw51srryegh9snf9cmeh3k4q")
 
@@ -21,8 +23,8 @@ OPERATOR = OperatorId("opr-01jw51srryegh9snf9cmeh3k4q")
         (storage_keys.journal(S, 7), "shard/s-1/journal/00000000000000000007.json"),
         (storage_keys.snapshot(S, 10**20 - 1), "shard/s-1/snapshot/99999999999999999999.json"),
         (
-            storage_keys.certlog(S, tenant=T, at=1.5, instance=INSTANCE),
-            f"shard/s-1/certlog/acme.19700101T000001.500000Z.{INSTANCE}.json",
+            storage_keys.certlog(S, tenant=T, at=EPOCH + datetime.timedelta(seconds=1.5), instance=INSTANCE),
+            f"shard/s-1/certlog/acme.19700101T000001500000Z.{INSTANCE}.json",
         ),
         (storage_keys.ca_sealed(), "cluster/ca.sealed"),
         (storage_keys.ca_certificate(prefix="c"), "c/ca.crt"),
@@ -49,7 +51,7 @@ def test_keys(key: str, expected: str) -> None:
         lambda: storage_keys.secret(""),
         lambda: storage_keys.operator(TenantId("a.b"), OPERATOR),
         lambda: storage_keys.operator(T, OperatorId("x")),
-        lambda: storage_keys.certlog(S, tenant=T, at=0, instance=InstanceId("../x")),
+        lambda: storage_keys.certlog(S, tenant=T, at=EPOCH, instance=InstanceId("../x")),
         lambda: storage_keys.operator_nonce("a/b"),
     ],
 )

@@ -58,6 +58,19 @@ def test_least_configuration_has_the_documented_defaults() -> None:
     assert settings.groups == {}
 
 
+@pytest.mark.parametrize(("kind", "prefix"), [("file", "secret/"), ("env", "")])
+def test_secrets_kept_elsewhere_leave_the_key_that_seals_the_ca(kind: str, prefix: str) -> None:
+    for more, source in [
+        ("", "NSTANCE_ENCRYPTION_KEY"),
+        (', "encryption_key": {"provider": "file", "source": "/etc/key"}', "/etc/key"),
+    ]:
+        secrets = f'"secrets": {{"provider": "{kind}"{more}}}'
+        text = f'{{"cluster": {{"id": "main", {secrets}}}, "shard": {{"infra": {{"provider": "process"}}}}}}'
+        told = load.load(text).cluster.secrets
+        assert told.encryption_key is not None
+        assert (told.encryption_key.source, told.prefix) == (source, prefix)
+
+
 def test_the_printed_development_block_loads() -> None:
     settings = load.load(PRINTED, shard=ShardId("dev-1"))
     assert settings.cluster.id == "example-cluster"

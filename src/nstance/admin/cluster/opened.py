@@ -76,7 +76,7 @@ class Opened:
 
     async def secrets(self) -> port.SecretStore:
         sealed = self.target.secrets == OBJECT_STORAGE
-        prefix = self.places.prefix + self.places.secrets_prefix if sealed else self.target.secrets_prefix or ""
+        prefix = self.places.secret_prefix if sealed else self.target.secrets_prefix or ""
         return kinds.open_store(
             self.target.secrets,
             objects=self.store,
