@@ -16,7 +16,7 @@ STANDBYS ?= 0
 SEEDS ?= 2000
 START ?= 0
 
-.PHONY: help check install tools dev dev-once dev-tmux clean-dev test lint format bench sim sim-long sim-exhaustive mutants proto proto-check schema agent-pyz clean $(PROGRAMS)
+.PHONY: help check install tools dev dev-once dev-tmux clean-dev test lint format bench sim sim-long sim-exhaustive mutants proto proto-check manifests manifests-check schema agent-pyz clean $(PROGRAMS)
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -57,7 +57,7 @@ clean-dev: ## End what make dev and make dev-tmux started, and remove temp/
 test: tools ## Run all tests
 	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
-lint: tools proto-check ## Check format, types, layers, and that generated code is up to date
+lint: tools proto-check manifests-check ## Check format, types, layers, and that generated code is up to date
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -88,6 +88,12 @@ proto: tools ## Generate src/nstance/v1 from proto/
 
 proto-check: tools
 	@BIN=$(BIN) scripts/generate-proto.sh --check src
+
+manifests: tools ## Generate the CRDs in config/crd and what the Helm chart shares with config/
+	$(BIN)/python scripts/manifests.py
+
+manifests-check: tools
+	@$(BIN)/python scripts/manifests.py --check
 
 schema: install ## Generate docs/config.schema.json
 	$(BIN)/python -m nstance.config.schema > docs/config.schema.json.new && mv docs/config.schema.json.new docs/config.schema.json
