@@ -8,6 +8,7 @@ after two listings.
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 from nstance.model import ids
 from nstance.model.events import DoubleFound, Event, OrphanFound, VmChecked, VmMissed, VmState
@@ -21,10 +22,22 @@ MISSING_SHARE = 0.2
 _EXPECTED = frozenset({State.STARTING, State.RUNNING, State.DRAINING})
 
 
+class Oddity(Enum):
+    """What a VM is that should not be there. Each is counted by itself: an orphan that was just deleted is shown a moment
+    longer, and having been seen as an orphan before does not mean that it is still there."""
+
+    ORPHAN = auto()
+    DOUBLE = auto()
+    LATE = auto()  # its record has ended
+
+
+Sightings = Mapping[tuple[Oddity, InstanceId], int]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     events: Mapping[GroupKey, tuple[Event, ...]]
-    sightings: Mapping[InstanceId, int]  # of VMs that should not be there; for the next comparison
+    sightings: Sightings  # for the next comparison
     orphans: tuple[SeenVm, ...] = ()
     doubles: tuple[SeenVm, ...] = ()
     missing: tuple[InstanceId, ...] = ()
@@ -34,23 +47,23 @@ class Comparison:
 @dataclass(slots=True)
 class _Findings:
     events: dict[GroupKey, list[Event]] = field(default_factory=dict)
-    sightings: dict[InstanceId, int] = field(default_factory=dict)
+    sightings: dict[tuple[Oddity, InstanceId], int] = field(default_factory=dict)
     orphans: list[SeenVm] = field(default_factory=list)
     doubles: list[SeenVm] = field(default_factory=list)
 
     def add(self, key: GroupKey, event: Event) -> None:
         self.events.setdefault(key, []).append(event)
 
-    def sight(self, id: InstanceId, before: Mapping[InstanceId, int]) -> bool:
+    def sight(self, what: Oddity, id: InstanceId, before: Sightings) -> bool:
         """One more sighting; says whether there were enough."""
-        self.sightings[id] = before.get(id, 0) + 1
-        return self.sightings[id] >= SIGHTINGS
+        self.sightings[what, id] = before.get((what, id), 0) + 1
+        return self.sightings[what, id] >= SIGHTINGS
 
 
 def compare(
     vms: Iterable[SeenVm],
     records: Mapping[InstanceId, Instance],
-    sightings: Mapping[InstanceId, int],
+    sightings: Sightings,
     *,
     cluster: ClusterId,
     shard: ShardId,
@@ -106,32 +119,30 @@ def _is_of(vm: SeenVm, record: Instance, cluster: ClusterId, shard: ShardId) -> 
     return vm.provider_id == record.provider_id or (vm.cluster in (cluster, None) and vm.shard in (shard, None))
 
 
-def _known(found: _Findings, record: Instance, vms: list[SeenVm], before: Mapping[InstanceId, int]) -> None:
+def _known(found: _Findings, record: Instance, vms: list[SeenVm], before: Sightings) -> None:
     # First the one that the record knows, then those that run; the choice does not depend on the listing's order.
     vms.sort(key=lambda v: (not _is_the_one(v, record), v.state is not VmState.RUNNING, v.provider_id))
     if record.state in ENDED:
         # Listings show what was deleted a moment ago; what they still show the next time is really there.
         late = next((v for v in vms if v.state is not VmState.DELETED), None)
-        if late is not None and found.sight(record.id, before):
+        if late is not None and found.sight(Oddity.LATE, record.id, before):
             found.add(record.key, _checked(late))
         return
     if _is_the_one(vms[0], record):
         found.add(record.key, _checked(vms[0]))
         vms = vms[1:]
     double = next((v for v in vms if v.state is not VmState.DELETED), None)
-    if double is not None and found.sight(record.id, before):
+    if double is not None and found.sight(Oddity.DOUBLE, record.id, before):
         found.doubles.append(double)
         found.add(record.key, DoubleFound(record.id, double.provider_id))
 
 
-def _unknown(
-    found: _Findings, vm: SeenVm, before: Mapping[InstanceId, int], *, cluster: ClusterId, shard: ShardId
-) -> None:
+def _unknown(found: _Findings, vm: SeenVm, before: Sightings, *, cluster: ClusterId, shard: ShardId) -> None:
     if vm.cluster != cluster or vm.shard != shard or vm.tenant is None or vm.group is None:
         return
     if not (ids.is_instance_id(vm.id) and ids.is_name(vm.tenant) and ids.is_name(vm.group)):
         return
-    if vm.state is not VmState.DELETED and found.sight(vm.id, before):
+    if vm.state is not VmState.DELETED and found.sight(Oddity.ORPHAN, vm.id, before):
         found.orphans.append(vm)
         found.add(GroupKey(vm.tenant, vm.group), OrphanFound(vm.id, vm.provider_id))
 

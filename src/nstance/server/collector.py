@@ -45,7 +45,7 @@ class Collector:
         self._clock = clock
         self._metrics = metrics
         self._timeout = timeout
-        self._sightings: dict[InstanceId, int] = {}
+        self._sightings: collecting.Sightings = {}
         self._missed: dict[InstanceId, float] = {}  # by the last listing, and since when
 
     async def run(self) -> None:
@@ -86,7 +86,7 @@ class Collector:
             shard=self._name,
             found_singly=self._found_singly(),
         )
-        self._sightings = dict(found.sightings)
+        self._sightings = found.sightings
         now = self._clock.steady()
         self._missed = {id: self._missed.get(id, now) for id in found.missing}
         if found.mass_absence and not shard.mass_absence:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from nstance.core.collecting import compare
+from nstance.core.collecting import Sightings, compare
 from nstance.core.decide import decide
 from nstance.core.silence import is_mass_silence
 from nstance.model import events as ev
@@ -83,7 +83,7 @@ class World:
         self.vms: dict[ProviderId, Vm] = {}
         self.dead_ids: set[InstanceId] = set()
         self.maker = IdMaker(wall=lambda: self.now, bits=lambda n: rng.getrandbits(n))
-        self.sightings: dict[InstanceId, int] = {}
+        self.sightings: Sightings = {}
         self.term = 0
         self.leading = False
         self.listed = False
@@ -357,7 +357,7 @@ class World:
         if self.chance(0.05):
             shown = shown[: len(shown) // 2]  # a provider that lies
         result = compare(shown, self.records, self.sightings, cluster=CLUSTER, shard=SHARD)
-        self.sightings = dict(result.sightings)
+        self.sightings = result.sightings
         self.listed = True
         self.mass_absence = result.mass_absence
         self.happen(*result.events.get(KEY, ()), ev.GroupChanged())

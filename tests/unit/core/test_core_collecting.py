@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from nstance.core.collecting import Comparison, compare
+from nstance.core.collecting import Comparison, Oddity, Sightings, compare
 from nstance.core.silence import is_mass_silence
 from nstance.model import events as ev
 from nstance.model.events import VmState
@@ -23,7 +23,7 @@ def vm(letter: str, **fields: Any) -> SeenVm:
 
 
 def compared(
-    vms: list[SeenVm], records: list[Instance], sightings: dict[InstanceId, int] | None = None
+    vms: list[SeenVm], records: list[Instance], sightings: Sightings | None = None
 ) -> tuple[Comparison, list[ev.Event]]:
     result = compare(vms, {r.id: r for r in records}, sightings or {}, cluster=CLUSTER, shard=SHARD)
     return result, [e for events in result.events.values() for e in events]
@@ -62,12 +62,12 @@ def test_the_record_wins_over_edited_tags(fields: dict[str, Any]) -> None:
 
 def test_an_orphan_needs_two_sightings() -> None:
     first, events = compared([vm("x")], [])
-    assert (events, first.orphans, first.sightings) == ([], (), {name("x"): 1})
-    second, events = compared([vm("x")], [], dict(first.sightings))
+    assert (events, first.orphans, first.sightings) == ([], (), {(Oddity.ORPHAN, name("x")): 1})
+    second, events = compared([vm("x")], [], first.sightings)
     assert events == [ev.OrphanFound(name("x"), ProviderId("i-x"))]
     assert second.orphans == (vm("x"),)
     # Not seen in between: it starts over.
-    between, _ = compared([], [], dict(first.sightings))
+    between, _ = compared([], [], first.sightings)
     assert between.sightings == {}
 
 
@@ -89,7 +89,7 @@ def test_an_orphan_needs_two_sightings() -> None:
 def test_what_is_not_wholly_ours_is_never_collected(fields: dict[str, Any]) -> None:
     """F53, F54."""
     stranger = vm("x", **fields)
-    result, events = compared([stranger], [], {stranger.id: 5})
+    result, events = compared([stranger], [], {(Oddity.ORPHAN, stranger.id): 5})
     assert (events, result.orphans, result.sightings) == ([], (), {})
 
 
@@ -98,10 +98,17 @@ def test_a_vm_whose_record_ended_needs_two_sightings(state: State) -> None:
     """Listings show for a while what was just deleted."""
     first, events = compared([vm("a")], [member("a", state)])
     assert events == []
-    _, events = compared([vm("a")], [member("a", state)], dict(first.sightings))
+    _, events = compared([vm("a")], [member("a", state)], first.sightings)
     assert events == [ev.VmChecked(name("a"), VmState.RUNNING, ProviderId("i-a"))]
-    _, events = compared([vm("a", state=VmState.DELETED)], [member("a", state)], dict(first.sightings))
+    _, events = compared([vm("a", state=VmState.DELETED)], [member("a", state)], first.sightings)
     assert events == []
+
+
+@pytest.mark.parametrize("before", [Oddity.ORPHAN, Oddity.DOUBLE])
+def test_having_been_an_orphan_or_a_double_is_no_sighting_after_the_end(before: Oddity) -> None:
+    """A listing that lags shows an orphan a moment after it was deleted: it was taken up again at once."""
+    result, events = compared([vm("a")], [member("a", State.DELETED)], {(before, name("a")): 2})
+    assert (events, result.sightings) == ([], {(Oddity.LATE, name("a")): 1})
 
 
 class TestDoubles:
@@ -110,18 +117,18 @@ class TestDoubles:
     def test_two_sightings(self) -> None:
         first, events = compared([self.SECOND, vm("a")], [member("a")])
         assert events == [ev.VmChecked(name("a"), VmState.RUNNING, ProviderId("i-a"))]
-        second, events = compared([self.SECOND, vm("a")], [member("a")], dict(first.sightings))
+        second, events = compared([self.SECOND, vm("a")], [member("a")], first.sightings)
         assert ev.DoubleFound(name("a"), ProviderId("i-2")) in events
         assert second.doubles == (self.SECOND,)
 
     def test_one_that_is_gone_is_no_double(self) -> None:
         dead = vm("a", provider_id=ProviderId("i-2"), state=VmState.DELETED)
-        assert compared([dead, vm("a")], [member("a")], {name("a"): 1})[0].doubles == ()
+        assert compared([dead, vm("a")], [member("a")], {(Oddity.DOUBLE, name("a")): 1})[0].doubles == ()
 
     def test_the_other_one_is_not_taken_for_the_known_one(self) -> None:
         result, events = compared([self.SECOND], [member("a")])
         assert events == [ev.VmMissed(name("a"))]
-        assert result.sightings == {name("a"): 1}
+        assert result.sightings == {(Oddity.DOUBLE, name("a")): 1}
 
     @pytest.mark.parametrize("turned", [False, True])
     def test_an_intent_adopts_the_same_one_whatever_the_order(self, turned: bool) -> None:
@@ -145,7 +152,7 @@ def test_mass_absence(total: int, missing: int, mass: bool) -> None:
     """F50: nothing is concluded, each one is asked for singly, and no orphan is collected on such a listing."""
     letters = "abcdefghjkmnpqrstvwxyz"[:total]
     shown = [vm(x) for x in letters[missing:]] + [vm("0")]
-    result, events = compared(shown, [member(x) for x in letters], {name("0"): 1})
+    result, events = compared(shown, [member(x) for x in letters], {(Oddity.ORPHAN, name("0")): 1})
     assert result.mass_absence == mass
     assert sum(isinstance(e, ev.VmMissed) for e in events) == missing
     assert len(result.orphans) == (not mass)
