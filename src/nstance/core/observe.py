@@ -10,7 +10,7 @@ from typing import assert_never
 from nstance.core import creating, leaving
 from nstance.core.draft import Draft, is_ended
 from nstance.model import events as ev
-from nstance.model.decision import Code, Refused
+from nstance.model.decision import Code, Facts, Refused
 from nstance.model.instance import Cause, Instance, State
 
 RETRY_FIRST = 1.0
@@ -161,6 +161,9 @@ def _checked(draft: Draft, instance: Instance, event: ev.VmChecked) -> None:
         # Its agent speaks: that is better evidence than a provider that finds nothing.
         draft.learn(instance.id, checking=False, check_due=draft.now + RETRY_MOST)
         return
+    if absent and facts.vm is not ev.VmState.ABSENT and _has_been_shown_since(facts, event.asked):
+        draft.learn(instance.id, checking=False, check_due=draft.now + RETRY_FIRST)
+        return
     draft.learn(
         instance.id,
         checking=False,
@@ -188,6 +191,11 @@ def _checked(draft: Draft, instance: Instance, event: ev.VmChecked) -> None:
         draft.reason(Code.ORPHAN, "its VM turned up after it was given up", instance.id)
     if fields:
         draft.change(instance, **fields)
+
+
+def _has_been_shown_since(facts: Facts, asked: float | None) -> bool:
+    """A listing overtook the question: what it showed is newer than "not found"."""
+    return asked is not None and facts.vm_at is not None and facts.vm_at >= asked
 
 
 def _deletion(draft: Draft, instance: Instance, event: ev.VmDeleted) -> None:

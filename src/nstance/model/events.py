@@ -65,7 +65,7 @@ class VmDeleteFailed:
 @dataclass(frozen=True, slots=True)
 class VmChecked:
     """The answer to a look at the provider, by one call or by a listing. UNKNOWN without a provider ID: the call failed;
-    with one: the VM is there and its status says nothing."""
+    with one: the VM is there and its status says nothing. `asked`: when, if it may have taken a while to be answered."""
 
     id: InstanceId
     state: VmState
@@ -73,6 +73,7 @@ class VmChecked:
     ip4: str = ""
     ip6: str = ""
     hostname: str = ""
+    asked: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

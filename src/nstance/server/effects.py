@@ -281,11 +281,12 @@ class Effects:
 
     async def _check(self, instance: Instance) -> None:
         async with self._looks:
+            asked = self._clock.steady()
             try:
                 vm = await self._call("get", lambda: self._provider.get(instance.id, instance.provider_id))
                 self._post(checked(vm))
             except errors.Gone:
-                self._post(ev.VmChecked(instance.id, ev.VmState.ABSENT))
+                self._post(ev.VmChecked(instance.id, ev.VmState.ABSENT, asked=asked))
             except errors.ProviderError as problem:
                 log.info("a VM could not be looked at", extra={"instance": instance.id, "error": str(problem)})
                 self._post(ev.VmChecked(instance.id, ev.VmState.UNKNOWN))

@@ -46,6 +46,24 @@ SHUTDOWN = ev.NoticeReceived(A.id, NoticeKind.SHUTDOWN)
             id="stream closed and not found, seen before: replace now",
         ),
         pytest.param(
+            [A],
+            {"a": lost(0.5, checks=1, vm_at=NOW - 0.1)},
+            [ev.VmChecked(A.id, VmState.ABSENT, asked=NOW - 0.3)],
+            State.RUNNING,
+            0,
+            "",
+            id="not found, but a listing has shown it since that was asked (F48)",
+        ),
+        pytest.param(
+            [A],
+            {"a": lost(0.5, checks=1, checking=True, vm_at=NOW - 0.4)},
+            [ev.VmChecked(A.id, VmState.ABSENT, asked=NOW - 0.3)],
+            State.DELETING,
+            1,
+            "",
+            id="not found, asked after a listing has shown it: replace now",
+        ),
+        pytest.param(
             [A], {"a": lost(1.0, checks=1)}, [ev.Woke()], State.RUNNING, 0, "a", id="running: asked again after 1 s"
         ),
         pytest.param([A], {"a": lost(1.5, checks=2)}, [ev.Woke()], State.RUNNING, 0, "", id="... and not before 2 s"),
