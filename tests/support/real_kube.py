@@ -1,0 +1,261 @@
+"""A real Kubernetes API server on loopback, for `make test-kube`: kube-apiserver, the controllers that matter here, etcd.
+
+    python tests/support/real_kube.py pytest tests/contracts/test_kube_contract.py
+
+builds what is missing (Go builds kube-apiserver and kube-controller-manager from their published module, a quarter of an
+hour on two cores, kept in the user's cache directory; etcd comes from Debian's package, unpacked there), starts it all,
+applies the CRDs of Cluster API and ours, runs the command with NSTANCE_TEST_KUBECONFIG set, and ends what it started.
+The controller manager runs only garbage collection, disruption budgets, namespaces and service accounts: no scheduler and
+no kubelet move anything behind a test's back.
+"""
+
+import base64
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+KUBERNETES = "1.34.4"
+CLUSTER_API = "1.13.6"
+PROGRAMS = ("kube-apiserver", "kube-controller-manager")
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nstance" / f"kubernetes-{KUBERNETES}"
+ROOT = Path(__file__).resolve().parents[2]
+TOKEN = "loopback-only-admin-token"
+CAPI_CRDS = ("clusters", "machines", "machinepools")
+
+
+class Missing(Exception):
+    """A program cannot be had on this machine: a reason to skip."""
+
+
+class Failed(Exception):
+    """What is there did not work: a reason to fail."""
+
+
+def _say(text: str) -> None:
+    print(f"test-kube: {text}", file=sys.stderr, flush=True)
+
+
+def _run(*command: str, cwd: Path | None = None) -> str:
+    done = subprocess.run(command, cwd=cwd, text=True, capture_output=True, check=False)
+    if done.returncode:
+        raise Failed(f"'{' '.join(command)}' failed: {(done.stderr or done.stdout).strip()[-600:]}")
+    return done.stdout
+
+
+def _module(name: str, version: str) -> Path:
+    """The directory of a Go module, downloaded."""
+    return Path(
+        json.loads(_run("go", "mod", "download", "-json", f"{name}@v{version}", cwd=Path(tempfile.gettempdir())))["Dir"]
+    )
+
+
+def _build_kubernetes() -> None:
+    if all((CACHE / program).exists() for program in PROGRAMS):
+        return
+    if not shutil.which("go"):
+        raise Missing(
+            "Go is missing; it builds kube-apiserver. Install it, or set NSTANCE_TEST_KUBECONFIG to a cluster of yours"
+        )
+    source = _module("k8s.io/kubernetes", KUBERNETES)
+    staging = [line.split()[0] for line in (source / "go.mod").read_text().splitlines() if "=> ./staging/" in line]
+    go = next(line.split()[1] for line in (source / "go.mod").read_text().splitlines() if line.startswith("go "))
+    work = CACHE / "build"
+    work.mkdir(parents=True, exist_ok=True)
+    # Its own go.mod points at directories that the published module does not contain: the same versions are published alone.
+    staged = "0" + KUBERNETES[1:]
+    replaced = "\n".join(f"replace {name} => {name} v{staged}" for name in staging)
+    (work / "go.mod").write_text(
+        f"module nstance.dev/test-kube\n\ngo {go}\n\nrequire k8s.io/kubernetes v{KUBERNETES}\n\n{replaced}\n"
+    )
+    imports = "\n".join(f'import _ "k8s.io/kubernetes/cmd/{program}"' for program in PROGRAMS)
+    (work / "tools.go").write_text(f"//go:build tools\n\npackage tools\n\n{imports}\n")
+    _say("resolving the modules of Kubernetes")
+    _run("go", "mod", "tidy", cwd=work)
+    stamp = "k8s.io/component-base/version"
+    major, minor, _ = KUBERNETES.split(".")
+    flags = f"-s -w -X {stamp}.gitVersion=v{KUBERNETES} -X {stamp}.gitMajor={major} -X {stamp}.gitMinor={minor}"
+    for program in PROGRAMS:
+        _say(f"building {program} {KUBERNETES} into {CACHE} (once; several minutes)")
+        target = CACHE / program
+        _run(
+            "go",
+            "build",
+            "-trimpath",
+            "-ldflags",
+            flags,
+            "-o",
+            f"{target}.new",
+            f"k8s.io/kubernetes/cmd/{program}",
+            cwd=work,
+        )
+        Path(f"{target}.new").rename(target)
+
+
+def _etcd() -> str:
+    if found := shutil.which("etcd"):
+        return found
+    program = CACHE / "etcd" / "usr" / "bin" / "etcd"
+    if not program.exists():
+        if not shutil.which("apt-get"):
+            raise Missing("etcd is missing: install it (Debian: apt-get install etcd-server)")
+        _say("unpacking etcd from Debian's package")
+        (CACHE / "etcd").mkdir(parents=True, exist_ok=True)
+        _run("apt-get", "download", "etcd-server", cwd=CACHE / "etcd")
+        package = next((CACHE / "etcd").glob("etcd-server_*.deb"))
+        _run("dpkg", "-x", str(package), str(CACHE / "etcd"))
+    return str(program)
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [one.getsockname()[1] for one in sockets]
+    for one in sockets:
+        one.close()
+    return ports
+
+
+def _wait_ready(url: str, certificate: Path, process: subprocess.Popen[bytes], log: Path) -> None:
+    give_up = time.monotonic() + 120
+    while True:
+        try:
+            context = ssl.create_default_context(cafile=str(certificate))
+            request = urllib.request.Request(f"{url}/readyz", headers={"Authorization": f"Bearer {TOKEN}"})
+            with urllib.request.urlopen(request, timeout=5, context=context) as answer:
+                if answer.status == 200:
+                    return
+        except (OSError, urllib.error.HTTPError):
+            pass
+        if process.poll() is not None or time.monotonic() > give_up:
+            raise Failed(f"kube-apiserver did not become ready; its log ends with:\n{log.read_text()[-1500:]}")
+        time.sleep(0.2)
+
+
+def _kubeconfig(url: str, certificate: bytes) -> str:
+    return json.dumps(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "test",
+            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "test", "namespace": "default"}}],
+            "clusters": [
+                {
+                    "name": "test",
+                    "cluster": {"server": url, "certificate-authority-data": base64.b64encode(certificate).decode()},
+                }
+            ],
+            "users": [{"name": "test", "user": {"token": TOKEN}}],
+        }
+    )
+
+
+@contextmanager
+def running() -> Iterator[Path]:
+    """Yields the path of a kubeconfig with all rights."""
+    _build_kubernetes()
+    etcd = _etcd()
+    etcd_port, peer_port, port = _free_ports(3)
+    url = f"https://127.0.0.1:{port}"
+    started: list[subprocess.Popen[bytes]] = []
+    with tempfile.TemporaryDirectory(prefix="nstance-kube-") as name:
+        work = Path(name)
+
+        def start(*command: str) -> tuple[subprocess.Popen[bytes], Path]:
+            log = work / f"{Path(command[0]).name}.log"
+            with log.open("wb") as file:
+                process = subprocess.Popen(
+                    command, stdout=file, stderr=file, stdin=subprocess.DEVNULL, start_new_session=True
+                )
+            started.append(process)
+            return process, log
+
+        try:
+            _run("openssl", "genrsa", "-out", str(work / "accounts.key"), "2048")
+            (work / "tokens.csv").write_text(f'{TOKEN},admin,admin,"system:masters"\n')
+            clients, peers = f"http://127.0.0.1:{etcd_port}", f"http://127.0.0.1:{peer_port}"
+            start(
+                etcd,
+                f"--data-dir={work / 'etcd'}",
+                f"--listen-client-urls={clients}",
+                f"--advertise-client-urls={clients}",
+                f"--listen-peer-urls={peers}",
+                f"--initial-advertise-peer-urls={peers}",
+                f"--initial-cluster=default={peers}",
+                "--unsafe-no-fsync",
+            )
+            server, log = start(
+                str(CACHE / "kube-apiserver"),
+                f"--etcd-servers={clients}",
+                f"--secure-port={port}",
+                "--bind-address=127.0.0.1",
+                "--advertise-address=127.0.0.1",
+                f"--cert-dir={work / 'certificates'}",
+                f"--token-auth-file={work / 'tokens.csv'}",
+                "--authorization-mode=RBAC",
+                f"--service-account-key-file={work / 'accounts.key'}",
+                f"--service-account-signing-key-file={work / 'accounts.key'}",
+                "--service-account-issuer=https://kubernetes.default.svc",
+                "--service-cluster-ip-range=10.96.0.0/16",
+                # Without a scheduler and kubelets nobody would mount what this plugin demands of each pod.
+                "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
+                "--endpoint-reconciler-type=none",
+            )
+            certificate = work / "certificates" / "apiserver.crt"
+            _wait_ready(url, certificate, server, log)
+            kubeconfig = work / "kubeconfig"
+            kubeconfig.write_text(_kubeconfig(url, certificate.read_bytes()))
+            start(
+                str(CACHE / "kube-controller-manager"),
+                f"--kubeconfig={kubeconfig}",
+                "--controllers=garbage-collector-controller,disruption-controller,namespace-controller,serviceaccount-controller",
+                "--leader-elect=false",
+                "--secure-port=0",
+            )
+            capi = _module("sigs.k8s.io/cluster-api", CLUSTER_API) / "config" / "crd" / "bases"
+            for plural in CAPI_CRDS:
+                _kubectl(kubeconfig, "apply", "--server-side", "-f", str(capi / f"cluster.x-k8s.io_{plural}.yaml"))
+            _kubectl(kubeconfig, "apply", "--server-side", "-k", str(ROOT / "config" / "crd"))
+            _kubectl(kubeconfig, "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+            yield kubeconfig
+        finally:
+            for process in reversed(started):
+                process.terminate()
+            for process in reversed(started):
+                try:
+                    process.wait(10)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
+
+
+def _kubectl(kubeconfig: Path, *arguments: str) -> None:
+    _run("kubectl", f"--kubeconfig={kubeconfig}", *arguments)
+
+
+def main() -> int:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    try:
+        with running() as kubeconfig:
+            _say(f"kube-apiserver {KUBERNETES} is ready")
+            return subprocess.call(sys.argv[1:], env=os.environ | {"NSTANCE_TEST_KUBECONFIG": str(kubeconfig)})
+    except Missing as missing:
+        _say(f"skipped: {missing}")
+        return 0
+    except Failed as failed:
+        _say(f"failed: {failed}")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
