@@ -43,8 +43,7 @@ class Draft:
         self.members: dict[InstanceId, Instance] = dict(view.members)
         self.revision = 0  # counts changes of records
         self._fresh_ids = fresh_ids
-        self._known: dict[InstanceId, Facts] = dict(view.facts)
-        self._learned: dict[InstanceId, Facts] = {}
+        self._learned: dict[InstanceId, Facts] = {}  # over the view's, which are those of the whole shard: never copied
         # A record that this leader has only read about: listening began with the term.
         self._unknown = Facts(heard=view.listening_since)
         self._changes: dict[InstanceId, Change] = {}
@@ -87,13 +86,13 @@ class Draft:
         return list(self._noteworthy)
 
     def _find_noteworthy(self) -> list[Instance]:
-        now, known, unknown = self.now, self._known, self._unknown
+        now, learned, known, unknown = self.now, self._learned, self.view.facts, self._unknown
         silence, current = self.policy.suspect_after, self.wish.infra_hash if self.wish is not None else None
         age = min((a for a in (self.policy.eligible_age, self.policy.forced_age) if a is not None), default=inf)
         heard = created = inf
         found = []
         for member in self.members.values():
-            facts = known.get(member.id, unknown)
+            facts = learned.get(member.id) or known.get(member.id, unknown)
             if (
                 member.state is State.RUNNING
                 and facts.connected
@@ -129,10 +128,10 @@ class Draft:
         return len(self.capacity()) - sum(map(len, self.newcomers().values()))
 
     def facts(self, id: InstanceId) -> Facts:
-        return self._known.get(id, self._unknown)
+        return self._learned.get(id) or self.view.facts.get(id, self._unknown)
 
     def learn(self, id: InstanceId, **fields: Any) -> None:
-        self._known[id] = self._learned[id] = replace(self.facts(id), **fields)
+        self._learned[id] = replace(self.facts(id), **fields)
 
     def change(self, instance: Instance, **fields: Any) -> Instance:
         """Change a record. Anything that the transition table does not allow is a bug."""
