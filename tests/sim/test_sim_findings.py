@@ -174,3 +174,18 @@ def test_a_cut_between_us_and_the_fleet_deletes_nothing() -> None:
         assert w.counts["decided mass-silence"]
         assert not w.counts["left unhealthy"]
         sound(w)
+
+
+def test_a_jump_of_the_clock_does_not_refuse_those_whose_answer_was_lost() -> None:
+    """F8, F20: their nonces were out of date for the next leader, whose clock was wrong. They could never come back, and
+    being all, were taken for a mass silence for ever."""
+    with world(1, setup(3)) as w:
+        leader = rested(w)
+        for server in w.servers:
+            server.machine.jump(3600.0)
+        for agent in w.agents():
+            agent.registered = False
+        w.do(w.kill, leader, 60.0)
+        w.advance(20.0)
+        assert not w.counts["decided mass-silence"]
+        sound(w)

@@ -28,8 +28,12 @@ class Issuer:
         self._chance = chance
 
     def new_nonce(self, life: float) -> Nonce:
-        issued = int(self._clock.wall())
-        return Nonce(jti=nonce.new_jti(self._chance), issued=issued, expires=issued + int(life))
+        """Valid by either clock: somebody may have set the wall clock (F20), or put it right after we began. How long an
+        instance really has is decided by its record."""
+        wall, steady = self._clock.wall(), self._clock.steady()
+        return Nonce(
+            jti=nonce.new_jti(self._chance), issued=int(min(wall, steady)), expires=int(max(wall, steady)) + int(life)
+        )
 
     def token(self, instance: Instance) -> str:
         """The instance's registration nonce: the same claims give the same token, byte by byte."""
@@ -50,13 +54,21 @@ class Issuer:
         )
 
     def verify(self, token: str) -> nonce.AgentClaims:
-        return self.authority.verify_agent_nonce(token, now=self._clock.wall(), shard=self._shard)
+        """By either clock, as it was made: agents whose answer was lost come back with it, and were there no way for them
+        while a clock is wrong, they would look dead."""
+        try:
+            return self.authority.verify_agent_nonce(token, now=self._clock.steady(), shard=self._shard)
+        except nonce.InvalidNonce:
+            return self.authority.verify_agent_nonce(token, now=self._clock.wall(), shard=self._shard)
 
     def draw(self, public_key: bytes, *, life: float) -> NewCertificate:
+        """By the clock that is behind, within reason: a certificate that is not valid yet would lock its agent out (F20)."""
+        wall = self._clock.wall()
+        now = min(wall, max(self._clock.steady(), wall - life / 2))
         return NewCertificate(
             public_key=base64.b64encode(public_key).decode(),
             serial=f"{ca.new_serial(self._chance):x}",
-            expires=float(int(self._clock.wall() + life)),
+            expires=float(int(now + life)),
         )
 
     def key_of(self, instance: Instance) -> bytes:
