@@ -7,7 +7,7 @@ import pytest
 
 from nstance.model.ids import InstanceId
 from nstance.providers.behaviour import Call, Outcome
-from nstance.providers.errors import Unavailable
+from nstance.providers.errors import Throttled, Unavailable
 from nstance.sim.nemesis import Nemesis
 from nstance.sim.server import SimServer
 from nstance.sim.setup import Setup
@@ -189,3 +189,40 @@ def test_a_jump_of_the_clock_does_not_refuse_those_whose_answer_was_lost() -> No
         w.advance(20.0)
         assert not w.counts["decided mass-silence"]
         sound(w)
+
+
+def test_a_deleted_double_is_nobodys_silence() -> None:
+    """The auditor took four deleted doubles for four silent agents, and an instance that went for its own silence for an
+    offence against the brake on mass silence (seeds 5058, 5499)."""
+    with world(1, setup(6)) as w:
+        rested(w)
+        agents = w.agents()
+        for agent in agents[:5]:
+            w.do(w.cloud.double, agent.id)
+        while w.counts["calls delete"] < 5:
+            w.advance(1.0)
+            assert w.now < 120.0
+        w.advance(DEAD_AFTER)
+        w.do(agents[5].fall_silent, 60.0)
+        w.advance(50.0)
+        assert w.counts["left unhealthy"] == 1
+        sound(w)
+
+
+def test_a_call_that_waits_for_its_turn_is_unrest() -> None:
+    """The agents were faster than the throttled creates, which came when everything seemed to be at rest (seeds 2292,
+    7369)."""
+    with world(1, setup(1)) as w:
+        usual = w.provider_weather.outcome
+
+        def applied_and_throttled(call: Call, id: InstanceId | None) -> Outcome:
+            if call is not Call.CREATE or w.counts["calls create"] > 1:
+                return usual(call, id)
+            return Outcome(before=0.1, error=Throttled("too many calls", delay=13.0))
+
+        w.provider_weather.outcome = applied_and_throttled  # type: ignore[method-assign]
+        w.begin()
+        w.advance(1.0)
+        w.settle(120.0)
+        assert w.counts["calls create"] == 2
+        assert not w.violations, w.violations[0]

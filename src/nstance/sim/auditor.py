@@ -246,9 +246,14 @@ class Auditor:
         ):
             self._wrong("I10", f"{new.id} goes for silence before its replacement was made")
         running = [m for m in self.fold.values() if m.state is State.RUNNING or m.id == new.id]
-        silent_ones = [m for m in running if any(a.silent_for() > DEAD_AFTER for a in world.agents_of(m.id))]
+        silent_ones = [m for m in running if self._is_silent(m.id)]
         if len(silent_ones) > 3 and len(silent_ones) * 2 > len(running):
             self._wrong("I10", f"{new.id} goes although {len(silent_ones)} of {len(running)} are silent")
+
+    def _is_silent(self, id: InstanceId) -> bool:
+        """Whoever holds its identity. That a double was deleted, which never had it, is nobody's silence."""
+        holders = [a for a in self._world.agents_of(id) if a.registered]
+        return bool(holders) and all(a.silent_for() > DEAD_AFTER for a in holders)
 
     def _drain_ended(self, old: Instance, new: Instance) -> None:
         assert old.drain is not None
@@ -339,6 +344,8 @@ class Auditor:
             return "the leader's records differ from the journal"
         if lead.shard.mass_absence or not lead.shard.listed:
             return "the provider's listing is not believed"
+        if busy := next((id for id, f in lead.shard.facts.items() if f.creating or f.deleting), None):
+            return f"a call for {busy} is under way"  # a throttled one is made when its turn comes, needed or not
         for name, wish in world.wishes.groups.items():
             resolved = lead.configuration.groups[wishes.key(name)]
             members = self._members(resolved.group.key)
