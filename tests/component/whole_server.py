@@ -94,12 +94,22 @@ async def eventually(find: Callable[[], T], *, seconds: float = SECONDS) -> T:
 class World:
     """One shard: its storage, its cloud, its servers."""
 
-    def __init__(self, dir: Path, told: Json | None = None, *, agents: bool = True) -> None:
+    def __init__(
+        self,
+        dir: Path,
+        told: Json | None = None,
+        *,
+        agents: bool = True,
+        shard: ShardId = SHARD,
+        beside: "World | None" = None,
+    ) -> None:
+        """`beside`: another shard of the same cluster; storage is shared."""
+        self.shard = shard
         self.dir = dir
         self.clock, self.chance = SystemClock(), SystemChance()
         self.behaviour = Script()
         self.fate: Callable[[Verb, str], Fate] = lambda verb, key: Fate()  # what happens to the servers' storage calls
-        self.store = MemoryStore(self.clock)  # past all faults
+        self.store = beside.store if beside is not None else MemoryStore(self.clock)  # past all faults
         self.cloud = MemoryCloud(
             self.clock, behaviour=self.behaviour, on_boot=self._boot if agents else None, on_end=self._end
         )
@@ -127,7 +137,7 @@ class World:
         """Put a configuration into the bucket, as a person does. The ports are filled in."""
         bind = {service.key: f"127.0.0.1:{self._base + number}" for number, service in enumerate(Service)}
         shard = {**told["shard"], "bind": bind}
-        self.store.tamper(f"shard/{SHARD}/config.jsonc", json.dumps({**told, "shard": shard}).encode())
+        self.store.tamper(f"shard/{self.shard}/config.jsonc", json.dumps({**told, "shard": shard}).encode())
 
     async def start(self, name: str = "a", *, lead: bool = True, insecure_dev: bool = True) -> "Running":
         """Start a server, and wait until it leads (or, with lead=False, until it is well)."""
@@ -135,7 +145,7 @@ class World:
         offset = earlier.base - self._base if earlier is not None else PORT_STEP * len(self.servers)
         options = Options(
             id=ServerId(name),
-            shard=SHARD,
+            shard=self.shard,
             storage="memory",
             bucket="",
             prefix="",
@@ -147,7 +157,7 @@ class World:
             json_logs=False,
             insecure_dev=insecure_dev,
         )
-        provider = MemoryProvider(Scope(cluster=CLUSTER, shard=SHARD), self.clock, cloud=self.cloud, server=name)
+        provider = MemoryProvider(Scope(cluster=CLUSTER, shard=self.shard), self.clock, cloud=self.cloud, server=name)
         store = self.store.view(self._fated)
         server = Server(options, clock=self.clock, chance=self.chance, store=store, provider=provider)
         running = self.servers[name] = Running(server, asyncio.create_task(server.run()), self._base + offset)
@@ -189,7 +199,7 @@ class World:
                 key_pem=keys.private_to_pem(key).encode() if key is not None else None,
             ),
             expect_cluster=CLUSTER,
-            expect_shard=SHARD,
+            expect_shard=self.shard,
             clock=self.clock,
         )
         self._channels.append(channel)

@@ -8,13 +8,11 @@ program does; its certificate is renewed when two thirds of its life are over.
 import asyncio
 import os
 import re
-import ssl
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cryptography import x509
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
@@ -22,14 +20,13 @@ from nstance.admin import failures, files, output
 from nstance.clock import Clock
 from nstance.model.ids import ShardId
 from nstance.pki import names
-from nstance.pki import peer as certificates
 from nstance.v1 import operator_grpc
-from nstance.wire import status, tls
+from nstance.wire import credentials, status, tls
 from nstance.wire.call import call
 from nstance.wire.channel import Channel
+from nstance.wire.credentials import Credentials
 
 CERTIFICATE, KEY, CA = "tls.crt", "tls.key", "ca.crt"
-RENEW_AFTER = 2 / 3
 MAX_FILE = 1 << 20
 REGISTER = "make one with `nstance-admin cluster register-operator --output-dir`"
 
@@ -45,22 +42,19 @@ class Refusal(failures.Refused):
 @dataclass(frozen=True, slots=True)
 class Identity:
     directory: Path
-    who: names.Operator
-    begins: float
-    expires: float
-    certificate_pem: str
-    key_pem: bytes
-    ca_pem: str
+    credentials: Credentials
 
-    def __repr__(self) -> str:
-        return f"Identity({self.who})"
+    @property
+    def who(self) -> names.Operator:
+        return self.credentials.who
+
+    @property
+    def expires(self) -> float:
+        return self.credentials.expires
 
     @property
     def renew_at(self) -> float:
-        return self.begins + RENEW_AFTER * (self.expires - self.begins)
-
-    def context(self) -> ssl.SSLContext:
-        return tls.client_context(ca_pem=self.ca_pem, certificate_pem=self.certificate_pem, key_pem=self.key_pem)
+        return self.credentials.renew_at
 
 
 def load(directory: Path, *, now: float) -> Identity:
@@ -76,33 +70,16 @@ def load(directory: Path, *, now: float) -> Identity:
         except FileNotFoundError:
             raise failures.Refused(f"{directory / name} is missing; {REGISTER} {directory}") from None
     try:
-        certificate = x509.load_pem_x509_certificate(content[CERTIFICATE])
-        who = certificates.identify(ssl.PEM_cert_to_DER_cert(content[CERTIFICATE].decode("ascii").strip()))
-    except (ValueError, names.IdentityError) as problem:
-        raise failures.Refused(f"{directory / CERTIFICATE} is no operator's certificate: {problem}") from problem
-    if not isinstance(who, names.Operator):
-        raise failures.Refused(
-            f"{directory / CERTIFICATE} is the certificate of {names.role(who).value} {who.id}, expected an operator's"
-        )
-    expires = certificate.not_valid_after_utc.timestamp()
-    if expires <= now:
-        raise failures.Refused(
-            f"{directory / CERTIFICATE} expired at {output.when(expires)}; {REGISTER} and another directory"
-        )
-    identity = Identity(
-        directory,
-        who,
-        begins=certificate.not_valid_before_utc.timestamp(),
-        expires=expires,
-        certificate_pem=content[CERTIFICATE].decode("ascii"),
-        key_pem=content[KEY],
-        ca_pem=content[CA].decode("utf-8", "replace"),
-    )
-    try:
-        identity.context()
+        found = credentials.read(content[CERTIFICATE], content[KEY], content[CA])
     except tls.TlsError as problem:
         raise failures.Refused(f"the identity in {directory} cannot be used: {problem}") from problem
-    return identity
+    except ValueError as problem:
+        raise failures.Refused(f"{directory / CERTIFICATE} is no operator's certificate: {problem}") from problem
+    if found.expires <= now:
+        raise failures.Refused(
+            f"{directory / CERTIFICATE} expired at {output.when(found.expires)}; {REGISTER} and another directory"
+        )
+    return Identity(directory, found)
 
 
 def _check_owner(directory: Path) -> None:
@@ -133,7 +110,7 @@ class Client:
     def _connect(self, identity: Identity) -> Channel:
         return Channel(
             list(self._addresses),
-            context=identity.context(),
+            context=identity.credentials.context(),
             expect_cluster=identity.who.cluster,
             expect_shard=self.shard,
             clock=self._clock,

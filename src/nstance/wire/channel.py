@@ -29,6 +29,10 @@ class WrongServer(Unreachable):
     """Somebody answered, but not a server that we look for. Nothing was sent to it."""
 
 
+class Untrusted(Unreachable):
+    """Somebody answered with a certificate that our CA has not signed, or that is not valid now. Nothing was sent to it."""
+
+
 class Channel(client.Channel):
     _protocol: "_Connected | None" = None
 
@@ -99,9 +103,8 @@ class Channel(client.Channel):
             try:
                 made = await self._connect(host, port)
             except OSError as error:
-                failures.append(
-                    error if isinstance(error, Unreachable) else Unreachable(f"{host}:{port}: {_why(error)}")
-                )
+                kind = Untrusted if isinstance(error, ssl.SSLCertVerificationError) else Unreachable
+                failures.append(error if isinstance(error, Unreachable) else kind(f"{host}:{port}: {_why(error)}"))
                 continue
             if self._closed:
                 made.abort()

@@ -1,0 +1,270 @@
+"""The operator's links to shards, against whole servers: snapshots, losses, silence, standbys, changes of the file."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from component.whole_server import CLUSTER, SHARD, Operator, World, config, eventually, states
+from nstance.config.addresses import Service
+from nstance.model.ids import ShardId, TenantId
+from nstance.operator import shards
+from nstance.operator.configuration import Configuration, Endpoints
+from nstance.operator.metrics import Metrics
+from nstance.operator.ports import ShardRefused, ShardUnreachable
+from nstance.operator.shards import Links
+from nstance.pki import keys
+from nstance.v1 import operator_pb2 as pb
+from nstance.wire import credentials
+from nstance.wire.limits import Limits
+from support import tcp_proxy
+
+OTHER = ShardId("zone-b")
+GROUPS = {"default": {"web": {"template": "web", "size": 2}}}
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "LIMITS", Limits(ping_after=0.2, pong_within=0.3, handshake_seconds=1.0))
+    monkeypatch.setattr(shards, "LAST_BACKOFF", 0.2)
+
+
+@dataclass
+class Ear:
+    """Keeps what was told."""
+
+    shards: list[str] = field(default_factory=list)
+    groups: list[tuple[str, str]] = field(default_factory=list)
+    instances: list[pb.InstanceEvent] = field(default_factory=list)
+    troubles: list[pb.Event] = field(default_factory=list)
+
+    def shard_changed(self, shard: str) -> None:
+        self.shards.append(shard)
+
+    def group_changed(self, shard: str, group: str) -> None:
+        self.groups.append((shard, group))
+
+    def instance_changed(self, shard: str, event: pb.InstanceEvent) -> None:
+        self.instances.append(event)
+
+    def trouble_heard(self, shard: str, event: pb.Event) -> None:
+        self.troubles.append(event)
+
+
+def settings(**addresses: str) -> Configuration:
+    return Configuration(
+        cluster=CLUSTER,
+        tenant=TenantId("default"),
+        shards={
+            ShardId(name.replace("_", "-")): Endpoints(registration=("x:1",), operator=tuple(told.split(",")))
+            for name, told in addresses.items()
+        },
+    )
+
+
+def operator_port(world: World, server: str = "a") -> int:
+    return world.servers[server].base + list(Service).index(Service.OPERATOR)
+
+
+@contextlib.asynccontextmanager
+async def linked(world: World, operator: Operator, told: Configuration) -> AsyncIterator[tuple[Links, Ear]]:
+    shown = credentials.read(
+        operator.certificate_pem.encode(), keys.private_to_pem(operator.key).encode(), world.ca_pem.encode()
+    )
+    ear = Ear()
+    links = Links(told, credentials=lambda: shown, metrics=Metrics(), clock=world.clock, chance=world.chance)
+    links.listen(ear)
+    task = asyncio.create_task(links.run())
+    try:
+        yield links, ear
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def link(links: Links, name: str = SHARD) -> shards.Link:
+    found = links.get(name)
+    assert found is not None
+    return found
+
+
+async def test_a_snapshot_then_changes_and_calls(tmp_path: Path) -> None:
+    async with World(tmp_path, config(groups=GROUPS)) as world:
+        await world.start()
+        operator = await world.operator()
+        await eventually(lambda: list(states(world, "web").values()) == ["running"] * 2)
+        async with linked(world, operator, settings(zone_a=f"127.0.0.1:{operator_port(world)}")) as (links, ear):
+            shard = link(links)
+            assert not shard.synced
+            assert shard.trouble == "not connected yet"
+            with pytest.raises(ShardUnreachable, match="zone-a"):
+                await shard.instance("web-00000000000000000000000000")
+            await eventually(lambda: shard.synced)
+            assert shard.trouble == ""
+            assert list(shard.groups) == ["web"]
+            assert set(shard.instances) == set(states(world, "web"))
+            assert ear.shards == [SHARD]
+            status = await shard.upsert_group("new", pb.GroupConfig(template="web", size=1))
+            assert (status.key, status.size) == ("new", 1)
+            await eventually(lambda: "new" in shard.groups and shard.groups["new"].ready_size == 1)
+            await shard.upsert_group("new", pb.GroupConfig(template="web", size=0))
+            leaving = await eventually(lambda: [e for e in ear.instances if e.state == "draining" and e.waits])
+            assert (await shard.acknowledge_drained(leaving[0].instance_id)).accepted
+            await eventually(lambda: [e for e in ear.instances if e.state == "deleted"])
+            assert leaving[0].instance_id not in shard.instances
+            await shard.delete_group("new")
+            await eventually(lambda: "new" not in shard.groups)
+            assert ear.groups[-1] == (SHARD, "new")
+            with pytest.raises(ShardRefused) as refused:
+                await shard.upsert_group("web", pb.GroupConfig(size=1), etag="wrong")
+            assert refused.value.code == "ABORTED"
+            with pytest.raises(ShardRefused) as refused:
+                await shard.delete_group("web")
+            assert refused.value.code == "FAILED_PRECONDITION"
+
+
+async def test_what_a_new_snapshot_lacks_was_deleted(tmp_path: Path) -> None:
+    """F: the watch is lost, a group and its instance go meanwhile, and one drain is cancelled."""
+    async with World(tmp_path, config(groups=GROUPS)) as world:
+        await world.start()
+        operator = await world.operator()
+        await operator.call("UpsertGroup", key="new", config=pb.GroupConfig(template="web", size=1))
+        await eventually(lambda: list(states(world, "new").values()) == ["running"])
+        await eventually(lambda: list(states(world, "web").values()) == ["running"] * 2)
+        await operator.call("UpsertGroup", key="web", config=pb.GroupConfig(size=1))
+        async with tcp_proxy.proxying(operator_port(world)) as proxy:
+            async with linked(world, operator, settings(zone_a=proxy.address)) as (links, ear):
+                shard = link(links)
+                (gone,) = states(world, "new")
+                await eventually(
+                    lambda: shard.synced and any(each.state == "draining" for each in shard.instances.values())
+                )
+                proxy.freeze()
+                proxy.cut()
+                await eventually(lambda: not shard.synced)
+                assert "new" in shard.groups  # remembered, though not the truth any more
+                await operator.call("UpsertGroup", key="web", config=pb.GroupConfig(size=2))
+                await operator.call("DeleteGroup", key="new")
+                await operator.call("AcknowledgeDrained", instance_id=gone)
+                await eventually(lambda: set(states(world, "new").values()) <= {"deleted"})
+                ear.groups.clear()
+                ear.instances.clear()
+                proxy.thaw()
+                await eventually(lambda: shard.synced)
+                assert (SHARD, "new") in ear.groups
+                assert [e.state for e in ear.instances if e.instance_id == gone] == ["deleted"]
+                assert gone not in shard.instances
+                assert [e.state for e in ear.instances if e.drain_cancelled] == ["running"]
+
+
+async def test_a_silent_shard_delays_nobody_else(tmp_path: Path) -> None:
+    """A stopped server (SIGSTOP) or a black hole: its calls fail, first after a while, then at once; the other goes on."""
+    one = World(tmp_path / "1", config())
+    two = World(tmp_path / "2", config(), shard=OTHER, beside=one)
+    async with one, two:
+        await one.start()
+        await two.start("b")
+        operator = await one.operator()
+        async with tcp_proxy.proxying(operator_port(one)) as proxy:
+            told = settings(zone_a=proxy.address, zone_b=f"127.0.0.1:{operator_port(two, 'b')}")
+            async with linked(one, operator, told) as (links, _):
+                silent, well = link(links), link(links, OTHER)
+                await eventually(lambda: silent.synced and well.synced)
+                proxy.freeze()
+                hanging = [
+                    asyncio.create_task(silent.upsert_group("g", pb.GroupConfig(template="web", size=0)))
+                    for _ in range(shards.MAX_CALLS + 5)
+                ]
+                for number in range(20):
+                    await well.upsert_group(f"g{number}", pb.GroupConfig(template="web", size=0))
+                results = await asyncio.gather(*hanging, return_exceptions=True)
+                assert {type(result) for result in results} == {ShardUnreachable}
+                await eventually(lambda: not silent.synced)
+                assert "silent" in silent.trouble or "no answer" in silent.trouble
+                async with asyncio.timeout(1):
+                    with pytest.raises(ShardUnreachable):
+                        await silent.upsert_group("g", pb.GroupConfig(template="web", size=0))
+                assert well.synced
+                proxy.thaw()
+                await eventually(lambda: silent.synced)
+                await silent.upsert_group("g", pb.GroupConfig(template="web", size=0))
+
+
+async def test_addresses_are_tried_in_turn_over_a_fail_over(tmp_path: Path) -> None:
+    """The first address is dead, the second a standby's; when the leader crashes, its successor is found."""
+    async with World(tmp_path, config()) as world:
+        await world.start("a")
+        standby = await world.start("b", lead=False)
+        operator = await world.operator()
+        told = settings(zone_a=f"127.0.0.1:9,127.0.0.1:{operator_port(world, 'b')},127.0.0.1:{operator_port(world)}")
+        async with linked(world, operator, told) as (links, ear):
+            shard = link(links)
+            await eventually(lambda: shard.synced)
+            await world.servers["a"].crash()
+            await eventually(lambda: not shard.synced)
+            await standby.until(lambda: standby.lead is not None)
+            await eventually(lambda: shard.synced)
+            await shard.upsert_group("g", pb.GroupConfig(template="web", size=0))
+            assert ear.shards.count(SHARD) >= 3
+
+
+async def test_shards_come_move_and_go_with_the_file(tmp_path: Path) -> None:
+    one = World(tmp_path / "1", config())
+    two = World(tmp_path / "2", config(), shard=OTHER, beside=one)
+    async with one, two:
+        await one.start()
+        await two.start("b")
+        operator = await one.operator()
+        there = f"127.0.0.1:{operator_port(two, 'b')}"
+        async with (
+            tcp_proxy.proxying(operator_port(one)) as proxy,
+            linked(one, operator, settings(zone_a=proxy.address)) as (links, ear),
+        ):
+            await eventually(lambda: link(links).synced)
+            links.apply(settings(zone_b=there, zone_a=proxy.address))
+            assert links.names() == (OTHER, SHARD)
+            await eventually(lambda: link(links, OTHER).synced)
+            first = link(links)
+            links.apply(settings(zone_b=there, zone_a=f"127.0.0.1:{operator_port(one)}"))
+            await eventually(lambda: not first.synced)
+            await eventually(lambda: first.synced)
+            assert link(links) is first
+            ear.shards.clear()
+            links.apply(settings(zone_a=f"127.0.0.1:{operator_port(one)}"))
+            assert links.get(OTHER) is None
+            assert ear.shards == [OTHER]
+            assert link(links).synced
+
+
+async def test_a_server_of_another_shard_and_a_revoked_operator_are_told_apart(tmp_path: Path) -> None:
+    async with World(tmp_path, config()) as world:
+        await world.start()
+        operator = await world.operator()
+        here = f"127.0.0.1:{operator_port(world)}"
+        async with linked(world, operator, settings(zone_b=here, zone_c="127.0.0.1:9")) as (links, _):
+            wrong, dead = link(links, OTHER), link(links, "zone-c")
+            assert "expected shard zone-b, found zone-a" in await eventually(
+                lambda: wrong.trouble if "expected" in wrong.trouble else ""
+            )
+            assert "127.0.0.1:9" in await eventually(lambda: dead.trouble if "127" in dead.trouble else "")
+        other = await world.operator()
+        async with linked(world, operator, settings(zone_a=here)) as (links, _):
+            await eventually(lambda: link(links).synced)
+            await other.call("RevokeOperator", operator_id=operator.identity.id)
+            await eventually(lambda: "not registered" in link(links).trouble)
+
+
+async def test_a_flood_of_changes_never_leaves_the_link_behind(tmp_path: Path) -> None:
+    async with World(tmp_path, config(), agents=False) as world:
+        await world.start()
+        operator = await world.operator()
+        async with linked(world, operator, settings(zone_a=f"127.0.0.1:{operator_port(world)}")) as (links, _):
+            shard = link(links)
+            await eventually(lambda: shard.synced)
+            await asyncio.gather(
+                *(shard.upsert_group(f"g{n}", pb.GroupConfig(template="web", size=0)) for n in range(100))
+            )
+            await eventually(lambda: len(shard.groups) == 100)
