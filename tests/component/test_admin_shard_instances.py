@@ -159,8 +159,8 @@ async def test_a_certificate_is_renewed_after_two_thirds_of_its_life(tmp_path: P
         await world.start()
         admin = await shell(world)
         identity = clients.load(admin.identity, now=0.0)
-        assert identity.begins < identity.renew_at < identity.expires
-        before = identity.certificate_pem
+        assert identity.credentials.begins < identity.renew_at < identity.expires
+        before = identity.credentials.certificate_pem
         clock = Late(identity.renew_at - 60)
         address = tuple(operator_addresses(world).split("|"))
         client = clients.Client(SHARD, address, identity=identity, timeout=5.0, clock=clock)
@@ -170,7 +170,7 @@ async def test_a_certificate_is_renewed_after_two_thirds_of_its_life(tmp_path: P
             clock.at = identity.renew_at
             await client.renew_if_due()
             assert (admin.identity / "tls.crt").read_text() != before
-            assert client.identity.certificate_pem == (admin.identity / "tls.crt").read_text()
+            assert client.identity.credentials.certificate_pem == (admin.identity / "tls.crt").read_text()
             assert (await client.call("GetConfigStatus")).shard == SHARD
         finally:
             client.close()

@@ -135,29 +135,31 @@ async def test_what_a_new_snapshot_lacks_was_deleted(tmp_path: Path) -> None:
         await eventually(lambda: list(states(world, "new").values()) == ["running"])
         await eventually(lambda: list(states(world, "web").values()) == ["running"] * 2)
         await operator.call("UpsertGroup", key="web", config=pb.GroupConfig(size=1))
-        async with tcp_proxy.proxying(operator_port(world)) as proxy:
-            async with linked(world, operator, settings(zone_a=proxy.address)) as (links, ear):
-                shard = link(links)
-                (gone,) = states(world, "new")
-                await eventually(
-                    lambda: shard.synced and any(each.state == "draining" for each in shard.instances.values())
-                )
-                proxy.freeze()
-                proxy.cut()
-                await eventually(lambda: not shard.synced)
-                assert "new" in shard.groups  # remembered, though not the truth any more
-                await operator.call("UpsertGroup", key="web", config=pb.GroupConfig(size=2))
-                await operator.call("DeleteGroup", key="new")
-                await operator.call("AcknowledgeDrained", instance_id=gone)
-                await eventually(lambda: set(states(world, "new").values()) <= {"deleted"})
-                ear.groups.clear()
-                ear.instances.clear()
-                proxy.thaw()
-                await eventually(lambda: shard.synced)
-                assert (SHARD, "new") in ear.groups
-                assert [e.state for e in ear.instances if e.instance_id == gone] == ["deleted"]
-                assert gone not in shard.instances
-                assert [e.state for e in ear.instances if e.drain_cancelled] == ["running"]
+        async with (
+            tcp_proxy.proxying(operator_port(world)) as proxy,
+            linked(world, operator, settings(zone_a=proxy.address)) as (links, ear),
+        ):
+            shard = link(links)
+            (gone,) = states(world, "new")
+            await eventually(
+                lambda: shard.synced and any(each.state == "draining" for each in shard.instances.values())
+            )
+            proxy.freeze()
+            proxy.cut()
+            await eventually(lambda: not shard.synced)
+            assert "new" in shard.groups  # remembered, though not the truth any more
+            await operator.call("UpsertGroup", key="web", config=pb.GroupConfig(size=2))
+            await operator.call("DeleteGroup", key="new")
+            await operator.call("AcknowledgeDrained", instance_id=gone)
+            await eventually(lambda: set(states(world, "new").values()) <= {"deleted"})
+            ear.groups.clear()
+            ear.instances.clear()
+            proxy.thaw()
+            await eventually(lambda: shard.synced)
+            assert (SHARD, "new") in ear.groups
+            assert [e.state for e in ear.instances if e.instance_id == gone] == ["deleted"]
+            assert gone not in shard.instances
+            assert [e.state for e in ear.instances if e.drain_cancelled] == ["running"]
 
 
 async def test_a_silent_shard_delays_nobody_else(tmp_path: Path) -> None:

@@ -18,10 +18,11 @@ from nstance.objects import lease as leases
 from nstance.objects.memory import Fate, MemoryStore
 from nstance.objects.port import Key
 from nstance.pki import ca, fields, keys
-from nstance.server import door, peer_http, peers
+from nstance.server import peer_http, peers
 from nstance.server.election import Elector
 from nstance.server.seat import Seat
 from nstance.server.term import Term
+from nstance.wire import door
 
 JOIN = peers.Join("server-2", "inc-2", ("127.0.0.1:1",), "ab")
 BEAT = peers.Heartbeat(epoch=1, sequence=2, version="v", tail=3, number=4, member=False)

@@ -9,9 +9,9 @@ import pytest
 
 from component.wire_world import SECONDS, on_both_loops, until
 from nstance.model.decision import Code
-from nstance.server import door
 from nstance.server.probes import Probes
 from nstance.telemetry.metrics import Metrics
+from nstance.wire import door
 
 
 class Well:

@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from nstance.objects import lease as leases
 from nstance.pki import keys, names
 from nstance.pki import peer as certificates
-from nstance.server import door, peers
-from nstance.wire import tls
+from nstance.server import peers
+from nstance.wire import door, tls
 
 log = logging.getLogger(__name__)
 

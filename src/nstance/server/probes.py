@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from nstance.server import door
 from nstance.telemetry import metrics as telemetry
+from nstance.wire import door
 
 
 class Probes:

@@ -1,8 +1,8 @@
-"""A port that speaks HTTP to strangers: health and metrics, and the election port (B24).
+"""A port that speaks HTTP to strangers: health and metrics, the election port, the webhook (B24).
 
 Every connection has a deadline from its first moment, whatever it does or does not say; only what a handler keeps lives
-longer. One request per connection, small heads, no bodies. The trap: aiohttp itself waits an hour for a request that
-never comes, and a minute for a TLS handshake, and logs a stranger's nonsense as an error with a traceback.
+longer. One request per connection, small heads, bodies of at most a mebibyte. The trap: aiohttp itself waits an hour for
+a request that never comes, and a minute for a TLS handshake, and logs a stranger's nonsense as an error with a traceback.
 """
 
 import asyncio
