@@ -1,0 +1,136 @@
+"""The examples of the pages about features: each page's configuration, its commands in their order, and what it promises."""
+
+import asyncio
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+from component.admin_shell import Shell, shell
+from component.whole_server import World, config, eventually, states
+from nstance.config import jsonc
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def _page(name: str) -> tuple[dict[str, Any], list[list[str]]]:
+    text = (DOCS / name).read_text()
+    [block] = re.findall(r"```jsonc\n(.*?)```", text, re.DOTALL)
+    [console] = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
+    told: Any = jsonc.read(block, source=name).value
+    told["cluster"] |= {"id": "demo", "secrets": config()["cluster"]["secrets"]}
+    return told, [shlex.split(line.removeprefix("$ nstance-admin ")) for line in console.splitlines()]
+
+
+async def _reasons(admin: Shell, *words: str) -> set[str]:
+    return {each["reason"] for each in await admin.json("events", *words)}
+
+
+async def test_draining(tmp_path: Path) -> None:
+    told, commands = _page("draining.md")
+    async with World(tmp_path, told) as world:
+        await world.start()
+        admin = await shell(world)
+        await admin.ok("wait")
+        web = next(iter(states(world, "web")))
+        for words in commands:
+            await admin.ok(*(word.replace("WEB", web) for word in words))
+        # Its successor is there while it still waits to be emptied, for as long as the page says.
+        await eventually(lambda: sorted(states(world, "web").values()) == ["draining", "running", "running"])
+        operator = await world.operator()
+        old = await operator.call("GetInstanceStatus", instance_id=web)
+        assert old.state == "draining"
+        assert 240 < old.drain_deadline_unix_ms / 1000 - world.clock.wall() <= 300
+        await operator.call("AcknowledgeDrained", instance_id=web)
+        await eventually(lambda: states(world, "web")[web] == "deleted")
+        answer = await operator.call("AcknowledgeDrained", instance_id=web)
+        assert not answer.accepted
+        cache = next(iter(states(world, "cache")))
+        await admin.ok("instance", "delete", cache)
+        await eventually(lambda: states(world, "cache")[cache] == "deleted")
+
+
+async def test_expiry(tmp_path: Path) -> None:
+    told, commands = _page("expiry.md")
+    async with World(tmp_path, told) as world:
+        await world.start()
+        admin = await shell(world)
+        await eventually(lambda: list(states(world, "web").values()).count("running") == 2)
+        first = set(states(world, "web"))
+
+        def renewed() -> bool:
+            now = states(world, "web")
+            # Never fewer than two, the whole time.
+            assert sum(state in ("running", "draining", "deleting") for state in now.values()) >= 2
+            return all(now.get(one, "deleted") == "deleted" for one in first)
+
+        await eventually(renewed)
+        for words in commands:
+            await admin.ok(*words)
+        assert "eligible-expiry" in await _reasons(admin, "--group", "web")
+
+
+async def test_rotation(tmp_path: Path) -> None:
+    told, commands = _page("rotation.md")
+    async with World(tmp_path, told) as world:
+        await world.start()
+        admin = await shell(world)
+        await admin.ok("wait")
+        before = set(states(world, "web"))
+        pushed, tried, changed = (
+            next(number for number, words in enumerate(commands) if wanted <= set(words))
+            for wanted in ({"--var"}, {"--dry-run"}, {"--instance-type"})
+        )
+        assert pushed < tried == changed  # the first command with a new type is the one that only tries
+        for words in commands[: tried + 1]:
+            await admin.ok(*words)
+        assert {each for each, state in states(world, "web").items() if state == "running"} == before
+        lowest = 3
+
+        async def watch() -> None:
+            nonlocal lowest
+            while True:
+                lowest = min(lowest, sum(state == "running" for state in states(world, "web").values()))
+                await asyncio.sleep(0)
+
+        watching = asyncio.create_task(watch())
+        try:
+            for words in commands[tried + 1 :]:
+                await admin.ok(*words)
+        finally:
+            watching.cancel()
+        assert lowest == 3
+        now = await admin.json("instance", "list", "--group", "web")
+        assert {each["instance_type"] for each in now} == {"large"}
+        assert {each["instance_id"] for each in now}.isdisjoint(before)
+        assert "config-drift" in await _reasons(admin, "--group", "web")
+
+
+async def test_healing(tmp_path: Path) -> None:
+    """One silent agent is replaced; three of five are not, and nothing has changed when they are back."""
+    told, commands = _page("healing.md")
+    async with World(tmp_path, told) as world:
+        await world.start()
+        admin = await shell(world)
+        await admin.ok("wait")
+        lonely = next(iter(states(world, "web")))
+        world.agents[lonely].mute()
+        await eventually(lambda: states(world, "web")[lonely] == "deleted")
+        await admin.ok("wait")
+        whole = {one for one, state in states(world, "web").items() if state == "running"}
+        silent = sorted(whole)[:3]
+        for one in silent:
+            world.agents[one].mute()
+
+        async def braked() -> None:
+            while "mass-silence" not in await _reasons(admin):
+                await asyncio.sleep(0.05)
+
+        await asyncio.wait_for(braked(), 15)
+        for words in commands:
+            await admin.ok(*words)
+        for one in silent:
+            world.agents[one].speak()
+        await eventually(lambda: all(world.agents[one].connected for one in silent))
+        await admin.ok("wait")
+        assert {one for one, state in states(world, "web").items() if state == "running"} == whole
