@@ -1,5 +1,6 @@
 """The private names of grpclib and h2 that `nstance.wire` leans on: an upgrade that moves one fails here, by its name."""
 
+import asyncio
 import inspect
 from importlib import metadata
 
@@ -16,6 +17,7 @@ from h2.config import H2Configuration
 from h2.settings import SettingCodes
 
 from nstance.wire import channel, dispatch, transport
+from nstance.wire.flag import Flag
 from nstance.wire.limits import Limits
 
 
@@ -82,7 +84,15 @@ async def test_what_the_objects_carry() -> None:
         assert hasattr(link, name), f"Connection.{name}"
 
     stream = grpclib.protocol.Stream(link, parser, None)  # type: ignore[arg-type]
-    for name in ("connection", "_h2_connection", "_transport", "window_updated", "id"):
+    for name in (
+        "connection",
+        "_h2_connection",
+        "_transport",
+        "window_updated",
+        "headers_received",
+        "trailers_received",
+        "id",
+    ):
         assert hasattr(stream, name), f"protocol.Stream.{name}"
 
     handler = dispatch.Calls(dispatch.Table(methods={}, limits=transport.Limits()))
@@ -129,6 +139,17 @@ def test_a_client_stream_uses_the_wrapper_we_put_in_place() -> None:
     assert "self._wrapper_ctx.__exit__" in source
 
 
+async def test_no_connection_or_stream_carries_a_large_event() -> None:
+    """A new event in grpclib would cost its 760 bytes again, for every stream."""
+    parser = transport.Parser(transport.configuration(client=False), Limits())
+    link = transport.Connection(parser, None, config=Configuration().__for_client__())  # type: ignore[arg-type]
+    assert link.write_ready.is_set()
+    for each in (link, link.create_stream(stream_id=1)):
+        events = [value for value in vars(each).values() if isinstance(value, asyncio.Event)]
+        assert events
+        assert all(isinstance(value, Flag) for value in events)
+
+
 def test_settings_are_kept_in_small_lists() -> None:
     """h2 keeps the values of a setting in a deque of 760 bytes; the parser replaces them, and they still work."""
     parser = transport.Parser(transport.configuration(client=False), Limits(max_streams=7))
@@ -139,3 +160,10 @@ def test_settings_are_kept_in_small_lists() -> None:
     changed = settings.acknowledge()
     assert changed[SettingCodes.INITIAL_WINDOW_SIZE].new_value == settings.initial_window_size == 1 << 20
     assert settings.max_concurrent_streams == 7
+    theirs = parser.remote_settings
+    assert SettingCodes.MAX_HEADER_LIST_SIZE not in theirs
+    theirs[SettingCodes.MAX_HEADER_LIST_SIZE] = 5  # named by the peer, unknown before
+    assert SettingCodes.MAX_HEADER_LIST_SIZE not in theirs
+    theirs.acknowledge()
+    assert theirs.max_header_list_size == 5
+    assert all(isinstance(v, transport._Values) for v in theirs._settings.values())

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from nstance.model import events as ev
 from nstance.model.ids import InstanceId
 from nstance.v1 import agent_pb2
+from nstance.wire.flag import Flag
 from nstance.wire.peer import Connection
 
 
@@ -20,8 +21,8 @@ class Presence:
 
     id: InstanceId
     connection: Connection
-    changed: asyncio.Event = field(default_factory=asyncio.Event)  # something about its files may be new
-    keys_changed: asyncio.Event = field(default_factory=asyncio.Event)
+    changed: asyncio.Event = field(default_factory=Flag)  # something about its files may be new
+    keys_changed: asyncio.Event = field(default_factory=Flag)
     public_keys: dict[str, bytes] = field(default_factory=dict)
     boot_id: str = ""
     sequence: int = 0
@@ -48,6 +49,10 @@ class Agents:
         """On the monotonic clock; None if it was never connected."""
         presence = self._present.get(id)
         return presence.connection.heard if presence is not None and presence.healthy else self._last.get(id)
+
+    def voices(self) -> dict[InstanceId, str]:
+        """The addresses from which those that are connected speak."""
+        return {id: presence.connection.address for id, presence in self._present.items() if presence.healthy}
 
     def at(self, id: InstanceId, connection: Connection) -> Presence:
         """The presence that a stream of this connection belongs to."""

@@ -8,6 +8,7 @@ import asyncio
 from typing import Any
 
 from nstance.pki import names
+from nstance.wire.flag import Flag
 
 
 class Connection:
@@ -21,7 +22,7 @@ class Connection:
         self.identity = identity  # None where no client certificate is asked for, or it names nobody
         self.refusal = refusal  # why the certificate names nobody
         self.heard = now
-        self.closed = asyncio.Event()
+        self.closed = Flag()
 
     def silent_for(self, now: float) -> float:
         """Seconds since the last byte from the peer; `now` is the clock's monotonic time."""

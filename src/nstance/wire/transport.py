@@ -27,6 +27,7 @@ from h2.settings import SettingCodes, Settings
 
 from nstance.clock import Clock
 from nstance.wire import status
+from nstance.wire.flag import Flag
 from nstance.wire.inbox import Inbox
 from nstance.wire.limits import Limits
 from nstance.wire.peer import Connection as Peer
@@ -73,7 +74,7 @@ class Parser(H2Connection):
         )
         self.decoder.max_header_list_size = limits.max_metadata
         for settings in (self.local_settings, self.remote_settings):
-            small: dict[Any, Any] = {code: _Values(values) for code, values in settings._settings.items()}
+            small: Any = _Small({code: _Values(values) for code, values in settings._settings.items()})
             settings._settings = small
 
 
@@ -86,9 +87,21 @@ class _Values(list[int]):
         return self.pop(0)
 
 
+class _Small(dict[Any, _Values]):
+    """h2 would make such a deque itself for a setting that the peer is the first to name."""
+
+    def __missing__(self, code: Any) -> _Values:
+        made = self[code] = _Values([None])  # type: ignore[list-item]
+        return made
+
+
 class Stream(protocol.Stream):
     connection: "Connection"
     buffer: Inbox  # type: ignore[assignment]
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.window_updated, self.headers_received, self.trailers_received = Flag(), Flag(), Flag()
 
     def init_stream(self, stream_id: int, connection: protocol.Connection) -> None:
         self.id = stream_id
@@ -153,6 +166,11 @@ class Connection(protocol.Connection):
     peer: Peer
     limits: Limits
     over = False
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.write_ready, self.stream_close_waiter = Flag(), Flag()
+        self.write_ready.set()
 
     def create_stream(self, *, stream_id: int | None = None, wrapper: Any = None) -> Stream:
         return Stream(self, self._connection, self._transport, stream_id=stream_id, wrapper=wrapper)
@@ -246,9 +264,7 @@ class Protocol(protocol.H2Protocol):
         self.clock = clock
         self.loop = asyncio.get_running_loop()
         self.requests = 0
-        self.settled = (
-            asyncio.Event()
-        )  # the peer's first frame has arrived: it does speak HTTP/2 and took our certificate
+        self.settled = Flag()  # the peer's first frame has arrived: it does speak HTTP/2 and took our certificate
         self.over = True  # until it is made, and again when it ends
         self.reason = LOST
         self._strikes: dict[str, int] = {}
