@@ -1,0 +1,647 @@
+"""The HTTP client against servers that misbehave on purpose."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from nstance.clock import SystemClock
+from nstance.kube import errors, kinds
+from nstance.kube.http import HttpKube
+from nstance.kube.kubeconfig import Access
+from nstance.kube.port import Change, Patch
+
+Handler = Callable[[Any], Awaitable[web.StreamResponse]]
+POD = kinds.POD
+
+
+@contextlib.asynccontextmanager
+async def serving(handler: Handler) -> AsyncIterator[str]:
+    server = web.Server(handler)
+    runner = web.ServerRunner(server, shutdown_timeout=0.1)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def raw(answer: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]) -> AsyncIterator[str]:
+    """A server that speaks bytes."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+                await answer(reader, writer)
+        finally:
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.ensure_future(serve(reader, writer))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def client(server: str, *, token: str | Path | None = None, **options: Any) -> AsyncIterator[HttpKube]:
+    kube = HttpKube(Access(server=server, token=token), SystemClock(), **options)
+    try:
+        yield kube
+    finally:
+        await kube.close()
+
+
+def status(code: int, reason: str, message: str = "as told", **details: Any) -> web.Response:
+    body = {"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code, "reason": reason}
+    return web.json_response({**body, "message": message, "details": details}, status=code)
+
+
+def always(response: Callable[[], web.Response]) -> Handler:
+    async def answer(request: web.Request) -> web.Response:
+        return response()
+
+    return answer
+
+
+def pod(name: str, version: int = 1, **more: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name, "namespace": "here", "resourceVersion": str(version)}, **more}
+
+
+# ---- what an answer means
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "method", "expected"),
+    [
+        (400, "BadRequest", "create", errors.Invalid),
+        (401, "Unauthorized", "create", errors.Forbidden),
+        (403, "Forbidden", "get", errors.Forbidden),
+        (404, "NotFound", "get", errors.NotFound),
+        (405, "MethodNotAllowed", "create", errors.Invalid),
+        (409, "AlreadyExists", "create", errors.AlreadyExists),
+        (409, "Conflict", "create", errors.Conflict),
+        (409, "", "patch", errors.Conflict),
+        (410, "Expired", "get", errors.Expired),
+        (413, "RequestEntityTooLarge", "create", errors.Invalid),
+        (415, "UnsupportedMediaType", "patch", errors.Invalid),
+        (422, "Invalid", "create", errors.Invalid),
+        (429, "TooManyRequests", "create", errors.Busy),
+        (500, "InternalError", "get", errors.Unavailable),
+        (500, "InternalError", "create", errors.Unknown),
+        (502, "", "patch", errors.Unknown),
+        (503, "ServiceUnavailable", "create", errors.Unavailable),
+        (504, "Timeout", "create", errors.Unknown),
+        (504, "Timeout", "get", errors.Unavailable),
+    ],
+)
+async def test_every_refusal_has_its_name(code: int, reason: str, method: str, expected: type[Exception]) -> None:
+    calls: dict[str, Callable[[HttpKube], Awaitable[object]]] = {
+        "get": lambda kube: kube.get(POD, "a", namespace="here"),
+        "create": lambda kube: kube.create(POD, pod("a")),
+        "patch": lambda kube: kube.patch(POD, "a", {}, namespace="here"),
+    }
+    async with serving(always(lambda: status(code, reason))) as url, client(url) as kube:
+        with pytest.raises(errors.KubeError, match="as told") as caught:
+            await calls[method](kube)
+        assert type(caught.value) is expected
+
+
+async def test_all_causes_are_in_the_message() -> None:
+    causes = [
+        {"field": "spec.size", "message": "must be positive"},
+        {"field": "spec.shards", "message": "must not be empty"},
+    ]
+    async with (
+        serving(always(lambda: status(422, "Invalid", "2 faults", causes=causes))) as url,
+        client(url) as kube,
+    ):
+        with pytest.raises(errors.Invalid) as caught:
+            await kube.create(POD, pod("a"))
+        for text in ("2 faults", "spec.size: must be positive", "spec.shards: must not be empty"):
+            assert text in str(caught.value)
+
+
+async def test_a_secret_is_never_quoted() -> None:
+    """An API server quotes what it cannot read."""
+    causes = [{"field": "data.password", "message": "hunter2 is not base64"}]
+    async with (
+        serving(always(lambda: status(422, "Invalid", "cannot read hunter2", causes=causes))) as url,
+        client(url) as kube,
+    ):
+        with pytest.raises(errors.Invalid) as caught:
+            await kube.create(kinds.SECRET, pod("a"))
+        assert "hunter2" not in str(caught.value)
+        assert "data.password" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("code", "header", "in_body", "delay"),
+    [
+        (429, "7", None, 7.0),
+        (429, None, 10, 10.0),
+        (503, "3", None, 3.0),
+        (429, None, None, 1.0),
+        (429, "soon", None, 1.0),
+    ],
+)
+async def test_patience_is_asked_for_in_two_places(
+    code: int, header: str | None, in_body: int | None, delay: float
+) -> None:
+    def answer() -> web.Response:
+        told = status(code, "TooManyRequests", retryAfterSeconds=in_body)
+        if header:
+            told.headers["Retry-After"] = header
+        return told
+
+    async with serving(always(answer)) as url, client(url) as kube:
+        with pytest.raises(errors.Busy) as caught:
+            await kube.evict("a", namespace="here")
+        assert caught.value.delay == delay
+
+
+async def test_redirects_are_refused() -> None:
+    """A token must not follow them."""
+    seen: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append(request.path)
+        return web.Response(status=307, headers={"Location": "/elsewhere"})
+
+    async with serving(answer) as url, client(url) as kube:
+        with pytest.raises(errors.Unavailable, match="redirects are not followed"):
+            await kube.get(POD, "a", namespace="here")
+    assert seen == ["/api/v1/namespaces/here/pods/a"]
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"a":', b"\xff\xfe", b"[" * 200_000])
+async def test_garbage_is_no_answer(body: bytes) -> None:
+    async with serving(always(lambda: web.Response(body=body))) as url, client(url) as kube:
+        with pytest.raises(errors.Unavailable):
+            await kube.get(POD, "a", namespace="here")
+        with pytest.raises(errors.Unavailable):
+            await kube.list(POD)
+        with pytest.raises(errors.Unknown):
+            await kube.create(POD, pod("a"))
+
+
+# ---- what may have happened
+
+
+async def test_a_refused_connection_changed_nothing() -> None:
+    async with raw(lambda reader, writer: asyncio.sleep(0)) as url:
+        pass
+    async with client(url) as kube:
+        with pytest.raises(errors.Unavailable):
+            await kube.create(POD, pod("a"))
+        with pytest.raises(errors.Unavailable):
+            await kube.get(POD, "a", namespace="here")
+
+
+async def test_an_unknown_host_changed_nothing() -> None:
+    async with client("http://no-such-host.invalid:6443") as kube:
+        with pytest.raises(errors.Unavailable):
+            await kube.create(POD, pod("a"))
+
+
+@pytest.mark.parametrize(
+    "reply", [b"", b"HTTP/1.1 201 Created\r\nContent-Len", b"HTTP/1.1 201 Created\r\nContent-Length: 50\r\n\r\n{}"]
+)
+async def test_a_torn_answer_leaves_a_change_unknown(reply: bytes) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(reply)
+        await writer.drain()
+
+    async with raw(answer) as url, client(url) as kube:
+        for change in (kube.create(POD, pod("a")), kube.replace(POD, pod("a")), kube.delete(POD, "a", namespace="x")):
+            with pytest.raises(errors.Unknown):
+                await change
+        with pytest.raises(errors.Unavailable):
+            await kube.get(POD, "a", namespace="here")
+
+
+@pytest.mark.parametrize("reply", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\n{"])
+async def test_an_answer_that_never_comes_has_a_deadline(reply: bytes) -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(reply)
+        await asyncio.Event().wait()
+
+    async with raw(answer) as url, client(url, call_seconds=0.2) as kube:
+        with pytest.raises(errors.Unknown, match=r"0\.2 s"):
+            await kube.patch(POD, "a", {}, namespace="here")
+        with pytest.raises(errors.Unavailable, match=r"0\.2 s"):
+            await kube.get(POD, "a", namespace="here")
+
+
+async def test_a_server_that_never_accepts_changed_nothing() -> None:
+    """A TLS handshake that never ends: the request was not sent."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
+
+    async with raw(answer) as url, client(url.replace("http:", "https:"), connect_seconds=0.2) as kube:
+        with pytest.raises(errors.Unavailable):
+            await kube.create(POD, pod("a"))
+
+
+async def test_a_server_without_tls_is_told_apart() -> None:
+    async with serving(always(web.Response)) as url, client(url.replace("http:", "https:")) as kube:
+        with pytest.raises(errors.Unavailable, match="cannot be reached"):
+            await kube.create(POD, pod("a"))
+
+
+async def test_a_closed_client_says_so() -> None:
+    async with client("http://127.0.0.1:1") as kube:
+        pass
+    with pytest.raises(errors.Unavailable, match="closed"):
+        await kube.get(POD, "a", namespace="here")
+
+
+# ---- what is sent
+
+
+class Recorder:
+    def __init__(self, *answers: dict[str, Any]) -> None:
+        self.answers = list(answers)
+        self.requests: list[tuple[str, str, dict[str, str], Any, dict[str, str]]] = []
+
+    async def __call__(self, request: web.Request) -> web.Response:
+        text = await request.text()
+        body = json.loads(text) if text else None
+        path = request.raw_path.partition("?")[0]
+        self.requests.append((request.method, path, dict(request.query), body, dict(request.headers)))
+        return web.json_response(self.answers.pop(0) if self.answers else {})
+
+
+async def test_requests_are_as_kubernetes_wants_them() -> None:
+    record = Recorder()
+    async with serving(record) as url, client(url + "/prefix", token="t0ken") as kube:
+        await kube.create(kinds.MACHINE_POOL, {"metadata": {"name": "p", "namespace": "here"}})
+        await kube.replace(POD, pod("a", 7), subresource="status")
+        await kube.patch(POD, "a", [{"op": "test"}], namespace="here", how=Patch.JSON, field_manager="me")
+        await kube.patch(kinds.NODE, "n", {"spec": {}}, how=Patch.APPLY)
+        await kube.delete(POD, "a", namespace="here", uid="u", version="7", foreground=True)
+        await kube.evict("a", namespace="here", uid="u", grace=5)
+        await kube.get(kinds.NODE, "weird/name?")
+    sent = [request[:4] for request in record.requests]
+    base = "/prefix/api/v1/namespaces/here/pods/a"
+    machine_pools = "/prefix/apis/cluster.x-k8s.io/v1beta2/namespaces/here/machinepools"
+    about = {"apiVersion": "v1", "kind": "Pod", **pod("a", 7)}
+    options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground"}
+    assert sent == [
+        (
+            "POST",
+            machine_pools,
+            {},
+            {
+                "apiVersion": "cluster.x-k8s.io/v1beta2",
+                "kind": "MachinePool",
+                "metadata": {"name": "p", "namespace": "here"},
+            },
+        ),
+        ("PUT", base + "/status", {}, about),
+        ("PATCH", base, {"fieldManager": "me"}, [{"op": "test"}]),
+        (
+            "PATCH",
+            "/prefix/api/v1/nodes/n",
+            {"fieldManager": "nstance-operator", "force": "true"},
+            {"apiVersion": "v1", "kind": "Node", "spec": {}},
+        ),
+        ("DELETE", base, {}, {**options, "preconditions": {"uid": "u", "resourceVersion": "7"}}),
+        (
+            "POST",
+            base + "/eviction",
+            {},
+            {
+                "apiVersion": "policy/v1",
+                "kind": "Eviction",
+                "metadata": {"name": "a", "namespace": "here"},
+                "deleteOptions": {"preconditions": {"uid": "u"}, "gracePeriodSeconds": 5},
+            },
+        ),
+        ("GET", "/prefix/api/v1/nodes/weird%2Fname%3F", {}, None),
+    ]
+    headers = [request[4] for request in record.requests]
+    assert {head["User-Agent"].partition("/")[0] for head in headers} == {"nstance-operator"}
+    assert {head["Authorization"] for head in headers} == {"Bearer t0ken"}
+    assert {head["Accept"] for head in headers} == {"application/json"}
+    assert [head.get("Content-Type") for head in headers] == [
+        "application/json", "application/json", "application/json-patch+json", "application/apply-patch+yaml",
+        "application/json", "application/json", None,
+    ]  # fmt: skip
+
+
+async def test_nothing_is_sent_that_would_mean_something_else() -> None:
+    """A DELETE without a name would delete all of them."""
+    record = Recorder()
+    async with serving(record) as url, client(url) as kube:
+        for call in (
+            kube.delete(POD, "", namespace="here"),
+            kube.delete(POD, "..", namespace="here"),
+            kube.delete(POD, "a"),
+            kube.get(POD, "a", namespace=".."),
+            kube.create(POD, {"metadata": {"name": "a"}}),
+            kube.replace(POD, {"metadata": {"name": "a", "namespace": "here"}}),
+        ):
+            with pytest.raises(errors.Invalid):
+                await call
+    assert record.requests == []
+
+
+async def test_a_token_is_read() -> None:
+    answer = {"status": {"token": "s3cret", "expirationTimestamp": "2030-01-01T00:00:00Z"}}
+    record = Recorder(answer, {"status": {}})
+    async with serving(record) as url, client(url) as kube:
+        token = await kube.request_token("robot", namespace="here", seconds=3600)
+        assert (token.value, token.expires) == ("s3cret", 1893456000.0)
+        assert "s3cret" not in repr(token)
+        with pytest.raises(errors.Unavailable):
+            await kube.request_token("robot", namespace="here", seconds=3600)
+    assert record.requests[0][1] == "/api/v1/namespaces/here/serviceaccounts/robot/token"
+    assert record.requests[0][3]["spec"] == {"expirationSeconds": 3600}
+
+
+async def test_a_rotated_token_is_read_again_after_a_401(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("old\n")
+    seen: list[str] = []
+
+    async def answer(request: web.Request) -> web.Response:
+        seen.append(request.headers["Authorization"])
+        return web.json_response(pod("a")) if seen[-1] == "Bearer new" else status(401, "Unauthorized")
+
+    async with serving(answer) as url, client(url, token=file) as kube:
+        with pytest.raises(errors.Forbidden):
+            await kube.get(POD, "a", namespace="here")
+        file.write_text("new\n")
+        assert await kube.get(POD, "a", namespace="here") == pod("a")
+    assert seen[-2:] == ["Bearer old", "Bearer new"]
+
+
+# ---- lists
+
+
+def pages(*answers: dict[str, Any] | web.Response) -> tuple[Handler, list[dict[str, str]]]:
+    queries: list[dict[str, str]] = []
+    left = list(answers)
+
+    async def answer(request: web.Request) -> web.Response:
+        queries.append(dict(request.query))
+        page = left.pop(0)
+        return page if isinstance(page, web.Response) else web.json_response(page)
+
+    return answer, queries
+
+
+def page(*names: str, version: str = "9", more: str = "") -> dict[str, Any]:
+    metadata = {"resourceVersion": version, **({"continue": more} if more else {})}
+    return {"kind": "PodList", "metadata": metadata, "items": [pod(name) for name in names]}
+
+
+async def test_pages_are_turned() -> None:
+    handler, queries = pages(page("a", "b", more="x"), page("c", more="y"), page("d"))
+    async with serving(handler) as url, client(url, page=2) as kube:
+        listing = await kube.list(POD, namespace="here", labels="a in (b,c)", fields="spec.nodeName=n")
+    assert [item["metadata"]["name"] for item in listing.items] == ["a", "b", "c", "d"]
+    assert {(item["apiVersion"], item["kind"]) for item in listing.items} == {("v1", "Pod")}
+    assert listing.version == "9"
+    selectors = {"labelSelector": "a in (b,c)", "fieldSelector": "spec.nodeName=n", "limit": "2"}
+    assert queries == [selectors, {**selectors, "continue": "x"}, {**selectors, "continue": "y"}]
+
+
+async def test_a_page_that_expired_starts_the_list_anew() -> None:
+    """Whole this time, so that it cannot happen again."""
+    handler, queries = pages(page("a", more="x"), status(410, "Expired"), page("a", "b", version="30"))
+    async with serving(handler) as url, client(url) as kube:
+        listing = await kube.list(POD)
+    assert [item["metadata"]["name"] for item in listing.items] == ["a", "b"]
+    assert listing.version == "30"
+    assert queries[2] == {}
+
+
+async def test_a_page_that_fails_fails_the_list() -> None:
+    """Never a quiet half."""
+    handler, _ = pages(page("a", more="x"), status(500, "InternalError"))
+    async with serving(handler) as url, client(url) as kube:
+        with pytest.raises(errors.Unavailable):
+            await kube.list(POD)
+
+
+async def test_something_else_than_a_list_is_refused() -> None:
+    async with serving(always(lambda: web.json_response(pod("a") | {"items": "x"}))) as url, client(url) as kube:
+        with pytest.raises(errors.Unavailable, match="expected a list"):
+            await kube.list(POD)
+
+
+# ---- watches
+
+
+def event(change: str, body: dict[str, Any]) -> bytes:
+    return json.dumps({"type": change, "object": body}).encode() + b"\n"
+
+
+def stream(*parts: bytes | float, then_hang: bool = False, tear: bool = False) -> Handler:
+    """Sends the parts, waiting where a number stands."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        response = web.StreamResponse()
+        await response.prepare(request)
+        for part in parts:
+            if isinstance(part, bytes):
+                await response.write(part)
+            else:
+                await asyncio.sleep(part)
+        if then_hang:
+            await asyncio.Event().wait()
+        if tear:
+            assert request.transport is not None
+            request.transport.abort()
+        return response
+
+    return answer
+
+
+async def watched(kube: HttpKube, **options: Any) -> list[tuple[Change, Any]]:
+    return [
+        (change, body["metadata"].get("name") or body["metadata"]["resourceVersion"])
+        async for change, body in kube.watch(POD, version="5", **options)
+    ]
+
+
+async def heard(kube: HttpKube, into: list[Change]) -> None:
+    async for change, _ in kube.watch(POD, version="5"):
+        into.append(change)
+
+
+OPENED = (Change.BOOKMARK, "5")
+
+
+async def test_a_watch_tells_changes_in_order() -> None:
+    seen: list[dict[str, str]] = []
+    sent = stream(
+        event("ADDED", pod("a", 6)) + event("MODIFIED", pod("a", 7))[:20],
+        event("MODIFIED", pod("a", 7))[20:],
+        b"\n" + event("BOOKMARK", {"metadata": {"resourceVersion": "8"}}),
+        event("DELETED", pod("a", 9)),
+    )
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        seen.append(dict(request.query))
+        return await sent(request)
+
+    async with serving(answer) as url, client(url) as kube:
+        assert await watched(kube, namespace="here", labels="a=b", fields="c=d", timeout=77.0) == [
+            OPENED,
+            (Change.ADDED, "a"),
+            (Change.MODIFIED, "a"),
+            (Change.BOOKMARK, "8"),
+            (Change.DELETED, "a"),
+        ]
+    assert seen == [
+        {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": "5",
+            "timeoutSeconds": "77",
+            "labelSelector": "a=b",
+            "fieldSelector": "c=d",
+        }
+    ]
+
+
+async def test_a_watch_reads_the_largest_objects() -> None:
+    large = pod("large", 6, data="x" * 1_500_000)
+    async with (
+        serving(stream(event("ADDED", large) + event("ADDED", pod("small")), event("ADDED", large))) as url,
+        client(url) as kube,
+    ):
+        assert [name for _, name in await watched(kube)] == ["5", "large", "small", "large"]
+
+
+@pytest.mark.parametrize("tear", [True, False])
+async def test_a_watch_torn_in_the_middle_of_an_event(tear: bool) -> None:
+    got: list[Change] = []
+    async with (
+        serving(stream(event("ADDED", pod("a")), event("ADDED", pod("b"))[:-20], tear=tear)) as url,
+        client(url) as kube,
+    ):
+        with pytest.raises(errors.Unavailable, match="broke"):
+            await heard(kube, got)
+    assert got == [Change.BOOKMARK, Change.ADDED]
+
+
+async def test_a_silent_watch_is_given_up() -> None:
+    async with serving(stream(then_hang=True)) as url, client(url, silence_seconds=0.2) as kube:
+        with pytest.raises(errors.Unavailable, match="silent"):
+            await watched(kube)
+
+
+async def test_bookmarks_keep_a_watch_alive() -> None:
+    mark = event("BOOKMARK", {"metadata": {"resourceVersion": "8"}})
+    async with serving(stream(0.4, mark, 0.4, mark, 0.4, mark, 0.4)) as url, client(url, silence_seconds=1.5) as kube:
+        assert len(await watched(kube)) == 4
+
+
+async def test_a_server_that_forgets_to_end_a_watch() -> None:
+    async with serving(stream(then_hang=True)) as url, client(url, call_seconds=0.2) as kube:
+        assert await watched(kube, timeout=0.1) == [OPENED]
+
+
+async def test_a_version_too_old_is_told_at_the_start() -> None:
+    async with serving(always(lambda: status(410, "Expired", "too old"))) as url, client(url) as kube:
+        with pytest.raises(errors.Expired, match="too old"):
+            await watched(kube)
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        ({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}, errors.Expired),
+        ({"kind": "Status", "code": 410, "reason": "Gone"}, errors.Expired),
+        ({"kind": "Status", "code": 500, "reason": "InternalError"}, errors.Unavailable),
+        ({}, errors.Unavailable),
+        ("garbage", errors.Unavailable),
+        (None, errors.Unavailable),
+    ],
+)
+async def test_an_error_event_in_the_middle_of_a_watch(told: Any, expected: type[Exception]) -> None:
+    got: list[Change] = []
+    async with (
+        serving(stream(event("ADDED", pod("a")), event("ERROR", told), then_hang=True)) as url,
+        client(url) as kube,
+    ):
+        with pytest.raises(expected):
+            await heard(kube, got)
+    assert got == [Change.BOOKMARK, Change.ADDED]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"garbage\n",
+        b"{}\n",
+        b"null\n",
+        b'{"type":"NEW","object":{"metadata":{}}}\n',
+        b"\xff\n",
+        b'{"type":"ADDED","object":{"metadata":{}}}\n',
+        b"[" * 100_000 + b"\n",
+    ],
+)
+async def test_a_watch_of_garbage_breaks(line: bytes) -> None:
+    async with serving(stream(line, then_hang=True)) as url, client(url) as kube:
+        with pytest.raises(errors.Unavailable, match="expected a watch event"):
+            await watched(kube)
+
+
+async def test_a_watch_without_an_end_of_line_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nstance.kube.http.LARGEST_LINE", 1_000_000)
+    async with serving(stream(*[b"x" * 100_000] * 20, then_hang=True)) as url, client(url) as kube:
+        with pytest.raises(errors.Unavailable, match="more than"):
+            await watched(kube)
+
+
+async def test_a_closed_watch_closes_its_connection() -> None:
+    gone = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+        await reader.read()
+        gone.set()
+
+    async with raw(answer) as url, client(url) as kube:
+        watch = kube.watch(POD, version="5")
+        assert (await anext(watch))[0] is Change.BOOKMARK
+        await watch.aclose()  # type: ignore[attr-defined]
+        async with asyncio.timeout(5):
+            await gone.wait()
+
+
+async def test_a_watch_whose_head_never_comes_has_a_deadline() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await asyncio.Event().wait()
+
+    async with raw(answer) as url, client(url, call_seconds=0.2) as kube:
+        with pytest.raises(errors.Unavailable):
+            await watched(kube)
