@@ -1,0 +1,192 @@
+"""The resources served without anybody applying a CRD: what the operator, its manifests and kubectl touch.
+
+Cluster API's kinds and ours are among them, so that a development environment needs no CRDs. They accept any JSON; once
+their CRDs are applied, those rule.
+"""
+
+from nstance.kube import kinds
+from nstance.kube.api.resources import Column, Resource, ScalePaths, of
+from nstance.kube.kinds import Kind
+
+_RBAC = "rbac.authorization.k8s.io"
+_REPLICAS = ScalePaths(("spec", "replicas"), ("status", "replicas"), ("spec", "selector"))
+_POOL_REPLICAS = ScalePaths(("spec", "replicas"), ("status", "replicas"), ("status", "selector"))
+
+
+def _column(name: str, path: str, type: str = "string", priority: int = 0) -> Column:
+    return Column(name, type, path, priority=priority)
+
+
+_AGE = _column("Age", ".metadata.creationTimestamp", "date")
+_READY = _column("Ready", '.status.conditions[?(@.type=="Ready")].status')
+_PHASE = _column("Phase", ".status.phase")
+_CLUSTER = _column("Cluster", ".spec.clusterName")
+
+
+def _core() -> tuple[Resource, ...]:
+    def core(name: str, plural: str, **options: object) -> Resource:
+        return of(Kind("", "v1", name, plural), **options)  # type: ignore[arg-type]
+
+    involved = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
+    event_fields = (*(f"involvedObject.{each}" for each in involved), "reason", "reportingComponent", "source", "type")
+    pod_specs = ("nodeName", "restartPolicy", "schedulerName", "serviceAccountName", "hostNetwork")
+    pod_fields = (*(f"spec.{each}" for each in pod_specs), "status.phase", "status.podIP", "status.nominatedNodeName")
+    return (
+        of(kinds.NAMESPACE, short="ns", status=True, fields=("status.phase",)),
+        of(kinds.NODE, short="no", status=True, fields=("spec.unschedulable",), keeps_status=True),
+        of(kinds.POD, short="po", categories="all", status=True, fields=pod_fields),
+        of(kinds.SECRET, fields=("type",)),
+        of(kinds.CONFIG_MAP, short="cm"),
+        of(kinds.SERVICE_ACCOUNT, short="sa"),
+        of(kinds.EVENT, short="ev", fields=event_fields),
+        core("Service", "services", short="svc", categories="all", status=True),
+        core("Endpoints", "endpoints", short="ep"),
+        core("PersistentVolumeClaim", "persistentvolumeclaims", short="pvc", status=True),
+        core("ReplicationController", "replicationcontrollers", short="rc", status=True, scale=_REPLICAS),
+        core("LimitRange", "limitranges", short="limits"),
+        core("ResourceQuota", "resourcequotas", short="quota", status=True),
+    )
+
+
+def _groups() -> tuple[Resource, ...]:
+    def apps(name: str, short: str, scale: ScalePaths | None = _REPLICAS) -> Resource:
+        kind = Kind("apps", "v1", name, f"{name.lower()}s")
+        return of(kind, short=short, categories="all", status=True, scale=scale, generation=True)
+
+    def rbac(name: str, *, namespaced: bool = True) -> Resource:
+        return of(Kind(_RBAC, "v1", name, f"{name.lower()}s", namespaced))
+
+    mutating = Kind(
+        "admissionregistration.k8s.io",
+        "v1",
+        "MutatingWebhookConfiguration",
+        "mutatingwebhookconfigurations",
+        namespaced=False,
+    )
+    policies = Kind("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies")
+    classes = Kind("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", namespaced=False)
+    jobs = Kind("batch", "v1", "Job", "jobs")
+    return (
+        apps("Deployment", "deploy"),
+        apps("ReplicaSet", "rs"),
+        apps("StatefulSet", "sts"),
+        apps("DaemonSet", "ds", None),
+        of(jobs, categories="all", status=True, generation=True),
+        of(kinds.LEASE),
+        of(kinds.POD_DISRUPTION_BUDGET, short="pdb", status=True, generation=True),
+        of(
+            kinds.CUSTOM_RESOURCE_DEFINITION,
+            short="crd crds",
+            categories="api-extensions",
+            status=True,
+            generation=True,
+        ),
+        of(kinds.VALIDATING_WEBHOOK, categories="api-extensions", generation=True),
+        of(mutating, categories="api-extensions", generation=True),
+        of(policies, short="netpol", generation=True),
+        of(classes, short="pc"),
+        rbac("Role"),
+        rbac("RoleBinding"),
+        rbac("ClusterRole", namespaced=False),
+        rbac("ClusterRoleBinding", namespaced=False),
+    )
+
+
+def _cluster_api() -> tuple[Resource, ...]:
+    return (
+        of(
+            kinds.CLUSTER,
+            short="cl",
+            categories="cluster-api",
+            status=True,
+            custom=True,
+            columns=(
+                _column("Available", '.status.conditions[?(@.type=="Available")].status'),
+                _column("Endpoint", ".spec.controlPlaneEndpoint.host"),
+                _PHASE,
+                _AGE,
+            ),
+        ),
+        of(
+            kinds.MACHINE_POOL,
+            short="mp",
+            categories="cluster-api",
+            status=True,
+            custom=True,
+            scale=_POOL_REPLICAS,
+            columns=(
+                _CLUSTER,
+                _column("Desired", ".spec.replicas", "integer"),
+                _column("Replicas", ".status.replicas", "integer"),
+                _column("Ready", ".status.readyReplicas", "integer"),
+                _PHASE,
+                _AGE,
+            ),
+        ),
+        of(
+            kinds.MACHINE,
+            short="ma",
+            categories="cluster-api",
+            status=True,
+            custom=True,
+            columns=(
+                _CLUSTER,
+                _column("Node", ".status.nodeRef.name"),
+                _column("ProviderID", ".spec.providerID", priority=1),
+                _READY,
+                _PHASE,
+                _AGE,
+            ),
+        ),
+    )
+
+
+def _nstance() -> tuple[Resource, ...]:
+    def ours(kind: Kind, short: str, *columns: Column, **options: object) -> Resource:
+        return of(
+            kind,
+            short=short,
+            categories="cluster-api nstance",
+            custom=True,
+            columns=(*columns, _AGE),
+            **options,
+        )
+
+    group = _column("Group", ".spec.group")
+    return (
+        ours(kinds.NSTANCE_CLUSTER, "nc", _column("Endpoint", ".spec.controlPlaneEndpoint.host"), _READY, status=True),
+        ours(
+            kinds.NSTANCE_MACHINE_POOL,
+            "nmp",
+            group,
+            _column("Shards", ".spec.shards"),
+            _column("Replicas", ".status.replicas", "integer"),
+            _column("Static", ".status.isStatic", "boolean"),
+            _column("Ready", ".status.ready", "boolean"),
+            status=True,
+        ),
+        ours(
+            kinds.NSTANCE_SHARD_GROUP,
+            "nsg",
+            group,
+            _column("Shard", ".spec.shard"),
+            _column("Size", ".spec.size", "integer"),
+            _column("Replicas", ".status.replicas", "integer"),
+            _READY,
+            status=True,
+        ),
+        ours(
+            kinds.NSTANCE_MACHINE,
+            "nm",
+            group,
+            _column("Instance", ".status.instanceID"),
+            _column("Shard", ".status.shard"),
+            _column("Ready", ".status.ready", "boolean"),
+            _column("ProviderID", ".spec.providerID", priority=1),
+            status=True,
+        ),
+        ours(kinds.NSTANCE_MACHINE_TEMPLATE, "nmt", _column("Group", ".spec.template.spec.group")),
+    )
+
+
+RESOURCES: tuple[Resource, ...] = (*_core(), *_groups(), *_cluster_api(), *_nstance())

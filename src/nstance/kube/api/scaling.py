@@ -1,0 +1,51 @@
+"""`/scale`: the size of an object, however the object itself calls it."""
+
+from typing import Any
+
+from nstance.kube.api import selectors, status, values
+from nstance.kube.api.resources import ScalePaths, Served
+from nstance.kube.api.status import Cause
+from nstance.kube.port import Object
+
+
+def shown(served: Served, body: Object) -> Object:
+    paths = _paths(served)
+    meta = body["metadata"]
+    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    scale: Object = {
+        "apiVersion": "autoscaling/v1",
+        "kind": "Scale",
+        "metadata": {name: meta[name] for name in kept if name in meta},
+        "spec": {"replicas": values.at(body, paths.replicas, 0)},
+        "status": {"replicas": values.at(body, paths.status_replicas, 0)},
+    }
+    selector = values.at(body, paths.selector) if paths.selector else None
+    if selector:
+        scale["status"]["selector"] = selector if isinstance(selector, str) else selectors.text_of(selector)
+    return scale
+
+
+def applied(served: Served, body: Object, scale: Any) -> Object:
+    """The object with the size of the Scale. Raises 400, 422, and 409 when the Scale was read from an older object."""
+    paths, resource = _paths(served), served.resource
+    name = body["metadata"]["name"]
+    if not isinstance(scale, dict) or scale.get("kind", "Scale") != "Scale":
+        raise status.bad_request("expected an object of kind Scale")
+    replicas = values.at(scale, ("spec", "replicas"), 0)
+    if isinstance(replicas, bool) or not isinstance(replicas, int):
+        raise status.bad_request(f"spec.replicas: expected a number, found {replicas!r}")
+    if not 0 <= replicas < 2**31:
+        cause = Cause("spec.replicas", f"Invalid value: {replicas}: should be between 0 and {2**31 - 1}")
+        raise status.invalid("autoscaling", "Scale", name, [cause])
+    version = values.at(scale, ("metadata", "resourceVersion"), "")
+    if version and version != body["metadata"]["resourceVersion"]:
+        raise status.conflict(resource.group, resource.plural, name)
+    changed: Object = values.copied(body)
+    values.put(changed, paths.replicas, replicas)
+    return changed
+
+
+def _paths(served: Served) -> ScalePaths:
+    if served.version.scale is None:
+        raise status.no_such_path()
+    return served.version.scale

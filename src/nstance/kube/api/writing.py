@@ -1,0 +1,159 @@
+"""From what a client sent to the object that is kept: one function for new objects, one for changes. Pure."""
+
+import base64
+from collections.abc import Callable
+from typing import Any
+
+from nstance.kube.api import definitions, metadata, schema, status, values
+from nstance.kube.api.resources import Served
+from nstance.kube.api.status import Cause
+from nstance.kube.port import Object
+
+_NEVER_KEPT = ("managedFields", "selfLink")
+
+
+def new(served: Served, body: Object, *, uid: str, now: str, strict: bool = False) -> Object:
+    """An object to be created; its name and namespace are decided already."""
+    resource = served.resource
+    given = _only(metadata.checked(resource, body), lambda name: name not in (*metadata.SERVER_OWNED, *_NEVER_KEPT))
+    meta = {**given, "uid": uid, "creationTimestamp": now}
+    if resource.custom or resource.generation:
+        meta["generation"] = 1
+    kept = _shaped(served, body, strict=strict)
+    if served.version.status and not resource.keeps_status:
+        kept.pop("status", None)
+    kept = _with_metadata(served, kept, meta)
+    _fill_in(resource.id, kept)
+    check(served, kept)
+    return kept
+
+
+def changed(served: Served, old: Object, body: Object, *, subresource: str = "", strict: bool = False) -> Object:
+    """`old` after a client's write. What he may not change stays; equal to `old` if nothing changes."""
+    resource = served.resource
+    given = _only(metadata.checked(resource, body), lambda name: name not in (*metadata.SERVER_OWNED, *_NEVER_KEPT))
+    before = old["metadata"]
+    _same_identity(served, before, metadata.checked(resource, body))
+    shaped = _shaped(served, body, strict=strict)
+    if subresource == "status":
+        kept = {key: value for key, value in old.items() if key != "status"}
+        if "status" in shaped:
+            kept["status"] = shaped["status"]
+        meta = before
+    else:
+        kept = shaped
+        if served.version.status:
+            kept.pop("status", None)
+            if "status" in old:
+                kept["status"] = old["status"]
+        owned = _only(before, lambda name: name in metadata.SERVER_OWNED)
+        meta = {**given, **owned, "resourceVersion": before["resourceVersion"]}
+    kept = _with_metadata(served, kept, meta)
+    if not subresource:
+        _fill_in(resource.id, kept)
+    _no_new_finalizers(served, before, meta)
+    check(served, kept)
+    if "generation" in before and not values.same(_counted(served, old), _counted(served, kept)):
+        kept["metadata"] = {**kept["metadata"], "generation": int(before["generation"]) + 1}
+    return kept
+
+
+def check(served: Served, body: Object) -> None:
+    """Raises 422 with every fault."""
+    resource = served.resource
+    causes = list(metadata.faults(resource, body["metadata"]))
+    if resource.id == definitions.ID:
+        causes += definitions.faults(body)
+    if served.version.schema is not None:
+        causes += schema.faults(body, served.version.schema)
+    if resource.id == "secrets":
+        causes += _secret_faults(body.get("data"))
+    if causes:
+        raise status.invalid(resource.group, resource.kind, body["metadata"].get("name", ""), causes)
+
+
+def _only(meta: Object, wanted: Callable[[str], bool]) -> Object:
+    return {name: values.copied(value) for name, value in meta.items() if wanted(name) and value is not None}
+
+
+def _with_metadata(served: Served, body: Object, meta: Object) -> Object:
+    rest = {key: value for key, value in body.items() if key not in ("apiVersion", "kind", "metadata")}
+    return {"apiVersion": served.resource.stored_as, "kind": served.resource.kind, "metadata": meta, **rest}
+
+
+def _shaped(served: Served, body: Object, *, strict: bool) -> Object:
+    kept: Object = values.copied(body)
+    if served.version.schema is not None:
+        kept, unknown = schema.pruned(kept, served.version.schema)
+        if unknown and strict:
+            listed = ", ".join(f'unknown field "{each}"' for each in unknown)
+            raise status.bad_request(f"strict decoding error: {listed}")
+        kept = schema.defaulted(kept, served.version.schema)
+    return kept
+
+
+def _counted(served: Served, body: Object) -> Object:
+    """What the generation counts: everything but metadata and, where it is a subresource, the status."""
+    left_out = {"apiVersion", "kind", "metadata", *(["status"] if served.version.status else [])}
+    return {key: value for key, value in body.items() if key not in left_out}
+
+
+def _same_identity(served: Served, before: Object, given: Object) -> None:
+    for field in ("name", "namespace"):
+        if given.get(field, before.get(field)) != before.get(field):
+            wanted = before.get(field, "")
+            message = f"the {field} of the object ({given[field]}) does not match the {field} on the URL ({wanted})"
+            raise status.bad_request(message)
+    resource, name = served.resource, before["name"]
+    if given.get("uid", before["uid"]) != before["uid"]:
+        why = f"Precondition failed: UID in precondition: {given['uid']}, UID in object meta: {before['uid']}"
+        raise status.conflict(resource.group, resource.plural, name, why)
+    if given.get("resourceVersion") and given["resourceVersion"] != before["resourceVersion"]:
+        raise status.conflict(resource.group, resource.plural, name)
+
+
+def _no_new_finalizers(served: Served, before: Object, after: Object) -> None:
+    if not before.get("deletionTimestamp"):
+        return
+    added = sorted(set(after.get("finalizers") or ()) - set(before.get("finalizers") or ()))
+    if added:
+        text = f"Forbidden: no new finalizers can be added if the object is being deleted, found new finalizers {added}"
+        cause = Cause("metadata.finalizers", text, "FieldValueForbidden")
+        raise status.invalid(served.resource.group, served.resource.kind, before["name"], [cause])
+
+
+def _secret_faults(data: Any) -> list[Cause]:
+    if data is None:
+        return []
+    if not isinstance(data, dict):
+        return [Cause("data", "Invalid value: must be a map", "FieldValueTypeInvalid")]
+    return [
+        Cause(f"data[{key}]", "Invalid value: must be base64", "FieldValueInvalid")
+        for key, value in data.items()
+        if not (isinstance(value, str) and _is_base64(value))
+    ]
+
+
+def _is_base64(text: str) -> bool:
+    try:
+        base64.b64decode(text, validate=True)
+    except ValueError:
+        return False
+    return True
+
+
+def _fill_in(resource: str, body: Object) -> None:
+    """What the API server itself adds to core kinds."""
+    if resource == "secrets":
+        written = body.pop("stringData", None)
+        if isinstance(written, dict):
+            encoded = {key: base64.b64encode(str(value).encode()).decode() for key, value in written.items()}
+            body["data"] = {**(body.get("data") or {}), **encoded}
+        body.setdefault("type", "Opaque")
+    elif resource == "namespaces":
+        body.setdefault("spec", {"finalizers": ["kubernetes"]})
+        body.setdefault("status", {"phase": "Active"})
+        labels = body["metadata"].setdefault("labels", {})
+        labels["kubernetes.io/metadata.name"] = body["metadata"]["name"]
+    elif resource == "pods":
+        body.setdefault("status", {"phase": "Pending"})
