@@ -226,3 +226,18 @@ def test_a_call_that_waits_for_its_turn_is_unrest() -> None:
         w.settle(120.0)
         assert w.counts["calls create"] == 2
         assert not w.violations, w.violations[0]
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_of_two_vms_the_unregistered_one_goes(seed: int) -> None:
+    """The create's answer names one VM, but the other one may be faster to register: that one was deleted."""
+    with world(seed, setup(3)) as w:
+        w.begin()
+        while len(made := w.cloud.vms()) < 3:
+            w.advance(0.05)
+        for vm in made:
+            w.do(w.cloud.double, vm.id)
+        w.advance(60.0)
+        assert not w.counts["decided suspect"]
+        sound(w)
+        assert w.counts["calls delete"] == 3

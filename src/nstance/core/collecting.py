@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from nstance.model import ids
-from nstance.model.events import DoubleFound, Event, OrphanFound, VmChecked, VmMissed, VmState
+from nstance.model.events import DoubleFound, Event, OrphanFound, VmChecked, VmMissed, VmSpeaks, VmState
 from nstance.model.ids import ClusterId, GroupKey, InstanceId, ShardId
 from nstance.model.instance import ENDED, Instance, State
 from nstance.model.vm import SeenVm
@@ -20,6 +20,7 @@ SIGHTINGS = 2
 MISSING_AT_LEAST = 3
 MISSING_SHARE = 0.2
 _EXPECTED = frozenset({State.STARTING, State.RUNNING, State.DRAINING})
+_REGISTERED = frozenset({State.RUNNING, State.DRAINING})
 
 
 class Oddity(Enum):
@@ -67,10 +68,12 @@ def compare(
     *,
     cluster: ClusterId,
     shard: ShardId,
+    voices: Mapping[InstanceId, str],
     found_singly: Collection[InstanceId] = (),
 ) -> Comparison:
-    """`found_singly`: VMs that earlier listings lacked too, and that a single look has found running since: tags that
-    somebody stripped hide a VM from every listing, and that must not stop deletions for good."""
+    """`voices`: the addresses from which the agents that are connected speak. `found_singly`: VMs that earlier listings
+    lacked too, and that a single look has found running since: tags that somebody stripped hide a VM from every listing,
+    and that must not stop deletions for good."""
     shown: dict[InstanceId, list[SeenVm]] = {}
     for vm in vms:
         shown.setdefault(vm.id, []).append(vm)
@@ -83,7 +86,7 @@ def compare(
         if record is not None:
             mine = [vm for vm in group if _is_of(vm, record, cluster, shard)]
             if mine:
-                _known(found, record, mine, sightings)
+                _known(found, record, mine, sightings, voices.get(id))
         elif not mass_absence:
             for vm in group:
                 _unknown(found, vm, sightings, cluster=cluster, shard=shard)
@@ -119,7 +122,7 @@ def _is_of(vm: SeenVm, record: Instance, cluster: ClusterId, shard: ShardId) -> 
     return vm.provider_id == record.provider_id or (vm.cluster in (cluster, None) and vm.shard in (shard, None))
 
 
-def _known(found: _Findings, record: Instance, vms: list[SeenVm], before: Sightings) -> None:
+def _known(found: _Findings, record: Instance, vms: list[SeenVm], before: Sightings, voice: str | None) -> None:
     # First the one that the record knows, then those that run; the choice does not depend on the listing's order.
     vms.sort(key=lambda v: (not _is_the_one(v, record), v.state is not VmState.RUNNING, v.provider_id))
     if record.state in ENDED:
@@ -132,9 +135,19 @@ def _known(found: _Findings, record: Instance, vms: list[SeenVm], before: Sighti
         found.add(record.key, _checked(vms[0]))
         vms = vms[1:]
     double = next((v for v in vms if v.state is not VmState.DELETED), None)
-    if double is not None and found.sight(Oddity.DOUBLE, record.id, before):
-        found.doubles.append(double)
-        found.add(record.key, DoubleFound(record.id, double.provider_id))
+    if double is None or not found.sight(Oddity.DOUBLE, record.id, before):
+        return
+    if record.state in _REGISTERED:
+        # The unregistered one goes. As long as nobody speaks it may be either; a voice that is neither's says nothing.
+        if not voice:
+            return
+        speaker = next((v for v in vms if voice in (v.ip4, v.ip6) and v.state is not VmState.DELETED), None)
+        if speaker is not None:
+            where = speaker.provider_id, speaker.ip4, speaker.ip6, speaker.hostname
+            found.add(record.key, VmSpeaks(record.id, *where))
+            return
+    found.doubles.append(double)
+    found.add(record.key, DoubleFound(record.id, double.provider_id))
 
 
 def _unknown(found: _Findings, vm: SeenVm, before: Sightings, *, cluster: ClusterId, shard: ShardId) -> None:

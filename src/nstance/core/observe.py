@@ -54,6 +54,8 @@ def observe(draft: Draft, event: ev.Event, position: int) -> None:
                 draft.learn(instance.id, check_due=draft.now)  # asked for singly before anything is concluded
         case ev.DoubleFound():
             _doubled(draft, instance, event)
+        case ev.VmSpeaks():
+            _speaks(draft, instance, event)
         case ev.DoubleDeleted():
             if instance.double == event.provider_id:
                 draft.change(instance, double=None)
@@ -296,6 +298,16 @@ def _doubled(draft: Draft, instance: Instance, event: ev.DoubleFound) -> None:
         draft.reason(
             Code.ORPHAN, f"{event.provider_id} carries its ID too, {instance.provider_id} is kept", instance.id
         )
+
+
+def _speaks(draft: Draft, instance: Instance, event: ev.VmSpeaks) -> None:
+    """The unregistered one goes: from the next listing on, the VM that the record knew is the double."""
+    if instance.double == event.provider_id or instance.state not in (State.RUNNING, State.DRAINING):
+        return
+    draft.change(instance, provider_id=event.provider_id, ip4=event.ip4, ip6=event.ip6, hostname=event.hostname)
+    draft.reason(
+        Code.ORPHAN, f"its agent speaks from {event.provider_id}, not from {instance.provider_id}", instance.id
+    )
 
 
 def _backoff(attempts: int) -> float:

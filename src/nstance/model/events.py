@@ -100,6 +100,17 @@ class DoubleFound:
 
 
 @dataclass(frozen=True, slots=True)
+class VmSpeaks:
+    """Of several VMs with the ID of a record, this one's agent has registered; the record knew another one."""
+
+    id: InstanceId
+    provider_id: ProviderId
+    ip4: str = ""
+    ip6: str = ""
+    hostname: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class DoubleDeleted:
     """The second VM was deleted, or was gone already. A failure needs no event: it is asked for again."""
 
@@ -195,6 +206,7 @@ Event = (
     | VmMissed
     | OrphanFound
     | DoubleFound
+    | VmSpeaks
     | DoubleDeleted
     | Registered
     | Renewed

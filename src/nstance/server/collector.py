@@ -6,7 +6,7 @@ listing at all.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from nstance.clock import Clock
 from nstance.core import collecting
@@ -37,7 +37,9 @@ class Collector:
         clock: Clock,
         metrics: Metrics,
         timeout: Callable[[], float],
+        voices: Callable[[], Mapping[InstanceId, str]],
     ) -> None:
+        """`voices`: the addresses from which the agents that are connected speak."""
         self._shard = shard
         self._provider = provider
         self._cluster = cluster
@@ -45,6 +47,7 @@ class Collector:
         self._clock = clock
         self._metrics = metrics
         self._timeout = timeout
+        self._voices = voices
         self._sightings: collecting.Sightings = {}
         self._missed: dict[InstanceId, float] = {}  # by the last listing, and since when
 
@@ -84,6 +87,7 @@ class Collector:
             self._sightings,
             cluster=self._cluster,
             shard=self._name,
+            voices=self._voices(),
             found_singly=self._found_singly(),
         )
         self._sightings = found.sightings

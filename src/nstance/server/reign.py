@@ -260,6 +260,7 @@ class Reign:
             clock=parts.clock,
             metrics=parts.metrics,
             timeout=lambda: told().request_timeout,
+            voices=lead.agents.voices,
         )
         return lead, effects, collector
 

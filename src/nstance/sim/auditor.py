@@ -43,6 +43,7 @@ class Then:
     silent: dict[InstanceId, float]  # for how long this leader had heard nothing of the agent
     well: dict[InstanceId, float]  # for how long nothing had been wrong with it
     runs: set[InstanceId]  # whose VMs ran
+    speaking: set[ProviderId]  # whose agents were connected to this leader
 
 
 class Auditor:
@@ -63,7 +64,7 @@ class Auditor:
         self._acknowledged: dict[InstanceId, str] = {}  # registrations, by the key
         self._lease = (0, "")
         self._decided: dict[str, Then] = {}
-        self._then = Then(0.0, {}, {}, set())
+        self._then = Then(0.0, {}, {}, set(), set())
         self._wishes: dict[GroupKey, dict[tuple[int, str], tuple[float, Group]]] = {}
 
     # ---- storage
@@ -116,8 +117,10 @@ class Auditor:
         old = before.get(new.id)
         if new.state is State.DELETING:
             self._tombstones.add(new.id)
-        if new.double is not None:
+        if new.double is not None and (new.id, new.double) not in self.doubles:
             self.doubles.add((new.id, new.double))
+            if new.double in self._then.speaking:
+                self._wrong("I10", f"{new.double}, which speaks for {new.id}, was taken for a double")
         if old is None:
             self._appeared(new)
             return
@@ -185,13 +188,14 @@ class Auditor:
         if not world.setup.audited:
             return
         self.note_wishes()
-        then = self._decided[entry.id] = Then(world.now, {}, {}, set())
+        then = self._decided[entry.id] = Then(world.now, {}, {}, set(), set())
         for change in entry.changes:
             if isinstance(change, Put):
                 new = change.instance
                 if agents := world.agents_of(new.id):
                     then.silent[new.id] = world.now - max(a.heard_by(door) for a in agents)
                     then.well[new.id] = max(a.well_for() for a in agents)
+                    then.speaking.update(a.provider_id for a in agents if a.line is not None and a.line.door is door)
                 for vm in world.cloud.truth(new.id):
                     if vm.status in RUNS and vm.provider_id == (new.provider_id or vm.provider_id):
                         then.runs.add(new.id)

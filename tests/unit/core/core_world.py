@@ -346,6 +346,7 @@ class World:
                 id=vm.id,
                 provider_id=vm.provider_id,
                 state=vm.state,
+                ip4=vm.provider_id,
                 cluster=CLUSTER,
                 shard=SHARD,
                 tenant=KEY.tenant if vm.tagged else None,
@@ -356,7 +357,8 @@ class World:
         ]
         if self.chance(0.05):
             shown = shown[: len(shown) // 2]  # a provider that lies
-        result = compare(shown, self.records, self.sightings, cluster=CLUSTER, shard=SHARD)
+        voices = {vm.id: str(vm.provider_id) for vm in self.vms.values() if vm.connected}
+        result = compare(shown, self.records, self.sightings, cluster=CLUSTER, shard=SHARD, voices=voices)
         self.sightings = result.sightings
         self.listed = True
         self.mass_absence = result.mass_absence

@@ -23,9 +23,10 @@ def vm(letter: str, **fields: Any) -> SeenVm:
 
 
 def compared(
-    vms: list[SeenVm], records: list[Instance], sightings: Sightings | None = None
+    vms: list[SeenVm], records: list[Instance], sightings: Sightings | None = None, *, voice: str = "somewhere"
 ) -> tuple[Comparison, list[ev.Event]]:
-    result = compare(vms, {r.id: r for r in records}, sightings or {}, cluster=CLUSTER, shard=SHARD)
+    voices = {r.id: voice for r in records} if voice else {}
+    result = compare(vms, {r.id: r for r in records}, sightings or {}, cluster=CLUSTER, shard=SHARD, voices=voices)
     return result, [e for events in result.events.values() for e in events]
 
 
@@ -120,6 +121,31 @@ class TestDoubles:
         second, events = compared([self.SECOND, vm("a")], [member("a")], first.sightings)
         assert ev.DoubleFound(name("a"), ProviderId("i-2")) in events
         assert second.doubles == (self.SECOND,)
+
+    @pytest.mark.parametrize("state", [State.RUNNING, State.DRAINING])
+    @pytest.mark.parametrize(
+        ("voice", "found"),
+        [
+            pytest.param("10.0.0.1", [ev.DoubleFound(name("a"), ProviderId("i-2"))], id="the known one has registered"),
+            pytest.param(
+                "10.0.0.2",
+                [ev.VmSpeaks(name("a"), ProviderId("i-2"), ip4="10.0.0.2")],
+                id="the other one has registered",
+            ),
+            pytest.param("", [], id="nobody speaks: it may be either"),
+            pytest.param("192.0.2.1", [ev.DoubleFound(name("a"), ProviderId("i-2"))], id="nobody can tell"),
+        ],
+    )
+    def test_the_unregistered_one_goes(self, state: State, voice: str, found: list[ev.Event]) -> None:
+        vms = [vm("a", provider_id=ProviderId("i-2"), ip4="10.0.0.2"), vm("a", ip4="10.0.0.1")]
+        _, events = compared(vms, [member("a", state)], {(Oddity.DOUBLE, name("a")): 1}, voice=voice)
+        assert events[1:] == found
+
+    def test_one_that_never_registered_needs_no_voice(self) -> None:
+        _, events = compared(
+            [vm("a"), self.SECOND], [member("a", State.STARTING)], {(Oddity.DOUBLE, name("a")): 1}, voice=""
+        )
+        assert events[1:] == [ev.DoubleFound(name("a"), ProviderId("i-2"))]
 
     def test_one_that_is_gone_is_no_double(self) -> None:
         dead = vm("a", provider_id=ProviderId("i-2"), state=VmState.DELETED)

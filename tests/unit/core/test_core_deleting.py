@@ -180,9 +180,10 @@ def test_an_orphan_gets_a_tombstone_before_it_is_deleted() -> None:
 
 
 class TestDoubles:
-    """Two VMs for one ID: the one that the record does not know goes, after its tombstone."""
+    """Two VMs for one ID: the one that has not registered goes, after its tombstone."""
 
     FOUND = ev.DoubleFound(name("a"), ProviderId("i-2"))
+    SPEAKS = ev.VmSpeaks(name("a"), ProviderId("i-2"), ip4="10.0.0.2")
 
     def test_found(self) -> None:
         follows = after([member("a")], self.FOUND, size=1)
@@ -200,6 +201,24 @@ class TestDoubles:
     @pytest.mark.parametrize("record", [member("a", provider_id=None), member("a", provider_id=ProviderId("i-2"))])
     def test_the_only_vm_is_no_double(self, record: Any) -> None:
         assert after([record], self.FOUND, size=1)["a"].double is None
+
+    @pytest.mark.parametrize("state", [State.RUNNING, State.DRAINING])
+    def test_the_one_that_registered_is_the_one(self, state: State) -> None:
+        """Nothing is deleted yet: the VM that was known is found as the double by the next listing."""
+        follows = after([member("a", state, ip4="10.0.0.1")], self.SPEAKS, size=int(state is State.RUNNING))
+        assert (follows["a"].provider_id, follows["a"].ip4, follows["a"].double) == ("i-2", "10.0.0.2", None)
+        assert (follows["a"].state, follows.decision.effects, follows.codes()) == (state, (), {"orphan"})
+
+    @pytest.mark.parametrize(
+        "record",
+        [
+            pytest.param(member("a", double=ProviderId("i-2")), id="its tombstone is written"),
+            pytest.param(member("a", State.DELETING), id="the instance goes"),
+            pytest.param(member("a", State.DELETED), id="the instance is gone"),
+        ],
+    )
+    def test_too_late_to_choose(self, record: Any) -> None:
+        assert after([record], self.SPEAKS, size=1)["a"].provider_id == "i-a"
 
     def test_not_in_doubt(self) -> None:
         assert after([member("a")], self.FOUND, size=1, listed=False).decision.effects == ()
@@ -219,6 +238,7 @@ EVENTS_OF_ONE = [
     ev.VmChecked(name("q"), VmState.RUNNING),
     ev.VmMissed(name("q")),
     ev.DoubleFound(name("q"), ProviderId("i")),
+    ev.VmSpeaks(name("q"), ProviderId("i")),
     ev.DoubleDeleted(name("q"), ProviderId("i")),
     ev.Registered(id=name("q"), public_key="k", certificate_serial="1", certificate_expires=0.0),
     ev.Renewed(id=name("q"), public_key="k", certificate_serial="1", certificate_expires=0.0),
