@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 MAX_FILE = 1 << 20
 MAX_SHARDS = 1000
+MAX_NAMES = 61  # a label's value has at most 63 characters, and `--` stands between the two
 MAX_FAULTS = 50  # that are told
 LOOK_SECONDS = 1.0
 
@@ -99,6 +100,12 @@ class _Reading:
         top = self._mapping(node, "the file", _TOP)
         cluster = self._name(top, "cluster_id", node)
         tenant = self._name(top, "tenant", node) if "tenant" in top else DEFAULT_TENANT
+        if len(cluster) + len(tenant) > MAX_NAMES:
+            self._fault(
+                node,
+                f"cluster_id and tenant: expected at most {MAX_NAMES} characters together, found "
+                f"{len(cluster) + len(tenant)}: the Cluster in Kubernetes has both in its name",
+            )
         return Configuration(
             cluster=ClusterId(cluster), tenant=TenantId(tenant), shards=self._shards(top.get("shards"), node)
         )

@@ -1,0 +1,51 @@
+"""`nstance-operator`: parse, then run until a signal."""
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from importlib import metadata
+
+import uvloop
+
+from nstance.clock import Chance, Clock, SystemChance, SystemClock
+from nstance.operator import options as parsing
+from nstance.operator.errors import Fatal
+from nstance.operator.options import Level, Options
+from nstance.operator.wiring import Operator
+from nstance.telemetry import logs
+
+_LEVELS = {Level.ERROR: logging.ERROR, Level.PANIC: logging.CRITICAL}
+
+
+def main() -> None:
+    try:
+        options = parsing.parse(sys.argv[1:], os.environ, version=metadata.version("nstance"))
+    except Fatal as problem:
+        sys.exit(complain(problem))
+    logs.configure(json=options.json_logs, debug=options.level is Level.DEBUG, program="nstance-operator")
+    if options.level in _LEVELS:
+        logging.getLogger("nstance").setLevel(_LEVELS[options.level])
+    sys.exit(uvloop.run(run(options, SystemClock(), SystemChance())))
+
+
+async def run(options: Options, clock: Clock, chance: Chance) -> int:
+    operator = Operator(options, clock=clock, chance=chance)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, operator.stop)
+    try:
+        await operator.run()
+    except Fatal as problem:
+        return complain(problem)
+    return 0
+
+
+def complain(problem: Fatal) -> int:
+    print(f"nstance-operator: {problem}", file=sys.stderr)  # noqa: T201
+    return 1
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,233 @@
+"""The operator's command line and environment, with the names and defaults that Kubernetes operators written in Go have.
+
+Go spells flags with one dash or two, and booleans as `--leader-elect` or `--leader-elect=false`; both are taken. Of the
+zap flags, level and encoder are obeyed; stack traces and times have one form here, so theirs are only checked.
+"""
+
+import argparse
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from nstance.operator.errors import Fatal
+from nstance.operator.identity import Names
+
+EXAMPLES = """\
+examples:
+  # in a cluster: everything has its default
+  nstance-operator --leader-elect
+
+  # on a laptop, against the cluster of a kubeconfig
+  NSTANCE_NAMESPACE=default nstance-operator --kubeconfig ~/.kube/config --config ./config.yaml --disable-webhooks
+
+  # JSON for a log collector, more of it, and metrics
+  nstance-operator --zap-encoder=json --zap-log-level=debug --metrics-bind-address=:8080
+
+environment:
+  NSTANCE_NAMESPACE            of all objects of the operator (default: the pod's)
+  NSTANCE_CA_CONFIGMAP         has the cluster's CA in ca.crt (default: nstance-cluster-ca)
+  NSTANCE_CERT_SECRET          keeps the client certificate (default: nstance-operator-cert)
+  NSTANCE_KEY_SECRET           keeps the keypair (default: nstance-operator-key)
+  NSTANCE_NONCE_SECRET         has the registration nonce in nonce.jwt (default: nstance-operator-nonce)
+  NSTANCE_CAPI_ENDPOINT        API server of a workload cluster elsewhere; its <cluster>-kubeconfig Secret is yours to make
+  NSTANCE_CAPI_SERVICEACCOUNT  whose short-lived tokens go into that Secret otherwise (default: nstance-capi-workload)
+  NSTANCE_K8S_JSON             accepted; JSON is what the operator always speaks
+  KUBECONFIG                   as for kubectl
+"""
+
+CONFIG = "/etc/nstance/operator/config.yaml"
+WEBHOOK_CERTIFICATES = "/tmp/k8s-webhook-server/serving-certs"  # noqa: S108 - where Kubernetes' own tools look
+SERVICE_ACCOUNT = "nstance-capi-workload"
+HTTPS_PORT = 443
+API_PORT = 6443
+
+_TRUE, _FALSE = ("1", "t", "true"), ("0", "f", "false")
+_GO_FLAG = re.compile(r"-[a-z][a-z-]+(=.*)?", re.DOTALL)
+_TIMES = ("epoch", "millis", "nano", "iso8601", "rfc3339", "rfc3339nano")
+
+
+class Level(Enum):
+    DEBUG = "debug"
+    INFO = "info"
+    ERROR = "error"
+    PANIC = "panic"
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    host: str  # empty: all interfaces
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Of an API server."""
+
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    config: Path = Path(CONFIG)
+    health: Bind | None = Bind("", 8081)
+    metrics: Bind | None = None
+    webhook: Bind | None = Bind("", 9443)  # None: disabled
+    webhook_certificates: Path = Path(WEBHOOK_CERTIFICATES)
+    leader_elect: bool = False
+    kubeconfig: str = ""
+    level: Level = Level.INFO
+    json_logs: bool = False
+    environment: "Environment" = field(default_factory=lambda: Environment())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    namespace: str = ""  # empty: find out
+    ca_configmap: str = "nstance-cluster-ca"
+    cert_secret: str = "nstance-operator-cert"
+    key_secret: str = "nstance-operator-key"
+    nonce_secret: str = "nstance-operator-nonce"
+    endpoint: Endpoint | None = None
+    service_account: str = SERVICE_ACCOUNT
+
+    def names(self, namespace: str) -> Names:
+        return Names(
+            namespace=namespace,
+            ca_configmap=self.ca_configmap,
+            cert_secret=self.cert_secret,
+            key_secret=self.key_secret,
+            nonce_secret=self.nonce_secret,
+        )
+
+
+def parse(arguments: Sequence[str], environment: Mapping[str, str], *, version: str) -> Options:
+    """Ends the process for --help, --version and wrong flags. Raises Fatal for a wrong variable."""
+    parser = argparse.ArgumentParser(
+        prog="nstance-operator",
+        description="Syncs Cluster API resources to the shards of one Nstance cluster, and drains nodes.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--config", default=CONFIG, metavar="FILE", help=f"the operator configuration file (default: {CONFIG})")
+    add("--health-probe-bind-address", type=_bind, default=":8081", metavar="ADDR", help="default: :8081; 0 disables")
+    add("--metrics-bind-address", type=_bind, default="0", metavar="ADDR", help="default: 0 (disabled)")
+    _flag(parser, "--leader-elect", "only act while holding the lease nstance-operator-leader-election")
+    _flag(parser, "--disable-webhooks", "no admission webhook (for development)")
+    add("--webhook-bind-address", type=_bind, default=":9443", metavar="ADDR", help="default: :9443")
+    add(
+        "--webhook-cert-path",
+        default=WEBHOOK_CERTIFICATES,
+        metavar="DIR",
+        help=f"tls.crt and tls.key if they are mounted (default: {WEBHOOK_CERTIFICATES}); else they are made",
+    )
+    add("--kubeconfig", default="", metavar="FILE", help="default: KUBECONFIG, then the pod's service account")
+    add("--zap-log-level", type=_level, metavar="LEVEL", help="debug, info, error, panic or a number (default: info)")
+    add("--zap-encoder", choices=("json", "console"), help="default: console")
+    _flag(parser, "--zap-devel", "debug level and console; false: JSON", default=None)
+    add("--zap-stacktrace-level", choices=("info", "error", "panic"), help="accepted")
+    add("--zap-time-encoding", choices=_TIMES, help="accepted; times are RFC 3339")
+    add("--version", action="version", version=f"nstance-operator {version}")
+    given = parser.parse_args([f"-{word}" if _GO_FLAG.fullmatch(word) else word for word in arguments])
+    default_level = Level.DEBUG if given.zap_devel else Level.INFO
+    return Options(
+        config=Path(given.config),
+        health=given.health_probe_bind_address,
+        metrics=given.metrics_bind_address,
+        webhook=None if given.disable_webhooks else given.webhook_bind_address,
+        webhook_certificates=Path(given.webhook_cert_path),
+        leader_elect=given.leader_elect,
+        kubeconfig=given.kubeconfig,
+        level=given.zap_log_level or default_level,
+        json_logs=given.zap_encoder == "json" if given.zap_encoder else given.zap_devel is False,
+        environment=_environment(environment),
+    )
+
+
+def _environment(variables: Mapping[str, str]) -> Environment:
+    def name(variable: str, default: str) -> str:
+        value = variables.get(variable, "").strip() or default
+        if len(value) > 253 or not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?|", value):
+            raise Fatal(f"{variable}: expected the name of a Kubernetes object, found {value[:64]!r}")
+        return value
+
+    named = Environment(
+        namespace=name("NSTANCE_NAMESPACE", ""),
+        ca_configmap=name("NSTANCE_CA_CONFIGMAP", "nstance-cluster-ca"),
+        cert_secret=name("NSTANCE_CERT_SECRET", "nstance-operator-cert"),
+        key_secret=name("NSTANCE_KEY_SECRET", "nstance-operator-key"),
+        nonce_secret=name("NSTANCE_NONCE_SECRET", "nstance-operator-nonce"),
+        endpoint=_endpoint(variables.get("NSTANCE_CAPI_ENDPOINT", "").strip()),
+        service_account=name("NSTANCE_CAPI_SERVICEACCOUNT", SERVICE_ACCOUNT),
+    )
+    secrets = {named.cert_secret, named.key_secret, named.nonce_secret}
+    if len(secrets) < 3:
+        raise Fatal("NSTANCE_CERT_SECRET, NSTANCE_KEY_SECRET and NSTANCE_NONCE_SECRET: expected three different names")
+    return named
+
+
+def _endpoint(text: str) -> Endpoint | None:
+    """`https://host:6443`, or `host:6443`."""
+    if not text:
+        return None
+    try:
+        return api_server(text if "//" in text else f"https://{text}", port=HTTPS_PORT if "//" in text else API_PORT)
+    except ValueError as problem:
+        raise Fatal(f"NSTANCE_CAPI_ENDPOINT: {problem}") from problem
+
+
+def api_server(url: str, *, port: int = HTTPS_PORT) -> Endpoint:
+    """Where a URL leads; `port` if it says none. Raises ValueError."""
+    try:
+        parts = urlsplit(url)
+        found = Endpoint(parts.hostname or "", parts.port or (80 if parts.scheme == "http" else port))
+    except ValueError:
+        found = Endpoint("", 0)
+    if not found.host:
+        raise ValueError(f"expected an API server such as https://10.0.0.1:6443, found {url[:200]!r}")
+    return found
+
+
+def _flag(parser: argparse.ArgumentParser, name: str, about: str, default: bool | None = False) -> None:
+    parser.add_argument(name, nargs="?", const=True, default=default, type=_boolean, metavar="BOOL", help=about)
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() in _TRUE:
+        return True
+    if text.lower() in _FALSE:
+        return False
+    raise argparse.ArgumentTypeError(f"expected true or false, found {text[:64]!r}")
+
+
+def _bind(text: str) -> Bind | None:
+    if text in ("0", ""):
+        return None
+    host, colon, port = text.rpartition(":")
+    if host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        colon = ""
+    if not colon or not port.isascii() or not port.isdigit() or not 0 <= int(port) <= 65535:
+        raise argparse.ArgumentTypeError(f"expected host:port, :port or 0, found {text[:64]!r}")
+    return Bind(host, int(port))
+
+
+def _level(text: str) -> Level:
+    """Numbers are zap's verbosity: anything above 0 is debugging."""
+    if text.isascii() and text.isdigit():
+        return Level.DEBUG if int(text[:9]) > 0 else Level.INFO
+    try:
+        return Level(text.lower())
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"expected debug, info, error, panic or a number, found {text[:64]!r}"
+        ) from None

@@ -1,0 +1,216 @@
+"""The webhook's serving certificate: mounted, or made here and kept in a Secret.
+
+Made ones come from a small CA of their own, which the API server is told to believe for this webhook and for nothing
+else. All replicas share the Secret: one makes or renews it, the others read it. The trap: a new CA must be believed before
+anybody serves with it, so the bundle holds the old one too as long as it lives.
+"""
+
+import asyncio
+import base64
+import contextlib
+import logging
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cryptography import x509
+
+from nstance.clock import Chance, Clock
+from nstance.kube import errors, kinds
+from nstance.kube.port import Kube, Object
+from nstance.model.ids import ClusterId
+from nstance.pki import ca, fields, keys
+from nstance.wire import tls
+
+log = logging.getLogger(__name__)
+
+CONFIGURATION = "nstance-operator"  # the ValidatingWebhookConfiguration
+SECRET = "nstance-operator-webhook-cert"
+SERVICE = "nstance-operator-webhook"
+CERTIFICATE_LIFE = 90 * ca.DAY
+LOOK_SECONDS = 300.0
+RETRY_SECONDS = 5.0
+RENEW_AFTER = 2 / 3
+ALPN = "http/1.1"
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    certificate_pem: str
+    key_pem: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What is in the Secret."""
+
+    authority: ca.CertificateAuthority
+    bundle: str  # newest first
+    pair: Pair
+    names: frozenset[str]
+
+
+class Serving:
+    def __init__(
+        self, kube: Kube, *, namespace: str, cluster: ClusterId, mounted: Path, clock: Clock, chance: Chance
+    ) -> None:
+        self._kube = kube
+        self._namespace = namespace
+        self._cluster = cluster
+        self._mounted = mounted
+        self._clock = clock
+        self._chance = chance
+        self._pair: Pair | None = None
+        self._complaint = ""
+        self.context: ssl.SSLContext | None = None  # None: there is no certificate yet
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        while True:
+            try:
+                pair = await asyncio.to_thread(self._read_mounted)
+                if pair is None:
+                    pair = await self._keep()
+                if pair != self._pair:
+                    self.context = tls.server_context(
+                        certificate_pem=pair.certificate_pem, key_pem=pair.key_pem.encode(), ca_pem=None, alpn=ALPN
+                    )
+                    self._pair = pair
+                    log.info("the webhook has a certificate")
+                self._complaint = ""
+                pause = LOOK_SECONDS
+            except (errors.KubeError, OSError, ValueError) as problem:
+                if str(problem) != self._complaint:
+                    self._complaint = str(problem)
+                    log.error("the webhook's certificate is not well", extra={"reason": problem})
+                pause = RETRY_SECONDS
+            await self._clock.sleep(pause * self._chance.uniform(0.8, 1.2))
+
+    def _read_mounted(self) -> Pair | None:
+        try:
+            return Pair((self._mounted / "tls.crt").read_text(), (self._mounted / "tls.key").read_text())
+        except FileNotFoundError:
+            return None
+
+    async def _keep(self) -> Pair:
+        """The Secret's certificate, made or renewed if need be; the API server is told of its CA first."""
+        configuration = await self._configuration()
+        names = self._names(configuration)
+        for _ in range(3):
+            secret = await self._secret()
+            kept = self._load(secret)
+            wanted = self._renewed(kept, names)
+            if wanted != kept:
+                try:
+                    await self._store(secret, wanted)
+                except (errors.AlreadyExists, errors.Conflict):
+                    continue  # another replica was faster: take its
+            await self._tell(configuration, wanted.bundle)
+            return wanted.pair
+        raise errors.Conflict(f"Secret {self._namespace}/{SECRET} is changed by others all the time")
+
+    def _renewed(self, kept: Kept | None, names: frozenset[str]) -> Kept:
+        now = self._clock.wall()
+        if kept is not None and not self._due(kept.authority.certificate) and kept.names == names:
+            leaf = ca.load_certificate(kept.pair.certificate_pem)
+            if not self._due(leaf):
+                return kept
+        authority, bundle = (kept.authority, kept.bundle) if kept is not None else (None, "")
+        if authority is None or self._due(authority.certificate):
+            old = bundle if authority is not None and authority.expires > now else ""
+            subject = fields.Subject(cn="nstance-operator webhook CA")
+            authority = ca.new_ca(self._cluster, now=now, chance=self._chance, subject=subject)
+            bundle = authority.pem + old
+        key = keys.generate(self._chance)
+        issued = authority.issue_workload(
+            ca.WorkloadSpec(
+                usages=frozenset({ca.Usage.SERVER}),
+                subject=fields.Subject(cn=SERVICE),
+                alternatives=fields.Alternatives(dns=tuple(sorted(names))),
+                life=CERTIFICATE_LIFE,
+            ),
+            keys.public_bytes(key),
+            serial=ca.new_serial(self._chance),
+            issued=now,
+        )
+        return Kept(authority, bundle, Pair(issued.pem, keys.private_to_pem(key)), names)
+
+    def _due(self, certificate: x509.Certificate) -> bool:
+        begins, ends = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
+        return self._clock.wall() >= begins + RENEW_AFTER * (ends - begins)
+
+    async def _secret(self) -> Object | None:
+        try:
+            return await self._kube.get(kinds.SECRET, SECRET, namespace=self._namespace)
+        except errors.NotFound:
+            return None
+
+    def _load(self, secret: Object | None) -> Kept | None:
+        """None also for one that is damaged: nothing but this webhook depends on it, so it is made anew."""
+        if secret is None:
+            return None
+        try:
+            data = {key: base64.b64decode(value).decode() for key, value in (secret.get("data") or {}).items()}
+            authority = ca.load_ca(data["ca.crt"], data["ca.key"])
+            pair = Pair(data["tls.crt"], data["tls.key"])
+            tls.server_context(certificate_pem=pair.certificate_pem, key_pem=pair.key_pem.encode(), ca_pem=None)
+            leaf = ca.load_certificate(pair.certificate_pem)
+            leaf.verify_directly_issued_by(authority.certificate)
+            names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            return Kept(authority, data["ca.crt"], pair, frozenset(names.get_values_for_type(x509.DNSName)))
+        except Exception as problem:  # whatever a hand or an old version has left there
+            log.warning("the webhook's Secret is of no use and made anew", extra={"reason": type(problem).__name__})
+            return None
+
+    async def _store(self, secret: Object | None, kept: Kept) -> None:
+        content = {
+            "ca.crt": kept.bundle,
+            "ca.key": keys.private_to_pem(kept.authority.key),
+            "tls.crt": kept.pair.certificate_pem,
+            "tls.key": kept.pair.key_pem,
+        }
+        data = {key: base64.b64encode(value.encode()).decode() for key, value in content.items()}
+        if secret is None:
+            body: Object = {
+                "type": "kubernetes.io/tls",
+                "metadata": {
+                    "name": SECRET,
+                    "namespace": self._namespace,
+                    "labels": {"app.kubernetes.io/managed-by": "nstance-operator"},
+                },
+                "data": data,
+            }
+            await self._kube.create(kinds.SECRET, body, namespace=self._namespace)
+        else:
+            version = {"resourceVersion": secret["metadata"]["resourceVersion"]}
+            await self._kube.patch(kinds.SECRET, SECRET, {"metadata": version, "data": data}, namespace=self._namespace)
+
+    async def _configuration(self) -> Object | None:
+        """Without one the API server asks nobody; that is an administrator's choice."""
+        try:
+            return await self._kube.get(kinds.VALIDATING_WEBHOOK, CONFIGURATION)
+        except errors.NotFound:
+            return None
+
+    async def _tell(self, configuration: Object | None, bundle: str) -> None:
+        wanted = base64.b64encode(bundle.encode()).decode()
+        hooks = (configuration or {}).get("webhooks") or []
+        if configuration is None or all(hook["clientConfig"].get("caBundle") == wanted for hook in hooks):
+            return
+        told = [{**hook, "clientConfig": {**hook["clientConfig"], "caBundle": wanted}} for hook in hooks]
+        await self._kube.replace(kinds.VALIDATING_WEBHOOK, {**configuration, "webhooks": told})
+        log.info("the API server knows the webhook's CA")
+
+    def _names(self, configuration: Object | None) -> frozenset[str]:
+        """Under which names the API server calls us."""
+        found: set[tuple[str, str]] = set()
+        for hook in (configuration or {}).get("webhooks") or []:
+            with contextlib.suppress(KeyError, TypeError):
+                service = hook["clientConfig"]["service"]
+                found.add((service["name"], service["namespace"]))
+        found = found or {(SERVICE, self._namespace)}
+        return frozenset(
+            text
+            for name, namespace in found
+            for text in (f"{name}.{namespace}", f"{name}.{namespace}.svc", f"{name}.{namespace}.svc.cluster.local")
+        )
