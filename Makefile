@@ -12,11 +12,16 @@ CONFIG ?= examples/config-dev.jsonc
 KEEP ?= 0
 STANDBYS ?= 0
 
+# For `make chaos`:
+AGENTS ?= 200
+SECONDS ?= 300
+SEED ?= 1
+
 # For `make sim` and `make sim-long`:
 SEEDS ?= 2000
 START ?= 0
 
-.PHONY: help check install tools dev dev-once dev-tmux clean-dev test lint format bench sim sim-long sim-exhaustive mutants proto proto-check manifests manifests-check schema agent-pyz clean $(PROGRAMS)
+.PHONY: help check install tools dev dev-once dev-tmux clean-dev test lint format bench sim sim-long sim-exhaustive mutants chaos failovers proto proto-check manifests manifests-check schema agent-pyz clean $(PROGRAMS)
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -79,6 +84,12 @@ sim-exhaustive: tools ## Crash and pause at every named point, alone and in pair
 
 mutants: tools ## Break the product on purpose in many ways, and see which test notices
 	$(BIN)/python -m tests.sim.mutants
+
+chaos: tools ## Break two real servers, their storage and 200 real agents for five minutes (AGENTS=, SECONDS=, SEED=)
+	@exec $(BIN)/python -m chaos --agents $(AGENTS) --seconds $(SECONDS) --seed $(SEED)
+
+failovers: tools ## Compare real fail-overs with the simulator's
+	@exec $(BIN)/python -m chaos failovers
 
 bench: tools ## Measure; the table goes to docs/benchmarks.md
 	$(BIN)/python -m bench

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import NamedTuple
 
 from bench import pair as pairs
 from bench.pair import Pair
@@ -22,22 +23,41 @@ PAIRS, ROUNDS = 5, 2
 CUT_HOST = "127.0.0.2"  # the leaders' peers find them there: at a proxy
 
 
+GOALS = {
+    "killed (SIGKILL)": ("4", 3.0),
+    "paused (SIGSTOP)": ("4", 3.0),
+    "stopped (SIGTERM)": ("4", 0.5),
+    "cut off without a reset": ("5", 3.0),
+}
+SIGNALS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)
+
+
+class Took(NamedTuple):
+    """One fail-over: until the standby acted, and how much of that it computed."""
+
+    seconds: float
+    busy: float
+
+
 async def run() -> AsyncIterator[Row]:
+    async for what, took in measured(count=PAIRS, rounds=ROUNDS):
+        number, goal = GOALS[what]
+        yield _row(number, f"leader {what} → standby acts", [each.seconds for each in took], goal)
+
+
+async def measured(*, count: int, rounds: int) -> AsyncIterator[tuple[str, list[Took]]]:
+    """What was done to the leaders of so many pairs, and what it took until their standbys acted."""
     with tempfile.TemporaryDirectory(prefix="nstance-bench-") as folder:
         async with contextlib.AsyncExitStack() as stack:
-            made = [stack.enter_async_context(pairs.on_files(_made(folder, number))) for number in range(PAIRS)]
+            made = [stack.enter_async_context(pairs.on_files(_made(folder, number))) for number in range(count)]
             whole = await asyncio.gather(*made)
-            for what, number, goal in (
-                ("killed (SIGKILL)", signal.SIGKILL, 3.0),
-                ("paused (SIGSTOP)", signal.SIGSTOP, 3.0),
-                ("stopped (SIGTERM)", signal.SIGTERM, 0.5),
-            ):
-                took = []
-                for _ in range(ROUNDS):
+            for what, number in zip(GOALS, SIGNALS, strict=False):
+                took: list[Took] = []
+                for _ in range(rounds):
                     took += await asyncio.gather(*(_break(pair, number) for pair in whole))
-                yield _row("4", f"leader {what} → standby acts", took, goal)
+                yield what, took
     with tempfile.TemporaryDirectory(prefix="nstance-bench-") as folder:
-        yield _row("5", "leader cut off without a reset → standby acts", await _cut_off(Path(folder)), 3.0)
+        yield list(GOALS)[-1], await _cut_off(Path(folder), count=count, rounds=rounds)
 
 
 def _made(folder: str, number: int) -> Path:
@@ -57,13 +77,14 @@ def _row(number: str, what: str, took: list[float], goal: float) -> Row:
     )
 
 
-async def _break(pair: Pair, number: signal.Signals) -> float:
+async def _break(pair: Pair, number: signal.Signals) -> Took:
     leader, standby = await pair.whole()
+    busy = pair.busy(standby)
     sent = pair.signal(leader, number)
-    seconds = await pair.until_acts(standby) - sent
+    took = Took(await pair.until_acts(standby) - sent, pair.busy(standby) - busy)
     await pair.bury(leader)
     await pair.start(leader)
-    return seconds
+    return took
 
 
 # ---- cut off
@@ -153,17 +174,18 @@ class Cuttable:
         }
         await self.pair.start(id, environment)
 
-    async def cut(self) -> float:
+    async def cut(self) -> Took:
         leader, standby = await self.pair.whole()
+        busy = self.pair.busy(standby)
         at = time.monotonic()
         # The standby's own way to its peers goes through the leader's proxy, and the other way round.
         for proxy in (*self._proxies[leader], self._proxies[standby][1]):
             proxy.hold()
-        seconds = await self.pair.until_acts(standby) - at
+        took = Took(await self.pair.until_acts(standby) - at, self.pair.busy(standby) - busy)
         await self.pair.bury(leader)
         self._proxies[standby][1].pass_on()
         await self.start(leader)
-        return seconds
+        return took
 
     async def close(self) -> None:
         await self.pair.close()
@@ -172,9 +194,9 @@ class Cuttable:
                 await proxy.close()
 
 
-async def _cut_off(folder: Path) -> list[float]:
-    took: list[float] = []
-    buckets = {f"pair{number}": _made(str(folder), number) for number in range(PAIRS)}
+async def _cut_off(folder: Path, *, count: int, rounds: int) -> list[Took]:
+    took: list[Took] = []
+    buckets = {f"pair{number}": _made(str(folder), number) for number in range(count)}
     async with contextlib.AsyncExitStack() as stack:
         port = await stack.enter_async_context(s3.serving(buckets, port=0, credentials={"dev": "dev"}))
         cuttable = []
@@ -185,6 +207,6 @@ async def _cut_off(folder: Path) -> list[float]:
             stack.push_async_callback(each.close)
             cuttable.append(each)
         await asyncio.gather(*(each.open() for each in cuttable))
-        for _ in range(ROUNDS):
+        for _ in range(rounds):
             took += await asyncio.gather(*(each.cut() for each in cuttable))
     return took

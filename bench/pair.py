@@ -123,6 +123,11 @@ class Pair:
             lines = [line.rpartition(" ") for line in answer.read().decode().splitlines() if not line.startswith("#")]
         return {name: float(value) for name, _, value in lines}
 
+    def busy(self, id: str) -> float:
+        """Seconds of processor time that it has used, all threads together."""
+        tasks = Path(f"/proc/{self._running[id].pid}/task").iterdir()
+        return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+
     def signal(self, id: str, number: signal.Signals) -> float:
         """When it was sent."""
         at = time.monotonic()

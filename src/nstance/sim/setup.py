@@ -58,6 +58,7 @@ class Setup:
     acknowledges: float = 0.7  # how likely the operator drains a node in time
     operator: bool = True
     snapshots: bool = False  # often, and with compaction
+    latency: float = 1.0  # of storage, as a multiple of a cloud's (28 ms in the middle)
     audited: bool = True  # each step is judged; that takes too long for thousands of instances
     wishes: Wishes = field(default_factory=Wishes)
 

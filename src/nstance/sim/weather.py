@@ -46,6 +46,7 @@ class StorageWeather:
             return Fate(before=5.0, error=storage.Unavailable("cut off"))
         # A median of 28 ms, a 99th percentile of 140 ms, and a straggler now and then.
         latency = r.lognormvariate(-3.58, 0.7) + (r.uniform(0.5, 2.5) if r.random() < 0.001 else 0.0)
+        latency *= self._setup.latency
         p = 0.0 if self.quiet else self._setup.storage
         if self._now() < self.brown_until:
             latency = latency * 8 + r.uniform(0.0, 0.6)

@@ -1,0 +1,1 @@
+"""Real processes, broken on purpose: `make chaos`."""

@@ -1,0 +1,158 @@
+"""One run: a shard comes up, is broken for a while, is left alone, and is judged.
+
+The seed decides which faults come in which order, how long each lasts and whom it hits among those that are there. Real
+processes do not replay exactly: the same seed gives the same plan, not the same run.
+"""
+
+import asyncio
+import contextlib
+import random
+import shutil
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from chaos import audit, faults, watch, world
+from chaos.faults import Fault, Strike
+
+OVERLAP = 0.35  # how often the next fault does not wait for the end of this one
+AT_ONCE = 3
+LONGEST = 120.0  # for one fault, cure included
+PAUSE = (0.5, 3.0)  # between two faults
+TELL_EVERY = 5.0
+EVIDENCE = ("logs", "bucket")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    agents: int = 200
+    seconds: float = 300.0
+    seed: int = 1
+    faults: Sequence[str] = tuple(faults.FAULTS)
+    evidence: Path = Path("temp")  # what is left of a run that went wrong
+
+    @property
+    def boot_within(self) -> float:
+        return 60.0 + 1.5 * self.agents
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    plan: Plan
+    booted: float  # seconds until all agents were connected
+    strikes: list[Strike]
+    watched: watch.Watch
+    verdict: audit.Verdict
+    seconds: float
+
+
+@dataclass
+class Run:
+    plan: Plan
+    tell: Callable[[str], None]
+    strikes: list[Strike] = field(default_factory=list)
+    phase: str = "starting"
+    began: float = field(default_factory=time.monotonic)
+
+    async def play(self) -> Result:
+        plan = self.plan
+        # A stop that is late by a moment must not tear down half of the directory that a dying agent writes to.
+        with tempfile.TemporaryDirectory(prefix="nstance-chaos-", ignore_cleanup_errors=True) as folder:
+            made = world.World(Path(folder), plan.agents, random.Random(f"chaos-{plan.seed}"))
+            async with world.running(made), watch.watching(made) as watched, self._telling(made, watched):
+                try:
+                    booted = await made.until(
+                        lambda: bool(watched.samples) and watched.samples[-1].connected == plan.agents,
+                        plan.boot_within,
+                        f"{plan.agents} agents connected",
+                    )
+                    self.phase = "faults"
+                    await self._strike(made)
+                    made.cure()
+                    self.phase = "waiting for rest"
+                    told = [problem for strike in self.strikes for problem in strike.problems]
+                    verdict = await audit.judge(made, watched, told)
+                except BaseException:
+                    self._keep(made)
+                    raise
+                if verdict.problems:
+                    self._keep(made)
+                return Result(plan, booted, self.strikes, watched, verdict, time.monotonic() - self.began)
+
+    async def _strike(self, made: world.World) -> None:
+        chance = random.Random(f"order-{self.plan.seed}")
+        until = time.monotonic() + self.plan.seconds
+        running: dict[asyncio.Task[None], Fault] = {}
+        try:
+            for chosen in self._order(chance):
+                overlap = chance.random() < OVERLAP
+                while running and (
+                    not overlap
+                    or len(running) >= AT_ONCE
+                    or any(other.touches & chosen.touches for other in running.values())
+                ):
+                    await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
+                    running = {task: other for task, other in running.items() if not task.done()}
+                await asyncio.sleep(chance.uniform(*PAUSE))
+                if time.monotonic() >= until:
+                    break
+                running[asyncio.create_task(self._one(made, chosen))] = chosen
+            if running:
+                await asyncio.wait(running)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    def _order(self, chance: random.Random) -> Iterator[Fault]:
+        """Like cards: each once, shuffled, then again."""
+        while True:
+            for name in chance.sample(list(self.plan.faults), len(self.plan.faults)):
+                yield faults.FAULTS[name]
+
+    async def _one(self, made: world.World, chosen: Fault) -> None:
+        strike = Strike(chosen.name)
+        self.strikes.append(strike)
+        try:
+            async with asyncio.timeout(LONGEST):
+                await chosen.act(made, strike)
+        except TimeoutError:
+            strike.problems.append(f"{chosen.name} took longer than {LONGEST:.0f} s")
+        finally:
+            strike.ended = time.time()
+            strike.now = ""
+
+    @contextlib.asynccontextmanager
+    async def _telling(self, made: world.World, watched: watch.Watch) -> AsyncIterator[None]:
+        async def talk() -> None:
+            while True:
+                await asyncio.sleep(TELL_EVERY)
+                self.tell(self._line(made, watched))
+
+        task = asyncio.create_task(talk())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _line(self, made: world.World, watched: watch.Watch) -> str:
+        broken = "; ".join(strike.now for strike in self.strikes if strike.now) or self.phase
+        sample = watched.samples[-1] if watched.samples else None
+        leader = sample.leader if sample is not None else ""
+        return (
+            f"{time.monotonic() - self.began:5.0f} s  {watched.running:3d}/{made.agents} VMs"
+            f"  {sample.connected if sample else 0:3d} connected"
+            f"  {f'{leader} leads' if leader else 'no leader':9}  epoch {made.lease()[0]:<3d}  {broken}"
+        )
+
+    def _keep(self, made: world.World) -> None:
+        """Logs and bucket, for whoever wants to know why."""
+        place = self.plan.evidence / f"chaos-{self.plan.seed}"
+        shutil.rmtree(place, ignore_errors=True)
+        for name in EVIDENCE:
+            with contextlib.suppress(OSError, shutil.Error):
+                shutil.copytree(made.home / name, place / name)
+        self.tell(f"logs and bucket are kept in {place}")

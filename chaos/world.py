@@ -1,0 +1,283 @@
+"""One shard of real processes: two servers, dev-s3 behind proxies, and as many agents as are asked for.
+
+    agents ──Wire──> server a ──Storage──┐
+    agents ──Wire──> server b ──Storage──┴─> dev-s3        a <──Wire──> b
+
+Everything is on loopback (servers on 127.0.0.1, the proxies in front of them on the same ports of 127.0.0.2), in a
+private directory, and gone at the end. What this run does to a VM is written into `harm`, because only that decides
+later whether a replacement was right.
+"""
+
+import asyncio
+import contextlib
+import json
+import random
+import signal
+import socket
+import sys
+import time
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench import ports
+
+from chaos import children, proxies
+from chaos.vms import Vms
+from nstance.clock import SystemClock
+from nstance.config import storage_keys
+from nstance.config.addresses import Service
+from nstance.model.ids import ClusterId, ShardId
+from nstance.objects import file
+from nstance.providers import local
+
+CLUSTER, SHARD = ClusterId("chaos"), ShardId("one")
+NAMES = ("health", "election", "registration", "operator", "agent")
+OFFSET = 10
+FRONT = "127.0.0.2"  # where everybody looks for the servers: at a proxy
+SUSPECT_AFTER, DEAD_AFTER = 10.0, 30.0
+GROUPS = 4
+KEY = "chaos-needs-32-bytes-of-a-key---"
+# Before it becomes the agent, a VM leaves a copy of its nonce behind, as one whose userdata can be read would.
+STEAL = 'cp identity/nonce.jwt stolen.jwt 2>/dev/null; exec "$0" "$@"'
+
+
+@dataclass
+class Harm:
+    """What was done to one VM: killed, or silenced from one moment to another."""
+
+    kind: str
+    began: float
+    ended: float = float("inf")
+
+
+@dataclass
+class World:
+    home: Path
+    agents: int
+    chance: random.Random
+    base: int = 0
+    servers: dict[str, children.Child] = field(default_factory=dict)
+    storage: dict[str, proxies.Storage] = field(default_factory=dict)
+    peers: dict[str, proxies.Wire] = field(default_factory=dict)
+    fronts: dict[str, list[proxies.Wire]] = field(default_factory=dict)  # what agents see of each server
+    harm: dict[str, list[Harm]] = field(default_factory=dict)
+    cuts: list[Harm] = field(default_factory=list)  # of many agents at once, whichever
+    s3: children.Child = field(init=False)
+    vms: Vms = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.vms = Vms(self.home / "instances")
+        numbers = range(len(NAMES))
+        offsets = [*numbers, *(OFFSET + n for n in numbers)]
+        self.base = ports.free_base(offsets, {"127.0.0.1", FRONT})
+        self._s3_port = self.base + 2 * OFFSET - 1  # within the row, and nobody else's
+
+    # ---- what it is made of
+
+    @property
+    def bucket(self) -> Path:
+        return self.home / "bucket"
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        groups = min(GROUPS, self.agents)
+        return {f"group-{n}": self.agents // groups + (n < self.agents % groups) for n in range(groups)}
+
+    def port(self, server: str, name: str) -> int:
+        return self.base + NAMES.index(name) + (OFFSET if server == "b" else 0)
+
+    def config(self) -> dict[str, Any]:
+        ports = {name: self.base + number for number, name in enumerate(NAMES)}
+        both = {n: f"{FRONT}:{ports[n]},{FRONT}:{ports[n] + OFFSET}" for n in ("registration", "operator", "agent")}
+        return {
+            "cluster": {"id": CLUSTER},
+            "shard": {
+                "infra": {
+                    "provider": "process",
+                    "options": {
+                        "dir": str(self.vms.root),
+                        "command": ["/bin/sh", "-c", STEAL, *local.AGENT],
+                    },
+                },
+                "bind": {f"{name}_addr": f"127.0.0.1:{port}" for name, port in ports.items()},
+                "advertise": {
+                    **{f"{name}_addr": told for name, told in both.items()},
+                    "election_addr": f"{FRONT}:{ports['election']}",
+                },
+                "health": {"suspect_after": f"{SUSPECT_AFTER}s", "dead_after": f"{DEAD_AFTER}s"},
+                "health_check_interval": "15s",
+                "create_concurrency": 8,
+                "garbage_collection": {"interval": "10s", "registration_timeout": "300s"},
+            },
+            "templates": {
+                "plain": {
+                    "kind": "cha",
+                    "files": {
+                        "motd": {"kind": "string", "template": "I am {{ .Instance.ID }}\n"},
+                        "node.crt": {
+                            "kind": "certificate",
+                            "template": "node",
+                            "key": {"source": "agent", "name": "node.pub"},
+                        },
+                    },
+                }
+            },
+            "certificates": {"node": {"kind": "client", "cn": "{{ .Instance.ID }}", "ttl": "24h"}},
+            "groups": {
+                "default": {
+                    name: {"template": "plain", "size": size, "drain_timeout": "0s"}
+                    for name, size in self.sizes.items()
+                }
+            },
+        }
+
+    # ---- starting and ending
+
+    async def begin(self) -> None:
+        for folder in ("logs", "bucket"):
+            (self.home / folder).mkdir(parents=True, exist_ok=True)
+        path = self.bucket / storage_keys.config(SHARD)
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(self.config(), indent=2))
+        command = ("-m", "nstance.dev.s3.main", f"--port={self._s3_port}", f"--dir={self.bucket}")
+        self.s3 = children.Child("s3", command, self.home / "logs", {})
+        self.s3.start()
+        await self.until(lambda: accepts("127.0.0.1", self._s3_port), 20.0, "dev-s3 listens")
+        for name in ("a", "b"):
+            await self._front(name)
+            self.servers[name] = self._server(name)
+            self.servers[name].start()
+
+    async def _front(self, name: str) -> None:
+        storage = self.storage[name] = proxies.Storage(self._s3_port, self.chance)
+        await storage.start("127.0.0.1")
+        made = {what: proxies.Wire(self.port(name, what)) for what in ("election", "registration", "agent", "operator")}
+        for what, wire in made.items():
+            await wire.start(FRONT, self.port(name, what))
+        self.peers[name] = made.pop("election")
+        self.fronts[name] = list(made.values())
+
+    def _server(self, name: str) -> children.Child:
+        command = (
+            "-m",
+            "nstance.server.main",
+            f"--id={name}",
+            f"--shard={SHARD}",
+            "--bucket=dev",
+            f"--cachedir={self.home / f'cache-{name}'}",
+            f"--port-offset={OFFSET if name == 'b' else 0}",
+            "--log-json",
+        )
+        environment = {
+            "NSTANCE_ENCRYPTION_KEY": KEY,
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.storage[name].port}",
+            "AWS_REGION": "us-east-1",
+            "AWS_ACCESS_KEY_ID": "dev",
+            "AWS_SECRET_ACCESS_KEY": "dev",
+            "AWS_ALLOW_HTTP": "true",
+        }
+        return children.Child(name, command, self.home / "logs", environment)
+
+    def cure(self) -> None:
+        """Undo everything that a fault may have left behind, whatever it was."""
+        for proxy in self._proxies():
+            proxy.pass_on()
+        for child in (self.s3, *self.servers.values()):
+            if not child.runs:
+                child.start()
+            child.resume()
+            child.free_disk()
+        self.vms.free_disks()
+        for id in self.vms.running():
+            self.release(id)
+        for cut in self.cuts:
+            cut.ended = min(cut.ended, time.time())
+
+    async def end(self) -> None:
+        """Nothing of it is left running."""
+        for child in [*self.servers.values(), *([self.s3] if hasattr(self, "s3") else [])]:
+            if child.runs:
+                await child.end()
+        left = await asyncio.to_thread(self.vms.end)
+        for proxy in self._proxies():
+            await proxy.close()
+        if left:
+            sys.stderr.write(f"{left} processes of {self.vms.root} could not be ended\n")
+
+    def _proxies(self) -> list[proxies.Server]:
+        fronts = (wire for wires in self.fronts.values() for wire in wires)
+        return [*self.storage.values(), *self.peers.values(), *fronts]
+
+    # ---- harm
+
+    def kill(self, id: str) -> bool:
+        at = self.vms.send(id, signal.SIGKILL)
+        if at is not None:
+            self.harm.setdefault(id, []).append(Harm("killed", at))
+        return at is not None
+
+    def silence(self, id: str) -> bool:
+        at = self.vms.send(id, signal.SIGSTOP)
+        if at is not None:
+            self.harm.setdefault(id, []).append(Harm("silenced", at))
+        return at is not None
+
+    def release(self, id: str) -> None:
+        for each in self.harm.get(id, []):
+            if each.kind == "silenced" and each.ended == float("inf"):
+                self.vms.send(id, signal.SIGCONT)
+                each.ended = time.time()
+
+    # ---- looking
+
+    def lease(self) -> tuple[int, str]:
+        """Epoch and holder (a server's name) as they lie in the bucket."""
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            raw = json.loads((self.bucket / storage_keys.lease(SHARD)).read_bytes())
+            return int(raw["epoch"]), str(raw["holder"]["server"])
+        return 0, ""
+
+    def leader(self) -> children.Child | None:
+        return self.servers.get(self.lease()[1])
+
+    def standby(self) -> children.Child | None:
+        _, holder = self.lease()
+        return next((child for name, child in self.servers.items() if name != holder), None)
+
+    def store(self) -> file.FileStore:
+        """The bucket, past the server that serves it."""
+        return file.FileStore(self.bucket, clock=SystemClock())
+
+    def ca(self) -> str:
+        return (self.bucket / "cluster/ca.crt").read_text()
+
+    def address(self, service: Service) -> tuple[str, int] | None:
+        """Where the leader can be reached, without the proxies."""
+        leader = self.leader()
+        return ("127.0.0.1", self.port(leader.name, service.value)) if leader is not None else None
+
+    async def until(self, look: Callable[[], object], seconds: float, what: str) -> float:
+        """How long it took. Raises TimeoutError."""
+        began = time.monotonic()
+        while not look():
+            if time.monotonic() - began > seconds:
+                raise TimeoutError(f"did not see within {seconds:.0f} s: {what}")
+            await asyncio.sleep(0.05)
+        return time.monotonic() - began
+
+
+def accepts(host: str, port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=0.3):
+        return True
+    return False
+
+
+@contextlib.asynccontextmanager
+async def running(world: World) -> AsyncIterator[World]:
+    try:
+        await world.begin()
+        yield world
+    finally:
+        await world.end()

@@ -1,0 +1,78 @@
+"""The chaos tool itself, small: real processes, three faults, and a shard that is whole afterwards."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from e2e.processes import wait_for
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+
+ROOT = Path(__file__).parents[2]
+FAULTS = ("kill_leader", "failing_storage", "forged_nonces")
+
+
+def chaos(folder: Path, *arguments: str, out: int) -> "subprocess.Popen[bytes]":
+    """In a folder of its own: what a failed run leaves behind is put there."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "chaos", *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(folder)},
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=subprocess.STDOUT if out != subprocess.PIPE else None,
+    )
+
+
+def of_this_run(folder: Path) -> list[str]:
+    """Processes that work in the folder."""
+    mark, found = os.fsencode(folder), []
+    for each in Path("/proc").iterdir():
+        try:
+            if each.name.isdecimal() and mark in (each / "cmdline").read_bytes():
+                found.append(each.name)
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+def test_three_faults_and_a_whole_shard(tmp_path: Path) -> None:
+    """F14, F28, F30, B1, B2."""
+    run = chaos(
+        tmp_path,
+        "--agents=6",
+        "--seconds=20",
+        "--seed=3",
+        f"--faults={','.join(FAULTS)}",
+        "--json",
+        out=subprocess.PIPE,
+    )
+    told, _ = run.communicate(timeout=230)
+    found = json.loads(told)
+    assert found["problems"] == []
+    assert run.returncode == 0
+    assert {row["fault"]: row["verdict"] for row in found["faults"]} == dict.fromkeys(FAULTS, "held")
+    assert found["epochs"] >= 2
+    assert not of_this_run(tmp_path)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="needs /proc")
+def test_it_ends_in_order_when_it_is_interrupted(tmp_path: Path) -> None:
+    with (tmp_path / "output").open("wb") as output:
+        run = chaos(tmp_path, "--agents=2", "--seconds=60", "--faults=kill_vms", out=output.fileno())
+        try:
+            wait_for("agents run", lambda: len(of_this_run(tmp_path)) >= 3, seconds=60)
+            run.send_signal(signal.SIGINT)
+            assert run.wait(40) == 130
+        finally:
+            if run.poll() is None:
+                run.kill()
+                run.wait(10)
+    assert not of_this_run(tmp_path)
+    assert "everything that was started has ended" in (tmp_path / "output").read_text()

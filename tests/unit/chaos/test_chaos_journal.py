@@ -1,0 +1,224 @@
+"""The auditor of the chaos runs must see what is wrong: each defect is written into a journal or a directory by hand."""
+
+import dataclasses
+import json
+import os
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from chaos import journal
+from chaos.children import Child, Life
+from chaos.world import DEAD_AFTER, SHARD, Harm, World
+
+from nstance.config import storage_keys
+from nstance.model.ids import DEFAULT_TENANT, GroupName, InstanceId
+from nstance.model.instance import Cause, Change, Instance, Put, Remove, State
+from nstance.objects import slots
+
+NOW = time.time()
+A, B, C = (InstanceId(f"cha-01jw51srryegh9snf9cmeh3k4{letter}") for letter in "qrs")
+
+
+def made(id: InstanceId, state: State = State.PENDING, **fields: object) -> Instance:
+    plain = Instance(id=id, tenant=DEFAULT_TENANT, group=GroupName("group-0"), state=state, created=NOW)
+    return dataclasses.replace(plain, **fields)  # type: ignore[arg-type]
+
+
+def leaving(id: InstanceId, cause: Cause, **fields: object) -> Instance:
+    return made(id, State.DELETING, cause=cause, **fields)
+
+
+class Story:
+    """A world of one VM, led by a.1 since epoch 1, and what was written about it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.world = World(folder, 1, random.Random(1))
+        self._number = 0
+        log = folder / "a.1.log"
+        log.write_text(json.dumps({"level": "info", "message": "this server leads", "epoch": 1}) + "\n")
+        child = self.world.servers["a"] = Child("a", (), folder, {})
+        child.lives.append(Life("a.1", None, log, NOW))  # type: ignore[arg-type]
+
+    def slot(self, *changes: Change, at: float = NOW, epoch: int = 1, number: int | None = None) -> None:
+        self._number += 1
+        number = number or self._number
+        entries = [slots.encode_entry(slots.Entry(id=f"e{self._number}", changes=changes))] if changes else []
+        path = self.world.bucket / storage_keys.journal(SHARD, number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(slots.encode_slot(number=number, epoch=epoch, op=f"op{self._number}", at=at, entries=entries))
+
+    def vm(self, id: InstanceId, *, at: float = NOW + 1, maker: str = "a.1") -> None:
+        home = self.world.vms.root / id
+        home.mkdir(parents=True)
+        (home / "instance.json").write_text(json.dumps({"env": {"LOGNAME": maker}}))
+        self._touch(home / "instance.json", at)
+        self.world.vms.look()
+
+    def buried(self, id: InstanceId, *, at: float) -> None:
+        mark = self.world.vms.root / ".ids" / id
+        mark.parent.mkdir(parents=True, exist_ok=True)
+        mark.write_text("deleted\n")
+        self._touch(mark, at)
+
+    def _touch(self, path: Path, at: float) -> None:
+        os.utime(path, (at, at))
+
+    async def marks(self) -> set[str]:
+        replay = journal.Replay(self.world)
+        await replay.run()
+        return {problem.partition(":")[0] for problem in replay.problems}
+
+
+def well(story: Story) -> None:
+    """A VM is made, dies, and is replaced, as it should be."""
+    story.slot()
+    story.slot(Put(made(A)))
+    story.vm(A)
+    story.world.harm[A] = [Harm("killed", NOW + 5)]
+    story.slot(Put(leaving(A, Cause.GONE)), Put(made(B, replaces=None)), at=NOW + 6)
+    story.vm(B, at=NOW + 7)
+    story.buried(A, at=NOW + 7)
+    story.slot(Put(made(A, State.DELETED, cause=Cause.GONE, ended=NOW + 8)), at=NOW + 8)
+
+
+def taken_for_gone(story: Story) -> None:
+    story.slot(Put(made(A)))
+    story.slot(Put(leaving(A, Cause.GONE)))
+
+
+def given_up_too_early(story: Story) -> None:
+    story.slot(Put(made(A)))
+    story.world.harm[A] = [Harm("silenced", NOW, NOW + 12)]
+    story.slot(Put(leaving(A, Cause.UNHEALTHY)), Put(made(B, State.STARTING, replaces=A)), at=NOW + 20)
+
+
+def given_up_without_a_replacement(story: Story) -> None:
+    story.slot(Put(made(A)))
+    story.world.harm[A] = [Harm("silenced", NOW, NOW + 60)]
+    story.slot(Put(leaving(A, Cause.UNHEALTHY)), at=NOW + DEAD_AFTER + 1)
+
+
+def left_for_nothing(story: Story) -> None:
+    story.slot(Put(made(A)))
+    story.slot(Put(leaving(A, Cause.SCALE_DOWN)))
+
+
+def one_too_many(story: Story) -> None:
+    story.slot(Put(made(A)))
+    story.slot(Put(made(B)))
+
+
+def replaced_twice(story: Story) -> None:
+    story.slot(Put(made(A)))
+    story.slot(Put(made(B, replaces=A)), Put(made(C, replaces=A)))
+
+
+def id_used_again(story: Story) -> None:
+    story.slot(Put(made(A)))
+    story.slot(Put(leaving(A, Cause.SUPERSEDED, replaces=B)))
+    story.slot(Put(made(A, State.DELETED, ended=NOW, cause=Cause.SUPERSEDED)))
+    story.slot(Remove(A))
+    story.slot(Put(made(A)))
+
+
+def removed_while_it_ran(story: Story) -> None:
+    story.slot(Put(made(A)))
+    story.slot(Remove(A))
+
+
+def two_writers(story: Story) -> None:
+    story.slot(epoch=2)
+    story.slot(Put(made(A)), epoch=1)
+
+
+def a_hole(story: Story) -> None:
+    story.slot()
+    story.slot(number=3)
+
+
+def another_key(story: Story) -> None:
+    story.slot(Put(made(A, State.RUNNING, public_key="a2V5", registered=NOW)))
+    story.slot(Put(made(A, State.RUNNING, public_key="b3RoZXI=", registered=NOW)))
+
+
+def made_without_an_intent(story: Story) -> None:
+    story.slot()
+    story.vm(A)
+
+
+def made_before_its_intent(story: Story) -> None:
+    story.slot()
+    story.slot(Put(made(A)), at=NOW + 10)
+    story.vm(A, at=NOW + 2)
+
+
+def made_by_a_standby(story: Story) -> None:
+    story.slot(Put(made(A)))
+    story.vm(A, maker="b.1")
+
+
+def made_after_its_epoch(story: Story) -> None:
+    story.slot(Put(made(A)))
+    story.slot(epoch=2, at=NOW + 10)
+    story.vm(A, at=NOW + 60)
+
+
+def deleted_without_a_tombstone(story: Story) -> None:
+    story.slot(Put(made(A)))
+    story.buried(A, at=NOW + 1)
+
+
+def deleted_before_its_tombstone(story: Story) -> None:
+    well(story)
+    story.buried(A, at=NOW + 1)
+
+
+def flipped(story: Story) -> None:
+    story.slot()
+    story.slot(Put(made(A)))
+    path = story.world.bucket / storage_keys.journal(SHARD, 2)
+    path.write_bytes(path.read_bytes().replace(b"group-0", b"group-1"))
+
+
+@pytest.mark.parametrize(
+    ("tell", "mark"),
+    [
+        (taken_for_gone, "I10"),
+        (given_up_too_early, "I10"),
+        (given_up_without_a_replacement, "I10"),
+        (left_for_nothing, "I10"),
+        (one_too_many, "I2"),
+        (replaced_twice, "I2"),
+        (id_used_again, "I2"),
+        (removed_while_it_ran, "I6"),
+        (two_writers, "I5"),
+        (a_hole, "I5"),
+        (another_key, "I7"),
+        (made_without_an_intent, "I1"),
+        (made_before_its_intent, "I1"),
+        (made_by_a_standby, "I5"),
+        (made_after_its_epoch, "I5"),
+        (deleted_without_a_tombstone, "I3"),
+        (deleted_before_its_tombstone, "I3"),
+        (flipped, "I6"),
+    ],
+)
+async def test_what_is_wrong_is_seen(tell: Callable[[Story], None], mark: str, tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    tell(story)
+    assert mark in await story.marks()
+
+
+async def test_what_is_right_is_not_accused(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    well(story)
+    assert await story.marks() == set()
+
+
+def test_silence_counts_overlaps_once() -> None:
+    harm = [Harm("cut", 0, 10), Harm("silenced", 5, 12), Harm("cut", 20)]
+    assert journal.silence(harm, 2, 30) == pytest.approx(20)
+    assert journal.silence([], 0, 30) == 0
