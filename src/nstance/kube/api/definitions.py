@@ -74,7 +74,7 @@ def resource(body: Object) -> Resource | None:
         spec["group"],
         names["plural"],
         names["kind"],
-        tuple(_version(each) for each in sorted(served, key=lambda each: _priority(each["name"]))),
+        tuple(_version(each) for each in sorted(served, key=lambda each: priority(each["name"]))),
         spec["scope"] == "Namespaced",
         names.get("singular") or names["kind"].lower(),
         tuple(names.get("shortNames") or ()),
@@ -120,7 +120,7 @@ def _columns(given: Any) -> tuple[Column, ...]:
     return columns or (Column("Age", "date", ".metadata.creationTimestamp"),)
 
 
-def _priority(version: str) -> tuple[int, int, int, str]:
+def priority(version: str) -> tuple[int, int, int, str]:
     """Stable before beta before alpha, newer first: which version clients are told to prefer."""
     matched = re.fullmatch(r"v(\d+)(?:(alpha|beta)(\d+))?", version)
     if matched is None:

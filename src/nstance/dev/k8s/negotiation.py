@@ -1,0 +1,79 @@
+"""Bodies in, and which form of an answer a client asks for.
+
+Clients that would rather have protobuf get JSON, which all of them read. Two forms matter: tables, which kubectl prints as
+they are, and objects of which only the metadata is wanted.
+"""
+
+import json
+from collections.abc import Iterator
+from enum import Enum
+from typing import Any, ClassVar
+
+import yaml
+
+from nstance.kube.api import status
+
+_JSON, _YAML = "application/json", "application/yaml"
+
+
+class Form(Enum):
+    OBJECT = "object"
+    TABLE = "Table"
+    METADATA = "PartialObjectMetadata"
+
+
+def form(accept: str) -> Form:
+    """The first one named that is known here."""
+    for media, options in _accepted(accept):
+        if media not in (_JSON, "*/*", "application/*", _YAML):
+            continue
+        asked = options.get("as", "").removesuffix("List")
+        if not asked:
+            return Form.OBJECT
+        if (
+            options.get("g") == "meta.k8s.io"
+            and options.get("v") == "v1"
+            and asked in ("Table", "PartialObjectMetadata")
+        ):
+            return Form(asked)
+    return Form.OBJECT
+
+
+def discovery_version(accept: str) -> str:
+    """The version of aggregated discovery that is asked for first, or nothing."""
+    for media, options in _accepted(accept):
+        if media == _JSON and options.get("g") == "apidiscovery.k8s.io" and options.get("v") in ("v2", "v2beta1"):
+            return options["v"]
+    return ""
+
+
+def _accepted(accept: str) -> Iterator[tuple[str, dict[str, str]]]:
+    for each in accept.split(","):
+        media, *rest = (part.strip() for part in each.split(";"))
+        yield media, dict(part.partition("=")[::2] for part in rest)
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as Kubernetes means it: a time is a string."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, list[Any]]] = {
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+def body(raw: bytes, media: str) -> Any:
+    """Raises 400 with the place of the fault, 415 for what cannot be read here."""
+    media = media.partition(";")[0].strip()
+    if media == "application/vnd.kubernetes.protobuf":
+        raise status.unsupported_media(media, (_JSON, _YAML))
+    try:
+        if "yaml" in media and raw.lstrip()[:1] != b"{":
+            return yaml.load(raw, _Loader)
+        return json.loads(raw, parse_constant=_no_constant)
+    except (ValueError, RecursionError, yaml.YAMLError) as problem:
+        raise status.bad_request(f"the object provided is unrecognized: {' '.join(str(problem).split())}") from None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")
