@@ -304,12 +304,12 @@ async def test_requests_are_as_kubernetes_wants_them() -> None:
         await kube.delete(POD, "a", namespace="here", uid="u", version="7", foreground=True)
         await kube.evict("a", namespace="here", uid="u", grace=5)
         await kube.get(kinds.NODE, "weird/name?")
-    sent = [request[:4] for request in record.requests]
+    sent: list[Any] = [request[:4] for request in record.requests]
     base = "/prefix/api/v1/namespaces/here/pods/a"
     machine_pools = "/prefix/apis/cluster.x-k8s.io/v1beta2/namespaces/here/machinepools"
     about = {"apiVersion": "v1", "kind": "Pod", **pod("a", 7)}
     options: dict[str, Any] = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground"}
-    assert sent == [
+    expected: list[Any] = [
         (
             "POST",
             machine_pools,
@@ -342,6 +342,7 @@ async def test_requests_are_as_kubernetes_wants_them() -> None:
         ),
         ("GET", "/prefix/api/v1/nodes/weird%2Fname%3F", {}, None),
     ]
+    assert sent == expected
     headers = [request[4] for request in record.requests]
     assert {head["User-Agent"].partition("/")[0] for head in headers} == {"nstance-operator"}
     assert {head["Authorization"] for head in headers} == {"Bearer t0ken"}

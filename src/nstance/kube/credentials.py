@@ -73,7 +73,7 @@ class Credentials:
             _read(access.certificate, "the client certificate"),
             _read(access.key, "the client key"),
         )
-        if given.token and not given.token.isascii():
+        if not (given.token.isascii() and given.token.isprintable()):
             raise errors.Unavailable("the token holds characters that no token has")
         context = None
         if access.server.startswith("https:"):

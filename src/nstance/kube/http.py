@@ -86,7 +86,7 @@ class HttpKube:
             if not isinstance(metadata, dict) or not isinstance(more, list):
                 raise errors.Unavailable(f"GET {path}: expected a list, found a {page.get('kind')!r}")
             # The items of a list do not say what they are.
-            items += [{"apiVersion": kind.api_version, "kind": kind.name, **item} for item in more]
+            items += [_typed(kind, item) for item in more]
             version = version or str(metadata.get("resourceVersion") or "")
             token = str(metadata.get("continue") or "")
             if not token:
@@ -156,7 +156,7 @@ class HttpKube:
         namespace = namespace or _metadata(body).get("namespace", "")
         if kind.namespaced and not namespace:
             raise errors.Invalid(f"a {kind.name} is created in a namespace, found none")
-        body = {"apiVersion": kind.api_version, "kind": kind.name, **body}
+        body = _typed(kind, body)
         return await self._call("POST", _path(kind, namespace), kind, body=body)
 
     async def replace(self, kind: Kind, body: Object, *, subresource: str = "") -> Object:
@@ -164,7 +164,7 @@ class HttpKube:
         path = _path(kind, metadata.get("namespace", ""), metadata.get("name", ""), subresource)
         if not metadata.get("resourceVersion"):
             raise errors.Invalid(f"PUT {path}: without the resourceVersion it was read at, it would overwrite others")
-        return await self._call("PUT", path, kind, body={"apiVersion": kind.api_version, "kind": kind.name, **body})
+        return await self._call("PUT", path, kind, body=_typed(kind, body, subresource))
 
     async def patch(
         self,
@@ -180,8 +180,8 @@ class HttpKube:
         query = {"fieldManager": field_manager} if field_manager else {}
         if how is Patch.APPLY:  # two controllers that own one field would otherwise stop each other for ever
             query = {"fieldManager": field_manager or "nstance-operator", "force": "true"}
-            if isinstance(body, dict) and not subresource:
-                body = {"apiVersion": kind.api_version, "kind": kind.name, **body}
+            if isinstance(body, dict):
+                body = _typed(kind, body, subresource)
         path = _path(kind, namespace, name, subresource)
         return await self._call("PATCH", path, kind, body=body, content=how.value, query=query)
 
@@ -377,8 +377,14 @@ def _metadata(body: Object) -> Object:
     return metadata if isinstance(metadata, dict) else {}
 
 
+def _typed(kind: Kind, body: Object, subresource: str = "") -> Object:
+    if subresource == "scale":  # the same for all that have it
+        return {"apiVersion": "autoscaling/v1", "kind": "Scale", **body}
+    return {"apiVersion": kind.api_version, "kind": kind.name, **body}
+
+
 def _bookmark(kind: Kind, version: str) -> Object:
-    return {"apiVersion": kind.api_version, "kind": kind.name, "metadata": {"resourceVersion": version}}
+    return _typed(kind, {"metadata": {"resourceVersion": version}})
 
 
 def _event(line: bytes, kind: Kind, call: str) -> tuple[Change, Object]:
@@ -388,6 +394,6 @@ def _event(line: bytes, kind: Kind, call: str) -> tuple[Change, Object]:
         if what == "ERROR":
             raise answers.ended(about, call=call)
         about["metadata"]["resourceVersion"]
-        return Change(what), {"apiVersion": kind.api_version, "kind": kind.name, **about}
+        return Change(what), _typed(kind, about)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise errors.Unavailable(f"{call}: expected a watch event, found {len(line)} bytes of something else") from None
