@@ -1,0 +1,334 @@
+"""An NstanceMachine and its instance.
+
+Which shard, and under which ID, is chosen once and stored in the object together with the finalizer, in one write, before
+the shard is asked: a crash at any point ends in the same question with the same ID, and never in two instances. The
+instance goes before the object does. An instance that the server deleted takes its Machine with it. The trap: an ID that
+a shard does not know proves nothing while that shard is silent, or while a question may still be on its way.
+"""
+
+import contextlib
+import uuid
+from collections.abc import Callable, Mapping
+
+from nstance.kube import errors, kinds
+from nstance.kube.port import Object
+from nstance.kube.queue import Queue
+from nstance.model import ids
+from nstance.operator import resources
+from nstance.operator.nodes import Nodes
+from nstance.operator.parts import Parts
+from nstance.operator.ports import Shard, ShardRefused, Shards, ShardUnreachable
+from nstance.operator.quiet import Quiet
+from nstance.operator.resources import Condition
+from nstance.operator.shard_groups import ABANDON, REFUSED_RETRY
+from nstance.v1 import operator_pb2 as pb
+
+UUID = "nstance.dev/instance-uuid"
+SHARD = "nstance.dev/shard"
+FAILED = "CreateFailed"
+SETTLED = 15.0  # longer than a call to a shard may take
+
+_ENDED = frozenset({"deleted", "failed"})
+_LEAVING = frozenset({"draining", "deleting"})
+Said = pb.InstanceStatus | pb.InstanceEvent
+
+
+def group_of(item: Object) -> str:
+    """`group`, or another spelling of it: `groupRef`, as a name or as an object with one."""
+    told = resources.spec(item)
+    reference = told.get("groupRef")
+    named = reference.get("name", "") if isinstance(reference, Mapping) else reference
+    return told.get("group") or (named if isinstance(named, str) else "")
+
+
+def choose_shard(shards: Shards, group: str, wanted: str) -> tuple[str, str]:
+    """The shard for a new instance, or why there is none: the wanted one, else the one that has the fewest of the group's
+    on-demand instances."""
+    if wanted:
+        return (
+            (wanted, "")
+            if shards.get(wanted)
+            else ("", f"there is no shard {wanted!r} in the operator's configuration")
+        )
+    able: list[Shard] = [
+        link
+        for name in shards.names()
+        if (link := shards.get(name)) is not None and link.synced and group in link.groups
+    ]
+    if not able:
+        return "", f"no shard that can be reached has a group {group!r}"
+
+    def burden(link: Shard) -> int:
+        return sum(each.group == group and each.on_demand for each in link.instances.values())
+
+    return min(able, key=burden).name, ""
+
+
+def addresses(said: Said) -> list[Object]:
+    found = (("InternalIP", said.ipv4), ("InternalIP", said.ipv6), ("Hostname", said.hostname))
+    return [{"type": kind, "address": address} for kind, address in found if address]
+
+
+def condition(said: Said) -> Condition:
+    if said.state == "running":
+        return Condition("Ready", True, "Running", "")
+    if isinstance(said, pb.InstanceStatus) and said.state == "failed":  # an event of it is the last one heard
+        return Condition("Ready", False, FAILED, f"{said.reason}: {said.message}")
+    if said.state in _LEAVING:
+        return Condition("Ready", False, "Leaving", said.reason)
+    return Condition("Ready", False, "Starting", f"the instance is {said.state}")
+
+
+class Machines(Quiet):
+    def __init__(self, parts: Parts, nodes: Nodes) -> None:
+        self._kube, self._clock, self._chance, self._shards = parts.kube, parts.clock, parts.chance, parts.shards
+        self._nodes, self._events = nodes, parts.events
+        self._namespace = parts.settings.namespace
+        self._cluster = (self._namespace, parts.settings.name)
+        self._clusters, self._machines, self._items = (
+            parts.mirrors.of(kind, namespace=self._namespace)
+            for kind in (kinds.CLUSTER, kinds.MACHINE, kinds.NSTANCE_MACHINE)
+        )
+        self._first_missed: dict[str, float] = {}  # by uid: since when a leaving one's instance is not to be found
+        self.queue = Queue(
+            "machines",
+            self._reconcile,
+            clock=parts.clock,
+            chance=parts.chance,
+            workers=16,
+            expected=(errors.KubeError, ShardUnreachable),
+            report=parts.report,
+        )
+        self._by_instance: dict[str, str] = {}
+        self._items.listen(self._item_changed)
+        self._machines.listen(self._machine_changed)
+        self._clusters.listen(lambda old, new: self._add_all(lambda item: True))
+        nodes.listen(self._node_changed)
+
+    async def run(self) -> None:
+        await self.queue.run()
+
+    # ---- news
+
+    def _item_changed(self, old: Object | None, new: Object | None) -> None:
+        for each in (old, new):
+            if each is not None and (id := resources.status(each).get("instanceID")):
+                self._by_instance[id] = resources.name(each)
+                if new is None:
+                    del self._by_instance[id]
+        if new is None and old is not None:
+            self._first_missed.pop(resources.uid(old), None)
+        self.queue.add(resources.name(new or old or {}))
+
+    def _machine_changed(self, old: Object | None, new: Object | None) -> None:
+        reference = resources.spec(new or old or {}).get("infrastructureRef") or {}
+        if reference.get("kind") == kinds.NSTANCE_MACHINE.name:
+            self.queue.add(reference.get("name", ""))
+
+    def _node_changed(self, instance: str) -> None:
+        if name := self._by_instance.get(instance):
+            self.queue.add(name)
+
+    def _add_all(self, wanted: Callable[[Object], bool]) -> None:
+        for item in self._items.objects.values():
+            if wanted(item):
+                self.queue.add(resources.name(item))
+
+    def shard_changed(self, shard: str) -> None:
+        self._add_all(lambda item: resources.annotations(item).get(SHARD) in (None, shard))
+
+    def group_changed(self, shard: str, group: str) -> None:
+        self._add_all(lambda item: SHARD not in resources.annotations(item) and group_of(item) == group)
+
+    def instance_changed(self, shard: str, event: pb.InstanceEvent) -> None:
+        if name := self._by_instance.get(event.instance_id):
+            self.queue.add(name)
+
+    # ----
+
+    async def _reconcile(self, name: str) -> float | None:
+        item = self._items.objects.get((self._namespace, name))
+        if item is None:
+            return None
+        if resources.is_leaving(item):
+            return await self._leave(item)
+        machine = resources.paired(self._machines.objects.values(), kinds.NSTANCE_MACHINE, name)
+        if resources.is_paused(item, self._clusters.objects.get(self._cluster)):
+            return None
+        if not resources.is_ours(item) or not {UUID, SHARD} <= resources.annotations(item).keys():
+            return await self._choose(item, machine)
+        shard = self._shards.get(resources.annotations(item)[SHARD])
+        if shard is None or not shard.synced:
+            await self._tell_unreachable(item, shard)
+            return None
+        try:
+            said = await self._ask(item, shard)
+        except ShardRefused as refusal:
+            await self._write(item, {}, [Condition("Ready", False, "Refused", str(refusal))])
+            if not _said(item, "Refused"):
+                self._events.note(item, "ProviderError", str(refusal), warning=True)
+            return REFUSED_RETRY
+        if said is None or said.state == "deleted":
+            await self._server_deleted(item, machine, said)
+            return None
+        await self._show(item, machine, shard, said)
+        return None
+
+    async def _choose(self, item: Object, machine: Object | None) -> float | None:
+        group = group_of(item)
+        if not group:
+            await self._write(item, {}, [Condition("Ready", False, "NoGroup", "spec.group is missing")])
+            return None
+        wanted = resources.spec(item).get("failureDomain") or resources.spec(machine or {}).get("failureDomain") or ""
+        chosen = resources.annotations(item).get(SHARD)
+        shard, problem = (chosen, "") if chosen else choose_shard(self._shards, group, wanted)
+        if not shard:
+            await self._write(item, {}, [Condition("Ready", False, "NoShard", problem)])
+            return REFUSED_RETRY
+        number = ids.uuid7(int(self._clock.wall() * 1000), self._chance.bits(74))
+        chosen_id = resources.annotations(item).get(UUID) or str(uuid.UUID(int=number))
+        await resources.hold(self._kube, kinds.NSTANCE_MACHINE, item, {UUID: chosen_id, SHARD: shard})
+        return None  # the change comes back, and with it the next look
+
+    async def _ask(self, item: Object, shard: Shard) -> Said | None:
+        """What the shard says of the instance; it is made if the shard was never asked. None: the shard has forgotten it."""
+        known = resources.status(item).get("instanceID")
+        if known:
+            if (event := shard.instances.get(known)) is not None:
+                return event
+            try:
+                return await shard.instance(known)
+            except ShardRefused as refusal:
+                if refusal.code == "NOT_FOUND":
+                    return None
+                raise
+        spec = resources.spec(item)
+        said = await shard.create_instance(
+            pb.CreateInstanceRequest(
+                group=group_of(item),
+                uuid=resources.annotations(item)[UUID],
+                instance_type=spec.get("instanceType", ""),
+                vars=spec.get("vars") or {},
+            )
+        )
+        self._events.note(item, "InstanceRequested", f"{said.instance_id} on shard {shard.name}")
+        return said
+
+    async def _show(self, item: Object, machine: Object | None, shard: Shard, said: Said) -> None:
+        running = said.state == "running"
+        told: Object = {
+            "instanceID": said.instance_id,
+            "shard": shard.name,
+            "failureDomain": shard.name,
+            "state": said.state,
+            "ready": running,
+        }
+        if found := addresses(said):
+            told["addresses"] = found
+        if running:
+            told["initialization"] = {"provisioned": True}
+        ready = condition(said)
+        await self._write(item, told, [ready])
+        if said.provider_id and resources.spec(item).get("providerID") != said.provider_id:
+            await self._kube.patch(
+                kinds.NSTANCE_MACHINE,
+                resources.name(item),
+                {"spec": {"providerID": said.provider_id}},
+                namespace=self._namespace,
+            )
+        if machine is not None and not resources.status(machine).get("phase") and said.provider_id:
+            await self._stand_in(machine, said)
+
+    async def _stand_in(self, machine: Object, said: Said) -> None:
+        """What Cluster API's own controller writes where it runs (it sets a phase first of all)."""
+        if resources.spec(machine).get("providerID") != said.provider_id:
+            await self._kube.patch(
+                kinds.MACHINE,
+                resources.name(machine),
+                {"spec": {"providerID": said.provider_id}},
+                namespace=self._namespace,
+            )
+        told: Object = {"addresses": addresses(said)} if addresses(said) else {}
+        if (node := self._nodes.find(said.instance_id, said.provider_id)) is not None:
+            told["nodeRef"] = {"name": resources.name(node)}
+        await resources.write_status(self._kube, kinds.MACHINE, machine, told)
+
+    async def _server_deleted(self, item: Object, machine: Object | None, said: Said | None) -> None:
+        """Expired, taken by the cloud, deleted by hand: whoever owns the Machine decides about a new one."""
+        why = f"the server deleted the instance{f' ({said.reason})' if said is not None and said.reason else ''}"
+        await self._write(
+            item,
+            {"ready": False, "state": "deleted"},
+            [Condition("ServerDeleted", True, "Deleted", why), Condition("Ready", False, "ServerDeleted", why)],
+        )
+        self._events.note(item, "ServerDeleted", why)
+        for kind, each in ((kinds.MACHINE, machine), (kinds.NSTANCE_MACHINE, item)):
+            if each is not None and not resources.is_leaving(each):
+                with contextlib.suppress(errors.NotFound, errors.Conflict):  # gone, or another one by now
+                    await self._kube.delete(
+                        kind, resources.name(each), namespace=self._namespace, uid=resources.uid(each)
+                    )
+
+    # ---- deletion
+
+    async def _leave(self, item: Object) -> float | None:
+        """The finalizer goes when the shard has confirmed that there is no instance, and will be none."""
+        if not resources.is_ours(item):
+            return None
+        noted = resources.annotations(item)
+        if noted.get(ABANDON) == "true":
+            self._events.note(item, "Abandoned", "whatever its shard has of it stays there")
+        elif UUID in noted and SHARD in noted:
+            shard = self._shards.get(noted[SHARD])
+            if shard is None or not shard.synced:
+                await self._tell_unreachable(item, shard)
+                return None
+            if (again := await self._delete(item, shard, uuid.UUID(noted[UUID]).int)) is not None:
+                return again
+        self._first_missed.pop(resources.uid(item), None)
+        await resources.release(self._kube, kinds.NSTANCE_MACHINE, item)
+        return None
+
+    async def _delete(self, item: Object, shard: Shard, number: int) -> float | None:
+        """When to look again, or None if there is nothing left to delete."""
+        known = resources.status(item).get("instanceID")
+        if not known:
+            # Asked for, perhaps, but not heard of: found by the number that we chose.
+            known = next((id for id in shard.instances if ids.uuid_of(ids.InstanceId(id)) == number), None)
+        if known is None:
+            since = self._first_missed.setdefault(resources.uid(item), self._clock.monotonic())
+            left = since + SETTLED - self._clock.monotonic()
+            return left if left > 0 else None
+        try:
+            event = shard.instances.get(known)
+            said: Said = event if event is not None else await shard.instance(known)
+            if said.state in _ENDED:
+                return None
+            if said.state not in _LEAVING:
+                said = await shard.delete_instance(known)
+            await self._write(item, {"instanceID": known, "ready": False, "state": said.state}, [condition(said)])
+        except ShardRefused as refusal:
+            if refusal.code == "NOT_FOUND":
+                return None
+            await self._write(item, {}, [Condition("Ready", False, "Refused", str(refusal))])
+        return REFUSED_RETRY / 2  # its deletion is told; this is for what is not
+
+    async def _tell_unreachable(self, item: Object, shard: Shard | None) -> None:
+        name = resources.annotations(item)[SHARD]
+        why = shard.trouble if shard is not None else f"shard {name} is not in the operator's configuration"
+        if shard is None and resources.is_leaving(item):
+            why += f"; if it is gone for good, annotate this with {ABANDON}=true"
+        await self._write(item, {}, [Condition("Ready", None, "ShardUnreachable", why)])
+
+    async def _write(self, item: Object, told: Object, conditions: list[Condition]) -> None:
+        merged = resources.merged(
+            resources.status(item).get("conditions"),
+            conditions,
+            generation=item["metadata"].get("generation", 0),
+            now=self._clock.wall(),
+        )
+        await resources.write_status(self._kube, kinds.NSTANCE_MACHINE, item, told | {"conditions": merged})
+
+
+def _said(item: Object, reason: str) -> bool:
+    return any(each["reason"] == reason for each in resources.status(item).get("conditions", ()))

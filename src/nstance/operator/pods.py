@@ -1,0 +1,153 @@
+"""Pods that ask for a node of their own: a Machine and an NstanceMachine for each, gone when the pod is deleted or done.
+
+Their name is made of the pod's name and UID, so making them twice makes them once. Where pod and machine are in one
+namespace of one cluster the pod owns the machine, and Kubernetes itself clears up after us; elsewhere an owner would be
+refused or, worse, looked for in the wrong place, so a label says it, and a machine whose pod is surely gone is deleted here.
+"""
+
+import contextlib
+
+from nstance.kube import errors, kinds
+from nstance.kube.port import Object
+from nstance.kube.queue import Queue
+from nstance.operator import machines, resources
+from nstance.operator.parts import Parts
+from nstance.operator.quiet import Quiet
+
+GROUP = "on-demand.nstance.dev/group"
+INSTANCE_TYPE = "on-demand.nstance.dev/instance-type"
+POD_UID = "nstance.dev/pod-uid"
+POD = "nstance.dev/pod"
+RETRY_FAILED = 60.0
+_DONE = frozenset({"Succeeded", "Failed"})
+
+
+def wants_node(pod: Object) -> bool:
+    return (
+        bool(resources.annotations(pod).get(GROUP))
+        and not resources.is_leaving(pod)
+        and resources.status(pod).get("phase") not in _DONE
+    )
+
+
+def machine_name(pod: Object) -> str:
+    return f"{resources.name(pod)[:52].rstrip('-.')}-{resources.uid(pod)[:8]}"
+
+
+def machine(pod: Object, *, cluster: str, owned: bool) -> Object:
+    name = machine_name(pod)
+    metadata: Object = {
+        "name": name,
+        "labels": {resources.CLUSTER_LABEL: cluster, POD_UID: resources.uid(pod)},
+        "annotations": {POD: f"{pod['metadata']['namespace']}/{resources.name(pod)}"},
+    }
+    if owned:
+        metadata["ownerReferences"] = [resources.owner(pod, kinds.POD)]
+    reference = {"apiGroup": kinds.INFRASTRUCTURE, "kind": kinds.NSTANCE_MACHINE.name, "name": name}
+    return {
+        "apiVersion": kinds.MACHINE.api_version,
+        "kind": kinds.MACHINE.name,
+        "metadata": metadata,
+        "spec": {"clusterName": cluster, "bootstrap": {"dataSecretName": ""}, "infrastructureRef": reference},
+    }
+
+
+def infrastructure(pod: Object, owner: Object, *, cluster: str) -> Object:
+    told = {"group": resources.annotations(pod)[GROUP], "instanceType": resources.annotations(pod).get(INSTANCE_TYPE)}
+    return {
+        "apiVersion": kinds.NSTANCE_MACHINE.api_version,
+        "kind": kinds.NSTANCE_MACHINE.name,
+        "metadata": {
+            "name": resources.name(owner),
+            "labels": {resources.CLUSTER_LABEL: cluster, POD_UID: resources.uid(pod)},
+            "ownerReferences": [resources.owner(owner, kinds.MACHINE)],
+        },
+        "spec": {key: value for key, value in told.items() if value},
+    }
+
+
+class Pods(Quiet):
+    def __init__(self, parts: Parts) -> None:
+        self._kube, self._clock, self._events = parts.kube, parts.clock, parts.workload_events
+        self._namespace, self._cluster = parts.settings.namespace, parts.settings.name
+        self._together = parts.workload is parts.kube
+        self._pods = parts.workload_mirrors.of(kinds.POD)
+        self._machines, self._items = (
+            parts.mirrors.of(kind, namespace=self._namespace) for kind in (kinds.MACHINE, kinds.NSTANCE_MACHINE)
+        )
+        self._asking: dict[str, Object] = {}  # by uid: pods that want a node
+        self.queue = Queue("pods", self._reconcile, clock=parts.clock, chance=parts.chance, report=parts.report)
+        self._pods.listen(self._pod_changed)
+        for mirror in (self._machines, self._items):
+            mirror.listen(self._machine_changed)
+
+    async def run(self) -> None:
+        await self._pods.synced.wait()
+        await self.queue.run()
+
+    def _pod_changed(self, old: Object | None, new: Object | None) -> None:
+        pod = new or old
+        assert pod is not None
+        uid = resources.uid(pod)
+        asked = uid in self._asking
+        if new is not None and wants_node(new):
+            self._asking[uid] = new
+        else:
+            self._asking.pop(uid, None)
+        if asked != (uid in self._asking):
+            self.queue.add(uid)
+
+    def _machine_changed(self, old: Object | None, new: Object | None) -> None:
+        if uid := resources.labels(new or old or {"metadata": {}}).get(POD_UID):
+            self.queue.add(uid)
+
+    async def _reconcile(self, uid: str) -> float | None:
+        pod = self._asking.get(uid)
+        made, items = (
+            [each for each in mirror.objects.values() if resources.labels(each).get(POD_UID) == uid]
+            for mirror in (self._machines, self._items)
+        )
+        if pod is None:
+            if not self._pods.synced.is_set():
+                return None
+            await self._delete(made, items)
+            return None
+        leaving = [each for each in (*made, *items) if resources.is_leaving(each)]
+        if leaving:
+            return None  # their end brings the next look
+        if not made or not items:
+            await self._make(pod)
+            return None
+        return await self._retry_failed(made, items)
+
+    async def _make(self, pod: Object) -> None:
+        owned = self._together and pod["metadata"].get("namespace") == self._namespace
+        owner = await self._created(kinds.MACHINE, machine(pod, cluster=self._cluster, owned=owned))
+        await self._created(kinds.NSTANCE_MACHINE, infrastructure(pod, owner, cluster=self._cluster))
+        self._events.note(pod, "NodeRequested", f"Machine {resources.name(owner)} was made for this pod")
+
+    async def _created(self, kind: kinds.Kind, body: Object) -> Object:
+        try:
+            return await self._kube.create(kind, body, namespace=self._namespace)
+        except errors.AlreadyExists:
+            return await self._kube.get(kind, resources.name(body), namespace=self._namespace)
+
+    async def _retry_failed(self, made: list[Object], items: list[Object]) -> float | None:
+        """An instance that could not be made is tried anew, with another ID, after a while."""
+        for item in items:
+            for each in resources.status(item).get("conditions", ()):
+                if each["type"] == "Ready" and each["reason"] == machines.FAILED:
+                    age = self._clock.wall() - resources.seconds(each["lastTransitionTime"])
+                    if age < RETRY_FAILED:
+                        return RETRY_FAILED - age
+                    await self._delete(made, items)
+        return None
+
+    async def _delete(self, made: list[Object], items: list[Object]) -> None:
+        for kind, found in ((kinds.MACHINE, made), (kinds.NSTANCE_MACHINE, items)):
+            for each in found:
+                if not resources.is_leaving(each):
+                    with contextlib.suppress(errors.NotFound, errors.Conflict):
+                        await self._kube.delete(
+                            kind, resources.name(each), namespace=self._namespace, uid=resources.uid(each)
+                        )

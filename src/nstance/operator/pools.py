@@ -1,0 +1,214 @@
+"""A pool's replicas, divided over its shards; and what the shards say of it, added up.
+
+MachinePool (Cluster API's, with the replicas) and NstanceMachinePool (ours, with group and shards) are a pair by
+infrastructureRef. What each shard shall keep is an NstanceShardGroup; the next controller brings it to the shard. The trap:
+a pool without its MachinePool has no replicas, which is not the same as zero: then sizes stay as they are.
+"""
+
+from collections.abc import Iterable
+
+from nstance.kube import errors, kinds
+from nstance.kube.port import Object
+from nstance.kube.queue import Queue
+from nstance.operator import resources
+from nstance.operator.parts import Parts
+from nstance.operator.quiet import Quiet
+from nstance.operator.resources import Condition
+from nstance.operator.spread import spread
+
+POOL_LABEL = "nstance.dev/machinepool"
+_COPIED = ("template", "instanceType", "subnetPool", "vars")
+
+
+def shard_group_name(group: str, shard: str) -> str:
+    return f"{group}--{shard}"
+
+
+def wanted_groups(pool: Object, machine_pool: Object) -> dict[str, Object]:
+    """The specs of the pool's shard groups, by their names."""
+    told = resources.spec(pool)
+    replicas = resources.spec(machine_pool).get("replicas")
+    sizes = spread(replicas or 0, told.get("shards") or ())
+    copied = {key: told[key] for key in _COPIED if key in told}
+    return {
+        shard_group_name(told["group"], shard): {"group": told["group"], "shard": shard, **copied}
+        | ({} if replicas is None else {"size": size})
+        for shard, size in sizes.items()
+    }
+
+
+def summary(pool: Object, machine_pool: Object | None, groups: Iterable[Object]) -> tuple[Object, list[Condition]]:
+    """The pool's status (without its conditions) and its conditions."""
+    parts = [(resources.spec(each), resources.status(each)) for each in groups]
+    replicas = sum(status.get("replicas", 0) for _, status in parts)
+    ready = sum(status.get("readyReplicas", 0) for _, status in parts)
+    told: Object = {
+        "replicas": replicas,
+        "readyReplicas": ready,
+        "isStatic": any(status.get("isStatic", False) for _, status in parts),
+        "observedGeneration": pool["metadata"].get("generation", 0),
+    }
+    if machine_pool is None:
+        return told | {"ready": False}, [
+            Condition("Ready", False, "NoMachinePool", "no MachinePool names this pool as its infrastructure")
+        ]
+    silent = [spec["shard"] for spec, status in parts if not _holds(status, "ShardReachable")]
+    invalid = [spec["shard"] for spec, status in parts if _fails(status, "ConfigValid")]
+    wished = resources.spec(machine_pool).get("replicas") or 0
+    whole = bool(parts) and not silent and not invalid and ready >= wished and replicas == wished
+    told["ready"] = whole
+    # Cluster API reads this once, to go on; it must not become false again.
+    if (parts and not silent) or resources.status(pool).get("initialization", {}).get("provisioned"):
+        told["initialization"] = {"provisioned": True}
+    if invalid:
+        return told, [Condition("Ready", False, "ConfigInvalid", f"refused by {', '.join(invalid)}")]
+    if silent:
+        return told, [Condition("Ready", False, "ShardUnreachable", f"not reachable: {', '.join(silent)}")]
+    if not whole:
+        return told, [Condition("Ready", False, "Scaling", f"{ready} of {wished} ready, {replicas} there")]
+    return told, [Condition("Ready", True, "AllReady", f"{ready} of {wished} ready")]
+
+
+def _holds(status: Object, condition: str) -> bool:
+    return any(each["type"] == condition and each["status"] == "True" for each in status.get("conditions", ()))
+
+
+def _fails(status: Object, condition: str) -> bool:
+    return any(each["type"] == condition and each["status"] == "False" for each in status.get("conditions", ()))
+
+
+class Pools(Quiet):
+    def __init__(self, parts: Parts) -> None:
+        self._kube, self._clock = parts.kube, parts.clock
+        self._namespace = parts.settings.namespace
+        self._cluster = (self._namespace, parts.settings.name)
+        self._clusters, self._machine_pools, self._pools, self._shard_groups = (
+            parts.mirrors.of(kind, namespace=self._namespace)
+            for kind in (kinds.CLUSTER, kinds.MACHINE_POOL, kinds.NSTANCE_MACHINE_POOL, kinds.NSTANCE_SHARD_GROUP)
+        )
+        self.queue = Queue("pools", self._reconcile, clock=parts.clock, chance=parts.chance, report=parts.report)
+        self._pools.listen(lambda old, new: self._add(new or old))
+        self._machine_pools.listen(self._machine_pool_changed)
+        self._shard_groups.listen(self._shard_group_changed)
+        self._clusters.listen(lambda old, new: self._add_all())
+
+    async def run(self) -> None:
+        await self.queue.run()
+
+    def _add(self, pool: Object | None) -> None:
+        if pool is not None:
+            self.queue.add(resources.name(pool))
+
+    def _add_all(self) -> None:
+        for pool in self._pools.objects.values():
+            self._add(pool)
+
+    def _machine_pool_changed(self, old: Object | None, new: Object | None) -> None:
+        for each in (old, new):
+            if each is not None:
+                inner = resources.spec(resources.spec(each).get("template") or {})
+                self.queue.add((inner.get("infrastructureRef") or {}).get("name", ""))
+
+    def _shard_group_changed(self, old: Object | None, new: Object | None) -> None:
+        for each in (old, new):
+            if each is not None and (pool := resources.labels(each).get(POOL_LABEL)):
+                self.queue.add(pool)
+
+    async def _reconcile(self, name: str) -> float | None:
+        pool = self._pools.objects.get((self._namespace, name))
+        if pool is None:
+            return None
+        owned = [
+            each for each in self._shard_groups.objects.values() if resources.is_owned_by(each, resources.uid(pool))
+        ]
+        if resources.is_leaving(pool):
+            return await self._leave(pool, owned)
+        machine_pool = resources.paired(self._machine_pools.objects.values(), kinds.NSTANCE_MACHINE_POOL, name)
+        if resources.is_paused(pool, self._clusters.objects.get(self._cluster)):
+            return None
+        if not resources.is_ours(pool):
+            await resources.hold(self._kube, kinds.NSTANCE_MACHINE_POOL, pool)
+            return None  # the change comes back, and with it the next look
+        if machine_pool is not None:
+            await self._divide(pool, machine_pool, {resources.name(each): each for each in owned})
+        await self._tell(pool, machine_pool, owned)
+        return None
+
+    async def _divide(self, pool: Object, machine_pool: Object, held: dict[str, Object]) -> None:
+        wanted = wanted_groups(pool, machine_pool)
+        for name, spec in wanted.items():
+            if name not in held:
+                await self._make(pool, name, spec)
+            elif not resources.is_leaving(held[name]):
+                await self._change(held[name], spec)
+        for name in held.keys() - wanted.keys():
+            if not resources.is_leaving(held[name]):
+                await self._kube.delete(kinds.NSTANCE_SHARD_GROUP, name, namespace=self._namespace)
+
+    async def _make(self, pool: Object, name: str, spec: Object) -> None:
+        metadata = {
+            "name": name,
+            "namespace": self._namespace,
+            "labels": {POOL_LABEL: resources.name(pool)},
+            "ownerReferences": [resources.owner(pool, kinds.NSTANCE_MACHINE_POOL, controller=True)],
+            "finalizers": [resources.FINALIZER],
+        }
+        kind = kinds.NSTANCE_SHARD_GROUP
+        body = {"apiVersion": kind.api_version, "kind": kind.name, "metadata": metadata, "spec": spec}
+        try:
+            await self._kube.create(kind, body)
+        except errors.AlreadyExists:
+            found = await self._kube.get(kind, name, namespace=self._namespace)
+            if not resources.is_owned_by(found, resources.uid(pool)):
+                # Two pools that name the same group and shard would pull it to and fro.
+                raise errors.Conflict(f"{name} belongs to another pool, or has not gone yet") from None
+
+    async def _change(self, group: Object, wanted: Object) -> None:
+        keys = ("size", *_COPIED) if "size" in wanted else _COPIED
+        change = resources.merge_change(resources.spec(group), {key: wanted.get(key) for key in keys})
+        if change:
+            await self._kube.patch(
+                kinds.NSTANCE_SHARD_GROUP, resources.name(group), {"spec": change}, namespace=self._namespace
+            )
+
+    async def _leave(self, pool: Object, owned: list[Object]) -> float | None:
+        """The shards let go first; only then the pool does."""
+        if not resources.is_ours(pool):
+            return None
+        for group in owned:
+            if not resources.is_leaving(group):
+                await self._kube.delete(kinds.NSTANCE_SHARD_GROUP, resources.name(group), namespace=self._namespace)
+        if owned:
+            return None
+        # The mirror may lag behind a group that was made a moment ago: the server is asked.
+        listing = await self._kube.list(
+            kinds.NSTANCE_SHARD_GROUP,
+            namespace=self._namespace,
+            labels=f"{POOL_LABEL}={resources.name(pool)}",
+        )
+        if any(resources.is_owned_by(each, resources.uid(pool)) for each in listing.items):
+            return 0.1
+        await resources.release(self._kube, kinds.NSTANCE_MACHINE_POOL, pool)
+        return None
+
+    async def _tell(self, pool: Object, machine_pool: Object | None, owned: list[Object]) -> None:
+        told, conditions = summary(pool, machine_pool, owned)
+        told["conditions"] = resources.merged(
+            resources.status(pool).get("conditions"),
+            conditions,
+            generation=pool["metadata"].get("generation", 0),
+            now=self._clock.wall(),
+        )
+        ids = sorted(id for each in owned for id in resources.status(each).get("providerIDs") or ())
+        if ids != (resources.spec(pool).get("providerIDList") or []):
+            await self._kube.patch(
+                kinds.NSTANCE_MACHINE_POOL,
+                resources.name(pool),
+                {"spec": {"providerIDList": ids}},
+                namespace=self._namespace,
+            )
+        await resources.write_status(self._kube, kinds.NSTANCE_MACHINE_POOL, pool, told)
+        if machine_pool is not None and not resources.status(machine_pool).get("phase"):
+            # Where Cluster API's own controller runs it writes this, and a phase first of all.
+            counts = {key: told[key] for key in ("replicas", "readyReplicas")}
+            await resources.write_status(self._kube, kinds.MACHINE_POOL, machine_pool, counts)

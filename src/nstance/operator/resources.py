@@ -1,0 +1,160 @@
+"""Reading and writing Kubernetes objects as our controllers do: conditions, owners, finalizers, and status that is written
+only when it changed."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from nstance.kube import kinds
+from nstance.kube.kinds import Kind
+from nstance.kube.port import Kube, Object
+
+FINALIZER = "nstance.dev/operator"
+PAUSED = "cluster.x-k8s.io/paused"
+CLUSTER_LABEL = "cluster.x-k8s.io/cluster-name"
+
+
+def name(item: Object) -> str:
+    return cast(str, item["metadata"]["name"])
+
+
+def uid(item: Object) -> str:
+    return cast(str, item["metadata"].get("uid", ""))
+
+
+def spec(item: Object) -> Object:
+    return item.get("spec") or {}
+
+
+def status(item: Object) -> Object:
+    return item.get("status") or {}
+
+
+def annotations(item: Object) -> Mapping[str, str]:
+    return item["metadata"].get("annotations") or {}
+
+
+def labels(item: Object) -> Mapping[str, str]:
+    return item["metadata"].get("labels") or {}
+
+
+def is_leaving(item: Object) -> bool:
+    return bool(item["metadata"].get("deletionTimestamp"))
+
+
+def is_ours(item: Object) -> bool:
+    """Whether we keep it from going away."""
+    return FINALIZER in (item["metadata"].get("finalizers") or [])
+
+
+def is_paused(item: Object, cluster: Object | None) -> bool:
+    """Cluster API's way to say hands off: on the object or on its Cluster."""
+    return PAUSED in annotations(item) or (cluster is not None and bool(spec(cluster).get("paused")))
+
+
+def owner(item: Object, kind: Kind, *, controller: bool = False) -> Object:
+    """An ownerReference to it."""
+    reference: Object = {"apiVersion": kind.api_version, "kind": kind.name, "name": name(item), "uid": uid(item)}
+    return reference | ({"controller": True, "blockOwnerDeletion": True} if controller else {})
+
+
+def is_owned_by(item: Object, owned_by: str) -> bool:
+    return any(each.get("uid") == owned_by for each in item["metadata"].get("ownerReferences") or [])
+
+
+def refers_to(reference: Object | None, kind: Kind, wanted: str) -> bool:
+    """Whether a reference of Cluster API names that object of ours."""
+    return reference is not None and (reference.get("kind"), reference.get("name")) == (kind.name, wanted)
+
+
+def timestamp(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def seconds(stamp: str) -> float:
+    """Since 1970, of a timestamp as Kubernetes writes it."""
+    return datetime.fromisoformat(stamp).timestamp()
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    type: str
+    holds: bool | None  # None: unknown
+    reason: str
+    message: str = ""
+
+
+def merged(old: Iterable[Object] | None, said: Iterable[Condition], *, generation: int, now: float) -> list[Object]:
+    """The conditions with these in them. The time of a transition changes only with the status, and conditions of
+    other people stay."""
+    found = {each["type"]: each for each in old or ()}
+    for each in said:
+        value = {True: "True", False: "False", None: "Unknown"}[each.holds]
+        before = found.get(each.type)
+        same = before is not None and before.get("status") == value
+        found[each.type] = {
+            "type": each.type,
+            "status": value,
+            "reason": each.reason,
+            "message": each.message,
+            "lastTransitionTime": before["lastTransitionTime"] if before is not None and same else timestamp(now),
+            "observedGeneration": generation,
+        }
+    return list(found.values())
+
+
+def merge_change(old: Mapping[str, Any], wanted: Mapping[str, Any], *, whole: bool = False) -> Object:
+    """The merge patch that gives `old` the fields of `wanted`; empty if it has them. Maps inside become exactly what is
+    wanted (`whole`): a merge patch keeps keys that it does not name, so those that went are named as null."""
+    change: Object = dict.fromkeys(old.keys() - wanted.keys()) if whole else {}
+    for key, value in wanted.items():
+        held = old.get(key)
+        if isinstance(value, Mapping):
+            inner = merge_change(held if isinstance(held, Mapping) else {}, value, whole=True)
+            if inner or held is None:
+                change[key] = inner
+        elif held != value:
+            change[key] = value
+    return change
+
+
+async def write_status(kube: Kube, kind: Kind, item: Object, wanted: Object) -> None:
+    """Only when something changes: a status that is written for nothing wakes everybody who watches."""
+    if change := merge_change(status(item), wanted):
+        metadata = item["metadata"]
+        await kube.patch(
+            kind, metadata["name"], {"status": change}, namespace=metadata.get("namespace", ""), subresource="status"
+        )
+
+
+async def hold(kube: Kube, kind: Kind, item: Object, annotated: Mapping[str, str] | None = None) -> Object:
+    """Adds our finalizer (and annotations with it, in one write), if nobody changed the object since."""
+    metadata = item["metadata"]
+    finalizers = metadata.get("finalizers") or []
+    change: Object = {
+        "resourceVersion": metadata["resourceVersion"],
+        "finalizers": finalizers if FINALIZER in finalizers else [*finalizers, FINALIZER],
+    }
+    if annotated:
+        change["annotations"] = dict(annotated)
+    return await kube.patch(kind, metadata["name"], {"metadata": change}, namespace=metadata.get("namespace", ""))
+
+
+async def release(kube: Kube, kind: Kind, item: Object) -> None:
+    """Removes our finalizer, if nobody changed the object since."""
+    metadata = item["metadata"]
+    left = [each for each in metadata.get("finalizers") or [] if each != FINALIZER]
+    change = {"resourceVersion": metadata["resourceVersion"], "finalizers": left or None}
+    await kube.patch(kind, metadata["name"], {"metadata": change}, namespace=metadata.get("namespace", ""))
+
+
+def paired(items: Iterable[Object], kind: Kind, wanted: str) -> Object | None:
+    """The MachinePool or Machine whose infrastructure is that object of ours."""
+    for item in items:
+        inner = spec(item)
+        if kind is kinds.NSTANCE_MACHINE_POOL:
+            inner = spec(inner.get("template") or {})
+        if refers_to(inner.get("infrastructureRef"), kind, wanted):
+            return item
+    return None

@@ -1,0 +1,245 @@
+"""An NstanceShardGroup and its group on the shard: what is wished there, is sent; what the shard says, is shown.
+
+Kubernetes is the truth: a group that differs from the spec, because somebody changed it at the server or because a change
+was lost, is set again. What the spec does not name is the server's. The trap: a group that is missing from a shard is
+missing only when the shard's whole snapshot was read.
+"""
+
+from nstance.kube import errors, kinds
+from nstance.kube.port import Object
+from nstance.kube.queue import Queue
+from nstance.operator import pools, resources
+from nstance.operator.parts import Parts
+from nstance.operator.ports import Shard, ShardRefused, ShardUnreachable
+from nstance.operator.quiet import Quiet
+from nstance.operator.resources import Condition
+from nstance.v1 import operator_pb2 as pb
+
+ABANDON = "nstance.dev/abandon"  # the way out when a shard is gone for good
+REFUSED_RETRY = 60.0
+LEAVING_RETRY = 30.0
+
+_FIXED = (("template", "template"), ("subnetPool", "subnet_pool"))
+_FREE = (*_FIXED, ("instanceType", "instance_type"))
+
+
+def wished(spec: Object, found: pb.GroupStatus | None) -> pb.GroupConfig | None:
+    """What to send to the shard, or None where it has what the spec says. What the API set there and the spec does not
+    name is sent back as it is."""
+    config = pb.GroupConfig()
+    changed = found is None
+    if found is not None:
+        config.CopyFrom(found.config)
+    size = spec.get("size")
+    if size is not None and (found is None or found.size != size):
+        config.size, changed = size, True
+    for ours, theirs in _FREE if found is None or not found.static else _FREE[len(_FIXED) :]:
+        value = spec.get(ours)
+        if value and (found is None or getattr(found, theirs) != value):
+            setattr(config, theirs, value)
+            changed = True
+    told = spec.get("vars")
+    if told is not None and dict(config.vars) != told:
+        config.vars.clear()
+        config.vars.update(told)
+        changed = True
+    return config if changed else None
+
+
+def fixed_differences(spec: Object, found: pb.GroupStatus) -> list[str]:
+    """What the spec wants of a static group that only the server's configuration can change."""
+    if not found.static:
+        return []
+    return [
+        f"{ours} is {getattr(found, theirs)!r} there and {spec[ours]!r} here"
+        for ours, theirs in _FIXED
+        if spec.get(ours) and getattr(found, theirs) != spec[ours]
+    ]
+
+
+def shown(found: pb.GroupStatus) -> Object:
+    """A group's status, as Kubernetes shows it."""
+    return {
+        "replicas": found.actual_size,
+        "readyReplicas": found.ready_size,
+        "providerIDs": list(found.provider_ids),
+        "isStatic": found.static,
+        "config": {
+            "template": found.template,
+            "size": found.size,
+            "instanceType": found.instance_type,
+            "subnetPool": found.subnet_pool,
+            "vars": dict(found.vars),
+            "etag": found.etag,
+            "paused": found.paused,
+            "lastError": found.last_error,
+        },
+    }
+
+
+class ShardGroups(Quiet):
+    def __init__(self, parts: Parts) -> None:
+        self._kube, self._clock, self._shards, self._events = parts.kube, parts.clock, parts.shards, parts.events
+        self._namespace = parts.settings.namespace
+        self._cluster = (self._namespace, parts.settings.name)
+        self._clusters, self._pools, self._shard_groups = (
+            parts.mirrors.of(kind, namespace=self._namespace)
+            for kind in (kinds.CLUSTER, kinds.NSTANCE_MACHINE_POOL, kinds.NSTANCE_SHARD_GROUP)
+        )
+        self.queue = Queue(
+            "shard groups",
+            self._reconcile,
+            clock=parts.clock,
+            chance=parts.chance,
+            workers=16,
+            expected=(errors.KubeError, ShardUnreachable),
+            report=parts.report,
+        )
+        self._shard_groups.listen(lambda old, new: self.queue.add(resources.name(new or old or {})))
+        self._clusters.listen(lambda old, new: self._add_all())  # it may have been paused or resumed
+
+    async def run(self) -> None:
+        await self.queue.run()
+
+    def _add_all(self) -> None:
+        for item in self._shard_groups.objects.values():
+            self.queue.add(resources.name(item))
+
+    # ---- a shard has news
+
+    def shard_changed(self, shard: str) -> None:
+        for item in self._shard_groups.objects.values():
+            if resources.spec(item).get("shard") == shard:
+                self.queue.add(resources.name(item))
+
+    def group_changed(self, shard: str, group: str) -> None:
+        self.queue.add(pools.shard_group_name(group, shard))
+
+    def instance_changed(self, shard: str, event: pb.InstanceEvent) -> None:
+        if event.state in ("deleted", "failed"):  # the last one of a group that leaves
+            self.queue.add(pools.shard_group_name(event.group, shard))
+
+    def trouble_heard(self, shard: str, event: pb.Event) -> None:
+        name = pools.shard_group_name(event.group, shard)
+        if (item := self._shard_groups.objects.get((self._namespace, name))) is not None:
+            self._events.note(item, "ProviderError", f"{event.reason}: {event.message}", warning=True)
+
+    # ----
+
+    async def _reconcile(self, name: str) -> float | None:
+        item = self._shard_groups.objects.get((self._namespace, name))
+        if item is None:
+            return None
+        shard = self._shards.get(resources.spec(item)["shard"])
+        if resources.is_leaving(item):
+            return await self._leave(item, shard)
+        pool = self._pools.objects.get((self._namespace, resources.labels(item).get(pools.POOL_LABEL, "")))
+        cluster = self._clusters.objects.get(self._cluster)
+        if any(resources.is_paused(each, cluster) for each in (item, pool) if each is not None):
+            return None
+        if not resources.is_ours(item):
+            await resources.hold(self._kube, kinds.NSTANCE_SHARD_GROUP, item)
+            return None
+        if shard is None or not shard.synced:
+            await self._tell_unreachable(item, shard)
+            return None  # a connection brings the next look
+        return await self._sync(item, shard)
+
+    async def _sync(self, item: Object, shard: Shard) -> float | None:
+        spec = resources.spec(item)
+        found = shard.groups.get(spec["group"])
+        config = wished(spec, found)
+        told: Object = {}
+        if config is not None:
+            try:
+                found = await shard.upsert_group(spec["group"], config, etag=found.etag if found is not None else "")
+            except ShardRefused as refusal:
+                if refusal.code == "ABORTED":
+                    return 0.02  # somebody else changed it: the watch brings what it is now
+                await self._tell_refused(item, found, str(refusal))
+                return REFUSED_RETRY
+            told["lastSyncTime"] = resources.timestamp(self._clock.wall())
+            self._events.note(item, "SyncSucceeded", f"shard {shard.name} has size {found.size}")
+        assert found is not None
+        told |= shown(found) | {"observedGeneration": item["metadata"].get("generation", 0)}
+        differences = fixed_differences(spec, found)
+        valid = Condition("ConfigValid", True, "Accepted", "")
+        if differences:
+            why = f"the group is in the server's configuration, where it is changed: {'; '.join(differences)}"
+            valid = Condition("ConfigValid", False, "StaticGroup", why)
+        whole = found.ready_size >= found.size
+        ready = Condition(
+            "Ready",
+            whole and not differences,
+            "AllReady" if whole else "Scaling",
+            f"{found.ready_size} of {found.size} ready" + (f"; {found.last_error}" if found.last_error else ""),
+        )
+        await self._write(item, told, [Condition("ShardReachable", True, "Connected", ""), valid, ready])
+        return None
+
+    async def _leave(self, item: Object, shard: Shard | None) -> float | None:
+        """The finalizer goes when the shard has confirmed that the group and its instances are gone."""
+        if not resources.is_ours(item):
+            return None
+        group = resources.spec(item)["group"]
+        if resources.annotations(item).get(ABANDON) == "true":
+            self._events.note(
+                item, "Abandoned", f"whatever shard {resources.spec(item)['shard']} has of it stays there"
+            )
+        elif shard is None or not shard.synced:
+            await self._tell_unreachable(item, shard)
+            return None
+        elif (found := shard.groups.get(group)) is not None and not found.static:
+            try:
+                await shard.delete_group(group)
+            except ShardRefused as refusal:
+                if refusal.code != "NOT_FOUND":
+                    await self._tell_refused(item, found, str(refusal))
+                    return REFUSED_RETRY
+            return LEAVING_RETRY
+        elif found is not None:
+            self._events.note(
+                item,
+                "StaticGroup",
+                "the group is in the server's configuration: it stays as it is until it is removed there",
+            )
+        elif any(each.group == group and not each.on_demand for each in shard.instances.values()):
+            return LEAVING_RETRY
+        await resources.release(self._kube, kinds.NSTANCE_SHARD_GROUP, item)
+        return None
+
+    async def _tell_unreachable(self, item: Object, shard: Shard | None) -> None:
+        spec = resources.spec(item)
+        if shard is None:
+            why = f"shard {spec['shard']} is not in the operator's configuration"
+            if resources.is_leaving(item):
+                why += f"; if it is gone for good, annotate this with {ABANDON}=true"
+        else:
+            why = shard.trouble
+        if not _said(item, "ShardReachable", "False"):
+            self._events.note(item, "ShardUnreachable", why, warning=True)
+        reason = "NotConfigured" if shard is None else "Unreachable"
+        await self._write(item, {}, [Condition("ShardReachable", False, reason, why)])
+
+    async def _tell_refused(self, item: Object, found: pb.GroupStatus | None, why: str) -> None:
+        if not _said(item, "ConfigValid", "False"):
+            self._events.note(item, "ConfigValidationFailed", why, warning=True)
+        conditions = [
+            Condition("ShardReachable", True, "Connected", ""),
+            Condition("ConfigValid", False, "Refused", why),
+            Condition("Ready", False, "ConfigInvalid", why),
+        ]
+        await self._write(item, shown(found) if found is not None else {}, conditions)
+
+    async def _write(self, item: Object, told: Object, conditions: list[Condition]) -> None:
+        generation = item["metadata"].get("generation", 0)
+        merged = resources.merged(
+            resources.status(item).get("conditions"), conditions, generation=generation, now=self._clock.wall()
+        )
+        await resources.write_status(self._kube, kinds.NSTANCE_SHARD_GROUP, item, told | {"conditions": merged})
+
+
+def _said(item: Object, condition: str, status: str) -> bool:
+    return any(
+        each["type"] == condition and each["status"] == status for each in resources.status(item).get("conditions", ())
+    )
