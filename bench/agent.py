@@ -76,6 +76,7 @@ def _prepare(server: fleet.Server, id: str, nonce: str, home: Path) -> dict[str,
         "NSTANCE_SERVER_REGISTRATION_ADDR": f"127.0.0.1:{port[Service.REGISTRATION]}",
         "NSTANCE_SERVER_AGENT_ADDR": f"127.0.0.1:{port[Service.AGENT]}",
         "NSTANCE_INSTANCE_ID": id,
+        "NSTANCE_PROVIDER": "none",  # this machine may be a cloud's, and its metadata service none of our business
         "NSTANCE_IDENTITY_DIR": str(identity),
         "NSTANCE_KEYS_DIR": str(home / "keys"),
         "NSTANCE_RECV_DIR": str(home / "recv"),

@@ -23,10 +23,10 @@ cp -R pyproject.toml LICENSE src "$work/checkout/"
 "$python" -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt \
   --target "$work/site" "$work/checkout[agent]"
 # Only what the agent imports: nothing of the server gets onto an instance.
-for part in admin authority config core dev gotemplate objects operator providers secretstore server sim; do
+for part in admin authority config core dev gotemplate kube objects operator providers secretstore server sim; do
   rm -rf "$work/site/nstance/$part"
 done
-rm -rf "$work/site/bin" "$work/site/uvloop" "$work"/site/uvloop-*
+rm -rf "$work/site/bin"
 
 # SOURCE_DATE_EPOCH and --reproducible: the same checkout gives the same bytes.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 315532800)}

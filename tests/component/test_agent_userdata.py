@@ -9,16 +9,18 @@ from typing import Any
 import pytest
 
 from nstance import gotemplate
+from nstance.agent import settings
+from nstance.config import rules
 
 DEPLOY = Path(__file__).parents[2] / "deploy" / "agent"
 CA = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 
 
-def render(**vars: str) -> str:
+def render(*, provider: str = "gcp", **vars: str) -> str:
     data: dict[str, Any] = {
         "Cluster": {"ID": "c1", "CACert": CA},
         "Server": {"Shard": "s1", "RegistrationAddr": "10.0.0.1:8992,10.0.0.2:8992", "AgentAddr": "10.0.0.1:8994"},
-        "Provider": {"Kind": "gcp", "Region": "r", "Zone": "z"},
+        "Provider": {"Kind": provider, "Region": "r", "Zone": "z"},
         "Instance": {
             "ID": "etc-01jw51srryegh9snf9cmeh3k4q",
             "Kind": "etc",
@@ -90,6 +92,14 @@ def test_installs_writes_nonce_and_ca_starts_and_waits(machine: Machine) -> None
         "systemctl enable --now nstance-agent.service nstance-agent-shutdown.service",
         "agent wait --timeout 2m",
     ]
+
+
+@pytest.mark.parametrize("kind", sorted(rules.RULES))
+def test_every_providers_instances_get_an_environment_that_the_agent_takes(machine: Machine, kind: str) -> None:
+    assert machine.run(render(provider=kind, AgentURL="https://example.com/agent.pyz")).returncode == 0
+    lines = (machine.root / "etc/nstance-agent.env").read_text().splitlines()
+    told = settings.read({name: shlex.split(value)[0] for name, value in (line.split("=", 1) for line in lines)})
+    assert (told.provider is None) == rules.RULES[kind].local
 
 
 def test_a_registered_instance_gets_no_nonce_again(machine: Machine) -> None:

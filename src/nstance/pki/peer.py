@@ -46,6 +46,8 @@ def _identity(certificate: x509.Certificate) -> names.Identity:
 
 
 def _check(certificate: x509.Certificate, identity: names.Identity) -> None:
+    if certificate.serial_number <= 0:
+        raise IdentityError("expected a serial number above zero")
     extensions = certificate.extensions
     if extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
         raise IdentityError("a CA certificate is nobody's identity")

@@ -386,6 +386,16 @@ def test_b13_certificates_that_are_nobody(changes: dict[str, object]) -> None:
         peer.identify(craft(changes))
 
 
+@pytest.mark.filterwarnings("ignore:Parsed a serial number")
+@pytest.mark.parametrize("serial", [b"\x00", b"\x87"], ids=["zero", "negative"])
+def test_b13_a_serial_number_is_above_zero(serial: bytes) -> None:
+    """No builder makes such a certificate; another CA's tool may. The signature is not judged here."""
+    good = craft({})
+    assert good.count(b"\x02\x01\x07") == 1
+    with pytest.raises(names.IdentityError, match="serial number"):
+        peer.identify(good.replace(b"\x02\x01\x07", b"\x02\x01" + serial))
+
+
 @given(st.binary(max_size=500))
 def test_no_input_breaks_identify(data: bytes) -> None:
     with pytest.raises(names.IdentityError):
