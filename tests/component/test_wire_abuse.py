@@ -382,6 +382,24 @@ async def test_b25_tls_1_2() -> None:
         assert port.refused[0].startswith("handshake")
 
 
+@on_both_loops
+async def test_b25_a_server_asked_for_by_a_wrong_name_does_not_answer() -> None:
+    paper = WORLD.server()
+    served = tls.server_context(
+        certificate_pem=paper.certificate_pem, key_pem=paper.key_pem, ca_pem=WORLD.ca.pem, hosts=["localhost"]
+    )
+    async with listening(WORLD, context=lambda: served) as port:
+        for name in ("", "localhost", "LOCALHOST"):
+            _, writer = await asyncio.open_connection("127.0.0.1", port.port, ssl=plain_context(), server_hostname=name)
+            writer.transport.abort()
+        with pytest.raises(OSError):
+            await asyncio.open_connection(
+                "127.0.0.1", port.port, ssl=plain_context(), server_hostname="elsewhere.example"
+            )
+        await until(lambda: port.refused)  # type: ignore[attr-defined]
+        assert "CALLBACK_FAILED" in port.refused[-1], port.refused  # type: ignore[attr-defined]
+
+
 def plain_context() -> ssl.SSLContext:
     """An agent's certificate, and none of our rules."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

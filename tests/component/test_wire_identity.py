@@ -72,6 +72,26 @@ async def test_a_certificate_of_our_ca_that_does_not_fit_the_port(paper: Paper, 
         assert words in str(caught.value.message)
 
 
+async def test_b14_somebody_hears_of_the_unwelcome_once_for_each_connection() -> None:
+    heard: list[tuple[object, str]] = []
+
+    def hear(connection: peer.Connection, reason: str) -> None:
+        heard.append((connection.identity, reason))
+
+    async with listening(WORLD, on_unwelcome=hear) as port:
+        for _ in range(2):
+            async with WORLD.channel(port.port, WORLD.operator()) as through:
+                for _ in range(3):
+                    with pytest.raises(GRPCError):
+                        await ask(through)
+        async with WORLD.channel(port.port, WORLD.agent()) as through:
+            await ask(through)
+    identity, reason = heard[0]
+    assert isinstance(identity, names.Operator)
+    assert "role agent, found operator" in reason
+    assert len(heard) == 2
+
+
 async def test_a_certificate_of_another_cluster_with_our_ca_is_refused() -> None:
     async with listening(WORLD, cluster="elsewhere") as port, WORLD.channel(port.port, WORLD.agent()) as through:
         with pytest.raises(GRPCError) as caught:

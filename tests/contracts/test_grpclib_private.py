@@ -64,7 +64,7 @@ def test_every_override_still_overrides_something() -> None:
         channel._Stream: set(),
         channel._Interruption: set(),
         dispatch.Call: {"_awaited_message", "finish"},
-        dispatch.Calls: {"__init__", "_serve", "_answer", "_outcome"},
+        dispatch.Calls: {"__init__", "_admit", "_serve", "_answer", "_outcome"},
     }
     for ours, own in added.items():
         methods = {name for name, value in vars(ours).items() if inspect.isfunction(value)}

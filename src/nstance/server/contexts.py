@@ -14,10 +14,12 @@ class Contexts:
 
     def renew(self, identity: ServerIdentity, ca_pem: str) -> None:
         self.identity, self.ca_pem = identity, ca_pem
-        certificate_pem, key_pem = identity.certificate_pem, identity.key_pem
-        self._open = tls.server_context(certificate_pem=certificate_pem, key_pem=key_pem, ca_pem=None)
-        self._mutual = tls.server_context(certificate_pem=certificate_pem, key_pem=key_pem, ca_pem=ca_pem)
-        self._peer_server = peer_http.server_context(certificate_pem=certificate_pem, key_pem=key_pem, ca_pem=ca_pem)
+        certificate_pem, key_pem, hosts = identity.certificate_pem, identity.key_pem, identity.hosts
+        self._open = tls.server_context(certificate_pem=certificate_pem, key_pem=key_pem, ca_pem=None, hosts=hosts)
+        self._mutual = tls.server_context(certificate_pem=certificate_pem, key_pem=key_pem, ca_pem=ca_pem, hosts=hosts)
+        self._peer_server = peer_http.server_context(
+            certificate_pem=certificate_pem, key_pem=key_pem, ca_pem=ca_pem, hosts=hosts
+        )
         self._peer_client = peer_http.client_context(certificate_pem=certificate_pem, key_pem=key_pem, ca_pem=ca_pem)
 
     def grpc(self, mutual: bool) -> ssl.SSLContext:

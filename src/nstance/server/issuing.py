@@ -95,6 +95,7 @@ class ServerIdentity:
     key_pem: bytes
     fingerprint: str
     expires: float
+    hosts: tuple[str, ...]  # the names in the certificate
 
 
 def server_identity(
@@ -112,16 +113,17 @@ def server_identity(
     now = clock.wall()
     everywhere = ["127.0.0.1", "::1", "localhost", *hosts]
     addresses = list(dict.fromkeys(h for h in everywhere if is_address(h)))
+    dns = tuple(dict.fromkeys(h for h in everywhere if h and not is_address(h)))
     issued = authority.server_signer(now).issue_server(
         who,
         public,
-        dns=list(dict.fromkeys(h for h in everywhere if h and not is_address(h))),
+        dns=dns,
         ip=addresses,
         serial=ca.new_serial(chance),
         issued=now,
         expires=now + ca.SERVER_LIFE,
     )
-    return ServerIdentity(issued.pem, keys.private_to_pem(key).encode(), keys.fingerprint(public), issued.expires)
+    return ServerIdentity(issued.pem, keys.private_to_pem(key).encode(), keys.fingerprint(public), issued.expires, dns)
 
 
 def is_address(host: str) -> bool:

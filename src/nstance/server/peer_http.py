@@ -10,7 +10,7 @@ import contextlib
 import logging
 import ssl
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 import aiohttp
 from aiohttp import web
@@ -36,9 +36,13 @@ GOODBYE_SECONDS = 0.5
 _ALPN = "http/1.1"
 
 
-def server_context(*, certificate_pem: str, key_pem: bytes, ca_pem: str) -> ssl.SSLContext:
+def server_context(
+    *, certificate_pem: str, key_pem: bytes, ca_pem: str, hosts: Collection[str] | None = None
+) -> ssl.SSLContext:
     """For the election port: a client may show a certificate, and if it does, it has to be a good one."""
-    context = tls.server_context(certificate_pem=certificate_pem, key_pem=key_pem, ca_pem=ca_pem, alpn=_ALPN)
+    context = tls.server_context(
+        certificate_pem=certificate_pem, key_pem=key_pem, ca_pem=ca_pem, alpn=_ALPN, hosts=hosts
+    )
     context.verify_mode = ssl.CERT_OPTIONAL
     return context
 

@@ -26,6 +26,7 @@ from nstance.server.reign import Reign
 from nstance.server.requests import Requests
 from nstance.server.statuses import Statuses
 from nstance.server.tenancy import Tenancy
+from nstance.server.unwelcome import Unwelcome
 from nstance.server.watchers import Watchers
 from nstance.wire import limits
 from nstance.wire.listener import Listener
@@ -86,6 +87,7 @@ def grpc_ports(
     chance: Chance,
 ) -> list[GrpcPort | OperatorPort]:
     """`context`: asked with each connection; True: with client certificates."""
+    unwelcome = Unwelcome(lambda: lead.shard, clock)
     elsewhere = {name: f"port {endpoints.bind[service].port}" for service, name in SERVICES.items()}
 
     def port(service: Service, api: Any, bounds: limits.Limits, role: names.Role | None) -> GrpcPort:
@@ -98,6 +100,7 @@ def grpc_ports(
             cluster=cluster if role is not None else None,
             other_services=_others(elsewhere, SERVICES[service]),
             on_refused=lambda reason: log.debug("a connection was refused", extra={"reason": reason}),
+            on_unwelcome=unwelcome.refused,
         )
         return GrpcPort(listener, endpoints.bind[service])
 

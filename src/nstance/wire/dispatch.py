@@ -50,6 +50,7 @@ class Table:
     other_services: Mapping[str, str] = field(default_factory=dict)  # service name → where it is served
     role: names.Role | None = None
     cluster: str | None = None
+    unwelcome: Callable[[peer.Connection, str], None] = lambda connection, reason: None  # told of whom is refused
 
     def admit(self, connection: peer.Connection) -> None:
         """Raises if this peer has no business on this port."""
@@ -144,6 +145,7 @@ class Calls(AbstractHandler):
     def __init__(self, table: Table) -> None:
         self.table = table
         self.tasks: dict[Stream, asyncio.Task[None]] = {}
+        self._refused = False  # and somebody was told: once for a connection is enough
 
     def accept(self, stream: Any, headers: Any, release_stream: Callable[[], None]) -> None:
         task = asyncio.get_running_loop().create_task(self._serve(stream, headers))
@@ -162,6 +164,15 @@ class Calls(AbstractHandler):
     def close(self) -> None:
         for task in self.tasks.values():
             task.cancel()
+
+    def _admit(self, connection: peer.Connection) -> None:
+        try:
+            self.table.admit(connection)
+        except GRPCError as refusal:
+            if not self._refused:
+                self._refused = True
+                self.table.unwelcome(connection, refusal.message or "")
+            raise
 
     async def _serve(self, stream: Stream, headers: Headers) -> None:
         try:
@@ -196,7 +207,7 @@ class Calls(AbstractHandler):
     async def _outcome(self, call: Call, method: const.Handler | None, headers: Headers) -> GRPCError | None:
         timeout = None
         try:
-            self.table.admit(peer.connection_of(call))
+            self._admit(peer.connection_of(call))
             if method is None:
                 return self.table.absent(call._method_name)
             try:

@@ -46,10 +46,12 @@ class Listener:
         cluster: str | None = None,
         other_services: Mapping[str, str] | None = None,
         on_refused: Callable[[str], None] = lambda reason: None,
+        on_unwelcome: Callable[[peer.Connection, str], None] = lambda connection, reason: None,
     ) -> None:
         """`context` is asked for each connection, so a new certificate or CA needs no restart. `role` and `cluster` say
         whose certificates are welcome; without a role nobody is asked. `on_refused` hears why connections end before
-        their time, what is before a colon being one of a few words."""
+        their time, what is before a colon being one of a few words; `on_unwelcome` of peers whose certificate is not for
+        this port, once for each connection."""
         self._context = context
         self._limits = limits
         self._clock = clock
@@ -59,6 +61,7 @@ class Listener:
             other_services=other_services or {},
             role=role,
             cluster=cluster,
+            unwelcome=on_unwelcome,
         )
         self._on_refused = on_refused
         self._sockets: list[socket.socket] = []

@@ -9,7 +9,7 @@ workload certificates, so a valid chain alone proves nothing.
 import os
 import ssl
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
 ALPN = "h2"
@@ -19,8 +19,16 @@ class TlsError(ValueError):
     """A certificate, key or CA bundle that TLS will not take."""
 
 
-def server_context(*, certificate_pem: str, key_pem: bytes, ca_pem: str | None, alpn: str = ALPN) -> ssl.SSLContext:
-    """With a CA, clients must show a certificate of it; without, they are not asked for one."""
+def server_context(
+    *,
+    certificate_pem: str,
+    key_pem: bytes,
+    ca_pem: str | None,
+    alpn: str = ALPN,
+    hosts: Collection[str] | None = None,
+) -> ssl.SSLContext:
+    """With a CA, clients must show a certificate of it; without, they are not asked for one. `hosts`: a client that asks
+    for a server by name must mean one of these; our own clients ask for none."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.num_tickets = 0
     _shape(context, alpn)
@@ -28,6 +36,14 @@ def server_context(*, certificate_pem: str, key_pem: bytes, ca_pem: str | None, 
     if ca_pem is not None:
         _trust(context, ca_pem)
         context.verify_mode = ssl.CERT_REQUIRED
+    if hosts is not None:
+        known = frozenset(host.lower() for host in hosts)
+
+        def check(_: object, wanted: str | None, __: object) -> int | None:
+            known_name = wanted is None or wanted.lower() in known
+            return None if known_name else ssl.AlertDescription.ALERT_DESCRIPTION_UNRECOGNIZED_NAME
+
+        context.sni_callback = check
     return context
 
 
