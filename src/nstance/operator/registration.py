@@ -46,11 +46,10 @@ async def register(
     ca_pem: str,
     clock: Clock,
     chance: Chance,
-    patience: float = PATIENCE_SECONDS,
 ) -> RegisterResponse:
     """Raises NonceRefused, CaRefused, NobodyAnswers; each says what the shards said."""
     context = tls.client_context(ca_pem=ca_pem)
-    end = clock.monotonic() + patience
+    end = clock.monotonic() + PATIENCE_SECONDS
     tries = 0
     while True:
         answer, problems = await _ask_all(request, configuration, context, clock)
