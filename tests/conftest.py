@@ -1,10 +1,16 @@
 """How tests are spread over processes: a file at a time, and all that start real servers one after another, because two
 of those at once on two cores would starve servers that are meant to be watched. (xdist's own groups have no effect with
-this pytest: they rewrite a name that it no longer reads.)"""
+this pytest: they rewrite a name that it no longer reads.)
+
+And that no generated example has to be quick: how long it takes says something about the machine, nothing about us."""
 
 import pytest
+from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 
 class Scheduling(LoadScopeScheduling):

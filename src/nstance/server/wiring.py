@@ -45,7 +45,7 @@ from nstance.server.reign import Parts, Reign
 from nstance.server.seat import Seat
 from nstance.server.watchdog import Watchdog
 from nstance.telemetry import loop_lag
-from nstance.telemetry.metrics import Metrics
+from nstance.telemetry.metrics import CacheCount, Metrics
 
 log = logging.getLogger(__name__)
 
@@ -255,6 +255,7 @@ class Server:
         contexts = Contexts(identity, authority.bundle)
         issuer = Issuer(authority, shard=self.shard, clock=clock, chance=chance)
         cache = Cache.open(self.options.cachedir / "db" / "nstance.db", cluster=cluster, shard=self.shard, clock=clock)
+        self.metrics.count_cache(lambda: CacheCount(on_disk=cache.on_disk, dropped=cache.dropped))
         try:
             provider = self._provider or open_provider(
                 settings.shard.infra.provider,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import prometheus_client as prometheus
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from nstance.model.decision import Code
@@ -50,12 +50,22 @@ class GroupCount:
     states: Mapping[State, int]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheCount:
+    """The server's own cache as it is now."""
+
+    on_disk: bool
+    dropped: int  # since the start
+
+
 class Metrics:
     def __init__(self) -> None:
         self._registry = registry = prometheus.CollectorRegistry(auto_describe=False)
         self._groups: Callable[[], Iterable[GroupCount]] = tuple
         self._known: set[GroupKey] = set()
+        self._cache: Callable[[], CacheCount] | None = None
         registry.register(_GroupCollector(lambda: self._groups()))
+        registry.register(_CacheCollector(lambda: self._cache and self._cache()))
 
         def per_group(name: str, about: str, buckets: tuple[float, ...]) -> prometheus.Histogram:
             return prometheus.Histogram(name, about, ["tenant", "group"], buckets=buckets, registry=registry)
@@ -88,6 +98,10 @@ class Metrics:
     def count_groups(self, source: Callable[[], Iterable[GroupCount]]) -> None:
         """Ask `source` at each scrape from now on. It is called in the event loop's thread and must not wait."""
         self._groups = source
+
+    def count_cache(self, source: Callable[[], CacheCount] | None) -> None:
+        """As above; None: there is none."""
+        self._cache = source
 
     def replaced(self, group: GroupKey, seconds: float) -> None:
         self._observe(self._replacement, group, seconds)
@@ -150,6 +164,20 @@ class _GroupCollector(Collector):
                 instances.add_metric([group.key.tenant, group.key.name, state.value], count)
         yield instances
         yield sizes
+
+
+class _CacheCollector(Collector):
+    def __init__(self, cache: Callable[[], CacheCount | None]) -> None:
+        self._cache = cache
+
+    def collect(self) -> Iterator[Metric]:
+        on_disk = GaugeMetricFamily("nstance_cache_on_disk", "1 if what is cached outlives the process.")
+        dropped = CounterMetricFamily("nstance_cache_dropped", "Updates and events that the cache could not keep.")
+        if (now := self._cache()) is not None:
+            on_disk.add_metric([], now.on_disk)
+            dropped.add_metric([], now.dropped)
+        yield on_disk
+        yield dropped
 
 
 def _among(value: str, allowed: frozenset[str]) -> str:

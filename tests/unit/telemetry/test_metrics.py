@@ -7,7 +7,7 @@ from nstance.model.decision import Code
 from nstance.model.ids import GroupKey, GroupName, TenantId
 from nstance.model.instance import State
 from nstance.telemetry import metrics as module
-from nstance.telemetry.metrics import GroupCount, Metrics
+from nstance.telemetry.metrics import CacheCount, GroupCount, Metrics
 
 WEB = GroupKey(TenantId("default"), GroupName("web"))
 
@@ -36,6 +36,8 @@ def test_every_promised_metric() -> None:
     metrics.agents_connected(5)
     metrics.loop_lag(0.5)
     metrics.decided(Code.SCALE_UP)
+    assert "nstance_cache_on_disk{}" not in samples(metrics)  # there is none yet
+    metrics.count_cache(lambda: CacheCount(on_disk=False, dropped=3))
     found = samples(metrics)
     expected = {
         "nstance_instances{group=web,state=running,tenant=default}": 2,
@@ -53,6 +55,8 @@ def test_every_promised_metric() -> None:
         "nstance_agents_connected{}": 5,
         "nstance_event_loop_lag_seconds{}": 0.5,
         "nstance_decisions_total{reason=scale-up}": 1,
+        "nstance_cache_on_disk{}": 0,
+        "nstance_cache_dropped_total{}": 3,
     }
     assert {name: found.get(name) for name in expected} == expected
     assert not [name for name in found if "_created" in name]
