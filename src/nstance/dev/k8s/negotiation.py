@@ -1,19 +1,21 @@
 """Bodies in, and which form of an answer a client asks for.
 
-Clients that would rather have protobuf get JSON, which all of them read. Two forms matter: tables, which kubectl prints as
-they are, and objects of which only the metadata is wanted.
+Bodies may be JSON, YAML and protobuf; answers are JSON, which all clients read. Two forms matter: tables, which
+kubectl prints as they are, and objects of which only the metadata is wanted.
 """
 
 import json
 from collections.abc import Iterator
 from enum import Enum
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
+from nstance.dev.k8s import protobuf
 from nstance.kube.api import status
 
 _JSON, _YAML = "application/json", "application/yaml"
+_PROTOBUF = "application/vnd.kubernetes.protobuf"
 
 
 class Form(Enum):
@@ -56,17 +58,21 @@ def _accepted(accept: str) -> Iterator[tuple[str, dict[str, str]]]:
 class _Loader(yaml.SafeLoader):
     """YAML as Kubernetes means it: a time is a string."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, list[Any]]] = {
-        first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
-        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
-    }
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if tag != "tag:yaml.org,2002:timestamp"]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
 
 
 def body(raw: bytes, media: str) -> Any:
     """Raises 400 with the place of the fault, 415 for what cannot be read here."""
     media = media.partition(";")[0].strip()
-    if media == "application/vnd.kubernetes.protobuf":
-        raise status.unsupported_media(media, (_JSON, _YAML))
+    if media == _PROTOBUF:
+        try:
+            return protobuf.decoded(raw)
+        except (protobuf.Unreadable, UnicodeDecodeError) as problem:
+            raise status.unsupported_media(f"{media}: {problem}", (_JSON, _YAML)) from None
     try:
         if "yaml" in media and raw.lstrip()[:1] != b"{":
             return yaml.load(raw, _Loader)

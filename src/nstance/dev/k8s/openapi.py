@@ -66,7 +66,8 @@ def _schema(resource: Resource, version: Version) -> Object:
     }
     properties = {**(given.get("properties") or plain), **own}
     kept = {key: value for key, value in given.items() if key not in ("properties", "type")}
-    description = f"{resource.kind}, of which dev-k8s knows no schema: apply its CRD to see more."
+    hint = ": apply its CRD to see more" if resource.custom else ""
+    description = f"{resource.kind}, of which dev-k8s knows no schema{hint}."
     return {
         "description": description,
         **kept,
