@@ -1,0 +1,175 @@
+"""Pools: import, scaling, division over shards, drift, static protection, deletion; against every Kubernetes there is."""
+
+from pathlib import Path
+
+import pytest
+
+from component.operator_world import KUBERNETES, Cluster, operating
+from nstance.kube import kinds
+from nstance.kube.port import Object
+
+pytestmark = pytest.mark.parametrize("kubernetes", KUBERNETES)
+
+TWO = {"zone-a": {"web": 2}, "zone-b": {"web": 1}}
+
+
+def condition(item: Object | None, type: str) -> str | None:
+    found = (item or {}).get("status", {}).get("conditions", [])
+    return next((each["status"] for each in found if each["type"] == type), None)
+
+
+async def sizes(cluster: Cluster) -> dict[str, int]:
+    return {item["metadata"]["name"]: item["spec"]["size"] for item in await cluster.all(kinds.NSTANCE_SHARD_GROUP)}
+
+
+async def test_groups_of_all_shards_are_imported_with_their_sizes(tmp_path: Path, kubernetes: str) -> None:
+    async with operating(tmp_path, kubernetes, TWO) as cluster:
+        pool = await cluster.until(lambda: cluster.get(kinds.MACHINE_POOL, "nstance-web"))
+        assert pool["spec"]["replicas"] == 3
+        assert pool["spec"]["clusterName"] == "demo--default"
+        assert pool["spec"]["template"]["spec"]["bootstrap"] == {"dataSecretName": ""}
+
+        async def whole() -> Object | None:
+            item = await cluster.get(kinds.NSTANCE_MACHINE_POOL, "nstance-web")
+            return item if condition(item, "Ready") == "True" else None
+
+        ours = await cluster.until(whole)
+        assert ours["spec"]["shards"] == ["zone-a", "zone-b"]
+        assert ours["status"]["isStatic"] is True
+        assert (ours["status"]["replicas"], ours["status"]["readyReplicas"]) == (3, 3)
+        assert len(ours["spec"]["providerIDList"]) == 3
+        assert ours["status"]["initialization"] == {"provisioned": True}
+        assert await sizes(cluster) == {"web--zone-a": 2, "web--zone-b": 1}
+
+
+async def test_a_scale_is_divided_and_reaches_the_shards(tmp_path: Path, kubernetes: str) -> None:
+    async with operating(tmp_path, kubernetes, TWO, drain_timeout="0") as cluster:
+        await cluster.until(lambda: cluster.get(kinds.MACHINE_POOL, "nstance-web"))
+        await cluster.scale("web", 7)
+        await cluster.until(lambda: len(cluster.running("zone-a", "web")) == 4)
+        await cluster.until(lambda: len(cluster.running("zone-b", "web")) == 3)
+        await cluster.scale("web", 1)
+        await cluster.until(lambda: len(cluster.running("zone-a", "web")) == 1)
+        await cluster.until(lambda: len(cluster.running("zone-b", "web")) == 0)
+
+
+async def test_drift_is_repaired(tmp_path: Path, kubernetes: str) -> None:
+    """Somebody changes the size at the server: Kubernetes is the truth."""
+    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 2}}, drain_timeout="0") as cluster:
+        await cluster.until(lambda: cluster.get(kinds.NSTANCE_SHARD_GROUP, "web--zone-a"))
+        world = cluster.shards["zone-a"]
+        other = await world.operator()
+        await other.call("UpsertGroup", key="web", config={"size": 5})
+
+        async def repaired() -> bool:
+            [group] = (await other.call("ListGroups")).groups
+            return bool(group.size == 2)
+
+        await cluster.until(repaired)
+        await cluster.until(lambda: len(cluster.running("zone-a", "web")) == 2)
+
+
+async def test_a_pool_made_in_kubernetes_becomes_a_group_and_goes_with_it(tmp_path: Path, kubernetes: str) -> None:
+    async with operating(tmp_path, kubernetes, {"zone-a": {}, "zone-b": {}}) as cluster:
+        await make_pool(cluster, "jobs", 2, ["zone-b"], template="web", vars={"greeting": "hi"})
+        await cluster.until(lambda: len(cluster.running("zone-b", "jobs")) == 2)
+        operator = await cluster.shards["zone-b"].operator()
+        [group] = (await operator.call("ListGroups")).groups
+        assert dict(group.vars)["greeting"] == "hi"
+        await cluster.kube.patch(
+            kinds.NSTANCE_MACHINE_POOL,
+            "jobs",
+            {"spec": {"vars": {"greeting": None, "other": "x"}}},
+            namespace=cluster.namespace,
+        )
+
+        async def changed() -> bool:
+            [group] = (await operator.call("ListGroups")).groups
+            return dict(group.config.vars) == {"other": "x"}
+
+        await cluster.until(changed)
+        # From shard to shard: made there, drained here.
+        await cluster.kube.patch(
+            kinds.NSTANCE_MACHINE_POOL, "jobs", {"spec": {"shards": ["zone-a"]}}, namespace=cluster.namespace
+        )
+        await cluster.until(lambda: len(cluster.running("zone-a", "jobs")) == 2)
+        await cluster.until(lambda: not cluster.running("zone-b", "jobs"))
+        for kind in (kinds.MACHINE_POOL, kinds.NSTANCE_MACHINE_POOL):
+            await cluster.kube.delete(kind, "jobs", namespace=cluster.namespace)
+        await cluster.until(lambda: gone(cluster, "jobs"))
+        assert not cluster.running("zone-a", "jobs")
+        assert not (await operator.call("ListGroups")).groups
+
+
+async def gone(cluster: Cluster, name: str) -> bool:
+    left = [await cluster.get(kind, name) for kind in (kinds.MACHINE_POOL, kinds.NSTANCE_MACHINE_POOL)]
+    return not any(left) and not await cluster.all(kinds.NSTANCE_SHARD_GROUP)
+
+
+async def make_pool(cluster: Cluster, name: str, replicas: int, shards: list[str], **spec: object) -> None:
+    reference = {"apiGroup": kinds.INFRASTRUCTURE, "kind": "NstanceMachinePool", "name": name}
+    inner = {"clusterName": "demo--default", "bootstrap": {"dataSecretName": ""}, "infrastructureRef": reference}
+    await cluster.kube.create(
+        kinds.MACHINE_POOL,
+        {
+            "metadata": {"name": name},
+            "spec": {"clusterName": "demo--default", "replicas": replicas, "template": {"spec": inner}},
+        },
+        namespace=cluster.namespace,
+    )
+    await cluster.kube.create(
+        kinds.NSTANCE_MACHINE_POOL,
+        {"metadata": {"name": name}, "spec": {"group": name, "shards": shards, **spec}},
+        namespace=cluster.namespace,
+    )
+
+
+async def test_a_group_that_the_shard_refuses_says_why(tmp_path: Path, kubernetes: str) -> None:
+    async with operating(tmp_path, kubernetes, {"zone-a": {}}) as cluster:
+        await make_pool(cluster, "jobs", 1, ["zone-a"], template="no-such-template")
+
+        async def refused() -> Object | None:
+            item = await cluster.get(kinds.NSTANCE_SHARD_GROUP, "jobs--zone-a")
+            return item if condition(item, "ConfigValid") == "False" else None
+
+        item = await cluster.until(refused)
+        assert any("no-such-template" in each["message"] for each in item["status"]["conditions"])
+        await make_right(cluster)
+        await cluster.until(lambda: len(cluster.running("zone-a", "jobs")) == 1)
+
+
+async def make_right(cluster: Cluster) -> None:
+    await cluster.kube.patch(
+        kinds.NSTANCE_MACHINE_POOL, "jobs", {"spec": {"template": "web"}}, namespace=cluster.namespace
+    )
+
+
+async def test_a_silent_shard_delays_only_itself(tmp_path: Path, kubernetes: str) -> None:
+    async with operating(tmp_path, kubernetes, TWO, drain_timeout="0") as cluster:
+        await cluster.until(lambda: cluster.get(kinds.NSTANCE_SHARD_GROUP, "web--zone-b"))
+        await cluster.shards["zone-b"].servers["a"].stop()
+
+        async def unreachable() -> bool:
+            item = await cluster.get(kinds.NSTANCE_SHARD_GROUP, "web--zone-b")
+            return condition(item, "ShardReachable") == "False"
+
+        await cluster.until(unreachable)
+        await cluster.scale("web", 6)
+        await cluster.until(lambda: len(cluster.running("zone-a", "web")) == 3)
+        await cluster.shards["zone-b"].start("a")
+        await cluster.until(lambda: len(cluster.running("zone-b", "web")) == 3)
+
+
+async def test_a_paused_pool_is_left_alone(tmp_path: Path, kubernetes: str) -> None:
+    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 1}}) as cluster:
+        await cluster.until(lambda: cluster.get(kinds.NSTANCE_SHARD_GROUP, "web--zone-a"))
+        pool = "nstance-web"
+        paused = {"metadata": {"annotations": {"cluster.x-k8s.io/paused": "true"}}}
+        await cluster.kube.patch(kinds.NSTANCE_MACHINE_POOL, pool, paused, namespace=cluster.namespace)
+        await make_pool(cluster, "later", 1, ["zone-a"], template="web")
+        await cluster.scale("web", 3)
+        await cluster.until(lambda: len(cluster.running("zone-a", "later")) == 1)  # what came after it was done
+        assert await sizes(cluster) == {"web--zone-a": 1, "later--zone-a": 1}
+        resumed = {"metadata": {"annotations": {"cluster.x-k8s.io/paused": None}}}
+        await cluster.kube.patch(kinds.NSTANCE_MACHINE_POOL, pool, resumed, namespace=cluster.namespace)
+        await cluster.until(lambda: len(cluster.running("zone-a", "web")) == 3)
