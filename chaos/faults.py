@@ -284,11 +284,14 @@ async def cut_leader(world: World, strike: Strike) -> None:
     epoch, name = world.lease()
     seconds = world.chance.uniform(3.0, 15.0)
     strike.now = f"{name} is cut off from everything but its agents for {seconds:.1f} s"
-    world.storage[name].hold()
+    storage = world.storage[name]
+    held = storage.counts["requests held"]
+    storage.hold()
     try:
         await _hold_wires(list(world.peers.values()), strike, seconds)
     finally:
-        world.storage[name].pass_on()
+        storage.pass_on()
+    strike.proof["requests held"] += storage.counts["requests held"] - held
     strike.proof["takeovers"] += world.lease()[0] - epoch
 
 
@@ -315,10 +318,14 @@ async def cut_agents(world: World, strike: Strike) -> None:
     strike.now = f"all agents are cut off for {seconds:.0f} s"
     cut = Harm("cut", time.time())
     world.cuts.append(cut)
+    before = set(world.vms.ids())
     try:
         await _hold_wires(_fronts(world), strike, seconds)
     finally:
         cut.ended = time.time()
+    made = len(set(world.vms.ids()) - before)
+    if made > world.agents / 3 + 3:  # other faults may have killed some meanwhile
+        strike.problems.append(f"F59: {made} VMs were made while all agents were cut off")
 
 
 @fault("network")

@@ -23,7 +23,8 @@ from nstance.objects.port import Key
 
 LEAVING = frozenset({State.DRAINING, State.DELETING})
 CLOCK_ERROR = 0.5  # between a file's time and a server's slewed clock
-FINDS_ITS_WAY = 20.0  # seconds in which an agent that is well again comes back
+FINDS_ITS_WAY = 20.0  # seconds in which an agent that is well again comes back, on a busy machine
+ALLOWANCE = 1.5  # seconds by which a server's timers and ours may differ
 IN_FLIGHT = 12.0  # seconds that a call to the provider may take
 
 
@@ -129,9 +130,9 @@ class Replay:
                 if not any(h.kind == "killed" and h.began <= at + CLOCK_ERROR for h in harm):
                     self._wrong("I10", f"{new.id} was taken for gone, but nobody killed it")
             case Cause.UNHEALTHY:
-                silent = silence([*harm, *self.world.cuts], at - DEAD_AFTER - FINDS_ITS_WAY, at)
-                if silent < DEAD_AFTER - FINDS_ITS_WAY / 2:
-                    self._wrong("I10", f"{new.id} was given up as unhealthy, but was silenced for {silent:.1f} s only")
+                silent = unheard([*harm, *self.world.cuts], [began for began, _ in self.fences], at)
+                if silent < DEAD_AFTER - ALLOWANCE:
+                    self._wrong("I10", f"{new.id} was given up as unhealthy, but was away for {silent:.1f} s only")
                 if not any(m.replaces == new.id and m.state is not State.PENDING for m in self.fold.values()):
                     self._wrong("I10", f"{new.id} goes for silence before its replacement was made")
             case Cause.SUPERSEDED:
@@ -193,15 +194,20 @@ async def fold(world: World) -> Mapping[InstanceId, Instance]:
         await store.close()
 
 
-def silence(harm: list[Harm], since: float, until: float) -> float:
-    """How many seconds of a time an agent was silenced in, overlaps counted once."""
-    total, reached = 0.0, since
-    for each in sorted(harm, key=lambda h: h.began):
-        begin, end = max(each.began, reached), min(each.ended, until)
-        if end > begin:
-            total += end - begin
-            reached = end
-    return total
+def unheard(harm: list[Harm], fences: list[float], at: float) -> float:
+    """For how long an agent may have been out of reach at that time. It needs a moment to come back after it was silenced
+    and after each change of leaders, and trouble that comes within that moment counts as one; but trouble that it
+    shared with everybody, a new leader, explains nothing alone."""
+    troubles = sorted([(each.began, each.ended) for each in harm] + [(fence, fence) for fence in fences])
+    own, began, ended = False, at, float("-inf")
+    for first, last in troubles:
+        if first > at:
+            break
+        if first > ended + FINDS_ITS_WAY:
+            own, began = False, first
+        own |= last > first
+        ended = max(ended, last)
+    return at - began if own and at <= ended + FINDS_ITS_WAY else 0.0
 
 
 def _reachable(old: State, new: State) -> bool:

@@ -39,7 +39,7 @@ def _word(times: int, mattered: bool, wrong: bool) -> str:
 
 def _leaderless(result: Result, strike: Strike) -> float:
     samples = [s for s in result.watched.samples if strike.began <= s.at <= strike.ended + AFTERWARDS]
-    return sum(now.at - before.at for before, now in itertools.pairwise(samples) if not now.leader)
+    return sum(now.at - before.at for before, now in itertools.pairwise(samples) if now.leaderless)
 
 
 def _fewest(result: Result, strike: Strike) -> int:

@@ -17,10 +17,10 @@ from pathlib import Path
 from chaos import audit, faults, watch, world
 from chaos.faults import Fault, Strike
 
-OVERLAP = 0.35  # how often the next fault does not wait for the end of this one
+OVERLAP = 0.5  # how often the next fault does not wait for the end of this one
 AT_ONCE = 3
 LONGEST = 120.0  # for one fault, cure included
-PAUSE = (0.5, 3.0)  # between two faults
+PAUSE = (0.3, 2.0)  # between two faults
 TELL_EVERY = 5.0
 EVIDENCE = ("logs", "bucket")
 
@@ -141,7 +141,7 @@ class Run:
     def _line(self, made: world.World, watched: watch.Watch) -> str:
         broken = "; ".join(strike.now for strike in self.strikes if strike.now) or self.phase
         sample = watched.samples[-1] if watched.samples else None
-        leader = sample.leader if sample is not None else ""
+        leader = sample.leader or (sample.holder if not sample.leaderless else "") if sample is not None else ""
         return (
             f"{time.monotonic() - self.began:5.0f} s  {watched.running:3d}/{made.agents} VMs"
             f"  {sample.connected if sample else 0:3d} connected"

@@ -7,7 +7,7 @@ that it leads, although it does nothing. So what counts is who *acts*: whose pro
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 import aiohttp
@@ -38,12 +38,18 @@ class Sample:
     epoch: int
     holder: str
     servers: dict[str, Server]  # those that answered
+    busy: frozenset[str]  # those that run and were too slow to answer
 
     @property
     def leader(self) -> str:
         """Who leads and can be reached, or nothing."""
         told = [(s.epoch, name) for name, s in self.servers.items() if s.leads]
         return max(told)[1] if told else ""
+
+    @property
+    def leaderless(self) -> bool:
+        """Nobody leads; a holder of the lease that is only too busy to say so does."""
+        return not self.leader and self.holder not in self.busy
 
     @property
     def connected(self) -> int:
@@ -61,7 +67,7 @@ class Watch:
     _noticed: set[str] = field(default_factory=set)
 
     async def run(self) -> None:
-        timeout = aiohttp.ClientTimeout(total=1.0)
+        timeout = aiohttp.ClientTimeout(total=2.0)
         vms_at = doubles_at = 0.0
         async with aiohttp.ClientSession(timeout=timeout) as session:
             while True:
@@ -78,18 +84,6 @@ class Watch:
                         self._problem(f"I2: two agents run for {id}")
                 await asyncio.sleep(max(0.05, EVERY - (time.monotonic() - began)))
 
-    def since(self, at: float) -> Iterator[Sample]:
-        return (sample for sample in self.samples if sample.at >= at)
-
-    def leaderless(self, since: float) -> float:
-        """Seconds in which nobody led who could be reached."""
-        total, last = 0.0, since
-        for sample in self.since(since):
-            if not sample.leader:
-                total += sample.at - last
-            last = sample.at
-        return total
-
     # ---- one look
 
     async def _look(self, session: aiohttp.ClientSession) -> None:
@@ -97,7 +91,8 @@ class Watch:
         names = [name for name, child in self.world.servers.items() if child.answers]
         told = await asyncio.gather(*(self._ask(session, name) for name in names))
         servers = {name: server for name, server in zip(names, told, strict=True) if server is not None}
-        sample = Sample(time.time(), epoch, holder, servers)
+        busy = frozenset(name for name in names if name not in servers and self.world.accepts(name, "health"))
+        sample = Sample(time.time(), epoch, holder, servers, busy)
         if self.samples:
             self._one_actor(self.samples[-1], sample)
             if epoch < self.samples[-1].epoch:

@@ -258,6 +258,9 @@ class World:
         leader = self.leader()
         return ("127.0.0.1", self.port(leader.name, service.value)) if leader is not None else None
 
+    def accepts(self, server: str, name: str) -> bool:
+        return self.servers[server].answers and accepts("127.0.0.1", self.port(server, name))
+
     async def until(self, look: Callable[[], object], seconds: float, what: str) -> float:
         """How long it took. Raises TimeoutError."""
         began = time.monotonic()

@@ -176,6 +176,21 @@ def test_a_cut_between_us_and_the_fleet_deletes_nothing() -> None:
         sound(w)
 
 
+def test_a_cut_between_us_and_the_fleet_replaces_nothing() -> None:
+    """F59: connections that are dead without a reset end when their agents have long been silent. The silence was counted
+    from that end on, so the whole fleet became suspect and was replaced before the brake was put on (found by chaos)."""
+    with world(1, setup(9)) as w:
+        rested(w)
+        made = w.counts["calls create"]
+        for agent in w.agents():
+            w.do(agent.fall_silent, 12.0)
+            w.advance(0.1)
+        w.advance(20.0)
+        assert w.counts["decided mass-silence"]
+        assert w.counts["calls create"] == made
+        sound(w)
+
+
 def test_a_jump_of_the_clock_does_not_refuse_those_whose_answer_was_lost() -> None:
     """F8, F20: their nonces were out of date for the next leader, whose clock was wrong. They could never come back, and
     being all, were taken for a mass silence for ever."""

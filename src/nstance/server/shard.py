@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 MAX_INBOX = 200_000
 JUDGE_SILENCE_EVERY = 0.2
 EARLIER = 0.8
+QUIET = 0.65  # of suspect_after: whoever is well was heard within half of it, because it was asked
 RECONNECT_FLOOR = 10.0
 RECONNECT_MOST = 300.0
 TICK = 1.0
@@ -103,7 +104,7 @@ class Shard:
         self.listed = False
         self.mass_absence = False
         self.mass_silence = False
-        self._silent: dict[InstanceId, float] = {}  # whose connection was lost, and when
+        self._silent: dict[InstanceId, float] = {}  # whose connection was lost, and when its last byte came
         self._awaited = {
             i.id for i in self.instances.values() if i.state is State.RUNNING
         }  # not back since the term began
@@ -251,10 +252,10 @@ class Shard:
         state = self._group(key)
         now = self._clock.steady()
         self._notice_deafness()
-        self._refresh_heard(state, now)
+        quiet = self._refresh_heard(state, now)
         for item in items:
             self._note_silence(item.event)
-        self._judge_silence(now)
+        self._judge_silence(now, quiet=quiet)
         wish = self.wishes.get(key)
         decision = decide(
             self._view(key, state),
@@ -397,8 +398,10 @@ class Shard:
     def _woke(self, key: GroupKey) -> None:
         self._put(key, _Item(ev.Woke(), self._clock.monotonic()))
 
-    def _refresh_heard(self, state: _GroupState, now: float) -> None:
-        """Ping answers make no events; whoever looks silent is asked of its connection before anything is concluded."""
+    def _refresh_heard(self, state: _GroupState, now: float) -> bool:
+        """Ping answers make no events; whoever looks silent is asked of its connection before anything is concluded. Says
+        whether somebody is silent indeed."""
+        quiet = False
         monotonic = self._clock.monotonic()
         patience = self.policy.suspect_after
         for id in state.members:
@@ -406,6 +409,8 @@ class Shard:
             if facts is None or not facts.connected or now < facts.heard + patience:
                 continue
             self._learn_heard(id, facts, now, monotonic)
+            quiet |= now >= self.facts[id].heard + patience
+        return quiet
 
     def _learn_heard(self, id: InstanceId, facts: Facts, now: float, monotonic: float) -> None:
         heard = self._heard(id)
@@ -422,7 +427,8 @@ class Shard:
                     # Silence begins with the last byte, not with the last time that somebody looked.
                     self._learn_heard(id, facts, self._clock.steady(), self._clock.monotonic())
                 if instance is not None and instance.state is State.RUNNING:
-                    self._silent[id] = self._clock.steady()
+                    # A connection that is dead without a reset ends long after that.
+                    self._silent[id] = self.facts[id].heard if id in self.facts else self._clock.steady()
             case ev.AgentConnected(id):
                 self._silent.pop(id, None)
                 if id in self._awaited:
@@ -436,13 +442,16 @@ class Shard:
             case _:
                 pass
 
-    def _judge_silence(self, now: float) -> None:
+    def _judge_silence(self, now: float, *, quiet: bool) -> None:
         """Looked at before an agent could become suspect, so that none does when too many would."""
-        if not (self._silent or self._awaited or self.mass_silence) or now < self._silence_judged + JUDGE_SILENCE_EVERY:
+        somebody = quiet or self._silent or self._awaited or self.mass_silence
+        if not somebody or now < self._silence_judged + JUDGE_SILENCE_EVERY:
             return
         self._silence_judged = now
-        long = EARLIER * self.policy.suspect_after
-        silent = sum(now - at >= long for at in self._silent.values())
+        long = QUIET * self.policy.suspect_after
+        silent = 0
+        if now >= self.listening_since + long:  # before that nobody could be heard
+            silent = sum(now - at >= long for at in self._silent.values()) + self._quiet_connections(long)
         if now >= self.listening_since + EARLIER * self.reconnect_grace:
             silent += len(self._awaited)
         agents = sum(i.state is State.RUNNING for i in self.instances.values())
@@ -458,6 +467,14 @@ class Shard:
         )
         self.announce(Code.MASS_SILENCE, message)
         self.look_again()
+
+    def _quiet_connections(self, seconds: float) -> int:
+        """How many agents seem to be connected, and have said nothing for so long."""
+        before = self._clock.monotonic() - seconds
+        return sum(
+            instance.state is State.RUNNING and (heard := self._heard(id)) is not None and heard <= before
+            for id, instance in self.instances.items()
+        )
 
 
 def _subject(change: Change) -> InstanceId:

@@ -218,7 +218,19 @@ async def test_what_is_right_is_not_accused(tmp_path: Path) -> None:
     assert await story.marks() == set()
 
 
-def test_silence_counts_overlaps_once() -> None:
-    harm = [Harm("cut", 0, 10), Harm("silenced", 5, 12), Harm("cut", 20)]
-    assert journal.silence(harm, 2, 30) == pytest.approx(20)
-    assert journal.silence([], 0, 30) == 0
+@pytest.mark.parametrize(
+    ("harm", "fences", "at", "seconds"),
+    [
+        pytest.param([], [], 100, 0, id="nothing was done"),
+        pytest.param([], [80], 100, 0, id="only a new leader"),
+        pytest.param([Harm("silenced", 60)], [], 100, 40, id="silent until now"),
+        pytest.param([Harm("silenced", 60, 90)], [], 100, 40, id="not yet back"),
+        pytest.param([Harm("silenced", 20, 50)], [], 100, 0, id="back long ago"),
+        pytest.param([Harm("cut", 60, 70), Harm("silenced", 80, 95)], [], 100, 40, id="one after the other"),
+        pytest.param([Harm("cut", 10, 20), Harm("silenced", 80, 95)], [], 100, 20, id="well in between"),
+        pytest.param([Harm("silenced", 85, 95)], [70], 100, 30, id="before it had found the new leader"),
+        pytest.param([Harm("silenced", 85, 95)], [20], 100, 15, id="long after a new leader"),
+    ],
+)
+def test_how_long_an_agent_was_out_of_reach(harm: list[Harm], fences: list[float], at: float, seconds: float) -> None:
+    assert journal.unheard(harm, fences, at) == pytest.approx(seconds)
