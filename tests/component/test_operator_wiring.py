@@ -1,0 +1,580 @@
+"""The operator as a whole: start, probes, lease, Cluster and kubeconfig, webhook over TLS, changes, an orderly end."""
+
+import asyncio
+import base64
+import contextlib
+import io
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+
+from component.whole_server import CLUSTER, SHARD, World, config, eventually
+from nstance.clock import SystemClock
+from nstance.config.addresses import Service
+from nstance.kube import errors, kinds, kubeconfig, lease, memory
+from nstance.kube.kubeconfig import Access
+from nstance.kube.memory import MemoryKube
+from nstance.kube.mirror import Mirror
+from nstance.kube.port import Kube, Object
+from nstance.model.ids import TenantId
+from nstance.operator import clusters, configuration, identity, registration, serving, workload
+from nstance.operator.clusters import Clusters
+from nstance.operator.errors import Fatal
+from nstance.operator.options import Bind, Endpoint, Environment, Options
+from nstance.operator.serving import Serving
+from nstance.operator.wiring import Operator
+
+NAME = "demo--default"
+LOOPBACK = Bind("127.0.0.1", 0)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configuration, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(identity, "RETRY_SECONDS", 0.01)
+    for name, seconds in (("LENGTH", 1.5), ("DEADLINE", 1.0), ("RETRY", 0.1)):
+        monkeypatch.setattr(lease, name, seconds)
+    defaults = lease.Election.__init__.__kwdefaults__
+    monkeypatch.setitem(defaults, "length", 1.5)
+    monkeypatch.setitem(defaults, "deadline", 1.0)
+    monkeypatch.setitem(defaults, "retry", 0.1)
+
+
+class Site:
+    """A shard, a Kubernetes prepared for it, and operators between them."""
+
+    def __init__(self, world: World, dir: Path) -> None:
+        self.world = world
+        self.dir = dir
+        self.api = memory.cluster(world.clock, world.chance)
+        self.kube = MemoryKube(self.api, world.clock)
+        self.others: dict[str, MemoryKube] = {}  # by server
+        (dir / "kubeconfig").write_text(
+            json.dumps(
+                {
+                    "current-context": "x",
+                    "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x", "namespace": "default"}}],
+                    "clusters": [{"name": "x", "cluster": {"server": "https://10.0.0.1:6443"}}],
+                    "users": [{"name": "x", "user": {"token": "t"}}],
+                }
+            )
+        )
+
+    async def prepare(self) -> None:
+        world = self.world
+        token = world.operators().new_nonce(world.leader.lead_now.issuer.authority, tenant=TenantId("default"))
+        await self.kube.create(
+            kinds.CONFIG_MAP,
+            {"metadata": {"name": "nstance-cluster-ca"}, "data": {"ca.crt": world.ca_pem}},
+            namespace="default",
+        )
+        await self.secret("nstance-operator-nonce", {"nonce.jwt": token})
+        await self.kube.create(
+            kinds.SERVICE_ACCOUNT, {"metadata": {"name": "nstance-capi-workload"}}, namespace="default"
+        )
+        self.configure()
+
+    async def secret(self, name: str, content: dict[str, str]) -> None:
+        data = {key: base64.b64encode(value.encode()).decode() for key, value in content.items()}
+        await self.kube.create(kinds.SECRET, {"metadata": {"name": name}, "data": data}, namespace="default")
+
+    def configure(self, **more: str) -> None:
+        base = self.world.servers["a"].base
+        ports = {service: base + number for number, service in enumerate(Service)}
+        shards = {
+            SHARD: {
+                "registration_addr": f"127.0.0.1:{ports[Service.REGISTRATION]}",
+                "operator_addr": f"127.0.0.1:{ports[Service.OPERATOR]}",
+            }
+        }
+        shards |= {name: {"registration_addr": address, "operator_addr": address} for name, address in more.items()}
+        text = yaml.safe_dump({"cluster_id": CLUSTER, "tenant": "default", "shards": shards}, sort_keys=False)
+        (self.dir / "config.yaml").write_text(text)
+
+    def connect(self, access: Access) -> Kube:
+        return self.others.get(access.server) or MemoryKube(self.api, self.world.clock)
+
+    def operator(self, **more: Any) -> Operator:
+        given: dict[str, Any] = {"health": LOOPBACK, "metrics": LOOPBACK, "webhook": None, **more}
+        options = Options(config=self.dir / "config.yaml", kubeconfig=str(self.dir / "kubeconfig"), **given)
+        return Operator(
+            options,
+            clock=self.world.clock,
+            chance=self.world.chance,
+            variables={},
+            home=self.dir,
+            connect=self.connect,
+            build=lambda parts: [Clusters(parts)],
+            service_account=self.dir / "none",
+        )
+
+    async def find(self, kind: kinds.Kind, name: str = NAME) -> Object | None:
+        try:
+            return await self.kube.get(kind, name, namespace="default")
+        except errors.NotFound:
+            return None
+
+    async def until(self, kind: kinds.Kind, right: Callable[[Object], Any], name: str = NAME) -> Object:
+        async with asyncio.timeout(15):
+            while True:
+                found = await self.find(kind, name)
+                if found is not None and right(found):
+                    return found
+                await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    async with World(tmp_path / "server", config(), agents=False) as world:
+        await world.start()
+        made = Site(world, tmp_path)
+        await made.prepare()
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def running(operator: Operator) -> AsyncIterator["asyncio.Task[None]"]:
+    task = asyncio.create_task(operator.run())
+    try:
+        yield task
+    finally:
+        operator.stop()
+        await asyncio.wait({task}, timeout=15)
+        assert task.done()
+        if not task.cancelled():
+            task.exception()
+
+
+async def get(operator: Operator, path: str) -> tuple[int, str]:
+    door = operator.scrapes.door if path == "/metrics" else operator.probes.door
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{door.port}{path}") as answer:
+        return answer.status, await answer.text()
+
+
+def ready(found: Object) -> Object:
+    conditions = found.get("status", {}).get("conditions", [])
+    return next((each for each in conditions if each["type"] == "Ready"), {})
+
+
+def is_ready(operator: Operator) -> bool:
+    return operator.unready is None
+
+
+async def test_from_nothing_to_ready_and_to_an_orderly_end(tmp_path: Path) -> None:
+    async with site(tmp_path) as here:
+        operator = here.operator(leader_elect=True)
+        async with running(operator) as task:
+            await eventually(lambda: operator.links is not None and is_ready(operator))
+            assert await get(operator, "/healthz") == (200, "ok")
+            assert await get(operator, "/readyz") == (200, "ok")
+            assert (await get(operator, "/nothing"))[0] == 404
+            behind = await here.until(kinds.NSTANCE_CLUSTER, lambda found: ready(found).get("status") == "True")
+            assert behind["spec"]["controlPlaneEndpoint"] == {"host": "10.0.0.1", "port": 6443}
+            assert behind["status"]["initialization"] == {"provisioned": True}
+            assert [each["name"] for each in behind["status"]["failureDomains"]] == [SHARD]
+            cluster = await here.find(kinds.CLUSTER)
+            assert cluster is not None
+            assert cluster["spec"]["infrastructureRef"] == {
+                "apiGroup": "infrastructure.cluster.x-k8s.io",
+                "kind": "NstanceCluster",
+                "name": NAME,
+            }
+            assert behind["metadata"]["ownerReferences"][0]["uid"] == cluster["metadata"]["uid"]
+            metrics = (await get(operator, "/metrics"))[1]
+            assert f'nstance_operator_shard_connected{{shard="{SHARD}"}} 1.0' in metrics
+            assert "nstance_operator_reconciles_total" in metrics
+            assert "nstance_operator_leader 1.0" in metrics
+            held = await here.find(kinds.LEASE, lease.NAME)
+            assert held is not None
+            assert held["spec"]["holderIdentity"]
+            operator.stop()
+            await asyncio.wait_for(task, 10)
+        released = await here.find(kinds.LEASE, lease.NAME)
+        assert released is not None
+        assert released["spec"]["holderIdentity"] == ""
+
+
+async def test_shards_of_the_file_come_and_go_and_those_that_are_silent_are_named(tmp_path: Path) -> None:
+    async with site(tmp_path) as here:
+        operator = here.operator()
+        async with running(operator):
+            await here.until(kinds.NSTANCE_CLUSTER, lambda found: ready(found).get("status") == "True")
+            here.configure(**{"zone-x": "127.0.0.1:9"})
+            told = await here.until(kinds.NSTANCE_CLUSTER, lambda found: "zone-x" in ready(found).get("message", ""))
+            assert ready(told)["status"] == "False"
+            assert ready(told)["reason"] == "ShardsUnreachable"
+            assert [each["name"] for each in told["status"]["failureDomains"]] == [SHARD, "zone-x"]
+            assert told["status"]["initialization"] == {"provisioned": True}
+            here.configure()
+            await here.until(kinds.NSTANCE_CLUSTER, lambda found: ready(found)["status"] == "True")
+
+
+async def test_the_second_operator_waits_and_takes_over(tmp_path: Path) -> None:
+    async with site(tmp_path) as here:
+        one, two = here.operator(leader_elect=True), here.operator(leader_elect=True)
+        async with running(one), running(two):
+            await eventually(lambda: one.links is not None or two.links is not None)
+            first, second = (one, two) if one.links is not None else (two, one)
+            await eventually(lambda: is_ready(first) and is_ready(second))
+            assert second.links is None
+            first.stop()
+            await eventually(lambda: second.links is not None and is_ready(second))
+
+
+async def test_a_lost_lease_ends_the_process_with_a_clear_line(tmp_path: Path) -> None:
+    async with site(tmp_path) as here:
+        operator = here.operator(leader_elect=True)
+        async with running(operator) as task:
+            await eventually(lambda: operator.links is not None)
+            patch = {"spec": {"holderIdentity": "somebody-else"}}
+            await here.kube.patch(kinds.LEASE, lease.NAME, patch, namespace="default")
+            await asyncio.wait({task}, timeout=10)
+            with pytest.raises(Fatal, match=r"leadership was lost, ending: .*somebody-else"):
+                task.result()
+
+
+async def test_what_was_deleted_or_bent_is_repaired(tmp_path: Path) -> None:
+    async with site(tmp_path) as here, running(here.operator()):
+        cluster = await here.until(kinds.CLUSTER, lambda found: True)
+        await here.until(kinds.NSTANCE_CLUSTER, lambda found: ready(found))
+        await here.kube.delete(kinds.CLUSTER, NAME, namespace="default")
+        await here.until(kinds.CLUSTER, lambda found: found["metadata"]["uid"] != cluster["metadata"]["uid"])
+        await here.until(kinds.NSTANCE_CLUSTER, lambda found: ready(found).get("status") == "True")
+        bent = {"spec": {"controlPlaneEndpoint": {"host": "elsewhere", "port": 1}}}
+        await here.kube.patch(kinds.NSTANCE_CLUSTER, NAME, bent, namespace="default")
+        await here.until(
+            kinds.NSTANCE_CLUSTER, lambda found: found["spec"]["controlPlaneEndpoint"]["host"] == "10.0.0.1"
+        )
+
+
+def content(secret: Object) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(base64.b64decode(secret["data"]["value"]))
+    return found
+
+
+async def test_the_kubeconfig_has_a_short_token_that_is_renewed_in_time(tmp_path: Path) -> None:
+    async with site(tmp_path) as here:
+        name = workload.secret_name(NAME)
+        async with running(here.operator()):
+            secret = await here.until(kinds.SECRET, lambda found: True, name)
+            access = kubeconfig.parse(base64.b64decode(secret["data"]["value"]))
+            assert access.server == "https://10.0.0.1:6443"
+            assert access.token
+            assert secret["type"] == "cluster.x-k8s.io/secret"
+            assert secret["metadata"]["labels"]["cluster.x-k8s.io/cluster-name"] == NAME
+            expires = float(secret["metadata"]["annotations"][clusters.EXPIRES])
+            assert 3000 < expires - here.world.clock.wall() <= 3600
+        async with running(here.operator()) as task:  # a restart keeps a good token
+            await here.until(kinds.NSTANCE_CLUSTER, lambda found: ready(found).get("status") == "True")
+            unchanged = await here.find(kinds.SECRET, name)
+            assert unchanged is not None
+            assert content(unchanged) == content(secret)
+            soon = {"metadata": {"annotations": {clusters.EXPIRES: str(int(here.world.clock.wall() + 1100))}}}
+            await here.kube.patch(kinds.SECRET, name, soon, namespace="default")
+            await here.until(kinds.SECRET, lambda found: content(found) != content(secret), name)
+            assert not task.done()
+
+
+async def test_a_kubeconfig_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    async with site(tmp_path) as here:
+        name = workload.secret_name(NAME)
+        await here.secret(name, {"value": "mine"})
+        async with running(here.operator()):
+            await here.until(kinds.NSTANCE_CLUSTER, lambda found: ready(found).get("status") == "True")
+            secret = await here.find(kinds.SECRET, name)
+            assert secret is not None
+            assert base64.b64decode(secret["data"]["value"]) == b"mine"
+
+
+async def test_without_the_service_account_the_rest_goes_on(tmp_path: Path) -> None:
+    async with site(tmp_path) as here:
+        await here.kube.delete(kinds.SERVICE_ACCOUNT, "nstance-capi-workload", namespace="default")
+        operator = here.operator()
+        async with running(operator):
+            await here.until(kinds.NSTANCE_CLUSTER, lambda found: ready(found).get("status") == "True")
+            assert await here.find(kinds.SECRET, workload.secret_name(NAME)) is None
+            await eventually(lambda: is_ready(operator))
+
+
+async def test_a_workload_cluster_elsewhere(tmp_path: Path) -> None:
+    async with site(tmp_path) as here:
+        operator = here.operator(environment=Environment(endpoint=Endpoint("api.example.com", 6443)))
+        async with running(operator):
+            behind = await here.until(kinds.NSTANCE_CLUSTER, lambda found: ready(found).get("status") == "True")
+            assert behind["spec"]["controlPlaneEndpoint"] == {"host": "api.example.com", "port": 6443}
+            assert await here.find(kinds.SECRET, workload.secret_name(NAME)) is None
+
+
+def kubeconfig_for(server: str, token: str = "t") -> str:
+    return json.dumps(
+        {
+            "current-context": "x",
+            "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
+            "clusters": [{"name": "x", "cluster": {"server": server}}],
+            "users": [{"name": "x", "user": {"token": token}}],
+        }
+    )
+
+
+async def test_nodes_are_read_through_the_secret_wherever_it_leads(tmp_path: Path) -> None:
+    """The Secret comes late, is damaged, gets a new token, then names another cluster: nothing of the old one stays."""
+    clock, chance = SystemClock(), World(tmp_path).chance
+    here = MemoryKube(memory.cluster(clock, chance), clock)
+    there = {f"https://{name}": MemoryKube(memory.cluster(clock, chance), clock) for name in ("one", "two")}
+    for server, kube in there.items():
+        await kube.create(kinds.NODE, {"metadata": {"name": f"node-{server[8:]}"}})
+    connected: list[str] = []
+
+    def connect(access: Access) -> Kube:
+        connected.append(access.server)
+        return there[access.server]
+
+    secrets = Mirror(here, kinds.SECRET, clock=clock, chance=chance, namespace="default")
+    remote = workload.RemoteKube(secrets, "x-kubeconfig", connect=connect)
+    nodes = Mirror(remote, kinds.NODE, clock=clock, chance=chance)
+    tasks = [asyncio.create_task(secrets.run()), asyncio.create_task(nodes.run())]
+
+    async def put(text: str) -> None:
+        data = {"value": base64.b64encode(text.encode()).decode()}
+        try:
+            await here.patch(kinds.SECRET, "x-kubeconfig", {"data": data}, namespace="default")
+        except errors.NotFound:
+            body = {"metadata": {"name": "x-kubeconfig"}, "data": data}
+            await here.create(kinds.SECRET, body, namespace="default")
+
+    try:
+        await secrets.synced.wait()
+        with pytest.raises(errors.Unavailable, match="is missing"):
+            await remote.get(kinds.NODE, "node-one")
+        await put("{}")
+        await eventually(lambda: "current-context" in remote.trouble)
+        await put(kubeconfig_for("https://one"))
+        await eventually(lambda: list(nodes.objects) == [("", "node-one")])
+        await put(kubeconfig_for("https://one", "newer"))
+        await eventually(lambda: connected == ["https://one"] * 2)
+        await put(kubeconfig_for("https://two"))
+        await eventually(lambda: len(connected) == 3)
+        there["https://one"].break_watches()  # as closing its client does
+        await eventually(lambda: list(nodes.objects) == [("", "node-two")])
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await remote.close()
+
+
+# ---- the webhook
+
+
+async def webhook_configuration(here: Site) -> None:
+    await here.kube.create(
+        kinds.VALIDATING_WEBHOOK,
+        {
+            "metadata": {"name": serving.CONFIGURATION},
+            "webhooks": [
+                {
+                    "name": "validate.infrastructure.nstance.dev",
+                    "clientConfig": {"service": {"name": "hook", "namespace": "nstance-system", "path": "/validate"}},
+                    "rules": [],
+                    "sideEffects": "None",
+                    "admissionReviewVersions": ["v1"],
+                }
+            ],
+        },
+    )
+
+
+async def post(operator: Operator, context: ssl.SSLContext, body: Any, path: str = "/validate") -> tuple[int, Any]:
+    assert operator.webhook is not None
+    address = f"https://127.0.0.1:{operator.webhook.door.port}{path}"
+    data, name = io.BytesIO(json.dumps(body).encode()), "hook.nstance-system.svc"
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(
+            address, data=io.BytesIO(json.dumps(body).encode()), ssl=context, server_hostname="hook.nstance-system.svc"
+        ) as answer,
+    ):
+        return answer.status, await answer.json() if answer.content_type == "application/json" else await answer.text()
+
+
+async def bundle(here: Site) -> str:
+    found = await here.kube.get(kinds.VALIDATING_WEBHOOK, serving.CONFIGURATION)
+    return base64.b64decode(found["webhooks"][0]["clientConfig"].get("caBundle", "")).decode()
+
+
+async def test_the_webhook_answers_over_tls_that_the_api_server_believes(tmp_path: Path) -> None:
+    async with site(tmp_path) as here:
+        await webhook_configuration(here)
+        given = {"webhook": LOOPBACK, "webhook_certificates": tmp_path / "none", "leader_elect": True}
+        one, two = here.operator(**given), here.operator(**given)
+        async with running(one), running(two):
+            for operator in (one, two):  # the one that waits for the lease serves too
+                await eventually(
+                    lambda operator=operator: operator.webhook and operator.webhook._serving.context  # type: ignore[misc]
+                )
+            context = ssl.create_default_context(cadata=await bundle(here))
+            new = {"spec": {"group": "web", "shards": ["a"], "template": "big"}}
+            old = {"spec": {"group": "web", "shards": ["a"]}, "status": {"isStatic": True}}
+            asked = {
+                "apiVersion": "admission.k8s.io/v1",
+                "kind": "AdmissionReview",
+                "request": {
+                    "uid": "7",
+                    "kind": {"kind": "NstanceMachinePool"},
+                    "operation": "UPDATE",
+                    "object": new,
+                    "oldObject": old,
+                },
+            }
+            for operator in (one, two):
+                status, answer = await post(operator, context, asked)
+                assert status == 200
+                assert answer["response"]["allowed"] is False
+                assert answer["response"]["uid"] == "7"
+                assert "static" in answer["response"]["status"]["message"]
+            assert (await post(one, context, {"kind": "Pod"}))[0] == 400
+            assert (await post(one, context, asked, "/elsewhere"))[0] == 404
+            assert (await post(one, context, {"kind": "AdmissionReview", "pad": "x" * (2 << 20)}))[0] == 413
+
+
+class Late(SystemClock):
+    def __init__(self) -> None:
+        super().__init__()
+        self.ahead = 0.0
+
+    def wall(self) -> float:
+        return super().wall() + self.ahead
+
+
+async def test_the_serving_certificate_and_its_ca_are_renewed_before_they_end(tmp_path: Path) -> None:
+    async with site(tmp_path) as here:
+        await webhook_configuration(here)
+        clock = Late()
+        made = Serving(
+            here.kube,
+            namespace="default",
+            cluster=CLUSTER,
+            mounted=tmp_path / "none",
+            clock=clock,
+            chance=here.world.chance,
+        )
+        first = await made._keep()
+        believed = await bundle(here)
+        assert await made._keep() == first
+        clock.ahead = serving.CERTIFICATE_LIFE * 0.7
+        second = await made._keep()
+        assert second.certificate_pem != first.certificate_pem
+        assert await bundle(here) == believed  # the CA is the same
+        clock.ahead = serving.ca.CA_LIFE * 0.7
+        third = await made._keep()
+        assert (await bundle(here)).endswith(believed)
+        assert await bundle(here) != believed
+        await here.kube.patch(kinds.SECRET, serving.SECRET, {"data": {"tls.key": "AAAA"}}, namespace="default")
+        fourth = await made._keep()
+        assert len({first.certificate_pem, second.certificate_pem, third.certificate_pem, fourth.certificate_pem}) == 4
+
+
+async def test_a_mounted_certificate_is_used_as_it_is(tmp_path: Path) -> None:
+    async with site(tmp_path) as here:
+        made = Serving(
+            here.kube,
+            namespace="default",
+            cluster=CLUSTER,
+            mounted=tmp_path / "none",
+            clock=here.world.clock,
+            chance=here.world.chance,
+        )
+        pair = await made._keep()
+        mounted = tmp_path / "certs"
+        mounted.mkdir()
+        (mounted / "tls.crt").write_text(pair.certificate_pem)
+        (mounted / "tls.key").write_text(pair.key_pem)
+        await here.kube.delete(kinds.SECRET, serving.SECRET, namespace="default")
+        operator = here.operator(webhook=LOOPBACK, webhook_certificates=mounted)
+        async with running(operator):
+            await eventually(lambda: operator.webhook and operator.webhook._serving.context)
+            assert await here.find(kinds.SECRET, serving.SECRET) is None
+
+
+# ---- ends
+
+
+async def test_nobody_answers_and_a_taken_port_are_fatal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registration, "PATIENCE_SECONDS", 0.1)
+    async with site(tmp_path) as here:
+        await here.world.servers["a"].crash()
+        with pytest.raises(Fatal, match="no shard could be reached"):
+            await here.operator().run()
+        one = here.operator()
+        async with running(one):
+            await eventually(lambda: one.probes.door._sockets)
+            taken = Bind("127.0.0.1", one.probes.door.port)
+            with pytest.raises(Fatal, match=r"--metrics-bind-address: 127.0.0.1:.* cannot be opened"):
+                await here.operator(metrics=taken).run()
+
+
+def start(*arguments: str, **variables: str) -> "subprocess.Popen[str]":
+    environment = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", **variables}
+    return subprocess.Popen(
+        [
+            sys.executable,
+            "-m",
+            "nstance.operator.main",
+            "--disable-webhooks",
+            "--health-probe-bind-address=0",
+            *arguments,
+        ],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "arguments", "variables", "word"),
+    [
+        (None, (), {}, "config.yaml is missing"),
+        ("cluster_id: A\nshards: {}\n", (), {}, "line 1: cluster_id"),
+        ("good", (), {}, "no way to the Kubernetes API server"),
+        ("good", ("--kubeconfig=/nonexistent",), {}, "cannot be read"),
+        ("good", (), {"NSTANCE_CAPI_ENDPOINT": "https://"}, "NSTANCE_CAPI_ENDPOINT"),
+    ],
+)
+def test_a_process_that_cannot_start_says_one_line(
+    tmp_path: Path, text: str | None, arguments: tuple[str, ...], variables: dict[str, str], word: str
+) -> None:
+    path = tmp_path / "config.yaml"
+    if text is not None:
+        good = "cluster_id: a\nshards: {b: {registration_addr: 'h:1', operator_addr: 'h:1'}}\n"
+        path.write_text(good if text == "good" else text)
+    with start(f"--config={path}", *arguments, **variables) as process:
+        _, complaint = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert len(complaint.splitlines()) == 1
+    assert complaint.startswith("nstance-operator: ")
+    assert word in complaint
+
+
+def test_a_signal_ends_the_process_well_also_while_kubernetes_is_silent(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(
+        "cluster_id: a\nshards: {b: {registration_addr: 'h:1', operator_addr: 'h:1'}}\n"
+    )
+    (tmp_path / "kubeconfig").write_text(kubeconfig_for("http://127.0.0.1:9"))
+    with start(f"--config={tmp_path / 'config.yaml'}", f"--kubeconfig={tmp_path / 'kubeconfig'}") as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "does not answer" in line:
+                break
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    assert process.returncode == 0
