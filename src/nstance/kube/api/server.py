@@ -307,7 +307,8 @@ class Api:
         whole = {**body, "metadata": {**meta, **own}}
         now = metadata.timestamp(self._clock.wall())
         if old is None:
-            uid = meta.get("uid") or metadata.uid(self._chance)
+            taken = {each["metadata"]["uid"] for each in self.store.all(resource.id)}  # a copied file has another's
+            uid = meta["uid"] if meta.get("uid") and meta["uid"] not in taken else metadata.uid(self._chance)
             since = meta.get("creationTimestamp") or now
             stored = writing.new(served, whole, uid=uid, now=since)
             stored["metadata"].pop("resourceVersion", None)
