@@ -1,0 +1,785 @@
+"""One suite for every Kubernetes API server: memory, dev-k8s over HTTP, and a real one where there is one."""
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import AsyncIterator
+from contextlib import aclosing, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from contracts import kube_worlds as worlds
+from contracts.kube_worlds import DEADLINE, WIDGET, World, changes, eventually
+from nstance.clock import SystemChance, SystemClock
+from nstance.kube import errors, kinds
+from nstance.kube.events import Recorder
+from nstance.kube.lease import Election
+from nstance.kube.mirror import Mirror
+from nstance.kube.port import Change, Object, Patch
+
+CONFIG_MAP, POD = kinds.CONFIG_MAP, kinds.POD
+NOWHERE = kinds.Kind("contract.nstance.dev", "v1", "Nothing", "nothings")
+
+
+@pytest.fixture(params=["memory", "dev-k8s", *(["real"] if worlds.REAL in os.environ else [])])
+async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    opened = {
+        "memory": worlds.memory_world,
+        "dev-k8s": lambda: worlds.dev_world(tmp_path),
+        "real": worlds.real_world,
+    }[request.param]()
+    async with opened as made:
+        yield made
+
+
+@pytest.mark.skipif(worlds.REAL not in os.environ, reason=f"no real API server: {worlds.REAL} names no kubeconfig")
+def test_a_real_api_server_is_judged_too() -> None:
+    """Says once, instead of for each test, that there was none."""
+
+
+def names(items: list[Object]) -> list[str]:
+    return sorted(item["metadata"]["name"] for item in items)
+
+
+def told(found: list[tuple[Change, Object]]) -> list[tuple[str, str]]:
+    return [(change.value, body["metadata"]["name"]) for change, body in found]
+
+
+# ---- get
+
+
+async def test_get_gives_what_was_created(world: World) -> None:
+    made = await world.kube.create(CONFIG_MAP, world.config_map("a", key="value"))
+    found = await world.kube.get(CONFIG_MAP, "a", namespace=world.namespace)
+    assert found == made
+    assert (found["apiVersion"], found["kind"], found["data"]) == ("v1", "ConfigMap", {"key": "value"})
+    node = await world.kube.get(kinds.NAMESPACE, world.namespace)
+    assert node["kind"] == "Namespace"
+
+
+async def test_get_of_what_is_not_there(world: World) -> None:
+    with pytest.raises(errors.NotFound):
+        await world.kube.get(CONFIG_MAP, "missing", namespace=world.namespace)
+    with pytest.raises(errors.NotFound):
+        await world.kube.get(CONFIG_MAP, "missing", namespace="no-such-namespace")
+    with pytest.raises(errors.NotFound):
+        await world.kube.get(NOWHERE, "a", namespace=world.namespace)
+
+
+async def test_what_is_handed_out_is_the_callers(world: World) -> None:
+    body = world.config_map("a", key="value")
+    before = {**body, "metadata": dict(body["metadata"])}
+    made = await world.kube.create(CONFIG_MAP, body)
+    assert body == before
+    made["data"]["key"] = "changed"
+    listing = await world.kube.list(CONFIG_MAP, namespace=world.namespace, fields="metadata.name=a")
+    listing.items[0]["data"]["key"] = "changed"
+    assert (await world.kube.get(CONFIG_MAP, "a", namespace=world.namespace))["data"] == {"key": "value"}
+
+
+# ---- list
+
+
+async def test_list_gives_all_of_them_however_many_pages(world: World) -> None:
+    wanted = [f"c{number:02}" for number in range(3 * worlds.PAGE + 1)]
+    for name in wanted:
+        await world.kube.create(CONFIG_MAP, world.config_map(name, {"mine": "yes"}))
+    listing = await world.kube.list(CONFIG_MAP, namespace=world.namespace, labels="mine=yes")
+    assert names(listing.items) == wanted
+    assert {(item["apiVersion"], item["kind"]) for item in listing.items} == {("v1", "ConfigMap")}
+    assert listing.version
+
+
+async def test_list_without_a_namespace_means_all(world: World) -> None:
+    await world.kube.create(CONFIG_MAP, world.config_map("here", {"mine": world.namespace}))
+    elsewhere = world.config_map("there", {"mine": world.namespace})
+    await world.kube.create(CONFIG_MAP, {**elsewhere, "metadata": {**elsewhere["metadata"], "namespace": "default"}})
+    try:
+        listing = await world.kube.list(CONFIG_MAP, labels=f"mine={world.namespace}")
+        assert names(listing.items) == ["here", "there"]
+        listing = await world.kube.list(CONFIG_MAP, namespace=world.namespace, labels=f"mine={world.namespace}")
+        assert names(listing.items) == ["here"]
+    finally:
+        await world.kube.delete(CONFIG_MAP, "there", namespace="default")
+
+
+@pytest.mark.parametrize(
+    ("labels", "wanted"),
+    [
+        ("color=red", ["a"]),
+        ("color==red", ["a"]),
+        ("color!=red,mine", ["b", "c"]),
+        ("color in (red, green)", ["a", "b"]),
+        ("mine,color notin (red)", ["b", "c"]),
+        ("color", ["a", "b"]),
+        ("mine,!color", ["c"]),
+        ("color=red,size=big", ["a"]),
+        ("color=red,size=small", []),
+    ],
+)
+async def test_label_selectors(world: World, labels: str, wanted: list[str]) -> None:
+    for name, some in {"a": {"color": "red", "size": "big"}, "b": {"color": "green"}, "c": {}}.items():
+        await world.kube.create(CONFIG_MAP, world.config_map(name, {"mine": "yes", **some}))
+    listing = await world.kube.list(CONFIG_MAP, namespace=world.namespace, labels=labels)
+    assert names(listing.items) == wanted
+
+
+async def test_field_selectors(world: World) -> None:
+    for name, node in (("a", "n1"), ("b", "n2")):
+        body = world.pod(name)
+        body["spec"]["nodeName"] = node
+        await world.kube.create(POD, body)
+
+    async def found(fields: str) -> list[str]:
+        return names((await world.kube.list(POD, namespace=world.namespace, fields=fields)).items)
+
+    assert await found("spec.nodeName=n1") == ["a"]
+    assert await found("metadata.name!=a") == ["b"]
+    assert await found(f"metadata.namespace={world.namespace},spec.nodeName=n2") == ["b"]
+    assert await found("status.phase=Running") == []
+
+
+async def test_selectors_that_mean_nothing(world: World) -> None:
+    with pytest.raises(errors.Invalid):
+        await world.kube.list(POD, namespace=world.namespace, labels="a in (")
+    with pytest.raises(errors.Invalid):
+        await world.kube.list(POD, namespace=world.namespace, fields="spec.whatever=x")
+
+
+async def test_list_of_nothing(world: World) -> None:
+    listing = await world.kube.list(WIDGET, namespace=world.namespace)
+    assert listing.items == []
+    assert listing.version
+    with pytest.raises(errors.NotFound):
+        await world.kube.list(NOWHERE)
+
+
+async def test_nothing_is_lost_between_a_list_and_a_watch_from_its_version(world: World) -> None:
+    """Each object is in the list or in the watch, never in both or neither, while somebody writes."""
+
+    async def write() -> None:
+        for number in range(20):
+            await world.kube.create(WIDGET, world.widget(f"w{number:02}"))
+
+    writing = asyncio.ensure_future(write())
+    async with asyncio.timeout(DEADLINE):
+        listing = await world.kube.list(WIDGET, namespace=world.namespace)
+        while not listing.items:
+            await asyncio.sleep(0)
+            listing = await world.kube.list(WIDGET, namespace=world.namespace)
+    watch = world.kube.watch(WIDGET, version=listing.version, namespace=world.namespace)
+    async with aclosing(watch):  # type: ignore[type-var]
+        rest = await changes(watch, 20 - len(listing.items))
+    await writing
+    assert sorted(names(listing.items) + names([body for _, body in rest])) == [f"w{number:02}" for number in range(20)]
+
+
+# ---- watch
+
+
+async def test_watch_tells_what_changed_after_a_version_in_order(world: World) -> None:
+    await world.kube.create(WIDGET, world.widget("before"))
+    version = (await world.kube.list(WIDGET, namespace=world.namespace)).version
+    made = await world.kube.create(WIDGET, world.widget("a", size=1))
+    changed = await world.kube.patch(WIDGET, "a", {"spec": {"size": 2}}, namespace=world.namespace)
+    watch = world.kube.watch(WIDGET, version=version, namespace=world.namespace)
+    async with aclosing(watch):  # type: ignore[type-var]
+        first = await changes(watch, 2)
+        await world.kube.delete(WIDGET, "a", namespace=world.namespace)
+        [(change, gone)] = await changes(watch, 1)
+    assert first == [(Change.ADDED, made), (Change.MODIFIED, changed)]
+    assert (change, gone["metadata"]["uid"], gone["spec"]) == (Change.DELETED, made["metadata"]["uid"], {"size": 2})
+    assert gone["metadata"]["resourceVersion"] not in (version, changed["metadata"]["resourceVersion"])
+
+
+async def test_watch_resumes_from_any_version_it_told(world: World) -> None:
+    """Neither repeating nor skipping: also from a deletion's, and from a bookmark's."""
+    version = (await world.kube.list(WIDGET, namespace=world.namespace)).version
+    for name in "abc":
+        await world.kube.create(WIDGET, world.widget(name))
+    await world.kube.delete(WIDGET, "a", namespace=world.namespace)
+    await world.kube.create(WIDGET, world.widget("d"))
+    whole = [("ADDED", "a"), ("ADDED", "b"), ("ADDED", "c"), ("DELETED", "a"), ("ADDED", "d")]
+    watch = world.kube.watch(WIDGET, version=version, namespace=world.namespace)
+    async with aclosing(watch):  # type: ignore[type-var]
+        found = await changes(watch, len(whole))
+    assert told(found) == whole
+    for at, (_, body) in enumerate(found[:-1], start=1):
+        again = world.kube.watch(WIDGET, version=body["metadata"]["resourceVersion"], namespace=world.namespace)
+        async with aclosing(again):  # type: ignore[type-var]
+            assert told(await changes(again, len(whole) - at)) == whole[at:]
+
+
+async def test_watch_ends_by_itself_and_its_last_version_is_good_to_go_on(world: World) -> None:
+    version = (await world.kube.list(WIDGET, namespace=world.namespace)).version
+    await world.kube.create(WIDGET, world.widget("a"))
+    found: list[str] = []
+    async with asyncio.timeout(DEADLINE):
+        async for change, body in world.kube.watch(WIDGET, version=version, namespace=world.namespace, timeout=1.0):
+            version = body["metadata"]["resourceVersion"]
+            if change is not Change.BOOKMARK:
+                found.append(body["metadata"]["name"])
+    assert found == ["a"]
+    await world.kube.create(WIDGET, world.widget("b"))
+    watch = world.kube.watch(WIDGET, version=version, namespace=world.namespace)
+    async with aclosing(watch):  # type: ignore[type-var]
+        assert told(await changes(watch, 1)) == [("ADDED", "b")]
+
+
+async def test_bookmarks_hold_a_version_to_go_on_from(world: World) -> None:
+    version = (await world.kube.list(WIDGET, namespace=world.namespace)).version
+    await world.kube.create(CONFIG_MAP, world.config_map("unrelated"))
+    marks: list[Object] = []
+    async with asyncio.timeout(DEADLINE):
+        async for change, body in world.kube.watch(WIDGET, version=version, namespace=world.namespace, timeout=3.0):
+            assert change is Change.BOOKMARK
+            marks.append(body)
+    assert marks, "a quiet watch says how far it is before it ends"
+    assert (marks[-1]["apiVersion"], marks[-1]["kind"]) == (WIDGET.api_version, "Widget")
+    version = marks[-1]["metadata"]["resourceVersion"]
+    watch = world.kube.watch(WIDGET, version=version, namespace=world.namespace)
+    async with aclosing(watch):  # type: ignore[type-var]
+        await world.kube.create(WIDGET, world.widget("a"))
+        assert told(await changes(watch, 1)) == [("ADDED", "a")]
+
+
+async def test_watch_of_what_stops_and_starts_matching(world: World) -> None:
+    version = (await world.kube.list(CONFIG_MAP, namespace=world.namespace)).version
+    watch = world.kube.watch(CONFIG_MAP, version=version, namespace=world.namespace, labels="color=red")
+    async with aclosing(watch):  # type: ignore[type-var]
+        await world.kube.create(CONFIG_MAP, world.config_map("a", {"color": "green"}))
+        for color in ("red", "red", "green", "red"):
+            body = {"metadata": {"labels": {"color": color}}, "data": {"now": str(time.monotonic())}}
+            await world.kube.patch(CONFIG_MAP, "a", body, namespace=world.namespace)
+        await world.kube.delete(CONFIG_MAP, "a", namespace=world.namespace)
+        found = await changes(watch, 5)
+    assert [change.value for change, _ in found] == ["ADDED", "MODIFIED", "DELETED", "ADDED", "DELETED"]
+
+
+async def test_watch_of_one_namespace_and_one_name(world: World) -> None:
+    version = (await world.kube.list(CONFIG_MAP)).version
+    here = world.kube.watch(CONFIG_MAP, version=version, namespace=world.namespace, fields="metadata.name=a")
+    everywhere = world.kube.watch(CONFIG_MAP, version=version, labels=f"mine={world.namespace}")
+    elsewhere = world.config_map("a", {"mine": world.namespace})
+    elsewhere["metadata"]["namespace"] = "default"
+    await world.kube.create(CONFIG_MAP, elsewhere)
+    await world.kube.create(CONFIG_MAP, world.config_map("b", {"mine": world.namespace}))
+    await world.kube.create(CONFIG_MAP, world.config_map("a", {"mine": world.namespace}))
+    await world.kube.delete(CONFIG_MAP, "a", namespace="default")
+    async with aclosing(here), aclosing(everywhere):  # type: ignore[type-var]
+        [(change, body)] = await changes(here, 1)
+        assert (change, body["metadata"]["namespace"]) == (Change.ADDED, world.namespace)
+        found = await changes(everywhere, 4)
+        assert [body["metadata"]["namespace"] == "default" for _, body in found] == [True, False, False, True]
+
+
+async def test_watch_from_a_version_that_is_too_old(world: World) -> None:
+    version = await world.ancient()
+    with pytest.raises(errors.Expired):
+        await changes(world.kube.watch(CONFIG_MAP, version=version), 1)
+
+
+async def test_watch_of_a_kind_that_is_not_there(world: World) -> None:
+    with pytest.raises(errors.NotFound):
+        await changes(world.kube.watch(NOWHERE, version="1"), 1)
+
+
+async def test_watch_whose_stream_breaks(world: World) -> None:
+    version = (await world.kube.list(WIDGET, namespace=world.namespace)).version
+    watch = world.kube.watch(WIDGET, version=version, namespace=world.namespace)
+    await world.kube.create(WIDGET, world.widget("a"))
+    assert told(await changes(watch, 1)) == [("ADDED", "a")]
+    world.break_streams()
+    with pytest.raises(errors.Unavailable):
+        await changes(watch, 1)
+
+
+async def test_a_closed_watch_says_nothing_more(world: World) -> None:
+    version = (await world.kube.list(WIDGET, namespace=world.namespace)).version
+    watch = world.kube.watch(WIDGET, version=version, namespace=world.namespace)
+    await world.kube.create(WIDGET, world.widget("a"))
+    await changes(watch, 1)
+    await watch.aclose()  # type: ignore[attr-defined]
+    with pytest.raises(StopAsyncIteration):
+        await anext(watch)
+
+
+async def test_a_mirror_shows_the_truth_whatever_breaks(world: World) -> None:
+    """Random writes, broken streams: in the end it holds what a list holds, and told every step from one to the other."""
+    chance = random.Random(7)
+    mirror = Mirror(world.kube, WIDGET, clock=SystemClock(), chance=SystemChance(), namespace=world.namespace)
+    shadow: dict[str, str] = {}
+
+    def hear(old: Object | None, new: Object | None) -> None:
+        about = old or new
+        assert about is not None
+        name = about["metadata"]["name"]
+        assert shadow.get(name) == (old["metadata"]["resourceVersion"] if old else None)
+        if new is None:
+            del shadow[name]
+        else:
+            shadow[name] = new["metadata"]["resourceVersion"]
+
+    mirror.listen(hear)
+    running = asyncio.ensure_future(mirror.run())
+    try:
+        for number in range(60):
+            name = f"w{chance.randrange(6)}"
+            with suppress(errors.NotFound, errors.AlreadyExists):
+                match chance.randrange(3):
+                    case 0:
+                        await world.kube.create(WIDGET, world.widget(name))
+                    case 1:
+                        await world.kube.patch(WIDGET, name, {"spec": {"size": number}}, namespace=world.namespace)
+                    case 2:
+                        await world.kube.delete(WIDGET, name, namespace=world.namespace)
+            if number % 15 == 7:
+                world.break_streams()
+                await asyncio.sleep(0.05)  # for connections that are kept to be found dead
+        truth = {
+            item["metadata"]["name"]: item["metadata"]["resourceVersion"]
+            for item in (await world.kube.list(WIDGET, namespace=world.namespace)).items
+        }
+
+        async def same() -> bool:
+            return shadow == truth and mirror.synced.is_set()
+
+        await eventually(same)
+        assert {name: body["metadata"]["resourceVersion"] for (_, name), body in mirror.objects.items()} == truth
+        assert truth
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+# ---- create
+
+
+async def test_create_fills_in_what_the_server_knows(world: World) -> None:
+    made = await world.kube.create(WIDGET, world.widget("a", size=1))
+    metadata = made["metadata"]
+    assert metadata["uid"]
+    assert metadata["resourceVersion"]
+    assert metadata["creationTimestamp"].endswith("Z")
+    assert metadata["generation"] == 1
+    again = await world.kube.create(WIDGET, {"metadata": {"generateName": "b-"}}, namespace=world.namespace)
+    assert again["metadata"]["name"].startswith("b-")
+    assert len(again["metadata"]["name"]) > 2
+    assert again["metadata"]["namespace"] == world.namespace
+    assert again["metadata"]["uid"] != metadata["uid"]
+
+
+async def test_create_of_what_exists(world: World) -> None:
+    await world.kube.create(CONFIG_MAP, world.config_map("a", key="first"))
+    with pytest.raises(errors.AlreadyExists):
+        await world.kube.create(CONFIG_MAP, world.config_map("a", key="second"))
+    assert (await world.kube.get(CONFIG_MAP, "a", namespace=world.namespace))["data"] == {"key": "first"}
+
+
+async def test_one_of_many_creates_wins(world: World) -> None:
+    outcomes = await asyncio.gather(
+        *(world.kube.create(CONFIG_MAP, world.config_map("a", n=str(n))) for n in range(10)), return_exceptions=True
+    )
+    won = [outcome for outcome in outcomes if isinstance(outcome, dict)]
+    assert len(won) == 1
+    assert all(isinstance(outcome, dict | errors.AlreadyExists) for outcome in outcomes)
+    assert await world.kube.get(CONFIG_MAP, "a", namespace=world.namespace) == won[0]
+
+
+async def test_create_of_what_breaks_the_rules(world: World) -> None:
+    with pytest.raises(errors.Invalid) as caught:
+        await world.kube.create(WIDGET, world.widget("a", size=-1, color="blue"))
+    assert "size" in str(caught.value)
+    assert "color" in str(caught.value), "all causes are in the message"
+    for body in (
+        {"metadata": {"namespace": world.namespace}},  # no name
+        {"metadata": {"name": "Not A Name", "namespace": world.namespace}},
+        {"metadata": {"name": "no-namespace"}},
+        {"metadata": {"name": "a", "namespace": world.namespace, "resourceVersion": "1"}},
+    ):
+        with pytest.raises(errors.Invalid):
+            await world.kube.create(CONFIG_MAP, body)
+    with pytest.raises(errors.NotFound):
+        await world.kube.create(CONFIG_MAP, {"metadata": {"name": "a", "namespace": "no-such-namespace"}})
+    with pytest.raises(errors.NotFound):
+        await world.kube.create(NOWHERE, world.widget("a"))
+
+
+# ---- replace
+
+
+async def test_replace_writes_over_the_version_it_read(world: World) -> None:
+    made = await world.kube.create(WIDGET, world.widget("a", size=1))
+    changed = await world.kube.replace(WIDGET, {**made, "spec": {"size": 2}})
+    assert changed["spec"] == {"size": 2}
+    assert changed["metadata"]["uid"] == made["metadata"]["uid"]
+    assert changed["metadata"]["resourceVersion"] != made["metadata"]["resourceVersion"]
+    assert changed["metadata"]["generation"] == 2
+    with pytest.raises(errors.Conflict):
+        await world.kube.replace(WIDGET, {**made, "spec": {"size": 3}})
+    assert await world.kube.get(WIDGET, "a", namespace=world.namespace) == changed
+
+
+async def test_replace_demands_a_version(world: World) -> None:
+    for kind, body in ((WIDGET, world.widget("a")), (CONFIG_MAP, world.config_map("a"))):
+        await world.kube.create(kind, body)
+        with pytest.raises(errors.Invalid):
+            await world.kube.replace(kind, body)
+
+
+async def test_replace_of_what_is_gone_or_another(world: World) -> None:
+    made = await world.kube.create(WIDGET, world.widget("a"))
+    await world.kube.delete(WIDGET, "a", namespace=world.namespace)
+    with pytest.raises(errors.NotFound):
+        await world.kube.replace(WIDGET, made)
+    await world.kube.create(WIDGET, world.widget("a"))
+    with pytest.raises(errors.Conflict):
+        await world.kube.replace(WIDGET, made)
+
+
+async def test_replace_of_what_breaks_the_rules(world: World) -> None:
+    made = await world.kube.create(WIDGET, world.widget("a", size=1))
+    with pytest.raises(errors.Invalid, match="size"):
+        await world.kube.replace(WIDGET, {**made, "spec": {"size": -1}})
+    assert await world.kube.get(WIDGET, "a", namespace=world.namespace) == made
+
+
+async def test_status_and_spec_are_written_apart(world: World) -> None:
+    made = await world.kube.create(WIDGET, {**world.widget("a", size=1), "status": {"phase": "ignored"}})
+    assert "status" not in made or not made["status"]
+    body = {**made, "spec": {"size": 9}, "status": {"phase": "up"}}
+    changed = await world.kube.replace(WIDGET, body, subresource="status")
+    assert (changed["spec"], changed["status"]) == ({"size": 1}, {"phase": "up"})
+    assert changed["metadata"]["generation"] == 1, "a status is no new wish"
+    changed = await world.kube.replace(WIDGET, {**changed, "spec": {"size": 2}, "status": {"phase": "ignored"}})
+    assert (changed["spec"], changed["status"]) == ({"size": 2}, {"phase": "up"})
+    with pytest.raises(errors.Conflict):
+        await world.kube.replace(WIDGET, body, subresource="status")
+
+
+async def test_a_write_that_changes_nothing_is_no_change(world: World) -> None:
+    made = await world.kube.create(WIDGET, world.widget("a", size=1))
+    same = await world.kube.patch(WIDGET, "a", {"spec": {"size": 1}}, namespace=world.namespace)
+    assert same["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
+
+
+# ---- patch
+
+
+async def test_merge_patch(world: World) -> None:
+    await world.kube.create(WIDGET, world.widget("a", size=1, color="red", names=["x", "y"]))
+    body = {"spec": {"color": None, "names": ["z"]}, "metadata": {"annotations": {"k": "v"}}}
+    changed = await world.kube.patch(WIDGET, "a", body, namespace=world.namespace)
+    assert changed["spec"] == {"size": 1, "names": ["z"]}
+    assert changed["metadata"]["annotations"] == {"k": "v"}
+
+
+async def test_a_version_makes_a_merge_patch_conditional(world: World) -> None:
+    made = await world.kube.create(WIDGET, world.widget("a", size=1))
+    version = {"resourceVersion": made["metadata"]["resourceVersion"]}
+    await world.kube.patch(WIDGET, "a", {"metadata": version, "spec": {"size": 2}}, namespace=world.namespace)
+    with pytest.raises(errors.Conflict):
+        await world.kube.patch(WIDGET, "a", {"metadata": version, "spec": {"size": 3}}, namespace=world.namespace)
+    assert (await world.kube.get(WIDGET, "a", namespace=world.namespace))["spec"] == {"size": 2}
+
+
+async def test_json_patch(world: World) -> None:
+    await world.kube.create(WIDGET, world.widget("a", size=1, names=["x"]))
+    operations: list[Object] = [
+        {"op": "test", "path": "/spec/size", "value": 1},
+        {"op": "replace", "path": "/spec/size", "value": 2},
+        {"op": "add", "path": "/spec/names/-", "value": "y"},
+    ]
+    changed = await world.kube.patch(WIDGET, "a", operations, namespace=world.namespace, how=Patch.JSON)
+    assert changed["spec"] == {"size": 2, "names": ["x", "y"]}
+    for wrong in (operations, [{"op": "remove", "path": "/spec/missing"}]):
+        with pytest.raises(errors.Invalid):
+            await world.kube.patch(WIDGET, "a", wrong, namespace=world.namespace, how=Patch.JSON)
+    assert await world.kube.get(WIDGET, "a", namespace=world.namespace) == changed
+
+
+async def test_strategic_patch_merges_lists_by_their_keys(world: World) -> None:
+    await world.kube.create(POD, world.pod("a"))
+    body = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+    await world.kube.patch(POD, "a", body, namespace=world.namespace, how=Patch.STRATEGIC, subresource="status")
+    body = {"status": {"conditions": [{"type": "Other", "status": "False"}]}}
+    changed = await world.kube.patch(
+        POD, "a", body, namespace=world.namespace, how=Patch.STRATEGIC, subresource="status"
+    )
+    found = {condition["type"]: condition["status"] for condition in changed["status"]["conditions"]}
+    assert {"Ready": "True", "Other": "False"}.items() <= found.items()
+    await world.kube.create(WIDGET, world.widget("a"))
+    with pytest.raises(errors.Invalid):
+        await world.kube.patch(WIDGET, "a", {}, namespace=world.namespace, how=Patch.STRATEGIC)
+
+
+async def test_apply_makes_and_changes(world: World) -> None:
+    body = {"metadata": {"name": "a"}, "spec": {"size": 1}}
+    options: dict[str, Any] = {"namespace": world.namespace, "how": Patch.APPLY, "field_manager": "contract"}
+    typed = {"apiVersion": WIDGET.api_version, "kind": WIDGET.name}
+    made = await world.kube.patch(WIDGET, "a", {**typed, **body}, **options)
+    assert made["spec"] == {"size": 1}
+    changed = await world.kube.patch(WIDGET, "a", {**typed, **body, "spec": {"size": 2}}, **options)
+    assert changed["spec"] == {"size": 2}
+    assert changed["metadata"]["uid"] == made["metadata"]["uid"]
+    # Somebody else's field is taken over: two owners must not stop each other.
+    await world.kube.patch(WIDGET, "a", {"spec": {"size": 7}}, namespace=world.namespace, field_manager="person")
+    changed = await world.kube.patch(WIDGET, "a", {**typed, **body}, **options)
+    assert changed["spec"] == {"size": 1}
+
+
+async def test_patch_of_a_status(world: World) -> None:
+    await world.kube.create(WIDGET, world.widget("a", size=1))
+    body = {"spec": {"size": 9}, "status": {"phase": "up"}}
+    changed = await world.kube.patch(WIDGET, "a", body, namespace=world.namespace, subresource="status")
+    assert (changed["spec"], changed["status"]) == ({"size": 1}, {"phase": "up"})
+    changed = await world.kube.patch(WIDGET, "a", {"status": {"phase": "ignored"}}, namespace=world.namespace)
+    assert changed["status"] == {"phase": "up"}
+
+
+async def test_patch_of_a_scale(world: World) -> None:
+    await world.kube.create(WIDGET, world.widget("a", replicas=1))
+    body = {"spec": {"replicas": 5}}
+    scale = await world.kube.patch(WIDGET, "a", body, namespace=world.namespace, subresource="scale")
+    assert (scale["kind"], scale["spec"]["replicas"]) == ("Scale", 5)
+    widget = await world.kube.get(WIDGET, "a", namespace=world.namespace)
+    assert (widget["spec"], widget["metadata"]["generation"]) == ({"replicas": 5}, 2)
+
+
+async def test_patch_of_what_is_not_there_or_breaks_the_rules(world: World) -> None:
+    with pytest.raises(errors.NotFound):
+        await world.kube.patch(WIDGET, "missing", {"spec": {}}, namespace=world.namespace)
+    await world.kube.create(WIDGET, world.widget("a"))
+    with pytest.raises(errors.Invalid):
+        await world.kube.patch(WIDGET, "a", {"spec": {"size": -1}}, namespace=world.namespace)
+    with pytest.raises(errors.NotFound):
+        await world.kube.patch(CONFIG_MAP, "a", {}, namespace=world.namespace, subresource="scale")
+
+
+# ---- delete
+
+
+async def test_delete(world: World) -> None:
+    await world.kube.create(CONFIG_MAP, world.config_map("a"))
+    await world.kube.delete(CONFIG_MAP, "a", namespace=world.namespace)
+    with pytest.raises(errors.NotFound):
+        await world.kube.get(CONFIG_MAP, "a", namespace=world.namespace)
+    with pytest.raises(errors.NotFound):
+        await world.kube.delete(CONFIG_MAP, "a", namespace=world.namespace)
+
+
+async def test_an_empty_name_deletes_nothing(world: World) -> None:
+    await world.kube.create(CONFIG_MAP, world.config_map("a"))
+    with pytest.raises((errors.Invalid, errors.NotFound)):
+        await world.kube.delete(CONFIG_MAP, "", namespace=world.namespace)
+    await world.kube.get(CONFIG_MAP, "a", namespace=world.namespace)
+
+
+async def test_delete_of_the_one_that_was_meant(world: World) -> None:
+    old = await world.kube.create(CONFIG_MAP, world.config_map("a"))
+    await world.kube.delete(CONFIG_MAP, "a", namespace=world.namespace, uid=old["metadata"]["uid"])
+    new = await world.kube.create(CONFIG_MAP, world.config_map("a"))
+    with pytest.raises(errors.Conflict):
+        await world.kube.delete(CONFIG_MAP, "a", namespace=world.namespace, uid=old["metadata"]["uid"])
+    changed = await world.kube.patch(CONFIG_MAP, "a", {"data": {"k": "v"}}, namespace=world.namespace)
+    with pytest.raises(errors.Conflict):
+        await world.kube.delete(CONFIG_MAP, "a", namespace=world.namespace, version=new["metadata"]["resourceVersion"])
+    version = changed["metadata"]["resourceVersion"]
+    await world.kube.delete(CONFIG_MAP, "a", namespace=world.namespace, version=version)
+
+
+async def test_finalizers_hold_a_deleted_object(world: World) -> None:
+    body = world.widget("a")
+    body["metadata"]["finalizers"] = ["nstance.dev/contract"]
+    made = await world.kube.create(WIDGET, body)
+    await world.kube.delete(WIDGET, "a", namespace=world.namespace)
+    held = await world.kube.get(WIDGET, "a", namespace=world.namespace)
+    assert held["metadata"]["deletionTimestamp"]
+    assert held["metadata"]["uid"] == made["metadata"]["uid"]
+    await world.kube.delete(WIDGET, "a", namespace=world.namespace)  # again changes nothing
+    with pytest.raises(errors.AlreadyExists):
+        await world.kube.create(WIDGET, world.widget("a"))
+    with pytest.raises(errors.Invalid):  # no new finalizers on what goes
+        await world.kube.patch(
+            WIDGET,
+            "a",
+            {"metadata": {"finalizers": ["nstance.dev/contract", "nstance.dev/more"]}},
+            namespace=world.namespace,
+        )
+    watch = world.kube.watch(WIDGET, version=held["metadata"]["resourceVersion"], namespace=world.namespace)
+    async with aclosing(watch):  # type: ignore[type-var]
+        await world.kube.patch(WIDGET, "a", {"metadata": {"finalizers": []}}, namespace=world.namespace)
+        assert told(await changes(watch, 1)) == [("DELETED", "a")]
+    with pytest.raises(errors.NotFound):
+        await world.kube.get(WIDGET, "a", namespace=world.namespace)
+
+
+@pytest.mark.parametrize("foreground", [False, True])
+async def test_what_lost_its_owner_goes(world: World, foreground: bool) -> None:
+    if not world.collects:
+        pytest.skip("nobody collects garbage at an API server alone")
+    owner = await world.kube.create(WIDGET, world.widget("owner"))
+    reference = {
+        "apiVersion": WIDGET.api_version,
+        "kind": WIDGET.name,
+        "name": "owner",
+        "uid": owner["metadata"]["uid"],
+        "blockOwnerDeletion": True,
+    }
+    body = world.config_map("owned")
+    body["metadata"]["ownerReferences"] = [reference]
+    await world.kube.create(CONFIG_MAP, body)
+    await world.kube.delete(WIDGET, "owner", namespace=world.namespace, foreground=foreground)
+
+    async def gone() -> bool:
+        found = await world.kube.list(CONFIG_MAP, namespace=world.namespace, fields="metadata.name=owned")
+        return not found.items and not (await world.kube.list(WIDGET, namespace=world.namespace)).items
+
+    await eventually(gone)
+
+
+async def test_foreground_deletion_waits_for_what_is_owned(world: World) -> None:
+    owner = await world.kube.create(WIDGET, world.widget("owner"))
+    body = world.config_map("owned")
+    body["metadata"]["finalizers"] = ["nstance.dev/contract"]
+    body["metadata"]["ownerReferences"] = [
+        {
+            "apiVersion": WIDGET.api_version,
+            "kind": WIDGET.name,
+            "name": "owner",
+            "uid": owner["metadata"]["uid"],
+            "blockOwnerDeletion": True,
+        }
+    ]
+    await world.kube.create(CONFIG_MAP, body)
+    await world.kube.delete(WIDGET, "owner", namespace=world.namespace, foreground=True)
+    held = await world.kube.get(WIDGET, "owner", namespace=world.namespace)
+    assert held["metadata"]["deletionTimestamp"]
+    await world.kube.patch(CONFIG_MAP, "owned", {"metadata": {"finalizers": []}}, namespace=world.namespace)
+    if not world.collects:
+        await world.kube.patch(WIDGET, "owner", {"metadata": {"finalizers": []}}, namespace=world.namespace)
+
+    async def gone() -> bool:
+        return not (await world.kube.list(WIDGET, namespace=world.namespace)).items
+
+    await eventually(gone)
+
+
+# ---- evict
+
+
+async def running_pod(world: World, name: str) -> Object:
+    await world.kube.create(POD, world.pod(name, {"app": "guarded"}))
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    return await world.kube.patch(
+        POD, name, {"status": status}, namespace=world.namespace, how=Patch.STRATEGIC, subresource="status"
+    )
+
+
+async def test_evict(world: World) -> None:
+    pod = await running_pod(world, "a")
+    await world.kube.evict("a", namespace=world.namespace, uid=pod["metadata"]["uid"], grace=0)
+
+    async def gone() -> bool:
+        return not (await world.kube.list(POD, namespace=world.namespace)).items
+
+    await eventually(gone)
+    with pytest.raises(errors.NotFound):
+        await world.kube.evict("a", namespace=world.namespace)
+
+
+async def test_evict_of_another_pod_of_that_name(world: World) -> None:
+    old = await running_pod(world, "a")
+    await world.kube.delete(POD, "a", namespace=world.namespace)
+    await running_pod(world, "a")
+    with pytest.raises(errors.Conflict):
+        await world.kube.evict("a", namespace=world.namespace, uid=old["metadata"]["uid"])
+    await world.kube.get(POD, "a", namespace=world.namespace)
+
+
+async def test_evict_that_a_budget_refuses(world: World) -> None:
+    await running_pod(world, "a")
+    budget = {
+        "metadata": {"name": "guard", "namespace": world.namespace},
+        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "guarded"}}},
+    }
+    await world.kube.create(kinds.POD_DISRUPTION_BUDGET, budget)
+    with pytest.raises(errors.Busy) as caught:
+        await world.kube.evict("a", namespace=world.namespace)
+    assert caught.value.delay >= 0
+    assert "guard" in str(caught.value)
+    await world.kube.get(POD, "a", namespace=world.namespace)
+    await world.kube.delete(kinds.POD_DISRUPTION_BUDGET, "guard", namespace=world.namespace)
+    await world.kube.evict("a", namespace=world.namespace)
+
+
+# ---- tokens and leases
+
+
+async def test_request_token(world: World) -> None:
+    began = time.time()
+    token = await world.kube.request_token("robot", namespace=world.namespace, seconds=3600)
+    assert token.value.count(".") == 2
+    assert began + 3590 <= token.expires <= time.time() + 3610
+    assert token.value not in repr(token)
+    with pytest.raises(errors.NotFound):
+        await world.kube.request_token("missing", namespace=world.namespace, seconds=3600)
+    with pytest.raises(errors.Invalid):
+        await world.kube.request_token("robot", namespace=world.namespace, seconds=1)
+
+
+async def test_a_lease_is_taken_kept_and_released(world: World) -> None:
+    """As `kube.lease` writes it, an API server takes it."""
+
+    def candidate(identity: str) -> Election:
+        return Election(
+            world.kube,
+            namespace=world.namespace,
+            identity=identity,
+            clock=SystemClock(),
+            chance=SystemChance(),
+            retry=0.05,
+        )
+
+    one, two = candidate("one"), candidate("two")
+    async with asyncio.timeout(DEADLINE):
+        await one.acquire()
+        waiting = asyncio.ensure_future(two.acquire())
+        keeping = asyncio.ensure_future(one.keep())
+
+        async def renewed() -> bool:
+            lease = await world.kube.get(kinds.LEASE, "nstance-operator-leader-election", namespace=world.namespace)
+            spec = lease["spec"]
+            return bool(spec["renewTime"] > spec["acquireTime"])
+
+        await eventually(renewed)
+        assert not waiting.done()
+        keeping.cancel()
+        await asyncio.gather(keeping, return_exceptions=True)
+        await one.release()
+        await waiting
+    lease = await world.kube.get(kinds.LEASE, "nstance-operator-leader-election", namespace=world.namespace)
+    assert (lease["spec"]["holderIdentity"], lease["spec"]["leaseTransitions"]) == ("two", 1)
+
+
+async def test_events_are_taken(world: World) -> None:
+    pod = await world.kube.create(POD, world.pod("a"))
+    recorder = Recorder(world.kube, clock=SystemClock(), chance=SystemChance(), instance="contract")
+    running = asyncio.ensure_future(recorder.run())
+    try:
+        recorder.note(pod, "Tested", "by the contract")
+
+        async def counted(times: int) -> bool:
+            found = (await world.kube.list(kinds.EVENT, namespace=world.namespace, fields="reason=Tested")).items
+            return [event["count"] for event in found] == [times]
+
+        await eventually(lambda: counted(1))
+        recorder.note(pod, "Tested", "by the contract")
+        await eventually(lambda: counted(2))
+        assert recorder.dropped == 0
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
