@@ -33,6 +33,7 @@ from nstance.kube.memory import MemoryKube
 from nstance.kube.port import Kube, Object
 from nstance.model.ids import InstanceId, ShardId, TenantId
 from nstance.operator.options import Environment, Options
+from nstance.operator.shards import Links
 from nstance.operator.wiring import Operator
 
 SECONDS = 30.0
@@ -134,6 +135,12 @@ class Cluster:
         path.write_text(dev_k8s.KUBECONFIG.format(port=1))
         return path
 
+    @property
+    def links(self) -> Links:
+        operator, _ = next(iter(self.operators.values()))
+        assert operator.links is not None
+        return operator.links
+
     # ---- looking
 
     async def get(self, kind: Kind, name: str) -> Object | None:
@@ -172,6 +179,7 @@ class Cluster:
     # ---- doing
 
     async def scale(self, group: str, replicas: int) -> None:
+        await self.until(lambda: self.get(kinds.MACHINE_POOL, f"nstance-{group}"))
         await self.kube.patch(
             kinds.MACHINE_POOL,
             f"nstance-{group}",

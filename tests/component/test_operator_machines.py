@@ -1,0 +1,218 @@
+"""Machines and on-demand pods: one instance each, whatever dies in between; against every Kubernetes there is."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from component.operator_world import KUBERNETES, Cluster, operating
+from nstance.kube import kinds
+from nstance.kube.port import Object
+from nstance.operator import machines, resources
+from nstance.operator.shard_groups import ABANDON
+from nstance.providers.behaviour import Call, Outcome
+from nstance.providers.errors import Refused
+from nstance.providers.port import Status
+
+pytestmark = pytest.mark.parametrize("kubernetes", KUBERNETES)
+
+ONE = {"zone-a": {"web": 0}}
+BOTH = {"zone-a": {"web": 0}, "zone-b": {"web": 0}}
+
+
+async def make_machine(cluster: Cluster, name: str, **spec: object) -> None:
+    reference = {"apiGroup": kinds.INFRASTRUCTURE, "kind": "NstanceMachine", "name": name}
+    await cluster.kube.create(
+        kinds.MACHINE,
+        {
+            "metadata": {"name": name},
+            "spec": {
+                "clusterName": "demo--default",
+                "bootstrap": {"dataSecretName": ""},
+                "infrastructureRef": reference,
+            },
+        },
+        namespace=cluster.namespace,
+    )
+    await cluster.kube.create(
+        kinds.NSTANCE_MACHINE, {"metadata": {"name": name}, "spec": spec}, namespace=cluster.namespace
+    )
+
+
+async def ready(cluster: Cluster, name: str) -> Object | None:
+    item = await cluster.get(kinds.NSTANCE_MACHINE, name)
+    return item if item is not None and resources.status(item).get("ready") else None
+
+
+def alive(cluster: Cluster, shard: str) -> int:
+    """VMs that the cloud has, whoever knows of them."""
+    return sum(vm.status in (Status.PENDING, Status.RUNNING) for vm in cluster.shards[shard].cloud.vms())
+
+
+async def test_a_machine_becomes_an_instance_and_goes_with_it(tmp_path: Path, kubernetes: str) -> None:
+    async with operating(tmp_path, kubernetes, BOTH, drain_timeout="0") as cluster:
+        await make_machine(cluster, "alone", group="web", failureDomain="zone-b")
+        item = await cluster.until(lambda: ready(cluster, "alone"))
+        [instance] = cluster.running("zone-b", "web")
+        assert item["status"]["instanceID"] == instance
+        assert item["status"]["shard"] == "zone-b"
+        assert item["status"]["initialization"] == {"provisioned": True}
+        assert {"type": "InternalIP"}.items() <= item["status"]["addresses"][0].items()
+
+        async def whole() -> Object | None:
+            machine = await cluster.get(kinds.MACHINE, "alone")
+            return machine if machine is not None and resources.status(machine).get("nodeRef") else None
+
+        machine = await cluster.until(whole)
+        assert machine["status"]["nodeRef"]["name"] == instance
+        assert machine["spec"]["providerID"] == (await item_of(cluster, "alone"))["spec"]["providerID"]
+        for kind in (kinds.NSTANCE_MACHINE, kinds.MACHINE):
+            await cluster.kube.delete(kind, "alone", namespace=cluster.namespace)
+        await cluster.until(lambda: missing(cluster, "alone"))
+        assert alive(cluster, "zone-b") == 0
+
+
+async def item_of(cluster: Cluster, name: str) -> Object:
+    found = await cluster.get(kinds.NSTANCE_MACHINE, name)
+    assert found is not None
+    return found
+
+
+async def missing(cluster: Cluster, name: str) -> bool:
+    return await cluster.get(kinds.NSTANCE_MACHINE, name) is None and await cluster.get(kinds.MACHINE, name) is None
+
+
+@pytest.mark.parametrize("spelling", [{"groupRef": "web"}, {"groupRef": {"name": "web"}}], ids=["name", "object"])
+async def test_a_group_may_be_spelled_as_a_reference(
+    tmp_path: Path, kubernetes: str, spelling: dict[str, object]
+) -> None:
+    async with operating(tmp_path, kubernetes, ONE) as cluster:
+        await make_machine(cluster, "alone", **spelling)
+        await cluster.until(lambda: ready(cluster, "alone"))
+
+
+async def test_an_operator_that_dies_anywhere_makes_no_second_instance(tmp_path: Path, kubernetes: str) -> None:
+    """Crashed ever later while a machine is made, until it is made: there is one VM, and never was another."""
+    async with operating(tmp_path, kubernetes, BOTH, start=False) as cluster:
+        await cluster.start()
+        for number in range(12):
+            name = f"m{number}"
+            await make_machine(cluster, name, group="web")
+            for _ in range(number * 4):
+                await asyncio.sleep(0)
+            await asyncio.sleep(0.002 * number)
+            await cluster.crash()
+            await cluster.start()
+            await cluster.until(lambda name=name: ready(cluster, name))  # type: ignore[misc]
+        assert alive(cluster, "zone-a") + alive(cluster, "zone-b") == 12
+        assert sum(len(world.agents) for world in cluster.shards.values()) == 12  # one for each VM that ever booted
+        assert alive(cluster, "zone-a") == 6  # chosen by burden
+
+
+async def test_an_instance_that_the_server_deletes_takes_its_machine_with_it(tmp_path: Path, kubernetes: str) -> None:
+    async with operating(tmp_path, kubernetes, ONE, drain_timeout="0") as cluster:
+        await make_machine(cluster, "alone", group="web")
+        item = await cluster.until(lambda: ready(cluster, "alone"))
+        other = await cluster.shards["zone-a"].operator()
+        await other.call("DeleteInstance", instance_id=item["status"]["instanceID"])
+        await cluster.until(lambda: missing(cluster, "alone"))
+
+
+async def test_a_machine_of_a_shard_that_is_gone_for_good_can_be_let_go(tmp_path: Path, kubernetes: str) -> None:
+    async with operating(tmp_path, kubernetes, BOTH, drain_timeout="0") as cluster:
+        await make_machine(cluster, "alone", group="web", failureDomain="zone-b")
+        await cluster.until(lambda: ready(cluster, "alone"))
+        cluster.configure("zone-a")
+        await cluster.until(lambda: "zone-b" not in cluster.links.names())
+        for kind in (kinds.MACHINE, kinds.NSTANCE_MACHINE):
+            await cluster.kube.delete(kind, "alone", namespace=cluster.namespace)
+
+        async def stuck() -> bool:
+            told = resources.status(await item_of(cluster, "alone")).get("conditions", [])
+            return any(ABANDON in each["message"] for each in told)
+
+        await cluster.until(stuck)
+        let_go = {"metadata": {"annotations": {ABANDON: "true"}}}
+        await cluster.kube.patch(kinds.NSTANCE_MACHINE, "alone", let_go, namespace=cluster.namespace)
+        await cluster.until(lambda: missing(cluster, "alone"))
+        assert alive(cluster, "zone-b") == 1
+
+
+async def test_an_unknown_group_and_an_unknown_shard_are_said(tmp_path: Path, kubernetes: str) -> None:
+    async with operating(tmp_path, kubernetes, ONE) as cluster:
+        for name, spec, why in (
+            ("a", {"group": "nope"}, "no shard that can be reached has a group 'nope'"),
+            ("b", {"group": "web", "failureDomain": "zone-z"}, "there is no shard 'zone-z'"),
+            ("c", {"instanceType": "x"}, "spec.group is missing"),
+        ):
+            await make_machine(cluster, name, **spec)
+
+            async def said(name: str = name, why: str = why) -> bool:
+                told = resources.status(await item_of(cluster, name)).get("conditions", [])
+                return any(why in each["message"] for each in told)
+
+            await cluster.until(said)
+
+
+# ---- pods
+
+
+async def test_a_pod_that_asks_gets_a_node_of_its_own_until_it_is_gone(tmp_path: Path, kubernetes: str) -> None:
+    async with operating(tmp_path, kubernetes, ONE, drain_timeout="0") as cluster:
+        asked = {"on-demand.nstance.dev/group": "web", "on-demand.nstance.dev/instance-type": "large"}
+        pod = await cluster.pod("job", annotations=asked)
+        await cluster.pod("other")
+        await cluster.until(lambda: len(cluster.running("zone-a", "web")) == 1)
+        [machine] = await cluster.all(kinds.MACHINE)
+        assert machine["metadata"]["ownerReferences"][0]["uid"] == pod["metadata"]["uid"]
+        [instance] = cluster.shards["zone-a"].leader.shard.instances.values()
+        assert instance.instance_type == "large"
+        await cluster.until(lambda: ready(cluster, machine["metadata"]["name"]))
+        await cluster.kube.delete(kinds.POD, "job", namespace=cluster.namespace)
+        await cluster.until(lambda: missing(cluster, machine["metadata"]["name"]))
+        assert alive(cluster, "zone-a") == 0
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+async def test_a_pod_that_is_done_lets_its_node_go(tmp_path: Path, kubernetes: str, phase: str) -> None:
+    async with operating(tmp_path, kubernetes, ONE, drain_timeout="0") as cluster:
+        await cluster.pod("job", annotations={"on-demand.nstance.dev/group": "web"})
+        await cluster.until(lambda: alive(cluster, "zone-a") == 1)
+        await cluster.kube.patch(
+            kinds.POD, "job", {"status": {"phase": phase}}, namespace=cluster.namespace, subresource="status"
+        )
+        await cluster.until(lambda: none_left(cluster))
+        await cluster.until(lambda: alive(cluster, "zone-a") == 0)
+
+
+async def none_left(cluster: Cluster) -> bool:
+    return not await cluster.all(kinds.MACHINE) and not await cluster.all(kinds.NSTANCE_MACHINE)
+
+
+async def test_a_pod_elsewhere_is_served_too_and_cleared_up_after_a_restart(tmp_path: Path, kubernetes: str) -> None:
+    """No owner is possible across namespaces: the operator itself finds out that the pod is gone."""
+    async with operating(tmp_path, kubernetes, ONE, drain_timeout="0") as cluster:
+        elsewhere = f"{cluster.namespace}-pods"
+        await cluster.kube.create(kinds.NAMESPACE, {"metadata": {"name": elsewhere}})
+        await cluster.pod("job", namespace=elsewhere, annotations={"on-demand.nstance.dev/group": "web"})
+        await cluster.until(lambda: len(cluster.running("zone-a", "web")) == 1)
+        [machine] = await cluster.all(kinds.MACHINE)
+        assert "ownerReferences" not in machine["metadata"]
+        await cluster.crash()
+        await cluster.kube.delete(kinds.POD, "job", namespace=elsewhere)
+        await cluster.start()
+        await cluster.until(lambda: none_left(cluster))
+        await cluster.until(lambda: alive(cluster, "zone-a") == 0)
+
+
+async def test_what_could_not_be_made_is_tried_anew(
+    tmp_path: Path, kubernetes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nstance.operator.pods.RETRY_FAILED", 0.2)
+    async with operating(tmp_path, kubernetes, ONE, drain_timeout="0") as cluster:
+        refused = Outcome(applied=False, error=Refused("no such image"))
+        cluster.shards["zone-a"].behaviour.then(Call.CREATE, refused)
+        await cluster.pod("job", annotations={"on-demand.nstance.dev/group": "web"})
+        await cluster.until(lambda: len(cluster.running("zone-a", "web")) == 1)
+        [item] = await cluster.all(kinds.NSTANCE_MACHINE)
+        assert item["metadata"]["annotations"][machines.SHARD] == "zone-a"
