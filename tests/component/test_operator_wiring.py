@@ -400,9 +400,7 @@ async def post(operator: Operator, context: ssl.SSLContext, body: Any, path: str
     data, name = io.BytesIO(json.dumps(body).encode()), "hook.nstance-system.svc"
     async with (
         aiohttp.ClientSession() as session,
-        session.post(
-            address, data=io.BytesIO(json.dumps(body).encode()), ssl=context, server_hostname="hook.nstance-system.svc"
-        ) as answer,
+        session.post(address, data=data, ssl=context, server_hostname=name) as answer,
     ):
         return answer.status, await answer.json() if answer.content_type == "application/json" else await answer.text()
 
