@@ -133,8 +133,11 @@ class Door:
             response = await self._handler(request)
         except web.HTTPException as refusal:
             response = web.Response(status=refusal.status, text=refusal.reason)
-        except Exception:
-            log.exception("a request could not be answered", extra={"path": request.path})
+        except Exception as problem:
+            if isinstance(problem, ConnectionError) and (request.transport is None or request.transport.is_closing()):
+                log.debug("a peer left before it was answered", extra={"path": request.path, "error": str(problem)})
+            else:
+                log.exception("a request could not be answered", extra={"path": request.path})
             response = web.Response(status=500, text="internal error")
         response.force_close()
         return response

@@ -322,6 +322,14 @@ CATALOGUE: tuple[Mutant, ...] = (
         tests=FINDINGS,
     ),
     Mutant(
+        "quiet-connections-uncounted",
+        "nstance.server.shard",
+        " + self._quiet_connections(long)\n",
+        "\n",
+        "a cut without resets replaces a third of the fleet before it is recognised",
+        tests=FINDINGS,
+    ),
+    Mutant(
         "strangers-are-orphans",
         "nstance.core.collecting",
         "    if vm.cluster != cluster or vm.shard != shard or vm.tenant is None or vm.group is None:\n        return\n",
