@@ -395,6 +395,7 @@ async def test_a_rotated_token_is_read_again_after_a_401(tmp_path: Path) -> None
     async with serving(answer) as url, client(url, token=file) as kube:
         with pytest.raises(errors.Forbidden):
             await kube.get(POD, "a", namespace="here")
+        assert seen == ["Bearer old"], "the same token is not sent twice"
         file.write_text("new\n")
         assert await kube.get(POD, "a", namespace="here") == pod("a")
     assert seen[-2:] == ["Bearer old", "Bearer new"]

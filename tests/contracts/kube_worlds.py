@@ -87,14 +87,13 @@ class World:
         await eventually(served)
 
     async def ancient(self) -> str:
-        """A version of config maps that is too old to go on from."""
+        """A version from which widgets cannot be watched any more."""
         if not self.forgets:
-            return "1"
-        version = (await self.kube.list(kinds.CONFIG_MAP)).version
-        body: Object = {"metadata": {"name": "churn", "namespace": self.namespace}}
-        await self.kube.create(kinds.CONFIG_MAP, body)
+            return "1"  # before there was such a kind
+        version = (await self.kube.list(WIDGET)).version
+        await self.kube.create(WIDGET, self.widget("churn"))
         for number in range(WINDOW + 10):
-            await self.kube.patch(kinds.CONFIG_MAP, "churn", {"data": {"n": str(number)}}, namespace=self.namespace)
+            await self.kube.patch(WIDGET, "churn", {"spec": {"size": number}}, namespace=self.namespace)
         return version
 
     def config_map(self, name: str, labels: dict[str, str] | None = None, **data: str) -> Object:

@@ -278,11 +278,14 @@ class HttpKube:
         response = await self._send(call, method, url, data, content, proof, changes=changes)
         if response.status == 401:
             self._credentials.forget(proof)
-            fresh = await self._credentials.current()
-            if fresh is not proof:
+            try:
+                fresh = await self._credentials.current()
+            except BaseException:
+                response.close()
+                raise
+            if fresh != proof:
                 response.release()
-                proof = fresh
-                response = await self._send(call, method, url, data, content, proof, changes=changes)
+                response = await self._send(call, method, url, data, content, fresh, changes=changes)
         if 200 <= response.status < 300:
             return response
         try:
