@@ -472,8 +472,13 @@ class Shard:
         """How many agents seem to be connected, and have said nothing for so long."""
         before = self._clock.monotonic() - seconds
         return sum(
-            instance.state is State.RUNNING and (heard := self._heard(id)) is not None and heard <= before
-            for id, instance in self.instances.items()
+            facts.connected
+            and id not in self._silent  # its connection was lost: counted there
+            and self.instances[id].state is State.RUNNING
+            and (heard := self._heard(id)) is not None
+            and heard <= before
+            for id, facts in self.facts.items()
+            if id in self.instances
         )
 
 
