@@ -224,13 +224,15 @@ class Holding:
 
     def _members(self, now: float) -> tuple[Holder, ...]:
         """Those that answer, and those that did not long ago: a member is not dropped for a hiccup."""
+        patience = self._seat.timings.member_silence
         kept = {
             m.incarnation: m
             for m in self.lease.members
-            if now - self._answered.get(m.incarnation, self._sent) < self._seat.timings.member_silence
+            if now - self._answered.get(m.incarnation, self._sent) < patience
         }
         for incarnation, linked in self._links.items():
-            if incarnation in self._answered:
+            # A link may hang open for long after the last answer came through it.
+            if now - self._answered.get(incarnation, NEVER) < patience:
                 # A server that restarted takes the place of its former self.
                 kept = {i: m for i, m in kept.items() if m.server != linked.holder.server}
                 kept[incarnation] = linked.holder
