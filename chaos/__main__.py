@@ -7,7 +7,6 @@ python -m chaos failovers
 
 import argparse
 import asyncio
-import contextlib
 import signal
 import sys
 from collections.abc import Coroutine, Sequence
@@ -43,12 +42,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _stoppable(work: Coroutine[Any, Any, T]) -> T:
-    """Ctrl-C and SIGTERM end the work in order; a second one does not hurry."""
+    """Ctrl-C and SIGTERM end the work in order; a second one does not interrupt the tidying up."""
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
+
+    def stop() -> None:
+        if not task.cancelling():
+            task.cancel()
+
     for number in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(ValueError, RuntimeError):
-            loop.add_signal_handler(number, task.cancel)
+        loop.add_signal_handler(number, stop)
     return await task
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from chaos.faults import FAULTS, Strike
+from chaos.faults import Strike
 from chaos.run import Result
 
 AFTERWARDS = 5.0  # seconds after its cure in which a fault still costs
@@ -102,7 +102,6 @@ def as_json(result: Result) -> str:
         "certificates": verdict.certificates,
         "most_kilobytes": verdict.most_kilobytes,
         "faults": list(rows(result)),
-        "known": sorted(FAULTS),
         "problems": verdict.problems,
     }
     return json.dumps(found, indent=2)

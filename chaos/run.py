@@ -74,7 +74,7 @@ class Run:
                     self.phase = "waiting for rest"
                     told = [problem for strike in self.strikes for problem in strike.problems]
                     verdict = await audit.judge(made, watched, told)
-                except BaseException:
+                except Exception:
                     self._keep(made)
                     raise
                 if verdict.problems:

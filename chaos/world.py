@@ -70,9 +70,9 @@ class World:
     def __post_init__(self) -> None:
         self.vms = Vms(self.home / "instances")
         numbers = range(len(NAMES))
-        offsets = [*numbers, *(OFFSET + n for n in numbers)]
-        self.base = ports.free_base(offsets, {"127.0.0.1", FRONT})
-        self._s3_port = self.base + 2 * OFFSET - 1  # within the row, and nobody else's
+        storage = 2 * OFFSET - 1  # the last of the row
+        self.base = ports.free_base([*numbers, *(OFFSET + n for n in numbers), storage], {"127.0.0.1", FRONT})
+        self._s3_port = self.base + storage
 
     # ---- what it is made of
 

@@ -1,0 +1,83 @@
+"""Peers and agents are cut off. Nothing is reset: it is only not heard any more."""
+
+import asyncio
+import time
+
+from chaos import proxies
+from chaos.faults.strike import Strike, fault
+from chaos.world import DEAD_AFTER, SUSPECT_AFTER, Harm, World
+
+
+@fault("peers")
+async def cut_peers(world: World, strike: Strike) -> None:
+    """F18: leader and standby do not hear each other; storage decides."""
+    seconds = world.chance.uniform(1.0, 12.0)
+    strike.now = f"a and b are cut off from each other for {seconds:.1f} s"
+    await _hold_wires(list(world.peers.values()), strike, seconds)
+
+
+@fault("peers", "storage")
+async def cut_leader(world: World, strike: Strike) -> None:
+    """The leader is cut off from storage and peers, without a reset; its agents still hear it."""
+    epoch, name = world.lease()
+    seconds = world.chance.uniform(3.0, 15.0)
+    strike.now = f"{name} is cut off from everything but its agents for {seconds:.1f} s"
+    storage = world.storage[name]
+    held = storage.counts["requests held"]
+    storage.hold()
+    try:
+        await _hold_wires(list(world.peers.values()), strike, seconds)
+    finally:
+        storage.pass_on()
+    strike.proof["requests held"] += storage.counts["requests held"] - held
+    strike.proof["takeovers"] += world.lease()[0] - epoch
+
+
+async def _hold_wires(wires: list[proxies.Wire], strike: Strike, seconds: float) -> None:
+    before = sum(wire.counts["connections held"] for wire in wires)
+    try:
+        for wire in wires:
+            wire.hold()
+        await asyncio.sleep(seconds)
+    finally:
+        for wire in wires:
+            wire.pass_on()
+        strike.proof["connections held"] += sum(wire.counts["connections held"] for wire in wires) - before
+
+
+def _fronts(world: World) -> list[proxies.Wire]:
+    return [wire for wires in world.fronts.values() for wire in wires]
+
+
+@fault("network")
+async def cut_agents(world: World, strike: Strike) -> None:
+    """F59: nobody hears any agent. The fault is here and not there, so nothing may be replaced."""
+    seconds = world.chance.uniform(SUSPECT_AFTER + 2.0, DEAD_AFTER - 6.0)
+    strike.now = f"all agents are cut off for {seconds:.0f} s"
+    cut = Harm("cut", time.time())
+    world.cuts.append(cut)
+    before = set(world.vms.ids())
+    try:
+        await _hold_wires(_fronts(world), strike, seconds)
+    finally:
+        cut.ended = time.time()
+    made = len(set(world.vms.ids()) - before)
+    if made > world.agents / 3 + 3:  # other faults may have killed some meanwhile
+        strike.problems.append(f"F59: {made} VMs were made while all agents were cut off")
+
+
+@fault("network")
+async def cut_some_agents(world: World, strike: Strike) -> None:
+    """Connections that are dead without a reset; new ones work."""
+    share = world.chance.uniform(0.1, 0.6)
+    strike.now = f"{share:.0%} of the agents' connections are dead"
+    cut = Harm("cut", time.time())
+    world.cuts.append(cut)
+    try:
+        for wire in _fronts(world):
+            strike.proof["connections held"] += wire.hold_some(share, world.chance)
+        await asyncio.sleep(world.chance.uniform(5.0, 15.0))
+    finally:
+        for wire in _fronts(world):
+            wire.pass_on()
+        cut.ended = time.time()
