@@ -21,7 +21,7 @@ SEED ?= 1
 SEEDS ?= 2000
 START ?= 0
 
-.PHONY: help check install tools dev dev-once dev-tmux clean-dev test lint format bench sim sim-long sim-exhaustive mutants chaos failovers proto proto-check manifests manifests-check schema agent-pyz clean $(PROGRAMS)
+.PHONY: help check install tools dev dev-once dev-tmux dev-tmux-k8s dev-operator clean-dev test test-kube lint format bench sim sim-long sim-exhaustive mutants chaos failovers proto proto-check manifests manifests-check schema agent-pyz clean $(PROGRAMS)
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -54,13 +54,23 @@ dev-once: install ## The same, breaks and heals by itself, then ends
 
 dev-tmux: install ## Run dev-s3 and the shards dev-1 and dev-2 with agents in tmux (STANDBYS=1: with standbys)
 	@command -v tmux >/dev/null || { echo "tmux is missing: see 'make check'" >&2; exit 1; }
+	@exec env STANDBYS=$(STANDBYS) $(BIN)/honcho start -c server=2 s3 server
+
+dev-tmux-k8s: install ## The same with dev-k8s, a Kubernetes API over files, and the operator
+	@command -v tmux >/dev/null || { echo "tmux is missing: see 'make check'" >&2; exit 1; }
 	@exec env STANDBYS=$(STANDBYS) $(BIN)/honcho start -c server=2
 
-clean-dev: ## End what make dev and make dev-tmux started, and remove temp/
+dev-operator: install ## Run the operator here against temp/operator/kubeconfig, or KUBECONFIG=
+	@exec $(BIN)/python -m nstance.dev.operator --only
+
+clean-dev: ## End what these started, and remove temp/
 	@if [ -e $(VENV)/.installed ]; then $(BIN)/python -m nstance.dev.clean; else rm -rf temp; fi
 
 test: tools ## Run all tests
 	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+
+test-kube: tools ## Run the operator's tests against a real kube-apiserver (Go builds it, once)
+	$(BIN)/python tests/support/real_kube.py $(BIN)/pytest -q -k real tests/contracts/test_kube_contract.py tests/component
 
 lint: tools proto-check manifests-check ## Check format, types, layers, and that generated code is up to date
 	$(BIN)/ruff format --check .

@@ -50,7 +50,7 @@ def test_two_shards_over_dev_s3_with_agents_in_tmux(tmp_path: Path) -> None:
     }
     with output.open("wb") as out:
         honcho = subprocess.Popen(
-            [HONCHO, "start", "-c", "server=2"], cwd=ROOT, env=environment, stdout=out, stderr=out
+            [HONCHO, "start", "-c", "server=2", "s3", "server"], cwd=ROOT, env=environment, stdout=out, stderr=out
         )
     try:
 

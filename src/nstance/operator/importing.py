@@ -103,7 +103,7 @@ class Importing(Quiet):
         if not fresh:
             return
         if silent:
-            log.info("new groups wait until all shards have answered", extra={"silent": silent})
+            log.info("new groups wait until all shards have answered", extra={"silent": ", ".join(silent)})
             return
         groups = {name: link.groups for name, link in links.items() if link is not None}
         known = {resources.spec(pool).get("group", "") for pool in self._pools.objects.values()}
@@ -121,7 +121,7 @@ class Importing(Quiet):
             "Imported",
             f"{replicas} replicas on {', '.join(found)}",
         )
-        log.info("a group was imported", extra={"group": group, "replicas": replicas, "shards": list(found)})
+        log.info("a group was imported", extra={"group": group, "replicas": replicas, "shards": ", ".join(found)})
 
     async def _created(self, kind: kinds.Kind, body: Object) -> Object:
         try:

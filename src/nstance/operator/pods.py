@@ -122,15 +122,15 @@ class Pods(Quiet):
 
     async def _make(self, pod: Object) -> None:
         owned = self._together and pod["metadata"].get("namespace") == self._namespace
-        owner = await self._created(kinds.MACHINE, machine(pod, cluster=self._cluster, owned=owned))
-        await self._created(kinds.NSTANCE_MACHINE, infrastructure(pod, owner, cluster=self._cluster))
-        self._events.note(pod, "NodeRequested", f"Machine {resources.name(owner)} was made for this pod")
-
-    async def _created(self, kind: kinds.Kind, body: Object) -> Object:
+        wanted = machine(pod, cluster=self._cluster, owned=owned)
         try:
-            return await self._kube.create(kind, body, namespace=self._namespace)
+            owner = await self._kube.create(kinds.MACHINE, wanted, namespace=self._namespace)
+            self._events.note(pod, "NodeRequested", f"Machine {resources.name(owner)} was made for this pod")
         except errors.AlreadyExists:
-            return await self._kube.get(kind, resources.name(body), namespace=self._namespace)
+            owner = await self._kube.get(kinds.MACHINE, resources.name(wanted), namespace=self._namespace)
+        with contextlib.suppress(errors.AlreadyExists):
+            item = infrastructure(pod, owner, cluster=self._cluster)
+            await self._kube.create(kinds.NSTANCE_MACHINE, item, namespace=self._namespace)
 
     async def _retry_failed(self, made: list[Object], items: list[Object]) -> float | None:
         """An instance that could not be made is tried anew, with another ID, after a while."""
