@@ -1,0 +1,126 @@
+"""`make dev-tmux-k8s`: everything at once, and a person with kubectl, an editor and tmux."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from e2e.processes import wait_for
+from nstance.clock import SystemChance
+from nstance.dev import clean, configs
+from nstance.providers import tmux
+
+ROOT = Path(__file__).parents[2]
+HONCHO = ROOT / ".venv/bin/honcho"
+POD = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "job", "annotations": {"on-demand.nstance.dev/group": "test"}},
+    "spec": {"containers": [{"name": "main", "image": "none"}]},
+}
+
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(shutil.which("tmux") is None, reason="needs the program tmux"),
+    pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs the program kubectl"),
+    pytest.mark.skipif(not HONCHO.exists(), reason="needs .venv, where the Procfile finds its programs: make install"),
+]
+
+
+@pytest.fixture
+def own_tmux(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A tmux server of our own, so that nobody's windows are touched."""
+    monkeypatch.setenv("TMUX_TMPDIR", str(tmp_path_factory.mktemp("tmux")))
+    yield
+    subprocess.run(["tmux", "kill-server"], capture_output=True, check=False)
+
+
+def windows() -> set[str]:
+    command = ["tmux", "list-windows", "-t", tmux.SESSION, "-F", "#{window_name}"]
+    return set(subprocess.run(command, capture_output=True, text=True, check=False).stdout.split())
+
+
+@pytest.mark.usefixtures("own_tmux")
+def test_kubectl_an_editor_and_tmux_move_instances(tmp_path: Path) -> None:
+    temp, output = tmp_path / "temp", tmp_path / "output"
+    ports = [configs.free_port(SystemChance(), offsets) for offsets in ((0, 10), (0,), (0,), (0,))]
+    environment = {
+        **os.environ,
+        "NSTANCE_DEV_TEMP": str(temp),
+        "NSTANCE_DEV_PORT": str(ports[0]),
+        "NSTANCE_DEV_S3_PORT": str(ports[1]),
+        "NSTANCE_DEV_K8S_PORT": str(ports[2]),
+        "NSTANCE_DEV_PROBES": f"127.0.0.1:{ports[3]}",
+    }
+    with output.open("wb") as out:
+        honcho = subprocess.Popen(
+            [HONCHO, "start", "-c", "server=2"], cwd=ROOT, env=environment, stdout=out, stderr=out
+        )
+
+    def kubectl(*words: str, given: str | None = None) -> str:
+        command = ["kubectl", "--kubeconfig", str(temp / "operator/kubeconfig"), *words]
+        done = subprocess.run(command, capture_output=True, text=True, input=given, check=False, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def names(kind: str) -> set[str]:
+        return set(kubectl("get", kind, "-o", "name").split())
+
+    def until(what: str, holds: Callable[[], bool]) -> None:
+        def alive() -> bool:
+            assert honcho.poll() is None, output.read_text()
+            assert "Traceback" not in output.read_text(), output.read_text()
+            return holds()
+
+        wait_for(what, alive, seconds=90)
+
+    def instances(count: int) -> Callable[[], bool]:
+        return lambda: len(names("nodes")) == len(windows()) == count
+
+    try:
+        until("the operator's files", lambda: (temp / "dev-k8s/nstancemachinepools/default/nstance-test.json").exists())
+        until("two instances per shard", instances(4))
+        table = kubectl("get", "machinepools,nstancemachinepools,nstanceshardgroups,nodes")
+        assert re.search(r"machinepool\S*/nstance-test +example-cluster--default +4 ", table)
+        assert re.search(r"nstanceshardgroup\S*/test--dev-2 +test +dev-2 +2 ", table)
+        for kept in ("nstance-operator-cert", "nstance-operator-key", "nstance-operator-nonce"):
+            assert (temp / f"dev-k8s/secrets/default/{kept}.json").exists()
+        assert (temp / "dev-k8s/configmaps/default/nstance-cluster-ca.json").exists()
+
+        kubectl("scale", "machinepool", "nstance-test", "--replicas=5")
+        until("five after a scale", instances(5))
+        kubectl("scale", "machinepool", "nstance-test", "--replicas=2")
+        until("two after a scale back, drained first", instances(2))
+        assert "NodeDrained" in kubectl("get", "events")
+
+        file = temp / "dev-k8s/machinepools/default/nstance-test.json"
+        edited = json.loads(file.read_text())
+        edited["spec"]["replicas"] = 3
+        file.write_text(json.dumps(edited))
+        until("three after an edit", instances(3))
+
+        window = sorted(windows())[0]
+        subprocess.run(["tmux", "kill-window", "-t", f"{tmux.SESSION}:{window}"], check=True)
+        until("a replacement", lambda: window not in windows() and instances(3)())
+
+        kubectl("apply", "-f", "-", given=json.dumps(POD))
+        until("a node for the pod", instances(4))
+        [machine] = names("machines")
+        kubectl(
+            "wait",
+            machine.replace("machine.cluster", "nstancemachine.infrastructure.cluster"),
+            "--for=jsonpath={.status.ready}=true",
+        )
+        kubectl("delete", "pod", "job")
+        until("nothing left of it", lambda: instances(3)() and not names("machines,nstancemachines"))
+    finally:
+        honcho.send_signal(signal.SIGTERM)
+        honcho.wait(30)
+        clean.clean(temp)
