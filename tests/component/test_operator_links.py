@@ -5,12 +5,14 @@ import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from component.whole_server import CLUSTER, SHARD, Operator, World, config, eventually, states
 from nstance.config.addresses import Service
 from nstance.model.ids import ShardId, TenantId
+from nstance.operator import link as linking
 from nstance.operator import shards
 from nstance.operator.configuration import Configuration, Endpoints
 from nstance.operator.metrics import Metrics
@@ -28,8 +30,8 @@ GROUPS = {"default": {"web": {"template": "web", "size": 2}}}
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "LIMITS", Limits(ping_after=0.2, pong_within=0.3, handshake_seconds=1.0))
-    monkeypatch.setattr(shards, "LAST_BACKOFF", 0.2)
+    monkeypatch.setattr(linking, "LIMITS", Limits(ping_after=0.2, pong_within=0.3, handshake_seconds=1.0))
+    monkeypatch.setattr(linking, "LAST_BACKOFF", 0.2)
 
 
 @dataclass
@@ -85,7 +87,7 @@ async def linked(world: World, operator: Operator, told: Configuration) -> Async
         await asyncio.gather(task, return_exceptions=True)
 
 
-def link(links: Links, name: str = SHARD) -> shards.Link:
+def link(links: Links, name: str = SHARD) -> linking.Link:
     found = links.get(name)
     assert found is not None
     return found
@@ -178,7 +180,7 @@ async def test_a_silent_shard_delays_nobody_else(tmp_path: Path) -> None:
                 proxy.freeze()
                 hanging = [
                     asyncio.create_task(silent.upsert_group("g", pb.GroupConfig(template="web", size=0)))
-                    for _ in range(shards.MAX_CALLS + 5)
+                    for _ in range(linking.MAX_CALLS + 5)
                 ]
                 for number in range(20):
                     await well.upsert_group(f"g{number}", pb.GroupConfig(template="web", size=0))
@@ -251,12 +253,39 @@ async def test_a_server_of_another_shard_and_a_revoked_operator_are_told_apart(t
             assert "expected shard zone-b, found zone-a" in await eventually(
                 lambda: wrong.trouble if "expected" in wrong.trouble else ""
             )
-            assert "127.0.0.1:9" in await eventually(lambda: dead.trouble if "127" in dead.trouble else "")
+            assert await eventually(lambda: dead.trouble == "127.0.0.1:9: connection refused")
         other = await world.operator()
         async with linked(world, operator, settings(zone_a=here)) as (links, _):
             await eventually(lambda: link(links).synced)
             await other.call("RevokeOperator", operator_id=operator.identity.id)
             await eventually(lambda: "not registered" in link(links).trouble)
+
+
+def test_a_broken_listener_takes_nothing_from_the_others() -> None:
+    class Broken(Ear):
+        def shard_changed(self, shard: str) -> None:
+            raise RuntimeError("a bug")
+
+    ear, everybody = Ear(), shards.Listeners()
+    everybody.add(Broken())
+    everybody.add(ear)
+    everybody.shard_changed("zone-a")
+    assert ear.shards == ["zone-a"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        ({"state": "running"}, {"state": "running"}, False),
+        ({"state": "draining", "deadline_unix_ms": 60_000}, {"state": "draining", "deadline_unix_ms": 60_900}, False),
+        ({"state": "draining", "deadline_unix_ms": 60_000}, {"state": "draining", "deadline_unix_ms": 30_000}, True),
+        ({"state": "running"}, {"state": "draining"}, True),
+        ({"state": "running", "drain_cancelled": True}, {"state": "running"}, False),
+    ],
+)
+def test_what_counts_as_a_change_over_a_loss(before: dict[str, Any], after: dict[str, Any], told: bool) -> None:
+    """A deadline that was brought forward while nobody listened (a spot notice) is told; a clock's jitter is not."""
+    assert linking._differs(pb.InstanceEvent(**before), pb.InstanceEvent(**after)) is told
 
 
 async def test_a_flood_of_changes_never_leaves_the_link_behind(tmp_path: Path) -> None:

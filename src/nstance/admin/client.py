@@ -7,7 +7,6 @@ program does; its certificate is renewed when two thirds of its life are over.
 
 import asyncio
 import os
-import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,8 +89,8 @@ def _check_owner(directory: Path) -> None:
 
 
 def _reason(lost: status.Unreachable, addresses: tuple[str, ...]) -> str:
-    """With the address, and in the system's words instead of a library's."""
-    text = re.sub(r"\[Errno (\d+)\] [^;]*", lambda found: os.strerror(int(found[1])).lower(), status.explain(lost))
+    """With the address."""
+    text = status.explain(lost)
     return text if any(each in text for each in addresses) else f"{' or '.join(addresses)}: {text}"
 
 

@@ -12,7 +12,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from nstance.clock import Chance, Clock
-from nstance.operator import shards
+from nstance.operator import link
 from nstance.operator.configuration import Configuration
 from nstance.v1 import registration_grpc
 from nstance.v1.registration_pb2 import RegisterOperatorRequest, RegisterResponse
@@ -65,7 +65,7 @@ async def register(
             raise NobodyAnswers(told)
         log.warning("no shard could be reached to register, trying again", extra={"reason": told})
         tries += 1
-        await clock.sleep(shards.backoff(tries, chance))
+        await clock.sleep(link.backoff(tries, chance))
 
 
 async def _ask_all(

@@ -6,6 +6,7 @@ server has looked at its certificate, so the channel waits for the server's firs
 """
 
 import asyncio
+import os
 import socket
 import ssl
 from collections.abc import Callable, Sequence
@@ -270,4 +271,8 @@ def _why(error: OSError) -> str:
         return "no answer in time"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not of our CA: {error.verify_message}"
+    if isinstance(error, socket.gaierror):
+        return f"its name is not known: {(error.strerror or str(error)).lower()}"
+    if not isinstance(error, ssl.SSLError) and error.errno is not None and error.errno > 0:
+        return os.strerror(error.errno).lower()  # libraries say the same in longer words
     return str(error) or type(error).__name__
