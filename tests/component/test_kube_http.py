@@ -541,6 +541,14 @@ async def test_a_watch_reads_the_largest_objects() -> None:
         assert [name for _, name in await watched(kube)] == ["5", "large", "small", "large"]
 
 
+async def test_a_watch_whose_pieces_end_anywhere() -> None:
+    """Also right before the end of a line."""
+    whole = event("ADDED", pod("a")) + event("ADDED", pod("b"))
+    for cut in (1, len(whole) // 2 - 1, len(whole) // 2, len(whole) - 1):
+        async with serving(stream(whole[:cut], 0.05, whole[cut:])) as url, client(url) as kube:
+            assert [name for _, name in await watched(kube)] == ["5", "a", "b"]
+
+
 @pytest.mark.parametrize("tear", [True, False])
 async def test_a_watch_torn_in_the_middle_of_an_event(tear: bool) -> None:
     got: list[Change] = []

@@ -216,6 +216,18 @@ async def test_a_leader_that_was_suspended_stops(clock: Machine) -> None:
 
 
 @virtually
+async def test_a_suspension_before_it_led_does_not_matter(clock: Machine) -> None:
+    real = clock.boot
+    clock.boot = lambda: real() + 3600.0  # type: ignore[method-assign]
+    one = election(Server(), clock)
+    await one.acquire()
+    keeping = asyncio.ensure_future(one.keep())
+    await clock.sleep(60)
+    assert not keeping.done()
+    keeping.cancel()
+
+
+@virtually
 async def test_a_lease_that_was_taken_is_lost_at_once(clock: Machine) -> None:
     server = Server()
     one = election(server, clock)
