@@ -77,7 +77,9 @@ class Files:
         return (folder / key.namespace if key.namespace else folder) / f"{key.name}.json"
 
     def look_at(self, served: Served, namespace: str, name: str) -> None:
-        """Takes in what somebody may have done to an object's file."""
+        """Takes in what somebody may have done to an object's file. What cannot be a name is nobody's file."""
+        if any(each.startswith(".") or "/" in each or "\0" in each for each in (namespace, name)):
+            return
         self.look(self.path(Key(served.resource.id, namespace if served.resource.namespaced else "", name)))
 
     def look_everywhere(self) -> None:

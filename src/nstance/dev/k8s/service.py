@@ -12,7 +12,7 @@ from nstance.dev.k8s import discovery, negotiation, openapi, paths, reviews, tab
 from nstance.dev.k8s.files import Files
 from nstance.dev.k8s.negotiation import Form
 from nstance.dev.k8s.streams import LONGEST, Question, Streams
-from nstance.kube.api import metadata, selectors, status
+from nstance.kube.api import metadata, selectors, status, values
 from nstance.kube.api.keeper import Propagation
 from nstance.kube.api.resources import Served
 from nstance.kube.api.server import Options
@@ -21,6 +21,7 @@ from nstance.kube.port import Object, Patch
 log = logging.getLogger(__name__)
 
 LIMIT = 3 * 1024 * 1024  # bytes of a body
+_PATIENCE = 16 * LIMIT  # bytes of one that is too long and read nevertheless
 _VERSION = {
     "major": "1",
     "minor": "32",
@@ -143,12 +144,8 @@ class Service:
 
     def _create(self, call: "_Call") -> web.StreamResponse:
         body = _decoded(call.request, call.raw)
-        name = (
-            body.get("metadata", {}).get("name")
-            if isinstance(body, dict) and isinstance(body.get("metadata"), dict)
-            else ""
-        )
-        if isinstance(name, str) and name and "/" not in name:
+        name = values.at(body, ("metadata", "name"))
+        if isinstance(name, str) and name:
             self._files.look_at(call.served, call.named.namespace, name)
         made = self._api.create(call.served, body, namespace=call.named.namespace, options=call.options())
         return self._shown(call, made, code=201)
@@ -345,17 +342,17 @@ def _propagation(wish: Object) -> Propagation:
 
 
 async def _body(request: web.BaseRequest) -> bytes:
-    if (request.content_length or 0) > LIMIT:
-        raise status.ApiError(413, "RequestEntityTooLarge", f"limit is {LIMIT} bytes")
-    raw = await request.content.read(LIMIT + 1) if request.body_exists else b""
-    while raw and len(raw) <= LIMIT and not request.content.at_eof():
-        more = await request.content.read(LIMIT + 1)
-        if not more:
+    """Read to its end also when it is too long: a client that is cut off while it sends does not read the answer."""
+    kept, size = [], 0
+    async for chunk in request.content.iter_chunked(2**16):
+        size += len(chunk)
+        if size <= LIMIT:
+            kept.append(chunk)
+        elif size > _PATIENCE:
             break
-        raw += more
-    if len(raw) > LIMIT:
+    if size > LIMIT:
         raise status.ApiError(413, "RequestEntityTooLarge", f"limit is {LIMIT} bytes")
-    return raw
+    return b"".join(kept)
 
 
 def _decoded(request: web.BaseRequest, raw: bytes) -> Any:

@@ -82,7 +82,7 @@ class Streams:
                     waits = (self._api.store.changed(), ending)
                     limit = min(left, BOOKMARKS)
                     done, _ = await asyncio.wait(waits, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-                    if not done and question.bookmarks:
+                    if not done and question.bookmarks and limit < left:  # the last one comes below
                         await stream.send_object(Change.BOOKMARK, watch.bookmark())
             if question.bookmarks:
                 await stream.send_object(Change.BOOKMARK, watch.bookmark())
