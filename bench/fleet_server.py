@@ -218,7 +218,8 @@ class FleetServer:
         """Wait until this server leads, and listed the cloud."""
         await until(lambda: (lead := self._leads(name)) is not None and lead.shard.listed)
         if name == "a":
-            self.lead.shard.reconnect_grace = PATIENCE  # the fleet has yet to arrive, from a machine that may be slow
+            # The fleet has yet to arrive, from a machine that may be slow.
+            self.lead.shard.hearing.reconnect_grace = PATIENCE
         authority = self.lead.issuer.authority.signer(self.clock.wall())
         return {"ca": authority.pem, "ca_key": keys.private_to_pem(authority.key), "at": time.monotonic()}
 

@@ -10,8 +10,7 @@ from nstance.config import load
 from nstance.providers import errors
 from nstance.providers.behaviour import Call, Outcome, Script
 from nstance.providers.memory import Image
-from nstance.server import images
-from nstance.server import shard as shards
+from nstance.server import hearing, images
 from nstance.v1.operator_pb2 import GroupConfig
 
 DOCS = Path(__file__).parents[2] / "docs" / "images-and-userdata.md"
@@ -112,7 +111,7 @@ async def test_the_last_good_image_outlives_the_server(tmp_path: Path) -> None:
 
 async def test_what_a_vm_wrote_before_it_was_given_up_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its agent never registers: the console may say why. The nonce in it is not repeated."""
-    monkeypatch.setattr(shards, "RECONNECT_FLOOR", 0.1)
+    monkeypatch.setattr(hearing, "RECONNECT_FLOOR", 0.1)
     timings = {
         "health": {"suspect_after": "100ms", "dead_after": "1s"},
         "garbage_collection": {"interval": "200ms", "registration_timeout": "1s"},

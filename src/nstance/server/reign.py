@@ -132,7 +132,7 @@ class Reign:
         lead, effects, collector = self._assemble(term, writer, book)
         concerned = lead.shard.keys()
         for tenant in {key.tenant for key in concerned} if present is None else present:
-            lead.shard.operators_seen[tenant] = lead.shard.listening_since
+            lead.shard.operators_seen[tenant] = lead.shard.hearing.listening_since
         ports = parts.ports(lead)
         tasks: list[asyncio.Task[None]] = []
         promise = configurations.timings(self.configuration.settings).promise

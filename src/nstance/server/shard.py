@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from nstance.clock import Clock
-from nstance.core import silence
 from nstance.core.decide import decide
 from nstance.model import decision as dec
 from nstance.model import events as ev
@@ -21,19 +20,12 @@ from nstance.model.group import Group, Policy
 from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName, IdMaker, InstanceId, Kind, TenantId
 from nstance.model.instance import Change, Instance, Put, Remove, State
 from nstance.objects import journal, slots
+from nstance.server.hearing import TICK, Hearing
 from nstance.server.term import Term
 
 log = logging.getLogger(__name__)
 
 MAX_INBOX = 200_000
-JUDGE_SILENCE_EVERY = 0.2
-EARLIER = 0.8
-QUIET = 0.65  # of suspect_after: whoever is well was heard within half of it, because it was asked
-RECONNECT_FLOOR = 10.0
-RECONNECT_MOST = 300.0
-TICK = 1.0
-DEAF = 1.0  # a tick that comes so late: the process or its machine stood still
-RECONNECT_PER_SECOND = 300.0
 
 
 class Overloaded(Exception):
@@ -94,7 +86,7 @@ class Shard:
         self._ids = ids
         self._prepare = prepare
         self._act = act
-        self._heard = heard
+        self.hearing = Hearing(self.instances, self.facts, clock=clock, heard=heard)
         self._groups: dict[GroupKey, _GroupState] = {}
         self._keys: dict[str, InstanceId] = {}
         self._inbox: dict[GroupKey, list[_Item]] = {}
@@ -103,17 +95,7 @@ class Shard:
         self._entries = 0
         self.listed = False
         self.mass_absence = False
-        self.mass_silence = False
-        self._silent: dict[InstanceId, float] = {}  # whose connection was lost, and when its last byte came
-        self._awaited = {
-            i.id for i in self.instances.values() if i.state is State.RUNNING
-        }  # not back since the term began
-        self._silence_judged = float("-inf")
-        now = clock.steady()
-        self.listening_since = self._ticked = now
         self._ticking: asyncio.TimerHandle | None = None
-        running = sum(i.state is State.RUNNING for i in self.instances.values())
-        self.reconnect_grace = RECONNECT_FLOOR + 2 * running / RECONNECT_PER_SECOND
         for instance in self.instances.values():
             self._group(instance.key).members[instance.id] = instance
             if instance.public_key:
@@ -215,16 +197,8 @@ class Shard:
                 self._ticking.cancel()
 
     def _tick(self) -> None:
-        self._notice_deafness()
+        self.hearing.notice_deafness()
         self._ticking = asyncio.get_running_loop().call_later(TICK, self._tick)
-
-    def _notice_deafness(self) -> None:
-        """A server that stood still has heard nobody: what it missed is not the agents' silence."""
-        now = self._clock.steady()
-        if now > self._ticked + TICK + DEAF:
-            log.warning("this server stood still", extra={"seconds": round(now - self._ticked, 1)})
-            self.listening_since = now
-        self._ticked = now
 
     def _put(self, key: GroupKey, item: _Item) -> None:
         items = self._inbox.setdefault(key, [])
@@ -251,11 +225,7 @@ class Shard:
             return
         state = self._group(key)
         now = self._clock.steady()
-        self._notice_deafness()
-        quiet = self._refresh_heard(state, now)
-        for item in items:
-            self._note_silence(item.event)
-        self._judge_silence(now, quiet=quiet)
+        self._listen(state, items, now)
         wish = self.wishes.get(key)
         decision = decide(
             self._view(key, state),
@@ -286,6 +256,17 @@ class Shard:
             self._groups.pop(key, None)
             if state.wake is not None:
                 state.wake.cancel()
+
+    def _listen(self, state: _GroupState, items: Sequence[_Item], now: float) -> None:
+        hearing, patience = self.hearing, self.policy.suspect_after
+        hearing.notice_deafness()
+        quiet = hearing.refresh(state.members, now, patience)
+        for item in items:
+            hearing.note(item.event)
+        news = hearing.judge(now, patience, quiet=quiet)
+        if news is not None:
+            self.announce(Code.MASS_SILENCE, news)
+            self.look_again()
 
     def _is_taken(self, key: GroupKey, item: _Item) -> bool:
         """Callers choose the IDs of on-demand instances, and may have asked two groups for the same one at once."""
@@ -336,9 +317,9 @@ class Shard:
             facts=self.facts,
             trend=state.trend,
             listed=self.listed,
-            listening_since=self.listening_since,
-            reconnect_grace=self.reconnect_grace,
-            mass_silence=self.mass_silence,
+            listening_since=self.hearing.listening_since,
+            reconnect_grace=self.hearing.reconnect_grace,
+            mass_silence=self.hearing.mass_silence,
             mass_absence=self.mass_absence,
             operator_seen=self.operators_seen.get(key.tenant),
             blocked=self.blocked.get(key, ""),
@@ -367,14 +348,12 @@ class Shard:
                         self._keys[instance.public_key] = instance.id
                     self.instances[instance.id] = state.members[instance.id] = instance
                     if instance.state is not State.RUNNING:
-                        self._silent.pop(instance.id, None)
-                        self._awaited.discard(instance.id)
+                        self.hearing.forget(instance.id)
                 case Remove(id):
                     gone = self.instances.pop(id, None)
                     state.members.pop(id, None)
                     self.facts.pop(id, None)
-                    self._silent.pop(id, None)
-                    self._awaited.discard(id)
+                    self.hearing.forget(id)
                     if gone is not None and self._keys.get(gone.public_key) == id:
                         del self._keys[gone.public_key]
 
@@ -397,89 +376,6 @@ class Shard:
 
     def _woke(self, key: GroupKey) -> None:
         self._put(key, _Item(ev.Woke(), self._clock.monotonic()))
-
-    def _refresh_heard(self, state: _GroupState, now: float) -> bool:
-        """Ping answers make no events; whoever looks silent is asked of its connection before anything is concluded. Says
-        whether somebody is silent indeed."""
-        quiet = False
-        monotonic = self._clock.monotonic()
-        patience = self.policy.suspect_after
-        for id in state.members:
-            facts = self.facts.get(id)
-            if facts is None or not facts.connected or now < facts.heard + patience:
-                continue
-            self._learn_heard(id, facts, now, monotonic)
-            quiet |= now >= self.facts[id].heard + patience
-        return quiet
-
-    def _learn_heard(self, id: InstanceId, facts: Facts, now: float, monotonic: float) -> None:
-        heard = self._heard(id)
-        if heard is not None:
-            self.facts[id] = replace(facts, heard=max(facts.heard, now - max(0.0, monotonic - heard)))
-
-    # ---- many silences at once
-
-    def _note_silence(self, event: ev.Event) -> None:
-        match event:
-            case ev.AgentLost(id):
-                instance, facts = self.instances.get(id), self.facts.get(id)
-                if facts is not None and facts.connected:
-                    # Silence begins with the last byte, not with the last time that somebody looked.
-                    self._learn_heard(id, facts, self._clock.steady(), self._clock.monotonic())
-                if instance is not None and instance.state is State.RUNNING:
-                    # A connection that is dead without a reset ends long after that.
-                    self._silent[id] = self.facts[id].heard if id in self.facts else self._clock.steady()
-            case ev.AgentConnected(id):
-                self._silent.pop(id, None)
-                if id in self._awaited:
-                    self._awaited.discard(id)
-                    # The fleet may return slower than was thought: whoever is still behind gets a moment more.
-                    passed = self._clock.steady() - self.listening_since
-                    self.reconnect_grace = max(self.reconnect_grace, min(RECONNECT_MOST, passed + RECONNECT_FLOOR))
-            case ev.VmChecked(id, ev.VmState.DOWN | ev.VmState.DELETED):
-                self._silent.pop(id, None)
-                self._awaited.discard(id)
-            case _:
-                pass
-
-    def _judge_silence(self, now: float, *, quiet: bool) -> None:
-        """Looked at before an agent could become suspect, so that none does when too many would."""
-        somebody = quiet or self._silent or self._awaited or self.mass_silence
-        if not somebody or now < self._silence_judged + JUDGE_SILENCE_EVERY:
-            return
-        self._silence_judged = now
-        long = QUIET * self.policy.suspect_after
-        silent = 0
-        if now >= self.listening_since + long:  # before that nobody could be heard
-            silent = sum(now - at >= long for at in self._silent.values()) + self._quiet_connections(long)
-        if now >= self.listening_since + EARLIER * self.reconnect_grace:
-            silent += len(self._awaited)
-        agents = sum(i.state is State.RUNNING for i in self.instances.values())
-        verdict = silence.is_mass_silence(silent, agents, before=self.mass_silence)
-        if verdict == self.mass_silence:
-            return
-        self.mass_silence = verdict
-        message = (
-            f"{silent} of {agents} agents fell silent at once: the fault is probably here or in between, "
-            "nothing is deleted until they return"
-            if verdict
-            else "enough agents are back: the normal rules apply again"
-        )
-        self.announce(Code.MASS_SILENCE, message)
-        self.look_again()
-
-    def _quiet_connections(self, seconds: float) -> int:
-        """How many agents seem to be connected, and have said nothing for so long."""
-        before = self._clock.monotonic() - seconds
-        return sum(
-            facts.connected
-            and id not in self._silent  # its connection was lost: counted there
-            and self.instances[id].state is State.RUNNING
-            and (heard := self._heard(id)) is not None
-            and heard <= before
-            for id, facts in self.facts.items()
-            if id in self.instances
-        )
 
 
 def _subject(change: Change) -> InstanceId:

@@ -292,7 +292,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "deaf-leader-blames-agents",
-        "nstance.server.shard",
+        "nstance.server.hearing",
         "            self.listening_since = now\n        self._ticked = now\n",
         "        self._ticked = now\n",
         "a leader that stood still takes that for silence",
@@ -300,8 +300,8 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "last-byte-forgotten",
-        "nstance.server.shard",
-        "                    self._learn_heard(id, facts, self._clock.steady(), self._clock.monotonic())\n",
+        "nstance.server.hearing",
+        "                    self._learn(id, facts, self._clock.steady(), self._clock.monotonic())\n",
         "                    pass\n",
         "silence begins before the connection was lost",
         tests=FINDINGS,
@@ -323,7 +323,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "quiet-connections-uncounted",
-        "nstance.server.shard",
+        "nstance.server.hearing",
         " + self._quiet_connections(long)\n",
         "\n",
         "a cut without resets replaces a third of the fleet before it is recognised",

@@ -12,7 +12,8 @@ from nstance.model.group import Group, Policy
 from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName, IdMaker, InstanceId, Kind, ProviderId
 from nstance.model.instance import Instance, State
 from nstance.objects import slots
-from nstance.server.shard import RECONNECT_FLOOR, RECONNECT_MOST, Shard
+from nstance.server.hearing import RECONNECT_FLOOR, RECONNECT_MOST
+from nstance.server.shard import Shard
 
 KEY = GroupKey(DEFAULT_TENANT, GroupName("web"))
 START = 1_000.0
@@ -132,4 +133,4 @@ async def test_who_was_back_already_lengthens_nothing(scene: Scene) -> None:
 
 async def test_there_is_an_end_to_it(scene: Scene) -> None:
     await scene.at(RECONNECT_MOST - 1, *_connected(scene.ids[:1]))
-    assert scene.shard.reconnect_grace == RECONNECT_MOST
+    assert scene.shard.hearing.reconnect_grace == RECONNECT_MOST

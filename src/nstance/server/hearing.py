@@ -1,0 +1,140 @@
+"""Whom of the agents this server hears, and whose silence is rather its own.
+
+Ping answers make no events: whoever looks silent is asked of its connection before anything is concluded. Agents that have
+yet to come back to a new leader, or that could not be heard while the process stood still, are not silent. And when too
+many are silent at once, the fault is probably here or in between. The trap: a connection that is dead without a reset
+ends long after its agent fell silent, so silence counts from the last byte.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+from nstance.clock import Clock
+from nstance.core import silence
+from nstance.model import events as ev
+from nstance.model.decision import Facts
+from nstance.model.ids import InstanceId
+from nstance.model.instance import Instance, State
+
+log = logging.getLogger(__name__)
+
+JUDGE_EVERY = 0.2
+EARLIER = 0.8
+QUIET = 0.65  # of suspect_after: whoever is well was heard within half of it, because it was asked
+RECONNECT_FLOOR = 10.0
+RECONNECT_MOST = 300.0
+RECONNECT_PER_SECOND = 300.0
+TICK = 1.0
+DEAF = 1.0  # a tick that comes so late: the process or its machine stood still
+
+
+class Hearing:
+    def __init__(
+        self,
+        instances: Mapping[InstanceId, Instance],
+        facts: dict[InstanceId, Facts],
+        *,
+        clock: Clock,
+        heard: Callable[[InstanceId], float | None],
+    ) -> None:
+        """`instances` and `facts` are the shard's own, as they are at any time; `heard` as for the shard."""
+        self.listening_since = self._ticked = clock.steady()
+        self.mass_silence = False
+        self._instances = instances
+        self._facts = facts
+        self._clock = clock
+        self._heard = heard
+        self._silent: dict[InstanceId, float] = {}  # whose connection was lost, and when its last byte came
+        self._awaited = {id for id, i in instances.items() if i.state is State.RUNNING}  # not back since the term began
+        self._judged = float("-inf")
+        self.reconnect_grace = RECONNECT_FLOOR + 2 * len(self._awaited) / RECONNECT_PER_SECOND
+
+    def notice_deafness(self) -> None:
+        """To be called every TICK. A server that stood still has heard nobody: what it missed is not the agents' silence."""
+        now = self._clock.steady()
+        if now > self._ticked + TICK + DEAF:
+            log.warning("this server stood still", extra={"seconds": round(now - self._ticked, 1)})
+            self.listening_since = now
+        self._ticked = now
+
+    def refresh(self, members: Iterable[InstanceId], now: float, patience: float) -> bool:
+        """Ask the connections of those that look silent; says whether somebody is silent indeed."""
+        quiet = False
+        monotonic = self._clock.monotonic()
+        for id in members:
+            facts = self._facts.get(id)
+            if facts is None or not facts.connected or now < facts.heard + patience:
+                continue
+            self._learn(id, facts, now, monotonic)
+            quiet |= now >= self._facts[id].heard + patience
+        return quiet
+
+    def _learn(self, id: InstanceId, facts: Facts, now: float, monotonic: float) -> None:
+        heard = self._heard(id)
+        if heard is not None:
+            self._facts[id] = replace(facts, heard=max(facts.heard, now - max(0.0, monotonic - heard)))
+
+    def note(self, event: ev.Event) -> None:
+        match event:
+            case ev.AgentLost(id):
+                instance, facts = self._instances.get(id), self._facts.get(id)
+                if facts is not None and facts.connected:
+                    # Silence begins with the last byte, not with the last time that somebody looked.
+                    self._learn(id, facts, self._clock.steady(), self._clock.monotonic())
+                if instance is not None and instance.state is State.RUNNING:
+                    self._silent[id] = self._facts[id].heard if id in self._facts else self._clock.steady()
+            case ev.AgentConnected(id):
+                self._silent.pop(id, None)
+                if id in self._awaited:
+                    self._awaited.discard(id)
+                    # The fleet may return slower than was thought: whoever is still behind gets a moment more.
+                    passed = self._clock.steady() - self.listening_since
+                    self.reconnect_grace = max(self.reconnect_grace, min(RECONNECT_MOST, passed + RECONNECT_FLOOR))
+            case ev.VmChecked(id, ev.VmState.DOWN | ev.VmState.DELETED):
+                self.forget(id)
+            case _:
+                pass
+
+    def forget(self, id: InstanceId) -> None:
+        """Nobody expects to hear of it any more."""
+        self._silent.pop(id, None)
+        self._awaited.discard(id)
+
+    def judge(self, now: float, suspect_after: float, *, quiet: bool) -> str | None:
+        """Looked at before an agent could become suspect, so that none does when too many would. What is to be said, if
+        the verdict has changed; `quiet`: somebody is silent on an open connection."""
+        somebody = quiet or self._silent or self._awaited or self.mass_silence
+        if not somebody or now < self._judged + JUDGE_EVERY:
+            return None
+        self._judged = now
+        long = QUIET * suspect_after
+        silent = 0
+        if now >= self.listening_since + long:  # before that nobody could be heard
+            silent = sum(now - at >= long for at in self._silent.values()) + self._quiet_connections(long)
+        if now >= self.listening_since + EARLIER * self.reconnect_grace:
+            silent += len(self._awaited)
+        agents = sum(i.state is State.RUNNING for i in self._instances.values())
+        verdict = silence.is_mass_silence(silent, agents, before=self.mass_silence)
+        if verdict == self.mass_silence:
+            return None
+        self.mass_silence = verdict
+        if not verdict:
+            return "enough agents are back: the normal rules apply again"
+        return (
+            f"{silent} of {agents} agents fell silent at once: the fault is probably here or in between, "
+            "nothing is deleted until they return"
+        )
+
+    def _quiet_connections(self, seconds: float) -> int:
+        """How many agents seem to be connected, and have said nothing for so long."""
+        before = self._clock.monotonic() - seconds
+        return sum(
+            facts.connected
+            and id not in self._silent  # its connection was lost: counted there
+            and self._instances[id].state is State.RUNNING
+            and (heard := self._heard(id)) is not None
+            and heard <= before
+            for id, facts in self._facts.items()
+            if id in self._instances
+        )
