@@ -19,6 +19,7 @@ STAGES: tuple[tuple[tuple[str, str], ...], ...] = (
     (("scaling", "6"),),
     (("registering", "15"),),
     (("agent", "13"),),
+    (("kubernetes", "12"),),
     (("cold_start", "10"),),
     (("crowd", "7 8 9 11"),),
 )
