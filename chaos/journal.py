@@ -24,7 +24,7 @@ from nstance.objects.port import Key
 LEAVING = frozenset({State.DRAINING, State.DELETING})
 CLOCK_ERROR = 0.5  # between a file's time and a server's slewed clock
 FINDS_ITS_WAY = 20.0  # seconds in which an agent that is well again comes back, on a busy machine
-ALLOWANCE = 1.5  # seconds by which a server's timers and ours may differ
+ALLOWANCE = 6.5  # seconds: a server counts from an agent's last byte, and asks for one every 5 s
 IN_FLIGHT = 12.0  # seconds that a call to the provider may take
 
 

@@ -154,7 +154,9 @@ class Elector:
         if lost:
             term.end(str(problem) if problem is not None else "")
         else:
-            if problem is not None:
+            if isinstance(problem, errors.StorageError):
+                log.warning("leading failed", extra={"error": str(problem)})
+            elif problem is not None:
                 log.error("leading failed", exc_info=problem)
             # Over before the lease is free: whoever takes it may act at once.
             term.end("this server stopped leading" if problem is None else f"leading failed: {problem}")
