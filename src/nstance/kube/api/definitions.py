@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from nstance.kube.api import values
+from nstance.kube.api import schema, values
 from nstance.kube.api.resources import Column, Resource, ScalePaths, Version
 from nstance.kube.api.status import Cause
 from nstance.kube.port import Object
@@ -60,6 +60,8 @@ def _version_faults(versions: Any) -> Iterator[Cause]:
             yield Cause(f"{path}.schema.openAPIV3Schema", "Required value: schemas are required", "FieldValueRequired")
         elif version["schema"]["openAPIV3Schema"].get("type") != "object":
             yield Cause(f"{path}.schema.openAPIV3Schema.type", "Invalid value: must be object at the root")
+        else:
+            yield from schema.malformed(version["schema"]["openAPIV3Schema"], f"{path}.schema.openAPIV3Schema")
     if stored != 1:
         yield Cause("spec.versions", "Invalid value: must have exactly one version marked as storage version")
 

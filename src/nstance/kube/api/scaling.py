@@ -20,8 +20,10 @@ def shown(served: Served, body: Object) -> Object:
         "status": {"replicas": values.at(body, paths.status_replicas, 0)},
     }
     selector = values.at(body, paths.selector) if paths.selector else None
-    if selector:
-        scale["status"]["selector"] = selector if isinstance(selector, str) else selectors.text_of(selector)
+    if isinstance(selector, str):
+        scale["status"]["selector"] = selector
+    elif selector and not served.resource.custom:
+        scale["status"]["selector"] = selectors.text_of(selector)
     return scale
 
 

@@ -76,6 +76,47 @@ def defaulted(value: Any, schema: Object) -> Any:
     return filled
 
 
+_MAPS = ("properties", "patternProperties")
+_LISTS = ("allOf", "anyOf", "oneOf")
+_INNER = ("items", "not", "additionalProperties")
+_NUMBERS = ("minimum", "maximum", "multipleOf", "minLength", "maxLength", "minItems", "maxItems")
+
+
+def malformed(schema: Any, path: str) -> Iterator[Cause]:
+    """Why this cannot be used as a schema."""
+    if not isinstance(schema, dict):
+        yield Cause(path, f"Invalid value: a schema is an object, found {_shown(schema)}", "FieldValueTypeInvalid")
+        return
+    for name in _MAPS:
+        inner = schema.get(name) or {}
+        if not isinstance(inner, dict):
+            yield Cause(f"{path}.{name}", "Invalid value: must be an object", "FieldValueTypeInvalid")
+            continue
+        for key, each in inner.items():
+            yield from malformed(each, f"{path}.{name}[{key}]")
+    for name in (*_LISTS, "required", "enum", "x-kubernetes-list-map-keys"):
+        listed = schema.get(name)
+        if listed is not None and not isinstance(listed, list):
+            yield Cause(f"{path}.{name}", "Invalid value: must be a list", "FieldValueTypeInvalid")
+        elif name in _LISTS:
+            for number, each in enumerate(listed or ()):
+                yield from malformed(each, f"{path}.{name}[{number}]")
+    for name in _INNER:
+        if isinstance(schema.get(name), bool):
+            continue
+        if schema.get(name) is not None:
+            yield from malformed(schema[name], f"{path}.{name}")
+    for name in _NUMBERS:
+        if not isinstance(schema.get(name, 0), int | float):
+            yield Cause(f"{path}.{name}", "Invalid value: must be a number", "FieldValueTypeInvalid")
+    if not isinstance(schema.get("type", ""), str):
+        yield Cause(f"{path}.type", "Invalid value: must be a string", "FieldValueTypeInvalid")
+    try:
+        re.compile(schema.get("pattern", ""))
+    except (re.error, TypeError):
+        yield Cause(f"{path}.pattern", f"Invalid value: {_shown(schema['pattern'])}: must be a regular expression")
+
+
 def faults(value: Any, schema: Object, path: str = "") -> Iterator[Cause]:
     if value is None and schema.get("nullable"):
         return

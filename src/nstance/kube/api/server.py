@@ -317,6 +317,7 @@ class Api:
             stored = writing.changed(served, old, {**whole, "metadata": kept})
         if "status" in body:
             stored["status"] = values.copied(body["status"])
+            writing.check(served, stored)
         elif resource.id == definitions.ID:
             stored["status"] = definitions.accepted(stored, now)
         if old is not None and values.same(old, stored):

@@ -2,9 +2,8 @@
 
 import base64
 from collections.abc import Callable
-from typing import Any
 
-from nstance.kube.api import definitions, metadata, schema, status, values
+from nstance.kube.api import definitions, metadata, schema, shapes, status, values
 from nstance.kube.api.resources import Served
 from nstance.kube.api.status import Cause
 from nstance.kube.port import Object
@@ -62,12 +61,14 @@ def check(served: Served, body: Object) -> None:
     """Raises 422 with every fault."""
     resource = served.resource
     causes = list(metadata.faults(resource, body["metadata"]))
-    if resource.id == definitions.ID:
+    if resource.id in shapes.SHAPES:
+        causes += schema.faults(body, shapes.SHAPES[resource.id])
+    if resource.id == definitions.ID and not causes:
         causes += definitions.faults(body)
     if served.version.schema is not None:
         causes += schema.faults(body, served.version.schema)
-    if resource.id == "secrets":
-        causes += _secret_faults(body.get("data"))
+    if resource.id == "secrets" and not causes:
+        causes += _secret_faults(body.get("data") or {})
     if causes:
         raise status.invalid(resource.group, resource.kind, body["metadata"].get("name", ""), causes)
 
@@ -122,15 +123,11 @@ def _no_new_finalizers(served: Served, before: Object, after: Object) -> None:
         raise status.invalid(served.resource.group, served.resource.kind, before["name"], [cause])
 
 
-def _secret_faults(data: Any) -> list[Cause]:
-    if data is None:
-        return []
-    if not isinstance(data, dict):
-        return [Cause("data", "Invalid value: must be a map", "FieldValueTypeInvalid")]
+def _secret_faults(data: Object) -> list[Cause]:
     return [
         Cause(f"data[{key}]", "Invalid value: must be base64", "FieldValueInvalid")
         for key, value in data.items()
-        if not (isinstance(value, str) and _is_base64(value))
+        if isinstance(value, str) and not _is_base64(value)
     ]
 
 
@@ -146,7 +143,7 @@ def _fill_in(resource: str, body: Object) -> None:
     """What the API server itself adds to core kinds."""
     if resource == "secrets":
         written = body.pop("stringData", None)
-        if isinstance(written, dict):
+        if isinstance(written, dict) and isinstance(body.get("data") or {}, dict):
             encoded = {key: base64.b64encode(str(value).encode()).decode() for key, value in written.items()}
             body["data"] = {**(body.get("data") or {}), **encoded}
         body.setdefault("type", "Opaque")
