@@ -13,7 +13,33 @@ from nstance.kube.port import Patch
 from unit.kube.kube_api_world import World
 
 WORDS = st.sampled_from(
-    ["spec", "status", "metadata", "selector", "minAvailable", "matchLabels", "matchExpressions", "conditions", "versions", "names", "data", "stringData", "replicas", "phase", "a", "operator", "key", "values", "finalizers", "schema", "app"]
+    [
+        *(
+            "spec",
+            "status",
+            "metadata",
+            "selector",
+            "minAvailable",
+            "matchLabels",
+            "matchExpressions",
+            "conditions",
+            "versions",
+        ),
+        *(
+            "names",
+            "data",
+            "stringData",
+            "replicas",
+            "phase",
+            "a",
+            "operator",
+            "key",
+            "values",
+            "finalizers",
+            "schema",
+            "app",
+        ),
+    ]
 )
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "x", "50%", "app", "Cluster"]),
