@@ -2,10 +2,13 @@
 
 import asyncio
 import base64
+import contextlib
 import json
 import os
+import shutil
 import signal
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +16,21 @@ import aiohttp
 import pytest
 
 from component.whole_server import World, config, eventually
+from nstance.clock import SystemChance, SystemClock
 from nstance.config.addresses import Service
 from nstance.dev.k8s import main as dev_k8s
 from nstance.kube import errors, kinds, kubeconfig, lease
 from nstance.kube.http import HttpKube
 from nstance.kube.port import Object
 from nstance.model.ids import TenantId
+from nstance.operator import serving
 from support import ports
 
 pytestmark = pytest.mark.e2e
 
 SECONDS = 60.0
 NAME = "demo--default"
+REAL = os.environ.get("NSTANCE_TEST_KUBECONFIG", "")
 
 
 def kubeconfig_for(server: str) -> str:
@@ -38,30 +44,43 @@ def kubeconfig_for(server: str) -> str:
     )
 
 
+@contextlib.asynccontextmanager
+async def kubernetes(dir: Path) -> AsyncIterator[tuple[HttpKube, str]]:
+    """The real API server of `make test-kube` where there is one, else dev-k8s; with a namespace of its own."""
+    namespace = f"nstance-{SystemChance().bits(32):08x}"
+    async with contextlib.AsyncExitStack() as stack:
+        if REAL:
+            shutil.copy(REAL, dir / "kubeconfig")
+        else:
+            port = await stack.enter_async_context(dev_k8s.serving(dir / "k8s", port=0))
+            (dir / "kubeconfig").write_text(kubeconfig_for(f"http://127.0.0.1:{port}"))
+        kube = HttpKube(kubeconfig.load([dir / "kubeconfig"]), SystemClock())
+        stack.push_async_callback(kube.close)
+        await kube.create(kinds.NAMESPACE, {"metadata": {"name": namespace}})
+        yield kube, namespace
+
+
 async def test_from_an_empty_cluster_to_ready_and_a_signal(tmp_path: Path) -> None:
     groups = {"web": {"template": "web", "size": 2}}
     async with (
         World(tmp_path / "server", config(groups=groups)) as world,
-        dev_k8s.serving(tmp_path / "k8s", port=0) as port,
+        kubernetes(tmp_path) as (kube, namespace),
     ):
         await world.start()
-        (tmp_path / "kubeconfig").write_text(kubeconfig_for(f"http://127.0.0.1:{port}"))
-        kube = HttpKube(kubeconfig.load([tmp_path / "kubeconfig"]), world.clock)
-        try:
-            await _prepare(kube, world, tmp_path)
-            with ports.claimed() as base:
-                await _walk(kube, world, tmp_path, base)
-        finally:
-            await kube.close()
+        await _prepare(kube, namespace, world, tmp_path)
+        with ports.claimed() as base:
+            await _walk(kube, namespace, world, tmp_path, base)
 
 
-async def _prepare(kube: HttpKube, world: World, dir: Path) -> None:
+async def _prepare(kube: HttpKube, namespace: str, world: World, dir: Path) -> None:
     token = world.operators().new_nonce(world.leader.lead_now.issuer.authority, tenant=TenantId("default"))
     ca: Object = {"metadata": {"name": "nstance-cluster-ca"}, "data": {"ca.crt": world.ca_pem}}
-    await kube.create(kinds.CONFIG_MAP, ca, namespace="default")
+    await kube.create(kinds.CONFIG_MAP, ca, namespace=namespace)
     data = {"nonce.jwt": base64.b64encode(token.encode()).decode()}
     nonce: Object = {"metadata": {"name": "nstance-operator-nonce"}, "data": data}
-    await kube.create(kinds.SECRET, nonce, namespace="default")
+    await kube.create(kinds.SECRET, nonce, namespace=namespace)
+    account: Object = {"metadata": {"name": "nstance-capi-workload"}}
+    await kube.create(kinds.SERVICE_ACCOUNT, account, namespace=namespace)
     first = world.servers["a"].base
     registration, operator = (first + list(Service).index(each) for each in (Service.REGISTRATION, Service.OPERATOR))
     (dir / "config.yaml").write_text(
@@ -70,24 +89,20 @@ async def _prepare(kube: HttpKube, world: World, dir: Path) -> None:
     )
 
 
-async def _walk(kube: HttpKube, world: World, dir: Path, port: int) -> None:
+@contextlib.asynccontextmanager
+async def operating(dir: Path, namespace: str, port: int, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process that is ended by a signal, and ends well."""
     with (dir / "log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             *("-m", "nstance.operator.main", f"--config={dir / 'config.yaml'}", f"--kubeconfig={dir / 'kubeconfig'}"),
-            *("--leader-elect", "--disable-webhooks", "--zap-encoder=json"),
-            *(f"--health-probe-bind-address=127.0.0.1:{port}", f"--metrics-bind-address=127.0.0.1:{port + 1}"),
+            *(f"--health-probe-bind-address=127.0.0.1:{port}", "--leader-elect", "--zap-encoder=json", *arguments),
             stderr=log,
-            env={**os.environ, "NSTANCE_NAMESPACE": "default"},
+            env={**os.environ, "NSTANCE_NAMESPACE": namespace},
         )
     try:
         await _until(process, lambda: _answers(f"http://127.0.0.1:{port}/readyz"))
-        await _until(process, lambda: _all_ready(kube))
-        pool = await kube.get(kinds.MACHINE_POOL, "nstance-web", namespace="default")
-        assert pool["spec"]["replicas"] == 2
-        await kube.patch(kinds.MACHINE_POOL, "nstance-web", {"spec": {"replicas": 3}}, namespace="default")
-        await eventually(lambda: len(world.leader.shard.instances) == 3)
-        assert "nstance_operator_leader 1.0" in await _answers(f"http://127.0.0.1:{port + 1}/metrics")
+        yield process
     finally:
         if process.returncode is None:
             process.send_signal(signal.SIGTERM)
@@ -95,18 +110,100 @@ async def _walk(kube: HttpKube, world: World, dir: Path, port: int) -> None:
     lines = [json.loads(line) for line in (dir / "log").read_text().splitlines()]
     assert code == 0, lines
     assert not [line for line in lines if "traceback" in line]
-    released = await kube.get(kinds.LEASE, lease.NAME, namespace="default")
+
+
+async def _walk(kube: HttpKube, namespace: str, world: World, dir: Path, port: int) -> None:
+    metrics = f"127.0.0.1:{port + 1}"
+    async with operating(dir, namespace, port, "--disable-webhooks", f"--metrics-bind-address={metrics}") as process:
+        await _until(process, lambda: _all_ready(kube, namespace))
+        pool = await kube.get(kinds.MACHINE_POOL, "nstance-web", namespace=namespace)
+        assert pool["spec"]["replicas"] == 2
+        await kube.patch(kinds.MACHINE_POOL, "nstance-web", {"spec": {"replicas": 3}}, namespace=namespace)
+        await eventually(lambda: len(world.leader.shard.instances) == 3)
+        await _until(process, lambda: _kubeconfig_works(kube, namespace))
+        assert "nstance_operator_leader 1.0" in await _answers(f"http://{metrics}/metrics")
+    released = await kube.get(kinds.LEASE, lease.NAME, namespace=namespace)
     assert released["spec"]["holderIdentity"] == ""
 
 
-async def _all_ready(kube: HttpKube) -> bool:
+@pytest.mark.skipif(not REAL, reason="only a real API server asks webhooks: make test-kube")
+async def test_the_api_server_believes_the_webhook_and_refuses_what_it_refuses(tmp_path: Path) -> None:
+    groups = {"web": {"template": "web", "size": 0}}
+    async with (
+        World(tmp_path / "server", config(groups=groups)) as world,
+        kubernetes(tmp_path) as (kube, namespace),
+    ):
+        await world.start()
+        await _prepare(kube, namespace, world, tmp_path)
+        with ports.claimed() as base:
+            await kube.create(kinds.VALIDATING_WEBHOOK, _hooks(f"https://127.0.0.1:{base + 2}/validate", namespace))
+            try:
+                arguments = (f"--webhook-bind-address=127.0.0.1:{base + 2}", f"--webhook-cert-path={tmp_path / 'none'}")
+                async with operating(tmp_path, namespace, base, *arguments) as process:
+                    await _until(process, lambda: _is_static(kube, namespace))
+                    with pytest.raises(errors.Invalid, match=r"spec\.template cannot be changed .* is static"):
+                        await _patch_pool(kube, namespace, {"template": "other"})
+                    await _patch_pool(kube, namespace, {"vars": {"greeting": "hi"}})
+            finally:
+                await kube.delete(kinds.VALIDATING_WEBHOOK, serving.CONFIGURATION)
+
+
+def _hooks(url: str, namespace: str) -> Object:
+    rule = {
+        "apiGroups": ["infrastructure.cluster.x-k8s.io"],
+        "apiVersions": ["v1beta1"],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": ["nstancemachinepools", "nstancemachinetemplates"],
+    }
+    hook = {
+        "name": "validate.infrastructure.nstance.dev",
+        "admissionReviewVersions": ["v1"],
+        "sideEffects": "None",
+        "clientConfig": {"url": url},
+        "rules": [rule],
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
+    }
+    return {"metadata": {"name": serving.CONFIGURATION}, "webhooks": [hook]}
+
+
+async def _patch_pool(kube: HttpKube, namespace: str, spec: Object) -> None:
+    await kube.patch(kinds.NSTANCE_MACHINE_POOL, "nstance-web", {"spec": spec}, namespace=namespace)
+
+
+async def _is_static(kube: HttpKube, namespace: str) -> bool:
     try:
-        pool = await kube.get(kinds.NSTANCE_MACHINE_POOL, "nstance-web", namespace="default")
-        cluster = await kube.get(kinds.NSTANCE_CLUSTER, NAME, namespace="default")
+        pool = await kube.get(kinds.NSTANCE_MACHINE_POOL, "nstance-web", namespace=namespace)
+    except errors.NotFound:
+        return False
+    return bool(pool.get("status", {}).get("isStatic"))
+
+
+async def _all_ready(kube: HttpKube, namespace: str) -> bool:
+    try:
+        pool = await kube.get(kinds.NSTANCE_MACHINE_POOL, "nstance-web", namespace=namespace)
+        cluster = await kube.get(kinds.NSTANCE_CLUSTER, NAME, namespace=namespace)
     except errors.NotFound:
         return False
     conditions = {each["type"]: each["status"] for each in cluster.get("status", {}).get("conditions", [])}
     return pool.get("status", {}).get("replicas") == 2 and conditions.get("Ready") == "True"
+
+
+async def _kubeconfig_works(kube: HttpKube, namespace: str) -> bool:
+    """What Cluster API is given leads to the API server and is an account there."""
+    try:
+        secret = await kube.get(kinds.SECRET, f"{NAME}-kubeconfig", namespace=namespace)
+    except errors.NotFound:
+        return False
+    theirs = HttpKube(kubeconfig.parse(base64.b64decode(secret["data"]["value"])), SystemClock())
+    try:
+        if REAL:
+            with pytest.raises(errors.Forbidden, match=f"system:serviceaccount:{namespace}:nstance-capi-workload"):
+                await theirs.list(kinds.NODE)
+        else:
+            await theirs.list(kinds.NODE)
+    finally:
+        await theirs.close()
+    return True
 
 
 async def _answers(url: str) -> str:

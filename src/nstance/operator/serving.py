@@ -7,11 +7,12 @@ anybody serves with it, so the bundle holds the old one too as long as it lives.
 
 import asyncio
 import base64
-import contextlib
+import ipaddress
 import logging
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from cryptography import x509
 
@@ -126,7 +127,10 @@ class Serving:
             ca.WorkloadSpec(
                 usages=frozenset({ca.Usage.SERVER}),
                 subject=fields.Subject(cn=SERVICE),
-                alternatives=fields.Alternatives(dns=tuple(sorted(names))),
+                alternatives=fields.Alternatives(
+                    dns=tuple(sorted(name for name in names if not _is_address(name))),
+                    ip=tuple(sorted(name for name in names if _is_address(name))),
+                ),
                 life=CERTIFICATE_LIFE,
             ),
             keys.public_bytes(key),
@@ -156,8 +160,9 @@ class Serving:
             tls.server_context(certificate_pem=pair.certificate_pem, key_pem=pair.key_pem.encode(), ca_pem=None)
             leaf = ca.load_certificate(pair.certificate_pem)
             leaf.verify_directly_issued_by(authority.certificate)
-            names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-            return Kept(authority, data["ca.crt"], pair, frozenset(names.get_values_for_type(x509.DNSName)))
+            told = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+            names = [*told.get_values_for_type(x509.DNSName), *map(str, told.get_values_for_type(x509.IPAddress))]
+            return Kept(authority, data["ca.crt"], pair, frozenset(names))
         except Exception as problem:  # whatever a hand or an old version has left there
             log.warning("the webhook's Secret is of no use and made anew", extra={"reason": type(problem).__name__})
             return None
@@ -202,15 +207,24 @@ class Serving:
         log.info("the API server knows the webhook's CA")
 
     def _names(self, configuration: Object | None) -> frozenset[str]:
-        """Under which names the API server calls us."""
-        found: set[tuple[str, str]] = set()
+        """Under which names the API server calls us: a Service's, or the host of a URL."""
+        found: set[str] = set()
         for hook in (configuration or {}).get("webhooks") or []:
-            with contextlib.suppress(KeyError, TypeError):
-                service = hook["clientConfig"]["service"]
-                found.add((service["name"], service["namespace"]))
-        found = found or {(SERVICE, self._namespace)}
-        return frozenset(
-            text
-            for name, namespace in found
-            for text in (f"{name}.{namespace}", f"{name}.{namespace}.svc", f"{name}.{namespace}.svc.cluster.local")
-        )
+            client = hook["clientConfig"]
+            if client.get("service"):
+                found.update(_service_names(client["service"]["name"], client["service"]["namespace"]))
+            else:
+                found.add(urlsplit(client.get("url") or "").hostname or "localhost")
+        return frozenset(found or _service_names(SERVICE, self._namespace))
+
+
+def _service_names(name: str, namespace: str) -> list[str]:
+    return [f"{name}.{namespace}{rest}" for rest in ("", ".svc", ".svc.cluster.local")]
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
