@@ -189,3 +189,13 @@ async def test_names_cannot_leave_the_folder(server: Server) -> None:
     spaces = {"metadata": {"name": "a", "namespace": "../../.."}}
     await server.call("POST", "/api/v1/configmaps", spaces, code=404)
     assert not list(server.folder.parent.glob("*.json"))
+
+
+async def test_a_client_that_goes_is_no_fault(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(tmp_path / "k8s") as server:
+        for _ in range(3):
+            async with server.stream(f"{NODES}?watch=1") as stream:
+                await make(server, "a")
+                assert named(await events(stream, 1)) == [("ADDED", "a")]
+            await server.call("DELETE", f"{NODES}/a")
+    assert not [each for each in caplog.records if each.levelname in ("WARNING", "ERROR")]

@@ -1,6 +1,7 @@
 """Watches over HTTP: one JSON object per line, until the time is over, the client goes or the server ends."""
 
 import asyncio
+import contextlib
 import json
 from dataclasses import dataclass
 
@@ -48,13 +49,12 @@ class Streams:
         response.enable_chunked_encoding()
         await response.prepare(request)
         stream = _Stream(response, question, self._clock)
-        try:
-            await self._follow(stream, question)
-        except status.ApiError as refused:  # the stream has begun: the refusal is an event of it
-            await stream.send("ERROR", refused.document())
-        except ConnectionResetError:
-            return response
-        await response.write_eof()
+        with contextlib.suppress(ConnectionResetError):  # the client has gone: nobody is left to be told anything
+            try:
+                await self._follow(stream, question)
+            except status.ApiError as refused:  # the stream has begun: the refusal is an event of it
+                await stream.send("ERROR", refused.document())
+            await response.write_eof()
         return response
 
     async def _follow(self, stream: "_Stream", question: Question) -> None:
