@@ -41,9 +41,16 @@ class CannotMake(Exception):
 
 @dataclass(slots=True)
 class Issued:
-    """Certificates that this connection's agent was given, by file name, and what they were made from."""
+    """Certificates that this connection's agent was given, by file name."""
 
-    by_file: dict[str, tuple[str, ca.Issued, float]] = field(default_factory=dict)
+    by_file: dict[str, "Given"] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    basis: str  # what it was made from
+    certificate: ca.Issued
+    renew_at: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +112,7 @@ class FileSets:
         """Raises CannotMake."""
         values = rendering.data(around, resolved, instance)
         made: dict[str, bytes] = {}
-        fresh: list[certlog.Logged] = []
+        fresh: dict[str, Given] = {}
         renew_at: float | None = None
         now = self._clock.wall()
         for name, spec in resolved.files.items():
@@ -115,9 +122,11 @@ class FileSets:
                         template = resolved.certificates[spec.template]
                         wanted = rendering.workload(template, values)
                         key = public_keys[spec.key.name.removesuffix(".pub")]
-                        certificate, due = self._certificate(name, wanted, key, issued, now, fresh)
-                        made[name] = certificate.pem.encode()
-                        renew_at = due if renew_at is None else min(renew_at, due)
+                        given = self._certificate(wanted, key, issued.by_file.get(name), now)
+                        if given is not issued.by_file.get(name):
+                            fresh[name] = given
+                        made[name] = given.certificate.pem.encode()
+                        renew_at = given.renew_at if renew_at is None else min(renew_at, given.renew_at)
                     case EnvFile():
                         made[name] = rendering.env_file(spec, values)
                     case JsonFile():
@@ -138,28 +147,17 @@ class FileSets:
             if len(made[name]) > MAX_FILE:
                 raise CannotMake(f"{name}: has {len(made[name])} bytes, at most {MAX_FILE} are possible", again=False)
         if fresh:
-            await self._log(fresh, instance)
+            await self._log([certlog.Logged(name, given.certificate) for name, given in fresh.items()], instance)
+            issued.by_file.update(fresh)  # not before: what is remembered here is handed out without another entry
         return FileSet(set_hash(around, resolved, instance), made, renew_at)
 
-    def _certificate(
-        self,
-        name: str,
-        wanted: ca.WorkloadSpec,
-        public_key: bytes,
-        issued: Issued,
-        now: float,
-        fresh: list[certlog.Logged],
-    ) -> tuple[ca.Issued, float]:
+    def _certificate(self, wanted: ca.WorkloadSpec, public_key: bytes, known: Given | None, now: float) -> Given:
         signer = self._authority().signer(now)
         basis = hashlib.sha256(repr((wanted, signer.pem)).encode() + public_key).hexdigest()
-        known = issued.by_file.get(name)
-        if known is not None and known[0] == basis and now < known[2]:
-            return known[1], known[2]
+        if known is not None and known.basis == basis and now < known.renew_at:
+            return known
         made = signer.issue_workload(wanted, public_key, serial=ca.new_serial(self._chance), issued=now)
-        renew_at = now + (made.expires - now) * 2 / 3
-        issued.by_file[name] = (basis, made, renew_at)
-        fresh.append(certlog.Logged(name, made))
-        return made, renew_at
+        return Given(basis, made, now + (made.expires - now) * 2 / 3)
 
     async def _log(self, batch: list[certlog.Logged], instance: Instance) -> None:
         try:
