@@ -57,7 +57,8 @@ async def test_an_edit_is_a_change_like_any_other(server: Server) -> None:
     assert server.file(POOL)["metadata"]["resourceVersion"] == after["metadata"]["resourceVersion"]
 
 
-async def test_own_writes_are_no_edits(server: Server) -> None:
+async def test_own_writes_are_no_edits(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "nstance.dev.k8s")
     await make_pool(server)
     for number in range(20):
         await server.call(
@@ -67,6 +68,7 @@ async def test_own_writes_are_no_edits(server: Server) -> None:
     server.edit("configmaps/default/late.json", {"metadata": {}})  # found after all of the above were looked at
     await until(lambda: (server.file("configmaps/default/late.json") or {}).get("metadata"))
     assert int((await server.get(POOLS))["metadata"]["resourceVersion"]) == int(version) + 1
+    assert [vars(each)["file"] for each in caplog.records] == [str(server.folder / "configmaps/default/late.json")]
 
 
 async def test_a_file_without_metadata_becomes_an_object(server: Server) -> None:
