@@ -268,3 +268,32 @@ def test_two_that_stay_silent_are_no_mass_silence() -> None:
         assert not w.counts["decided mass-silence"]
         assert w.counts["left unhealthy"] == 2
         sound(w)
+
+
+@pytest.mark.parametrize("behind", [1.5, 4.0, 8.0])
+def test_the_last_to_return_after_a_mass_silence_is_waited_for(behind: float) -> None:
+    """F59: of six that were cut off five returned, the normal rules returned with them, and the sixth was suspect and dead
+    at once for a silence that was not its own."""
+    with world(1, setup(10)) as w:
+        rested(w)
+        made, gone = w.counts["calls create"], w.counts["calls delete"]
+        for number, agent in enumerate(w.agents()[:6]):
+            w.do(agent.fall_silent, 40.0 if number else 40.0 + behind)
+        w.advance(75.0)
+        assert w.counts["decided mass-silence"] == 2  # one says that it begins, one that it is over
+        assert not w.counts["decided suspect"]
+        assert (w.counts["calls create"], w.counts["calls delete"]) == (made, gone)
+        sound(w)
+
+
+def test_who_stays_silent_after_a_mass_silence_is_replaced() -> None:
+    """Its silence is counted anew when the normal rules return, and then it counts."""
+    with world(1, setup(10)) as w:
+        rested(w)
+        for number, agent in enumerate(w.agents()[:6]):
+            w.do(agent.fall_silent, 40.0 if number else 400.0)
+        w.advance(41.0 + SUSPECT_AFTER)
+        assert not w.counts["left unhealthy"]
+        w.advance(5.0 + 2 * DEAD_AFTER)
+        assert w.counts["left unhealthy"] == 1
+        sound(w)

@@ -2,8 +2,9 @@
 
 Ping answers make no events: whoever looks silent is asked of its connection before anything is concluded. Agents that have
 yet to come back to a new leader, or that could not be heard while the process stood still, are not silent. And when too
-many are silent at once, the fault is probably here or in between. The trap: a connection that is dead without a reset
-ends long after its agent fell silent, so silence counts from the last byte.
+many are silent at once, the fault is probably here or in between; when that is over, whoever is still behind gets the
+time that agents get after a change of leaders. The trap: a connection that is dead without a reset ends long after its
+agent fell silent, so silence counts from the last byte.
 """
 
 import logging
@@ -48,7 +49,7 @@ class Hearing:
         self._silent: dict[InstanceId, float] = {}  # whose connection was lost, and when its last byte came
         self._awaited = {id for id, i in instances.items() if i.state is State.RUNNING}  # not back since the term began
         self._judged = float("-inf")
-        self.reconnect_grace = RECONNECT_FLOOR + 2 * len(self._awaited) / RECONNECT_PER_SECOND
+        self.reconnect_grace = _grace(len(self._awaited))
 
     def notice_deafness(self) -> None:
         """To be called every TICK. A server that stood still has heard nobody: what it missed is not the agents' silence."""
@@ -110,6 +111,8 @@ class Hearing:
         self._judged = now
         long = QUIET * suspect_after
         silent = 0
+        if self.mass_silence and now < self.listening_since + long:
+            return None  # this server stood still: that nobody is silent yet means nothing
         if now >= self.listening_since + long:  # before that nobody could be heard
             silent = sum(now - at >= long for at in self._silent.values()) + self._quiet_connections(long)
         if now >= self.listening_since + EARLIER * self.reconnect_grace:
@@ -120,6 +123,9 @@ class Hearing:
             return None
         self.mass_silence = verdict
         if not verdict:
+            # Whoever is not back yet was cut off like the others: from now on its silence counts anew.
+            self.listening_since = now
+            self.reconnect_grace = max(self.reconnect_grace, _grace(silent))
             return "enough agents are back: the normal rules apply again"
         return (
             f"{silent} of {agents} agents fell silent at once: the fault is probably here or in between, "
@@ -138,3 +144,7 @@ class Hearing:
             for id, facts in self._facts.items()
             if id in self._instances
         )
+
+
+def _grace(agents: int) -> float:
+    return RECONNECT_FLOOR + 2 * agents / RECONNECT_PER_SECOND

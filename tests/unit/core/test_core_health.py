@@ -257,6 +257,28 @@ def test_mass_silence_starts_nothing_but_what_the_provider_confirms() -> None:
     assert follows.decision.wake_at is not None
 
 
+@pytest.mark.parametrize(
+    ("passed", "suspect", "state"),
+    [
+        (0.0, False, State.RUNNING),
+        (9.0, False, State.RUNNING),
+        (11.0, True, State.RUNNING),
+        (61.0, True, State.DRAINING),
+    ],
+)
+def test_after_a_mass_silence_whoever_is_behind_has_its_whole_time(passed: float, suspect: bool, state: State) -> None:
+    """F59: listening begins anew when the normal rules return, and silence counts from then on."""
+    stand_in = newcomer("d", "a", Cause.UNHEALTHY)
+    follows = after(
+        [A, B, stand_in],
+        ev.Woke(),
+        size=2,
+        facts={"a": lost(300.0), "b": healthy(), "d": healthy()},
+        listening_since=NOW - passed,
+    )
+    assert (follows["a"].suspect, follows["a"].state) == (suspect, state)
+
+
 def test_mass_silence_holds_drains_for_silence() -> None:
     drained = member("a", State.DRAINING, cause=Cause.UNHEALTHY, deadline=NOW - 1.0)
     assert (
