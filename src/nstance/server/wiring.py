@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 
 RETRY_FIRST = 1.0
 RETRY_MOST = 60.0
+HEALTH = addresses.Address("0.0.0.0", 8990)  # until the configuration is known
 AUTHORITY_CHECK_SECONDS = 300.0  # well below the notice with which keys are rotated
 EXIT_JITTER_LEAST, EXIT_JITTER_MOST = 10.0, 40.0  # until a configuration says otherwise
 
@@ -84,6 +85,7 @@ class Server:
         self._chance = chance
         self._store = store
         self._provider = provider
+        self._health: addresses.Address | None = None  # where probes are answered now
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
@@ -118,15 +120,14 @@ class Server:
 
     async def _until_configured(self, store: ObjectStore, probes: Probes) -> Configuration | None:
         """Storage that keeps its word and a configuration that is valid; None if stopped before."""
-        wait, probed, opened = RETRY_FIRST, False, False
+        wait, probed = RETRY_FIRST, False
         while not self._stopping.is_set():
             try:
                 if not probed:
                     await probe.probe(store, f"shard/{self.shard}/", self._chance)
                     probed = True
                 configuration = await configurations.read(store, self.shard)
-                if not opened:
-                    await self._open_probes(probes, configuration.settings)
+                await self._open_probes(probes, configuration.settings.shard.bind.by_service()[Service.HEALTH])
                 return configuration
             except probe.UnsuitableStore as problem:
                 raise Fatal(str(problem)) from problem
@@ -136,26 +137,30 @@ class Server:
                 self.unwell = str(problem)
             except (errors.StorageError, TimeoutError) as problem:
                 self.unwell = f"object storage does not answer: {problem or 'timed out'}"
-            if not opened:
+            if self._health is None:
                 # Health answers while we wait, on the default port: the configured one is not known yet.
-                await self._open_probes(probes, None)
-                opened = True
+                try:
+                    await self._open_probes(probes, HEALTH)
+                except Fatal as problem:
+                    log.warning("nobody can ask for health yet: %s", problem)
             log.error("cannot start yet: %s", self.unwell, extra={"retry_seconds": round(wait, 1)})
             await self.pause(wait * self._chance.uniform(0.5, 1.0))
             wait = min(RETRY_MOST, wait * 2)
         return None
 
-    async def _open_probes(self, probes: Probes, settings: Settings | None) -> None:
-        bind = (
-            settings.shard.bind.by_service()[Service.HEALTH]
-            if settings is not None
-            else addresses.Address("0.0.0.0", 8990)
-        )
+    async def _open_probes(self, probes: Probes, bind: addresses.Address) -> None:
+        """Here, and nowhere else any more."""
         shifted = bind.shifted(self.options.port_offset)
+        if self._health == shifted:
+            return
+        if self._health is not None:
+            await probes.close()
+            self._health = None
         try:
             await probes.start(shifted.host, shifted.port)
         except OSError as problem:
             raise Fatal(f"the health port {shifted} cannot be opened: {problem.strerror or problem}") from problem
+        self._health = shifted
 
     async def pause(self, seconds: float) -> None:
         """Wait, but not longer than until the stop."""
