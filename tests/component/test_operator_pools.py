@@ -40,6 +40,9 @@ async def test_groups_of_all_shards_are_imported_with_their_sizes(tmp_path: Path
         assert len(ours["spec"]["providerIDList"]) == 3
         assert ours["status"]["initialization"] == {"provisioned": True}
         assert await sizes(cluster) == {"web--zone-a": 2, "web--zone-b": 1}
+        # Cluster API's controllers look at nodes only when they are told that there is a control plane.
+        assert condition(await cluster.get(kinds.CLUSTER, "demo--default"), "ControlPlaneInitialized") == "True"
+        assert condition(await cluster.get(kinds.NSTANCE_CLUSTER, "demo--default"), "Ready") == "True"
 
 
 async def test_a_scale_is_divided_and_reaches_the_shards(tmp_path: Path, kubernetes: str) -> None:

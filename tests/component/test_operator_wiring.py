@@ -30,7 +30,7 @@ from nstance.model.ids import TenantId
 from nstance.operator import clusters, configuration, identity, registration, serving, workload
 from nstance.operator.clusters import Clusters
 from nstance.operator.errors import Fatal
-from nstance.operator.options import Bind, Endpoint, Environment, Options
+from nstance.operator.options import WEBHOOK_CONFIGURATION, Bind, Endpoint, Environment, Options
 from nstance.operator.serving import Serving
 from nstance.operator.wiring import Operator
 
@@ -380,7 +380,7 @@ async def webhook_configuration(here: Site) -> None:
     await here.kube.create(
         kinds.VALIDATING_WEBHOOK,
         {
-            "metadata": {"name": serving.CONFIGURATION},
+            "metadata": {"name": WEBHOOK_CONFIGURATION},
             "webhooks": [
                 {
                     "name": "validate.infrastructure.nstance.dev",
@@ -406,7 +406,7 @@ async def post(operator: Operator, context: ssl.SSLContext, body: Any, path: str
 
 
 async def bundle(here: Site) -> str:
-    found = await here.kube.get(kinds.VALIDATING_WEBHOOK, serving.CONFIGURATION)
+    found = await here.kube.get(kinds.VALIDATING_WEBHOOK, WEBHOOK_CONFIGURATION)
     return base64.b64decode(found["webhooks"][0]["clientConfig"].get("caBundle", "")).decode()
 
 
@@ -462,6 +462,7 @@ async def test_the_serving_certificate_and_its_ca_are_renewed_before_they_end(tm
             here.kube,
             namespace="default",
             cluster=CLUSTER,
+            configuration=WEBHOOK_CONFIGURATION,
             mounted=tmp_path / "none",
             clock=clock,
             chance=here.world.chance,
@@ -488,6 +489,7 @@ async def test_a_mounted_certificate_is_used_as_it_is(tmp_path: Path) -> None:
             here.kube,
             namespace="default",
             cluster=CLUSTER,
+            configuration=WEBHOOK_CONFIGURATION,
             mounted=tmp_path / "none",
             clock=here.world.clock,
             chance=here.world.chance,

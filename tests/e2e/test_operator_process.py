@@ -25,7 +25,7 @@ from nstance.kube.http import HttpKube
 from nstance.kube.kinds import Kind
 from nstance.kube.port import Object
 from nstance.model.ids import TenantId
-from nstance.operator import serving
+from nstance.operator.options import WEBHOOK_CONFIGURATION
 from support import ports
 
 pytestmark = pytest.mark.e2e
@@ -183,7 +183,7 @@ async def test_the_api_server_believes_the_webhook_and_refuses_what_it_refuses(t
                         await _patch_pool(kube, namespace, {"template": "other"})
                     await _patch_pool(kube, namespace, {"vars": {"greeting": "hi"}})
             finally:
-                await kube.delete(kinds.VALIDATING_WEBHOOK, serving.CONFIGURATION)
+                await kube.delete(kinds.VALIDATING_WEBHOOK, WEBHOOK_CONFIGURATION)
 
 
 def _hooks(url: str, namespace: str) -> Object:
@@ -201,7 +201,7 @@ def _hooks(url: str, namespace: str) -> Object:
         "rules": [rule],
         "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
     }
-    return {"metadata": {"name": serving.CONFIGURATION}, "webhooks": [hook]}
+    return {"metadata": {"name": WEBHOOK_CONFIGURATION}, "webhooks": [hook]}
 
 
 async def _patch_pool(kube: HttpKube, namespace: str, spec: Object) -> None:

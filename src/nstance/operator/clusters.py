@@ -8,21 +8,20 @@ the workload cluster is elsewhere, the Secret is the administrator's, and so is 
 import base64
 import json
 import logging
-from datetime import UTC, datetime
 from typing import Any
 
 from nstance.kube import errors, kinds
 from nstance.kube.port import Object
 from nstance.kube.queue import Queue
-from nstance.operator import options, workload
+from nstance.operator import options, resources, workload
 from nstance.operator.parts import Parts
-from nstance.v1 import operator_pb2 as pb
+from nstance.operator.quiet import Quiet
 
 log = logging.getLogger(__name__)
 
 TOKEN_SECONDS = 3600
 RETRY_SECONDS = 30.0
-CLUSTER_LABEL = "cluster.x-k8s.io/cluster-name"
+INITIALIZED = "ControlPlaneInitialized"  # a condition of Cluster API's Cluster
 MANAGED_BY = {"app.kubernetes.io/managed-by": "nstance-operator"}
 EXPIRES = "nstance.dev/token-expires"  # annotation: seconds since 1970
 ACCOUNT = "nstance.dev/service-account"
@@ -30,13 +29,11 @@ ACCOUNT = "nstance.dev/service-account"
 OBJECTS, KUBECONFIG = "objects", "kubeconfig"
 
 
-class Clusters:
-    """A `parts.Controller`."""
-
+class Clusters(Quiet):
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
         self._settings = settings = parts.settings
-        self._labels = {CLUSTER_LABEL: settings.name, **MANAGED_BY}
+        self._labels = {resources.CLUSTER_LABEL: settings.name, **MANAGED_BY}
         self._complaint = ""
         self._queue: Queue[str] = Queue(
             "clusters", self._reconcile, clock=parts.clock, chance=parts.chance, workers=2, report=parts.report
@@ -52,10 +49,6 @@ class Clusters:
             )
             secrets.listen(lambda old, new: self._seen(old, new, KUBECONFIG))
 
-    @property
-    def synced(self) -> bool:
-        return True
-
     async def run(self) -> None:
         self._queue.add(OBJECTS)
         if self._settings.endpoint is None:
@@ -64,12 +57,6 @@ class Clusters:
 
     def shard_changed(self, shard: str) -> None:
         self._queue.add(OBJECTS)
-
-    def group_changed(self, shard: str, group: str) -> None: ...
-
-    def instance_changed(self, shard: str, event: pb.InstanceEvent) -> None: ...
-
-    def trouble_heard(self, shard: str, event: pb.Event) -> None: ...
 
     def _seen(self, old: Object | None, new: Object | None, what: str) -> None:
         name = (new or old or {})["metadata"]["name"]
@@ -80,6 +67,7 @@ class Clusters:
         if what == KUBECONFIG:
             return await self._reconcile_kubeconfig()
         cluster = await self._cluster()
+        await self._say_initialized(cluster)
         behind = await self._nstance_cluster(cluster)
         await self._status(behind)
         return None
@@ -101,22 +89,12 @@ class Clusters:
         return await self._there(kinds.CLUSTER, body)
 
     async def _nstance_cluster(self, cluster: Object) -> Object:
-        metadata = cluster["metadata"]
         body = {
             "metadata": {
                 "name": self._settings.name,
                 "namespace": self._settings.namespace,
                 "labels": self._labels,
-                "ownerReferences": [
-                    {
-                        "apiVersion": kinds.CLUSTER.api_version,
-                        "kind": kinds.CLUSTER.name,
-                        "name": metadata["name"],
-                        "uid": metadata["uid"],
-                        "controller": True,
-                        "blockOwnerDeletion": True,
-                    }
-                ],
+                "ownerReferences": [resources.owner(cluster, kinds.CLUSTER, controller=True)],
             },
             "spec": {"controlPlaneEndpoint": self._endpoint()},
         }
@@ -138,55 +116,57 @@ class Clusters:
         except errors.AlreadyExists:
             return await kube.get(kind, name, namespace=namespace)
 
-    async def _status(self, found: Object) -> None:
-        status = self._wanted_status(found)
-        if status == found.get("status"):
+    async def _say_initialized(self, cluster: Object) -> None:
+        """Cluster API waits for a control plane machine of its own before it looks at nodes. Here the control plane is
+        there already: it is what we talk to."""
+        conditions = resources.status(cluster).get("conditions")
+        if any(each["type"] == INITIALIZED and each["status"] == "True" for each in conditions or ()):
             return
-        await self._parts.kube.patch(
-            kinds.NSTANCE_CLUSTER,
-            self._settings.name,
-            {"status": status},
-            namespace=self._settings.namespace,
-            subresource="status",
+        said = resources.Condition(
+            INITIALIZED, True, "Initialized", "the cluster exists; Nstance does not make its control plane"
         )
+        generation = cluster["metadata"].get("generation", 1)
+        told = {
+            "initialization": {
+                **(resources.status(cluster).get("initialization") or {}),
+                "controlPlaneInitialized": True,
+            },
+            "conditions": resources.merged(conditions, [said], generation=generation, now=self._parts.clock.wall()),
+        }
+        await resources.write_status(self._parts.kube, kinds.CLUSTER, cluster, told)
 
-    def _wanted_status(self, found: Object) -> Object:
+    async def _status(self, found: Object) -> None:
         names = self._parts.shards.names()
         troubles = {}
         for name in names:
             shard = self._parts.shards.get(name)
             if shard is not None and not shard.synced:
                 troubles[name] = shard.trouble
-        before = found.get("status") or {}
-        ready = not troubles
-        condition: Object = {
-            "type": "Ready",
-            "status": "True" if ready else "False",
-            "reason": "ShardsReachable" if ready else "ShardsUnreachable",
-            "message": f"all {len(names)} shards answer"
-            if ready
-            else "; ".join(f"shard {name}: {why}" for name, why in troubles.items())[:32_000],
-            "observedGeneration": found["metadata"].get("generation", 1),
-        }
-        old: Object = next((each for each in before.get("conditions") or () if each.get("type") == "Ready"), {})
-        same = old.get("status") == condition["status"] and "lastTransitionTime" in old
-        condition["lastTransitionTime"] = old["lastTransitionTime"] if same else self._now()
-        others = [each for each in before.get("conditions") or () if each.get("type") != "Ready"]
+        before = resources.status(found)
+        ready = resources.Condition(
+            "Ready",
+            not troubles,
+            "ShardsUnreachable" if troubles else "ShardsReachable",
+            "; ".join(f"shard {name}: {why}" for name, why in troubles.items())[:32_000]
+            or f"all {len(names)} shards answer",
+        )
         provisioned = bool((before.get("initialization") or {}).get("provisioned")) or len(troubles) < len(names)
-        return {
-            **before,
-            "ready": ready,
+        told = {
+            "ready": not troubles,
             "initialization": {"provisioned": True} if provisioned else {},
             "failureDomains": [{"name": name, "controlPlane": False} for name in names],
-            "conditions": [*others, condition],
+            "conditions": resources.merged(
+                before.get("conditions"),
+                [ready],
+                generation=found["metadata"].get("generation", 1),
+                now=self._parts.clock.wall(),
+            ),
         }
+        await resources.write_status(self._parts.kube, kinds.NSTANCE_CLUSTER, found, told)
 
     def _endpoint(self) -> Object:
         found = self._settings.endpoint or options.api_server(self._settings.server)
         return {"host": found.host, "port": found.port}
-
-    def _now(self) -> str:
-        return datetime.fromtimestamp(self._parts.clock.wall(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
     # ---- the kubeconfig Secret
 

@@ -39,6 +39,7 @@ environment:
 """
 
 CONFIG = "/etc/nstance/operator/config.yaml"
+WEBHOOK_CONFIGURATION = "nstance-operator"
 WEBHOOK_CERTIFICATES = "/tmp/k8s-webhook-server/serving-certs"  # noqa: S108 - where Kubernetes' own tools look
 SERVICE_ACCOUNT = "nstance-capi-workload"
 HTTPS_PORT = 443
@@ -80,6 +81,7 @@ class Options:
     metrics: Bind | None = None
     webhook: Bind | None = Bind("", 9443)  # None: disabled
     webhook_certificates: Path = Path(WEBHOOK_CERTIFICATES)
+    webhook_configuration: str = WEBHOOK_CONFIGURATION
     leader_elect: bool = False
     kubeconfig: str = ""
     level: Level = Level.INFO
@@ -124,6 +126,12 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], *, version: 
     _flag(parser, "--disable-webhooks", "no admission webhook (for development)")
     add("--webhook-bind-address", type=_bind, default=":9443", metavar="ADDR", help="default: :9443")
     add(
+        "--webhook-configuration",
+        default=WEBHOOK_CONFIGURATION,
+        metavar="NAME",
+        help="the ValidatingWebhookConfiguration that is told the webhook's CA (default: %(default)s)",
+    )
+    add(
         "--webhook-cert-path",
         default=WEBHOOK_CERTIFICATES,
         metavar="DIR",
@@ -144,6 +152,7 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str], *, version: 
         metrics=given.metrics_bind_address,
         webhook=None if given.disable_webhooks else given.webhook_bind_address,
         webhook_certificates=Path(given.webhook_cert_path),
+        webhook_configuration=given.webhook_configuration,
         leader_elect=given.leader_elect,
         kubeconfig=given.kubeconfig,
         level=given.zap_log_level or default_level,

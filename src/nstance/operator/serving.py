@@ -25,7 +25,6 @@ from nstance.wire import tls
 
 log = logging.getLogger(__name__)
 
-CONFIGURATION = "nstance-operator"  # the ValidatingWebhookConfiguration
 SECRET = "nstance-operator-webhook-cert"
 SERVICE = "nstance-operator-webhook"
 CERTIFICATE_LIFE = 90 * ca.DAY
@@ -53,11 +52,21 @@ class Kept:
 
 class Serving:
     def __init__(
-        self, kube: Kube, *, namespace: str, cluster: ClusterId, mounted: Path, clock: Clock, chance: Chance
+        self,
+        kube: Kube,
+        *,
+        namespace: str,
+        cluster: ClusterId,
+        configuration: str,
+        mounted: Path,
+        clock: Clock,
+        chance: Chance,
     ) -> None:
+        """`configuration` names the ValidatingWebhookConfiguration that is told the CA."""
         self._kube = kube
         self._namespace = namespace
         self._cluster = cluster
+        self._configuration_name = configuration
         self._mounted = mounted
         self._clock = clock
         self._chance = chance
@@ -193,7 +202,7 @@ class Serving:
     async def _configuration(self) -> Object | None:
         """Without one the API server asks nobody; that is an administrator's choice."""
         try:
-            return await self._kube.get(kinds.VALIDATING_WEBHOOK, CONFIGURATION)
+            return await self._kube.get(kinds.VALIDATING_WEBHOOK, self._configuration_name)
         except errors.NotFound:
             return None
 

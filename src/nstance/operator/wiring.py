@@ -134,6 +134,7 @@ class Operator:
                 kube,
                 namespace=namespace,
                 cluster=configuration.cluster,
+                configuration=self.options.webhook_configuration,
                 mounted=self.options.webhook_certificates,
                 clock=self._clock,
                 chance=self._chance,
