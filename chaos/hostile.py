@@ -19,7 +19,7 @@ from grpclib.exceptions import GRPCError, StreamTerminatedError
 from h2.exceptions import ProtocolError
 from hyperframe.frame import HeadersFrame, RstStreamFrame, SettingsFrame
 
-from chaos.world import CLUSTER, SHARD, World
+from chaos.world import CLUSTER, SHARD, World, accepts
 from nstance.clock import SystemChance, SystemClock
 from nstance.config.addresses import Service
 from nstance.pki import keys, proof
@@ -34,6 +34,7 @@ SHOWN_THE_DOOR_WITHIN = 25.0
 FLOODS_AT_ONCE = 6
 FLOOD = 5_000  # frames
 FORGERIES = 40
+UNANSWERED = "no answer"
 WRONG = frozenset({"OK", "INTERNAL", "UNKNOWN", "UNIMPLEMENTED"})
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADERS = [
@@ -55,6 +56,12 @@ class Said:
 
 
 Attack = Callable[[World], Awaitable[Said]]
+
+
+async def _served(world: World, service: Service) -> None:
+    """Wait a moment for somebody to attack."""
+    with contextlib.suppress(TimeoutError):
+        await world.until(lambda: (place := world.address(service)) and accepts(*place), 15.0, "an open port")
 
 
 def _at_home(world: World) -> tuple[str, int] | None:
@@ -209,6 +216,7 @@ async def forged_nonces(world: World) -> Said:
     if not real:
         return said
     tokens = [_forged(real[n % len(real)], n) for n in range(FORGERIES)]
+    await _served(world, Service.REGISTRATION)
     for token in tokens:
         said.counts[await _register(world, token, said)] += 1
     return said
@@ -240,6 +248,7 @@ def _forged(token: str, number: int) -> str:
 async def replayed_nonces(world: World) -> Said:
     """Nonces that were used are used again, with other keys (B7)."""
     said = Said()
+    await _served(world, Service.REGISTRATION)
     for token in list(_stolen_nonces(world).values())[:20]:
         said.counts[await _register(world, token, said)] += 1
     return said
@@ -248,7 +257,7 @@ async def replayed_nonces(world: World) -> Said:
 async def _register(world: World, token: str, said: Said) -> str:
     place = world.address(Service.REGISTRATION)
     if place is None:
-        return "nobody leads"
+        return UNANSWERED
     key = keys.generate(CHANCE)
     channel = Channel(
         f"{place[0]}:{place[1]}",
@@ -269,7 +278,7 @@ async def _register(world: World, token: str, said: Said) -> str:
     except GRPCError as error:
         status = error.status.name
     except Unreachable:
-        status = "no answer"
+        status = UNANSWERED
     finally:
         channel.close()
     if status in WRONG:
@@ -286,6 +295,7 @@ async def impostor(world: World) -> Said:
     place, context = world.address(Service.OPERATOR), _stolen_identity(world)
     if place is None or context is None:
         return said
+    await _served(world, Service.OPERATOR)
     for _ in range(10):
         channel = Channel(
             f"{place[0]}:{place[1]}", context=context, expect_cluster=CLUSTER, expect_shard=SHARD, clock=CLOCK
@@ -297,7 +307,7 @@ async def impostor(world: World) -> Said:
         except GRPCError as error:
             status = error.status.name
         except (Unreachable, StreamTerminatedError, ProtocolError):
-            status = "no answer"
+            status = UNANSWERED
         finally:
             channel.close()
         said.counts[status] += 1

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
+from chaos import hostile
 from chaos.faults import Strike
 from chaos.run import Result
 
@@ -25,7 +26,7 @@ def rows(result: Result) -> Iterator[dict[str, Any]]:
             "leaderless": round(sum(_leaderless(result, strike) for strike in strikes), 1),
             "fewest_connected": min((_fewest(result, strike) for strike in strikes), default=result.plan.agents),
             "proof": {what: count for what, count in sorted(proof.items()) if count},
-            "verdict": _word(len(strikes), bool(proof.total()), bool(problems)),
+            "verdict": _word(len(strikes), bool(proof.total() - proof[hostile.UNANSWERED]), bool(problems)),
         }
 
 
