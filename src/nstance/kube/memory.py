@@ -17,6 +17,7 @@ from nstance.kube import errors, kinds
 from nstance.kube.api import selectors, server, status, values
 from nstance.kube.api.keeper import Propagation
 from nstance.kube.api.resources import Served
+from nstance.kube.api.watches import Watch
 from nstance.kube.kinds import Kind
 from nstance.kube.port import Change, Listing, Object, Operations, Patch, Token
 
@@ -101,7 +102,7 @@ class MemoryKube:
         fields: str = "",
         timeout: float = 300.0,
     ) -> AsyncIterator[tuple[Change, Object]]:
-        def begin() -> server.Watch:
+        def begin() -> Watch:
             served = self._served(kind)
             selector = selectors.parse(labels=labels, fields=fields, selectable=served.version.fields)
             return self.api.watch(served, version, namespace=namespace, selector=selector)

@@ -9,19 +9,15 @@ from aiohttp import web
 
 from nstance import clock as clocks
 from nstance.dev.k8s import discovery, negotiation, openapi, paths, reviews, tables
+from nstance.dev.k8s.calls import Call, decoded, propagation, read_body
 from nstance.dev.k8s.files import Files
 from nstance.dev.k8s.negotiation import Form
-from nstance.dev.k8s.streams import LONGEST, Question, Streams
-from nstance.kube.api import metadata, selectors, status, values
-from nstance.kube.api.keeper import Propagation
-from nstance.kube.api.resources import Served
-from nstance.kube.api.server import Options
+from nstance.dev.k8s.streams import Streams
+from nstance.kube.api import metadata, status, values
 from nstance.kube.port import Object, Patch
 
 log = logging.getLogger(__name__)
 
-LIMIT = 3 * 1024 * 1024  # bytes of a body
-_PATIENCE = 16 * LIMIT  # bytes of one that is too long and read nevertheless
 _VERSION = {
     "major": "1",
     "minor": "32",
@@ -60,15 +56,15 @@ class Service:
         named = paths.target(path)
         if named is None:
             return self._about(request, path)
-        raw = await _body(request)
+        raw = await read_body(request)
         review = next(
             (each for each in discovery.REVIEWS if each[:3] == (named.group, named.version, named.plural)), None
         )
         if review is not None:
             if request.method != "POST":
                 raise status.method_not_allowed(named.group, named.plural, request.method)
-            return _json(reviews.answer(review[3], _decoded(request, raw)), code=201)
-        call = _Call(request, raw, named, self._api.served(named.group, named.version, named.plural))
+            return _json(reviews.answer(review[3], decoded(request, raw)), code=201)
+        call = Call(request, raw, named, self._api.served(named.group, named.version, named.plural))
         if not call.served.resource.namespaced and named.namespace:
             raise status.no_such_path()
         if named.name:
@@ -108,7 +104,7 @@ class Service:
             return _json(discovery.legacy(registry, path))
         raise status.no_such_path()
 
-    def _carry_out(self, call: "_Call") -> web.StreamResponse:
+    def _carry_out(self, call: Call) -> web.StreamResponse:
         named = call.named
         if named.subresource not in ("", "status", "scale"):
             return self._special(call)
@@ -120,12 +116,12 @@ class Service:
             raise status.method_not_allowed(named.group, named.plural, call.method)
         return act[call.method](call)
 
-    def _get(self, call: "_Call") -> web.StreamResponse:
+    def _get(self, call: Call) -> web.StreamResponse:
         named = call.named
         found = self._api.get(call.served, named.name, namespace=named.namespace, subresource=named.subresource)
         return self._shown(call, found)
 
-    def _list(self, call: "_Call") -> web.StreamResponse:
+    def _list(self, call: Call) -> web.StreamResponse:
         limit, rest = call.number("limit"), call.query.get("continue", "")
         page = self._api.list(
             call.served, namespace=call.named.namespace, selector=call.selector(), limit=limit, rest=rest
@@ -142,27 +138,27 @@ class Service:
             items = [tables.metadata(each) for each in items]
         return _json({"kind": kind, "apiVersion": version, "metadata": meta, "items": items})
 
-    def _create(self, call: "_Call") -> web.StreamResponse:
-        body = _decoded(call.request, call.raw)
+    def _create(self, call: Call) -> web.StreamResponse:
+        body = decoded(call.request, call.raw)
         name = values.at(body, ("metadata", "name"))
         if isinstance(name, str) and name:
             self._files.look_at(call.served, call.named.namespace, name)
         made = self._api.create(call.served, body, namespace=call.named.namespace, options=call.options())
         return self._shown(call, made, code=201)
 
-    def _put(self, call: "_Call") -> web.StreamResponse:
+    def _put(self, call: Call) -> web.StreamResponse:
         named = call.named
         changed = self._api.replace(
             call.served,
             named.name,
-            _decoded(call.request, call.raw),
+            decoded(call.request, call.raw),
             namespace=named.namespace,
             subresource=named.subresource,
             options=call.options(),
         )
         return self._shown(call, changed)
 
-    def _patch(self, call: "_Call") -> web.StreamResponse:
+    def _patch(self, call: Call) -> web.StreamResponse:
         named = call.named
         media = call.request.content_type
         try:
@@ -183,7 +179,7 @@ class Service:
         made = how is Patch.APPLY and meta.get("generation", 1) == 1 and meta.get("resourceVersion") == str(before + 1)
         return self._shown(call, changed, code=201 if made else 200)
 
-    def _delete(self, call: "_Call") -> web.StreamResponse:
+    def _delete(self, call: Call) -> web.StreamResponse:
         named, wish = call.named, call.deletion()
         conditions = wish.get("preconditions") or {}
         last, gone = self._api.delete(
@@ -192,7 +188,7 @@ class Service:
             namespace=named.namespace,
             uid=str(conditions.get("uid") or ""),
             version=str(conditions.get("resourceVersion") or ""),
-            propagation=_propagation(wish),
+            propagation=propagation(wish),
             dry_run=bool(wish.get("dryRun")),
         )
         resource = call.served.resource
@@ -201,7 +197,7 @@ class Service:
         uid = last["metadata"]["uid"]
         return _json(status.success(group=resource.group, plural=resource.plural, name=named.name, uid=uid))
 
-    def _delete_all(self, call: "_Call") -> web.StreamResponse:
+    def _delete_all(self, call: Call) -> web.StreamResponse:
         wish = call.deletion()
         page = self._api.list(call.served, namespace=call.named.namespace, selector=call.selector())
         for each in page.items:
@@ -212,21 +208,21 @@ class Service:
                     call.served,
                     meta["name"],
                     namespace=space,
-                    propagation=_propagation(wish),
+                    propagation=propagation(wish),
                     dry_run=bool(wish.get("dryRun")),
                 )
         kind = f"{call.served.resource.kind}List"
         meta = {"resourceVersion": str(self._api.store.version)}
         return _json({"kind": kind, "apiVersion": call.served.api_version, "metadata": meta, "items": page.items})
 
-    def _special(self, call: "_Call") -> web.StreamResponse:
+    def _special(self, call: Call) -> web.StreamResponse:
         named = call.named
         what = (call.served.resource.id, named.subresource)
         if what not in (("pods", "eviction"), ("serviceaccounts", "token")):
             raise status.no_such_path()
         if call.method != "POST":
             raise status.method_not_allowed(named.group, named.plural, call.method)
-        body = _decoded(call.request, call.raw)
+        body = decoded(call.request, call.raw)
         if not isinstance(body, dict):
             raise status.bad_request("expected an object")
         if named.subresource == "eviction":
@@ -253,110 +249,15 @@ class Service:
         answer = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "metadata": meta, "spec": spec}
         return _json({**answer, "status": told}, code=201)
 
-    def _shown(self, call: "_Call", body: Object, code: int = 200) -> web.StreamResponse:
+    def _shown(self, call: Call, body: Object, code: int = 200) -> web.StreamResponse:
         form = Form.OBJECT if call.named.subresource == "scale" else negotiation.form(call.accept)
         if form is Form.TABLE:
             meta = {"resourceVersion": body["metadata"].get("resourceVersion", "")}
             return _json(self._table(call, [body], meta), code=code)
         return _json(tables.metadata(body) if form is Form.METADATA else body, code=code)
 
-    def _table(self, call: "_Call", items: list[Object], meta: Object) -> Object:
+    def _table(self, call: Call, items: list[Object], meta: Object) -> Object:
         return tables.table(call.served, items, meta=meta, now=self._clock.wall(), include=call.include)
-
-
-class _Call:
-    """A request for objects: what it names, and how it wants it."""
-
-    def __init__(self, request: web.BaseRequest, raw: bytes, named: paths.Target, served: Served) -> None:
-        self.request = request
-        self.raw = raw
-        self.named = named
-        self.served = served
-        self.method = request.method
-        self.query: Mapping[str, str] = request.query
-        self.accept = request.headers.get("Accept", "")
-
-    @property
-    def watches(self) -> bool:
-        return self.method == "GET" and not self.named.subresource and self.query.get("watch", "") in ("1", "true")
-
-    @property
-    def include(self) -> str:
-        return self.query.get("includeObject") or "Metadata"
-
-    @property
-    def dry_run(self) -> bool:
-        wanted = self.query.get("dryRun", "")
-        if wanted not in ("", "All"):
-            raise status.bad_request(f'invalid dryRun "{wanted}"; supported values: "All"')
-        return bool(wanted)
-
-    def number(self, name: str) -> int:
-        text = self.query.get(name, "") or "0"
-        if not (text.isascii() and text.isdecimal() and len(text) < 19):
-            raise status.bad_request(f"{name}: expected a number, found {text!r}")
-        return int(text)
-
-    def options(self) -> Options:
-        strict = self.query.get("fieldValidation") == "Strict"
-        return Options(dry_run=self.dry_run, strict=strict, manager=self.query.get("fieldManager", ""))
-
-    def selector(self) -> selectors.Selector:
-        fields = self.query.get("fieldSelector", "")
-        if self.named.name:  # a watch on one object
-            fields = f"metadata.name={self.named.name}"
-        selectable = self.served.version.fields
-        return selectors.parse(labels=self.query.get("labelSelector", ""), fields=fields, selectable=selectable)
-
-    def question(self) -> Question:
-        return Question(
-            self.served,
-            self.named.namespace,
-            self.selector(),
-            self.query.get("resourceVersion", ""),
-            min(float(self.number("timeoutSeconds") or LONGEST), LONGEST),
-            self.query.get("allowWatchBookmarks", "") in ("1", "true"),
-            self.query.get("sendInitialEvents", "") in ("1", "true"),
-            negotiation.form(self.accept),
-            self.include,
-        )
-
-    def deletion(self) -> Object:
-        """DeleteOptions, from the body or the query."""
-        body = _decoded(self.request, self.raw) if self.raw.strip() else {}
-        if not isinstance(body, dict):
-            raise status.bad_request("expected an object of kind DeleteOptions")
-        asked = {name: self.query[name] for name in ("propagationPolicy", "orphanDependents") if name in self.query}
-        return {**asked, **({"dryRun": ["All"]} if self.dry_run else {}), **body}
-
-
-def _propagation(wish: Object) -> Propagation:
-    if wish.get("orphanDependents") in (True, "true"):
-        return Propagation.ORPHAN
-    asked = wish.get("propagationPolicy") or Propagation.BACKGROUND
-    try:
-        return Propagation(asked)
-    except ValueError:
-        listed = ", ".join(f'"{each}"' for each in Propagation)
-        raise status.bad_request(f'invalid propagationPolicy "{asked}"; supported values: {listed}') from None
-
-
-async def _body(request: web.BaseRequest) -> bytes:
-    """Read to its end also when it is too long: a client that is cut off while it sends does not read the answer."""
-    kept, size = [], 0
-    async for chunk in request.content.iter_chunked(2**16):
-        size += len(chunk)
-        if size <= LIMIT:
-            kept.append(chunk)
-        elif size > _PATIENCE:
-            break
-    if size > LIMIT:
-        raise status.ApiError(413, "RequestEntityTooLarge", f"limit is {LIMIT} bytes")
-    return b"".join(kept)
-
-
-def _decoded(request: web.BaseRequest, raw: bytes) -> Any:
-    return negotiation.body(raw, request.headers.get("Content-Type", "application/json"))
 
 
 def _json(

@@ -4,9 +4,6 @@ Every verb is one synchronous step: it happens whole, with all that follows from
 changed nothing. Objects handed out are the stored ones: copy before changing them.
 """
 
-import base64
-import binascii
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,13 +20,15 @@ from nstance.kube.api import (
     selectors,
     status,
     strategic,
+    tokens,
     values,
     writing,
 )
 from nstance.kube.api.keeper import Propagation
 from nstance.kube.api.resources import Registry, Resource, Served
-from nstance.kube.api.store import Event, Key, Sink, Store
-from nstance.kube.port import Change, Object, Patch
+from nstance.kube.api.store import Key, Sink, Store
+from nstance.kube.api.watches import Watch
+from nstance.kube.port import Object, Patch
 
 NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 WINDOW = 10_000  # changes that watchers may lag behind
@@ -102,14 +101,14 @@ class Api:
         rest: str = "",
     ) -> Page:
         """Pages continue the list as it was when the first one was read; 410 when that is too long ago."""
-        version, after = _opened(rest) if rest else (self.store.version, ("", ""))
+        version, after = tokens.opened(rest) if rest else (self.store.version, ("", ""))
         objects = self.store.as_of(version, served.resource.id)
         names = sorted(name for name in objects if (not namespace or name[0] == namespace) and name > after)
         found = [name for name in names if selector.matches(objects[name])]
         shown = found[:limit] if limit else found
         more = len(found) - len(shown)
         items = [served.shown(objects[name]) for name in shown]
-        return Page(items, str(version), _sealed(version, shown[-1]) if more else "", more)
+        return Page(items, str(version), tokens.sealed(version, shown[-1]) if more else "", more)
 
     def watch(
         self,
@@ -118,11 +117,11 @@ class Api:
         *,
         namespace: str = "",
         selector: selectors.Selector = selectors.EVERYTHING,
-    ) -> "Watch":
+    ) -> Watch:
         """Goes on after a version. Raises 400 for one that is none, 410 for one that is too old."""
         if not version.isdecimal():
             raise status.bad_request(f'Invalid value: "{version}": resourceVersion must be a number')
-        watch = Watch(self, served, int(version), namespace, selector)
+        watch = Watch(self.store, served, int(version), namespace, selector)
         next(self.store.since(int(version)), None)
         return watch
 
@@ -267,21 +266,8 @@ class Api:
                 "spec.expirationSeconds", f"Invalid value: {seconds}: may not specify less than 10 minutes"
             )
             raise status.invalid("authentication.k8s.io", "TokenRequest", service_account, [cause])
-        now = int(self._clock.wall())
-        holder = {"name": service_account, "uid": account["metadata"]["uid"]}
-        claims = {
-            "iss": "dev-k8s",
-            "sub": f"system:serviceaccount:{namespace}:{service_account}",
-            "aud": list(audiences) or ["dev-k8s"],
-            "iat": now,
-            "nbf": now,
-            "exp": now + seconds,
-            "jti": metadata.uid(self._chance),
-            "kubernetes.io": {"namespace": namespace, "serviceaccount": holder},
-        }
-        parts = [json.dumps(each, separators=(",", ":")).encode() for each in ({"alg": "none", "typ": "JWT"}, claims)]
-        signed = [base64.urlsafe_b64encode(each).decode().rstrip("=") for each in (*parts, b"unsigned")]
-        return ".".join(signed), float(now + seconds)
+        now, uid = self._clock.wall(), metadata.uid(self._chance)
+        return tokens.unsigned(account, now=int(now), seconds=seconds, audiences=audiences, uid=uid)
 
     # From outside: a person or a program that wrote or removed what this server keeps
 
@@ -381,38 +367,6 @@ class Api:
             self.create(self.served("", "v1", "namespaces"), body)
 
 
-class Watch:
-    """A cursor over the changes of a resource."""
-
-    def __init__(self, api: Api, served: Served, version: int, namespace: str, selector: selectors.Selector) -> None:
-        self._store = api.store
-        self._served = served
-        self._namespace = namespace
-        self._selector = selector
-        self.version = version
-
-    def take(self) -> list[tuple[Change, Object]]:
-        """What has happened since the last call. Raises 410 when part of it is forgotten."""
-        found = []
-        for event in self._store.since(self.version):
-            if event.key.resource == self._served.resource.id and self._namespace in ("", event.key.namespace):
-                found += self._seen(event)
-        self.version = self._store.version
-        return found
-
-    def bookmark(self) -> Object:
-        meta = {"resourceVersion": str(self.version), "creationTimestamp": None}
-        return {"apiVersion": self._served.api_version, "kind": self._served.resource.kind, "metadata": meta}
-
-    def _seen(self, event: Event) -> list[tuple[Change, Object]]:
-        """What a change looks like to somebody who sees only what the selector matches."""
-        now = event.change is not Change.DELETED and self._selector.matches(event.body)
-        before = event.before is not None and self._selector.matches(event.before)
-        if now:
-            return [(Change.MODIFIED if before else Change.ADDED, self._served.shown(event.body))]
-        return [(Change.DELETED, self._served.shown(event.body))] if before else []
-
-
 def _key(resource: Resource, namespace: str, name: str) -> Key:
     return Key(resource.id, namespace if resource.namespaced else "", name)
 
@@ -433,15 +387,3 @@ def _patched(shown: Object, body: Any, how: Patch) -> Any:
         raise status.bad_request(f"a patch of type {how.value} is an object, found {type(body).__name__}")
     merge: Callable[[Any, Any], Any] = strategic.merge if how is Patch.STRATEGIC else patches.merge
     return merge(shown, body)
-
-
-def _sealed(version: int, after: tuple[str, str]) -> str:
-    return base64.urlsafe_b64encode(json.dumps([version, *after]).encode()).decode()
-
-
-def _opened(token: str) -> tuple[int, tuple[str, str]]:
-    try:
-        version, namespace, name = json.loads(base64.urlsafe_b64decode(token.encode()))
-        return int(version), (str(namespace), str(name))
-    except (binascii.Error, ValueError, TypeError):
-        raise status.bad_request("continue key is not valid") from None
