@@ -74,6 +74,7 @@ class Code(Enum):
     DRAIN_DEADLINE = "drain-deadline"
     DRAIN_CANCELLED = "drain-cancelled"
     BACK_OFF = "back-off"
+    THROTTLED = "throttled"
     BLOCKED = "blocked"
     LOAD_BALANCER = "load-balancer"
     MASS_SILENCE = "mass-silence"
@@ -95,6 +96,7 @@ TROUBLE = frozenset(
         Code.DELETE_FAILED,
         Code.DRAIN_DEADLINE,
         Code.BACK_OFF,
+        Code.THROTTLED,
         Code.BLOCKED,
         Code.LOAD_BALANCER,
         Code.MASS_SILENCE,

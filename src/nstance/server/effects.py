@@ -1,8 +1,8 @@
 """Carrying out what was decided: calls to the provider, whose outcomes return to the shard as events.
 
-Every call asks its term first, has a deadline, and ends in exactly one event. Creates, deletes and looks have budgets of
-their own, so that none starves another; a throttled provider makes everybody wait, in order. Many looks at once become
-one listing.
+Every call asks its term first, has a deadline, and ends in exactly one event. Creates, deletes and looks have budgets and
+a pace of their own, so that none starves another; where the provider throttles, each goes on in order and more slowly.
+Many looks at once become one listing.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from nstance import points
-from nstance.clock import Clock
+from nstance.clock import Chance, Clock
 from nstance.config import blocks
 from nstance.model import decision as dec
 from nstance.model import events as ev
@@ -20,6 +20,7 @@ from nstance.objects.journal import Deposed
 from nstance.providers import errors
 from nstance.providers.port import CreateRequest, Provider, Status, Vm
 from nstance.server.budget import Budget
+from nstance.server.pace import Pace
 from nstance.server.rendering import CannotRender, NotYet, request_hash
 from nstance.server.term import Term
 from nstance.telemetry.metrics import Metrics
@@ -32,7 +33,6 @@ LIST_INSTEAD_FROM = 16  # so many looks at once are answered by one listing
 LOOKS_AT_ONCE = 16
 DELETES_AT_ONCE = 32
 CONSOLE_SECONDS = 5.0
-THROTTLE_MOST = 60.0
 
 MEANING = {
     Status.PENDING: ev.VmState.RUNNING,
@@ -52,40 +52,6 @@ def checked(vm: Vm) -> ev.VmChecked:
     return ev.VmChecked(vm.id, MEANING[vm.status], vm.provider_id, vm.ip4, vm.ip6, vm.hostname)
 
 
-class Pace:
-    """The provider as a whole: when it last refused for haste, and how fast creates may follow each other."""
-
-    def __init__(self, clock: Clock, *, create_every: Callable[[], float], burst: int = 10) -> None:
-        self._clock = clock
-        self._until = 0.0
-        self._delay = 0.0
-        self._every = create_every
-        self._burst = burst
-        self._next = 0.0
-
-    async def wait(self) -> None:
-        while (left := self._until - self._clock.monotonic()) > 0:
-            await self._clock.sleep(left)
-
-    def throttled(self, delay: float) -> float:
-        """Everybody waits, longer each time it happens again."""
-        self._delay = min(THROTTLE_MOST, max(delay, self._delay * 2))
-        self._until = max(self._until, self._clock.monotonic() + self._delay)
-        return self._delay
-
-    def went_well(self) -> None:
-        self._delay = 0.0
-
-    async def take_create(self) -> None:
-        every = self._every()
-        if every <= 0:
-            return
-        now = self._clock.monotonic()
-        self._next = max(self._next, now - self._burst * every) + every
-        if self._next > now:
-            await self._clock.sleep(self._next - now)
-
-
 class Effects:
     def __init__(
         self,
@@ -93,15 +59,17 @@ class Effects:
         provider: Provider,
         term: Term,
         clock: Clock,
+        chance: Chance,
         metrics: Metrics,
         settings: Callable[[], blocks.Shard],
         request: Callable[[Instance], CreateRequest],
         post: Callable[[ev.Event], None],
         left: Callable[[Instance], Awaitable[None]],
         said: Callable[[Instance, str], None],
+        announce: Callable[[dec.Code, str], None],
     ) -> None:
         """`settings` are asked each time, so that new timings apply at once. `left` waits until nothing sends requests to
-        the instance any more; `said` is told the console output of one that failed."""
+        the instance any more; `said` is told the console output of one that failed, `announce` what concerns everybody."""
         self._provider = provider
         self._term = term
         self._clock = clock
@@ -111,7 +79,13 @@ class Effects:
         self._post = post
         self._left = left
         self._said = said
-        self._pace = Pace(clock, create_every=lambda: settings().create_rate_limit)
+        self._announce = announce
+        self._throttled = False
+        self._create_pace = Pace(
+            clock, chance, changed=self._pace_changed, at_least=lambda: settings().create_rate_limit
+        )
+        self._delete_pace = Pace(clock, chance, changed=self._pace_changed)
+        self._look_pace = Pace(clock, chance, changed=self._pace_changed)
         self._creates = Budget(lambda: settings().create_concurrency)
         self._deletes = asyncio.Semaphore(DELETES_AT_ONCE)
         self._looks = asyncio.Semaphore(LOOKS_AT_ONCE)
@@ -138,6 +112,8 @@ class Effects:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
+        for pace in (self._create_pace, self._delete_pace, self._look_pace):
+            pace.close()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def finish(self, seconds: float) -> None:
@@ -159,22 +135,35 @@ class Effects:
             log.exception("an effect failed in a way nobody expected")
             raise
 
-    async def _call(self, op: str, make: Callable[[], Awaitable[T]]) -> T:
-        """One provider call: in its term, at the provider's pace, with a deadline. Throttling is waited out here."""
+    def _pace_changed(self) -> None:
+        """One event says that the provider throttles, whatever it refuses, and one that it no longer does."""
+        paces = {"creates": self._create_pace, "deletes": self._delete_pace, "looks": self._look_pace}
+        limited = [what for what, pace in paces.items() if pace.limited]
+        if limited and not self._throttled:
+            self._announce(
+                dec.Code.THROTTLED, f"the provider refuses {limited[0]} for haste: they go on more slowly, in order"
+            )
+        elif not limited:
+            self._announce(dec.Code.THROTTLED, "the provider no longer refuses calls for haste")
+        self._throttled = bool(limited)
+
+    async def _call(self, op: str, pace: Pace, make: Callable[[], Awaitable[T]], *, place: int | None = None) -> T:
+        """One provider call: in its term, at the provider's pace, with a deadline. Throttling is waited out here. `place`:
+        of a turn that has come already."""
+        if place is None:
+            place = await pace.turn()
         while True:
-            await self._pace.wait()
             await self._term.ready()
-            code, timeout = "unknown", self._settings().request_timeout
+            code, timeout, sent = "unknown", self._settings().request_timeout, self._clock.monotonic()
             try:
                 async with asyncio.timeout(timeout):
                     result = await make()
                 code = "ok"
-                self._pace.went_well()
+                pace.went_well()
                 return result
             except errors.Throttled as problem:
                 code = "throttled"
-                delay = self._pace.throttled(problem.delay)
-                log.warning("the provider throttles", extra={"op": op, "wait": round(delay, 1)})
+                pace.refused(sent=sent, delay=problem.delay)
             except TimeoutError as problem:
                 raise errors.Unknown(f"{op} took longer than {timeout:.0f} s") from problem
             except errors.ProviderError as problem:
@@ -182,10 +171,11 @@ class Effects:
                 raise
             finally:
                 self._metrics.provider_request(op, code)
+            await pace.turn(place)
 
     async def _create(self, instance: Instance, posted: float) -> None:
         async with self._creates:
-            await self._pace.take_create()
+            place = await self._create_pace.turn()
             try:
                 request = self._request(instance)
             except CannotRender as problem:
@@ -200,7 +190,7 @@ class Effects:
             self._metrics.replaced(instance.key, began - posted)
             event: ev.Event
             try:
-                vm = await self._call("create", lambda: self._provider.create(request))
+                vm = await self._call("create", self._create_pace, lambda: self._provider.create(request), place=place)
                 event = ev.VmCreated(
                     vm.id, vm.provider_id, vm.ip4, vm.ip6, vm.hostname, seen=self._provider.capabilities.consistent
                 )
@@ -219,7 +209,7 @@ class Effects:
     async def _find_stale(self, instance: Instance) -> None:
         """The configuration changed since the intent, so the call cannot be repeated as it was: it is only looked up."""
         try:
-            vm = await self._call("get", lambda: self._provider.get(instance.id, instance.provider_id))
+            vm = await self._look(instance)
             self._post(ev.VmCreated(vm.id, vm.provider_id, vm.ip4, vm.ip6, vm.hostname, seen=True))
         except errors.Gone:
             self._post(ev.VmCreateFailed(instance.id, ev.Failure.STALE, "its configuration changed"))
@@ -235,7 +225,9 @@ class Effects:
             await points.reach(points.Point.BEFORE_DELETE)
             event: ev.Event | None
             try:
-                status = await self._call("delete", lambda: self._provider.delete(instance.id, effect.provider_id))
+                status = await self._call(
+                    "delete", self._delete_pace, lambda: self._provider.delete(instance.id, effect.provider_id)
+                )
                 if isinstance(effect, dec.DeleteDouble):
                     event = ev.DoubleDeleted(instance.id, effect.provider_id)
                 else:
@@ -252,7 +244,9 @@ class Effects:
         """It may say why the VM failed. A deletion does not wait long for it, and never fails for it."""
         try:
             async with asyncio.timeout(CONSOLE_SECONDS):
-                output = await self._call("console", lambda: self._provider.console(instance.id, instance.provider_id))
+                output = await self._call(
+                    "console", self._look_pace, lambda: self._provider.console(instance.id, instance.provider_id)
+                )
         except (errors.ProviderError, TimeoutError) as problem:
             log.info("no console output", extra={"instance": instance.id, "error": str(problem) or "timed out"})
             return
@@ -265,7 +259,7 @@ class Effects:
         wanted, self._to_check = self._to_check, []
         if len(wanted) >= LIST_INSTEAD_FROM:
             try:
-                shown = {vm.id: vm for vm in await self._call("list", self._provider.list)}
+                shown = {vm.id: vm for vm in await self._call("list", self._look_pace, self._provider.list)}
             except errors.ProviderError as problem:
                 log.warning("a listing failed, VMs are asked for singly", extra={"error": str(problem)})
                 shown = {}
@@ -279,11 +273,14 @@ class Effects:
         for instance in wanted:
             self._spawn(self._check(instance))
 
+    async def _look(self, instance: Instance) -> Vm:
+        return await self._call("get", self._look_pace, lambda: self._provider.get(instance.id, instance.provider_id))
+
     async def _check(self, instance: Instance) -> None:
         async with self._looks:
             asked = self._clock.steady()
             try:
-                vm = await self._call("get", lambda: self._provider.get(instance.id, instance.provider_id))
+                vm = await self._look(instance)
                 self._post(checked(vm))
             except errors.Gone:
                 self._post(ev.VmChecked(instance.id, ev.VmState.ABSENT, asked=asked))

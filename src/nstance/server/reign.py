@@ -213,12 +213,14 @@ class Reign:
             provider=parts.provider,
             term=term,
             clock=parts.clock,
+            chance=parts.chance,
             metrics=parts.metrics,
             settings=told,
             request=lead.request,
             post=lambda event: lead.shard.post(event),
             left=lambda instance: lead.balancers.left(instance),
             said=lead.said,
+            announce=lambda code, message: lead.shard.announce(code, message),
         )
         lead.on_configured.append(effects.configured)
         lead.agents = Agents(lambda event: lead.shard.post(event), parts.metrics.agents_connected)
