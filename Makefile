@@ -3,7 +3,7 @@
 PYTHON ?= $(or $(firstword $(foreach p,python3 python3.14 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys; sys.version_info >= (3, 11) and print("$(p)")' 2>/dev/null))),python3)
 VENV := .venv
 BIN := $(VENV)/bin
-PROGRAMS := nstance-server nstance-agent nstance-operator nstance-admin nstance-dev-s3
+PROGRAMS := nstance-server nstance-agent nstance-operator nstance-admin nstance-dev-s3 nstance-dev-k8s
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 # For `make dev` and `make dev-tmux`:

@@ -28,6 +28,7 @@ have tmux 'shows agents (make dev-tmux)' tmux required
 have git 'fetches and versions the code' git required
 have openssl 'checks certificates (a few tests)' openssl optional
 have aws 'tries dev-s3 (a few tests)' awscli optional
+have kubectl 'speaks to dev-k8s and to clusters (make dev-tmux-k8s, a few tests)' kubectl optional
 
 if [ "$missing" = 1 ]; then
   echo 'something is missing: see above'

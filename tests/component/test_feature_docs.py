@@ -122,11 +122,9 @@ async def test_healing(tmp_path: Path) -> None:
         for one in silent:
             world.agents[one].mute()
 
-        async def braked() -> None:
-            while "mass-silence" not in await _reasons(admin):
-                await asyncio.sleep(0.05)
-
-        await asyncio.wait_for(braked(), 15)
+        operator = await world.operator()
+        async with operator.watch(errors=True) as watching:
+            await watching.have(lambda message: message.error.reason == "mass-silence")
         for words in commands:
             await admin.ok(*words)
         for one in silent:

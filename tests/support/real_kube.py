@@ -248,7 +248,8 @@ def main() -> int:
     try:
         with running() as kubeconfig:
             _say(f"kube-apiserver {KUBERNETES} is ready")
-            return subprocess.call(sys.argv[1:], env=os.environ | {"NSTANCE_TEST_KUBECONFIG": str(kubeconfig), "KUBECONFIG": str(kubeconfig)})
+            told = dict.fromkeys(("NSTANCE_TEST_KUBECONFIG", "KUBECONFIG"), str(kubeconfig))
+            return subprocess.call(sys.argv[1:], env=os.environ | told)
     except Missing as missing:
         _say(f"skipped: {missing}")
         return 0

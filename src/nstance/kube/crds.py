@@ -255,11 +255,11 @@ _COLUMNS: dict[Kind, tuple[tuple[str, str, str], ...]] = {
     kinds.NSTANCE_MACHINE_TEMPLATE: (("Group", "string", ".spec.template.spec.group"), _AGE),
 }
 _SHORT_NAMES = {
-    kinds.NSTANCE_CLUSTER: "nsc",
-    kinds.NSTANCE_MACHINE_POOL: "nsmp",
-    kinds.NSTANCE_SHARD_GROUP: "nssg",
-    kinds.NSTANCE_MACHINE: "nsm",
-    kinds.NSTANCE_MACHINE_TEMPLATE: "nsmt",
+    kinds.NSTANCE_CLUSTER: "nc",
+    kinds.NSTANCE_MACHINE_POOL: "nmp",
+    kinds.NSTANCE_SHARD_GROUP: "nsg",
+    kinds.NSTANCE_MACHINE: "nm",
+    kinds.NSTANCE_MACHINE_TEMPLATE: "nmt",
 }
 KINDS = tuple(_SPECS)
 

@@ -4,7 +4,10 @@ Cluster API's kinds and ours are among them, so that a development environment n
 their CRDs are applied, those rule.
 """
 
-from nstance.kube import kinds
+from dataclasses import replace
+
+from nstance.kube import crds, kinds
+from nstance.kube.api import definitions
 from nstance.kube.api.resources import Column, Resource, ScalePaths, of
 from nstance.kube.kinds import Kind
 
@@ -142,50 +145,12 @@ def _cluster_api() -> tuple[Resource, ...]:
 
 
 def _nstance() -> tuple[Resource, ...]:
-    def ours(kind: Kind, short: str, *columns: Column, **options: object) -> Resource:
-        return of(
-            kind,
-            short=short,
-            categories="cluster-api nstance",
-            custom=True,
-            columns=(*columns, _AGE),
-            **options,
-        )
-
-    group = _column("Group", ".spec.group")
-    return (
-        ours(kinds.NSTANCE_CLUSTER, "nc", _column("Endpoint", ".spec.controlPlaneEndpoint.host"), _READY, status=True),
-        ours(
-            kinds.NSTANCE_MACHINE_POOL,
-            "nmp",
-            group,
-            _column("Shards", ".spec.shards"),
-            _column("Replicas", ".status.replicas", "integer"),
-            _column("Static", ".status.isStatic", "boolean"),
-            _column("Ready", ".status.ready", "boolean"),
-            status=True,
-        ),
-        ours(
-            kinds.NSTANCE_SHARD_GROUP,
-            "nsg",
-            group,
-            _column("Shard", ".spec.shard"),
-            _column("Size", ".spec.size", "integer"),
-            _column("Replicas", ".status.replicas", "integer"),
-            _READY,
-            status=True,
-        ),
-        ours(
-            kinds.NSTANCE_MACHINE,
-            "nm",
-            group,
-            _column("Instance", ".status.instanceID"),
-            _column("Shard", ".status.shard"),
-            _column("Ready", ".status.ready", "boolean"),
-            _column("ProviderID", ".spec.providerID", priority=1),
-            status=True,
-        ),
-        ours(kinds.NSTANCE_MACHINE_TEMPLATE, "nmt", _column("Group", ".spec.template.spec.group")),
+    """Ours, as their CRDs say, but for the schema: here any JSON will do until somebody applies them."""
+    found = (definitions.resource(crds.definition(kind)) for kind in crds.KINDS)
+    return tuple(
+        replace(each, versions=tuple(replace(version, schema=None) for version in each.versions))
+        for each in found
+        if each is not None
     )
 
 
