@@ -1,6 +1,7 @@
 """A shard of real processes is broken in every way that its first promise names, and stays whole."""
 
 import os
+import resource
 import shutil
 import signal
 from collections.abc import Iterator
@@ -121,3 +122,18 @@ def test_both_servers_killed_and_started_again(world: ShardWorld, pair: tuple[Se
     wait_for("it leads", lambda: again.acts(), seconds=60)
     wait_for("all agents are back", lambda: again.metric("nstance_agents_connected") == 3)
     assert same_instances(world, before)
+
+
+def test_a_full_disk_costs_the_leadership_and_not_the_process(world: ShardWorld) -> None:
+    """F28, F41: the bucket's disk takes nothing more; afterwards it takes something again."""
+    leader = world.start("a")
+    before = wait_for("the group is whole", world.running(3))
+    _, hard = resource.prlimit(leader.process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(leader.process.pid, resource.RLIMIT_FSIZE, (0, hard))
+    wait_for("it stops leading", lambda: not leader.acts(), seconds=60)
+    assert leader.process.poll() is None
+    resource.prlimit(leader.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
+    wait_for("it leads again", leader.acts, seconds=60)
+    wait_for("all agents are back", lambda: leader.metric("nstance_agents_connected") == 3)
+    assert same_instances(world, before)
+    assert leader.process.poll() is None

@@ -74,11 +74,10 @@ class Directory:
         with _translating(f"write {key}"):
             descriptor, temporary = tempfile.mkstemp(dir=self._temporary)
         try:
-            with open(descriptor, "wb") as file:
+            with _closing(descriptor):
                 with _translating(f"write {key}"):
                     fcntl.flock(descriptor, fcntl.LOCK_EX)  # tells _tidy that its writer lives
-                    file.write(body)
-                    file.flush()
+                    _write(descriptor, body)
                     now = int(self._clock.wall() * 1e9)
                     os.utime(descriptor, ns=(now, now))
                     os.fsync(descriptor)
@@ -179,19 +178,18 @@ class Directory:
         path = self._hidden / "locks" / hashlib.sha256(key.encode()).hexdigest()[:2]
         with _translating(f"lock {key}"):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
+        with _closing(descriptor):
             pause, waited = 0.0005, 0.0
-            while not _lock(descriptor):
-                if waited >= LOCK_WAIT:
-                    raise errors.Unavailable(
-                        f"lock {key}: another process has held {path} for {LOCK_WAIT:g} s; is one paused?"
-                    )
-                time.sleep(pause)
-                waited += pause
-                pause = min(pause * 2, 0.02)
+            with _translating(f"lock {key}"):
+                while not _lock(descriptor):
+                    if waited >= LOCK_WAIT:
+                        raise errors.Unavailable(
+                            f"lock {key}: another process has held {path} for {LOCK_WAIT:g} s; is one paused?"
+                        )
+                    time.sleep(pause)
+                    waited += pause
+                    pause = min(pause * 2, 0.02)
             yield
-        finally:
-            os.close(descriptor)
 
     def _sync(self, directory: pathlib.Path, *, upwards: bool) -> None:
         """Makes a new or removed name durable; `upwards` also the directories' own names."""
@@ -211,6 +209,23 @@ class Directory:
             with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
                 if _lock(file.fileno()):
                     path.unlink()
+
+
+def _write(descriptor: int, body: bytes) -> None:
+    """Without a buffer: what a full disk refuses must fail here, and not once more when the file is closed."""
+    rest = memoryview(body)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+@contextlib.contextmanager
+def _closing(descriptor: int) -> Iterator[None]:
+    """What matters was synced before, so an error from closing says nothing, and hides none that does."""
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
 
 
 def _lock(descriptor: int) -> bool:

@@ -12,6 +12,9 @@ import string
 import subprocess
 import sys
 import tempfile
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,7 +24,7 @@ from nstance import clock
 from nstance.objects import directory, errors, file, memory
 from nstance.objects.port import Key, Version
 
-# ruff: noqa: ASYNC220, ASYNC230, ASYNC240 - a test may block its own loop
+# ruff: noqa: ASYNC220, ASYNC221, ASYNC230, ASYNC240 - a test may block its own loop
 K = Key("shard/dev-1/leader.json")
 
 
@@ -204,6 +207,100 @@ async def test_a_sick_disk_on_reading_is_unavailable_f41(
     failing(monkeypatch, "scandir", errno.EIO)
     with pytest.raises(errors.Unavailable):
         await listed(store)
+
+
+CALLS = ("open", "write", "close", "utime", "fsync", "stat", "fstat", "rename", "unlink", "mkdir", "scandir", "flock")
+VERBS: dict[str, Callable[[file.FileStore], Awaitable[object]]] = {
+    "create": lambda store: store.create(Key("shard/dev-2/new"), b"one"),
+    "put": lambda store: store.put(K, b"two"),
+    "get": lambda store: store.get(K),
+    "head": lambda store: store.head(K),
+    "delete": lambda store: store.delete(K),
+    "list": lambda store: listed(store, "shard/"),
+}
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=errno.errorcode.get)
+@pytest.mark.parametrize("verb", VERBS)
+async def test_whatever_the_disk_refuses_is_a_storage_error_f28_f41(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, verb: str, code: int
+) -> None:
+    """Each call to the system fails once, at each of its places, with all later ones healthy or failing too."""
+    real = {name: getattr(fcntl if name == "flock" else os, name) for name in CALLS}
+    fails: Callable[[int], bool] = lambda number: False  # noqa: E731
+    calls: list[str] = []
+
+    def breaking(name: str) -> Callable[..., object]:
+        def call(*arguments: Any, **named: Any) -> object:
+            if not threading.current_thread().name.startswith("objects"):
+                return real[name](*arguments, **named)
+            calls.append(name)
+            broken = fails(len(calls))
+            if broken and name != "close":  # a file that cannot be closed well is closed all the same
+                raise OSError(code, os.strerror(code))
+            done = real[name](*arguments, **named)
+            if broken:
+                raise OSError(code, os.strerror(code))
+            return done
+
+        return call
+
+    for name in CALLS:
+        monkeypatch.setattr(fcntl if name == "flock" else os, name, breaking(name))
+    refused, position = set(), 0
+    while position <= len(calls):
+        position += 1
+        for lasting in (False, True):
+            store = file.FileStore(tmp_path / f"{position}-{lasting}")
+            fails = lambda number: False  # noqa: E731
+            await store.create(K, b"one")
+            calls.clear()
+            fails = lambda number: number >= position if lasting else number == position  # noqa: B023, E731
+            try:
+                await VERBS[verb](store)
+            except errors.StorageError:
+                refused.add(calls[position - 1])
+            await store.close()
+    wanted = {
+        "create": {"open", "write", "fsync", "rename", "flock", "mkdir", "utime"},
+        "put": {"open", "write", "fsync", "rename", "flock", "stat"},
+        "get": {"fstat"},
+        "head": {"stat"},
+        "delete": {"open", "unlink", "fsync", "flock"},
+        "list": {"scandir"},
+    }
+    assert refused >= wanted[verb]
+
+
+FULL = """
+import asyncio, resource, sys
+from nstance.objects import errors, file
+async def main():
+    store = file.FileStore(sys.argv[1])
+    version = await store.create("k", b"small")
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+    for size in (1001, 5000, 200_000):
+        for write in (store.create("new", b"x" * size), store.replace("k", b"x" * size, seen=version)):
+            try:
+                await write
+            except errors.Unavailable as problem:
+                print(problem)
+    await store.replace("k", b"y" * 1000, seen=version)
+asyncio.run(main())
+"""
+
+
+async def test_a_full_disk_is_unavailable_and_nothing_is_lost_f28_f41(tmp_path: pathlib.Path) -> None:
+    """A real limit on file sizes: the first bytes are taken, the rest is refused."""
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.stderr == ""
+    assert done.stdout.splitlines() == ["write new: File too large", "write k: File too large"] * 3
+    store = file.FileStore(tmp_path)
+    assert (await store.get(Key("k"))).body == b"y" * 1000
+    assert await listed(store) == ["k"]
+    assert list((tmp_path / ".nstance/temporary").iterdir()) == []
 
 
 async def test_no_permission_is_denied_f41(store: file.FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
