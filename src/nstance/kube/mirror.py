@@ -40,7 +40,10 @@ class Mirror:
         namespace: str = "",
         labels: str = "",
         fields: str = "",
+        trim: Callable[[Object], Object] | None = None,
     ) -> None:
+        """`trim` says what of an object is worth keeping: thousands of whole pods are many megabytes. It keeps the
+        metadata's name, namespace, uid and resourceVersion."""
         self.kind = kind
         self.synced = asyncio.Event()  # all was read once; it stays set
         self._kube = kube
@@ -50,6 +53,7 @@ class Mirror:
         self._objects: dict[Key, Object] = {}
         self.objects: Mapping[Key, Object] = MappingProxyType(self._objects)
         self._callbacks: list[Callback] = []
+        self._trim = trim or _lean
         self._version: str | None = None  # to go on from; none: list first
         self._trouble = f"{kind.plural} have not been read yet"
         self._watching_since: float | None = None
@@ -167,7 +171,7 @@ class Mirror:
             old = None
         if old is not None and old["metadata"]["resourceVersion"] == new["metadata"]["resourceVersion"]:
             return
-        kept = self._objects[key] = _lean(new)
+        kept = self._objects[key] = self._trim(new)
         self._tell(old, kept)
 
     def _tell(self, old: Object | None, new: Object | None) -> None:

@@ -8,7 +8,7 @@ from nstance.clock import Chance, Clock
 from nstance.kube.events import Recorder
 from nstance.kube.kinds import Kind
 from nstance.kube.mirror import Mirror
-from nstance.kube.port import Kube
+from nstance.kube.port import Kube, Object
 from nstance.kube.queue import Pass
 from nstance.model.ids import ClusterId, TenantId
 from nstance.operator.metrics import Metrics
@@ -43,8 +43,16 @@ class Mirrors:
         self._chance = chance
         self._made: dict[tuple[Kind, str, str, str], Mirror] = {}
 
-    def of(self, kind: Kind, *, namespace: str = "", labels: str = "", fields: str = "") -> Mirror:
-        """Ask before the controllers run: those asked for later would not be followed."""
+    def of(
+        self,
+        kind: Kind,
+        *,
+        namespace: str = "",
+        labels: str = "",
+        fields: str = "",
+        trim: Callable[[Object], Object] | None = None,
+    ) -> Mirror:
+        """Ask before the controllers run: those asked for later would not be followed. `trim` is the first asker's."""
         key = (kind, namespace, labels, fields)
         if key not in self._made:
             self._made[key] = Mirror(
@@ -55,6 +63,7 @@ class Mirrors:
                 namespace=namespace,
                 labels=labels,
                 fields=fields,
+                trim=trim,
             )
         return self._made[key]
 

@@ -30,6 +30,15 @@ def wants_node(pod: Object) -> bool:
     )
 
 
+def trimmed(pod: Object) -> Object:
+    """What this controller needs of a pod; of one that asks for nothing, that it exists."""
+    kept = ["name", "namespace", "uid", "resourceVersion", "deletionTimestamp"]
+    kept += ["annotations"] if GROUP in resources.annotations(pod) else []
+    metadata = {key: pod["metadata"][key] for key in kept if key in pod["metadata"]}
+    status = {"phase": resources.status(pod).get("phase")}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": status}
+
+
 def machine_name(pod: Object) -> str:
     return f"{resources.name(pod)[:52].rstrip('-.')}-{resources.uid(pod)[:8]}"
 
@@ -71,7 +80,7 @@ class Pods(Quiet):
         self._kube, self._clock, self._events = parts.kube, parts.clock, parts.workload_events
         self._namespace, self._cluster = parts.settings.namespace, parts.settings.name
         self._together = parts.workload is parts.kube
-        self._pods = parts.workload_mirrors.of(kinds.POD)
+        self._pods = parts.workload_mirrors.of(kinds.POD, trim=trimmed)
         self._machines, self._items = (
             parts.mirrors.of(kind, namespace=self._namespace) for kind in (kinds.MACHINE, kinds.NSTANCE_MACHINE)
         )

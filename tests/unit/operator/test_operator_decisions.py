@@ -1,0 +1,222 @@
+"""What the controllers decide, without anything around it."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nstance.kube.port import Object
+from nstance.operator import drains, importing, machines, nodes, pods, pools, resources, shard_groups
+from nstance.operator.spread import spread
+from nstance.v1 import operator_pb2 as pb
+
+names = st.text("abc", min_size=1, max_size=3)
+
+
+# ---- spreading
+
+
+@pytest.mark.parametrize(
+    ("replicas", "shards", "expected"),
+    [
+        (7, ["a", "b", "c"], {"a": 3, "b": 2, "c": 2}),
+        (2, ["b", "a", "c"], {"b": 1, "a": 1, "c": 0}),
+        (0, ["a", "b"], {"a": 0, "b": 0}),
+        (3, ["a", "a"], {"a": 3}),
+        (3, [], {}),
+    ],
+)
+def test_replicas_are_spread(replicas: int, shards: list[str], expected: dict[str, int]) -> None:
+    assert spread(replicas, shards) == expected
+
+
+@given(st.integers(0, 10_000), st.lists(names, min_size=1))
+def test_nothing_is_lost_in_spreading(replicas: int, shards: list[str]) -> None:
+    parts = list(spread(replicas, shards).values())
+    assert sum(parts) == replicas
+    assert max(parts) - min(parts) <= 1
+    assert parts == sorted(parts, reverse=True)
+
+
+# ---- merge patches
+
+values = st.recursive(
+    st.none() | st.integers() | st.text(max_size=3),
+    lambda inner: st.dictionaries(names, inner, max_size=3),
+    max_leaves=8,
+)
+objects = st.dictionaries(names, values, max_size=4)
+
+
+def merged(old: Any, change: Any) -> Any:
+    """RFC 7386."""
+    if not isinstance(change, dict):
+        return change
+    result = dict(old) if isinstance(old, dict) else {}
+    for key, value in change.items():
+        if value is None:
+            result.pop(key, None)
+        else:
+            result[key] = merged(result.get(key), value)
+    return result
+
+
+def without_nulls(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {key: without_nulls(each) for key, each in value.items() if each is not None}
+
+
+@given(objects, objects)
+def test_a_merge_change_does_what_it_says_and_nothing_twice(old: Object, wanted: Object) -> None:
+    old, wanted = without_nulls(old), without_nulls(wanted)
+    after = merged(old, resources.merge_change(old, wanted))
+    assert {key: after[key] for key in wanted} == wanted
+    assert {key: value for key, value in after.items() if key not in wanted} == {
+        key: value for key, value in old.items() if key not in wanted
+    }
+    assert resources.merge_change(after, wanted) == {}
+
+
+def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
+    said = [resources.Condition("Ready", False, "Scaling", "1 of 2")]
+    first = resources.merged(None, said, generation=1, now=0.0)
+    again = resources.merged(
+        [*first, {"type": "Other", "status": "True"}],
+        [resources.Condition("Ready", False, "Scaling", "still")],
+        generation=2,
+        now=60.0,
+    )
+    assert again[0] == first[0] | {"message": "still", "observedGeneration": 2}
+    assert again[1] == {"type": "Other", "status": "True"}
+    turned = resources.merged(again, [resources.Condition("Ready", True, "AllReady")], generation=2, now=90.0)
+    assert turned[0]["lastTransitionTime"] == "1970-01-01T00:01:30Z"
+
+
+# ---- groups
+
+
+def group(**fields: Any) -> pb.GroupStatus:
+    return pb.GroupStatus(key="web", template="web", **fields)
+
+
+@pytest.mark.parametrize(
+    ("spec", "found", "sent"),
+    [
+        ({"size": 2}, group(size=2), None),
+        ({"size": 3}, group(size=2, config={"drain_timeout": "1m"}), {"size": 3, "drain_timeout": "1m"}),
+        ({}, group(size=2), None),
+        ({"size": 0}, group(size=2), {"size": 0}),
+        ({"size": 1, "template": "web"}, None, {"size": 1, "template": "web"}),
+        ({"size": 2, "template": "other"}, group(size=2), {"template": "other"}),
+        ({"size": 2, "template": "other"}, group(size=2, static=True), None),
+        ({"size": 2, "instanceType": "l"}, group(size=2, static=True), {"instance_type": "l"}),
+        ({"vars": {"a": "b"}}, group(config={"vars": {"c": "d"}}), {"vars": {"a": "b"}}),
+        ({"vars": {}}, group(config={"vars": {"c": "d"}}), {}),
+        ({}, group(config={"vars": {"c": "d"}}), None),
+        ({"subnetPool": "p"}, group(subnet_pool="p"), None),
+    ],
+)
+def test_what_is_sent_to_a_shard(spec: Object, found: pb.GroupStatus | None, sent: dict[str, Any] | None) -> None:
+    assert shard_groups.wished(spec, found) == (None if sent is None else pb.GroupConfig(**sent))
+
+
+def test_what_a_static_group_cannot_be_told() -> None:
+    spec = {"template": "other", "subnetPool": "main"}
+    found = group(subnet_pool="main", static=True)
+    assert shard_groups.fixed_differences(spec, found) == ["template is 'web' there and 'other' here"]
+    assert shard_groups.fixed_differences(spec, group()) == []
+
+
+def test_a_pool_without_replicas_says_no_size() -> None:
+    pool = {"spec": {"group": "web", "shards": ["a"], "vars": {"x": "y"}}}
+    assert pools.wanted_groups(pool, {"spec": {}}) == {"web--a": {"group": "web", "shard": "a", "vars": {"x": "y"}}}
+
+
+def test_groups_are_imported_once_and_with_all_their_shards() -> None:
+    a, b = {"web": group(size=2), "old": group()}, {"web": group(size=3), "new": group()}
+    found = importing.groups_to_import({"a": a, "b": b}, {"b"}, known=["old"])
+    assert {name: list(shards) for name, shards in found.items()} == {"new": ["b"], "web": ["a", "b"]}
+
+
+# ---- nodes
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "same"),
+    [
+        ("i-1", "aws:///us-west-2a/i-1", True),
+        ("aws:///us-west-2a/i-1", "i-1", True),
+        ("aws:///us-west-2a/i-1", "aws:///us-west-2a/i-1", True),
+        ("aws:///us-west-2a/i-1", "aws:///us-west-2b/i-1", False),
+        ("gce://project/zone/vm-1", "vm-1", True),
+        ("proxmox://one/104", "proxmox://two/104", False),
+        ("dev:///dev-1/tst-1", "dev:///dev-1/tst-1", True),
+        ("i-1", "i-11", False),
+        ("", "", False),
+        ("i-1", "", False),
+    ],
+)
+def test_provider_ids_of_one_vm(ours: str, theirs: str, same: bool) -> None:
+    assert nodes.same_vm(ours, theirs) is same
+
+
+@pytest.mark.parametrize(
+    ("metadata", "phase", "leaves"),
+    [
+        ({}, "Running", True),
+        ({"annotations": {"kubernetes.io/config.mirror": "x"}}, "Running", False),
+        ({"ownerReferences": [{"kind": "DaemonSet", "controller": True}]}, "Running", False),
+        ({"ownerReferences": [{"kind": "DaemonSet"}]}, "Running", True),
+        ({"ownerReferences": [{"kind": "ReplicaSet", "controller": True}]}, "Running", True),
+        ({}, "Succeeded", False),
+        ({}, "Failed", False),
+    ],
+)
+def test_which_pods_leave_a_node(metadata: Object, phase: str, leaves: bool) -> None:
+    assert drains.must_leave({"metadata": metadata, "status": {"phase": phase}}) is leaves
+
+
+# ---- machines and pods
+
+
+@pytest.mark.parametrize(
+    ("spec", "group"),
+    [
+        ({"group": "web"}, "web"),
+        ({"groupRef": "web"}, "web"),
+        ({"groupRef": {"name": "web"}}, "web"),
+        ({"group": "web", "groupRef": "other"}, "web"),
+        ({"groupRef": 5}, ""),
+        ({"groupRef": {"name": 5}}, ""),
+        ({}, ""),
+    ],
+)
+def test_the_group_of_a_machine(spec: Object, group: str) -> None:
+    assert machines.group_of({"spec": spec}) == group
+
+
+@pytest.mark.parametrize("name", ["job", "j" * 253, "a." * 26 + "b"])
+def test_a_machine_of_a_pod_has_a_name_that_fits(name: str) -> None:
+    pod = {"metadata": {"name": name, "uid": "12345678-9abc"}}
+    made = pods.machine_name(pod)
+    assert len(made) <= 63
+    assert made.endswith("-12345678")
+    assert not made.removesuffix("-12345678").endswith(("-", "."))
+
+
+def test_a_pod_is_trimmed_to_what_matters() -> None:
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "a", "namespace": "b", "uid": "u", "resourceVersion": "1", "annotations": {"x": "y"}},
+        "spec": {"containers": []},
+        "status": {"phase": "Running", "podIP": "10.0.0.1"},
+    }
+    kept = pods.trimmed(pod)
+    assert kept["metadata"] == {"name": "a", "namespace": "b", "uid": "u", "resourceVersion": "1"}
+    assert "spec" not in kept
+    asking = {**pod, "metadata": {**pod["metadata"], "annotations": {pods.GROUP: "web"}}}
+    assert pods.wants_node(pods.trimmed(asking))
+    assert not pods.wants_node(pods.trimmed({**asking, "status": {"phase": "Failed"}}))
