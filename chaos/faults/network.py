@@ -1,6 +1,7 @@
 """Peers and agents are cut off. Nothing is reset: it is only not heard any more."""
 
 import asyncio
+import contextlib
 import time
 
 from chaos import proxies
@@ -70,6 +71,8 @@ async def cut_agents(world: World, strike: Strike) -> None:
 async def cut_some_agents(world: World, strike: Strike) -> None:
     """Connections that are dead without a reset; new ones work."""
     share = world.chance.uniform(0.1, 0.6)
+    with contextlib.suppress(TimeoutError):
+        await world.until(lambda: sum(wire.connections for wire in _fronts(world)) > world.agents / 2, 15.0, "agents")
     strike.now = f"{share:.0%} of the agents' connections are dead"
     cut = Harm("cut", time.time())
     world.cuts.append(cut)
