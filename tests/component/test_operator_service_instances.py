@@ -101,6 +101,31 @@ async def test_replacement_comes_first_and_the_old_one_waits_for_its_acknowledge
         assert any("not draining" in event.message for event in events)  # F67: audited
 
 
+@pytest.mark.parametrize("unseen", [False, True], ids=["through the API", "while no server runs"])
+async def test_f66_a_deleted_group_drains_by_its_own_timeout(tmp_path: Path, unseen: bool) -> None:
+    """Also where nobody saw it deleted: a leader that died in between, a file edited by hand."""
+    async with World(tmp_path) as world:
+        server = await world.start()
+        operator = await world.operator("acme")
+        for name, timeout in (("slow", "12s"), ("quick", "0")):
+            told = GroupConfig(template="web", size=1, drain_timeout=timeout)
+            await operator.call("UpsertGroup", key=name, config=told)
+        for name in ("slow", "quick"):
+            await eventually(lambda name=name: list(states(world, name, "acme").values()) == ["running"])
+        if unseen:
+            await server.stop()
+            world.store.tamper(f"shard/{world.shard}/groups.jsonc", b"{}")
+            server = await world.start()
+        else:
+            for name in ("slow", "quick"):
+                await operator.call("DeleteGroup", key=name)
+        await eventually(lambda: list(states(world, "slow", "acme").values()) == ["draining"])
+        [slow] = [i for i in server.shard.instances.values() if i.group == "slow"]
+        assert slow.drain is not None
+        assert slow.drain.deadline - slow.drain.started == pytest.approx(12.0)
+        await eventually(lambda: list(states(world, "quick", "acme").values()) in (["deleting"], ["deleted"]))
+
+
 async def test_a_drain_goes_on_under_a_new_leader_with_the_same_deadline(tmp_path: Path) -> None:
     """F66, and a tenant whose operator has not come back yet still counts as having one."""
     async with World(tmp_path, config(groups=GROUPS)) as world:

@@ -48,6 +48,7 @@ def create(draft: Draft, cause: Cause | None, message: str, *, replaces: Instanc
         instance_type=wish.instance_type,
         subnet=_subnet(draft, wish),
         infra_hash=wish.infra_hash,
+        drain_timeout=draft.drain_timeout,
     )
     draft.put(instance)
     draft.reason(Code.REPLACE if replaces is not None else Code.SCALE_UP, message, instance.id)
@@ -70,6 +71,7 @@ def create_on_demand(draft: Draft, event: ev.InstanceWanted) -> None:
             subnet=_subnet(draft, wish),
             vars=dict(event.vars),
             infra_hash=wish.infra_hash,
+            drain_timeout=draft.drain_timeout,
         )
     )
     draft.reason(Code.REQUESTED, "an on-demand instance was requested", event.id)

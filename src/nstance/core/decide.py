@@ -8,7 +8,7 @@ this very function and shows what it says.
 
 from collections.abc import Iterator, Sequence
 
-from nstance.core import creating, draining, health, pursuing, replacing, rotation, scaling
+from nstance.core import creating, draining, health, leaving, pursuing, replacing, rotation, scaling
 from nstance.core.draft import Draft
 from nstance.core.observe import observe
 from nstance.model.decision import Decision, View
@@ -54,3 +54,4 @@ def _plan(draft: Draft) -> None:
     rotation.rotate(draft)
     rotation.expire_on_demand(draft)
     scaling.grow(draft)
+    leaving.keep_timeout(draft)

@@ -66,6 +66,12 @@ class Draft:
         return self.wish.size if self.wish is not None else 0
 
     @property
+    def drain_timeout(self) -> float | None:
+        """What instances are to remember of their group's; None: it is the shard's default."""
+        wish = self.wish
+        return None if wish is None or wish.drain_timeout == self.policy.default_drain_timeout else wish.drain_timeout
+
+    @property
     def may_delete(self) -> bool:
         """In doubt nothing is deleted: not before the listing that a term begins with, not after one that looks wrong."""
         return self.view.listed and not self.view.mass_absence
@@ -89,6 +95,7 @@ class Draft:
         now, learned, known, unknown = self.now, self._learned, self.view.facts, self._unknown
         silence, current = self.policy.suspect_after, self.wish.infra_hash if self.wish is not None else None
         age = min((a for a in (self.policy.eligible_age, self.policy.forced_age) if a is not None), default=inf)
+        timeout = self.drain_timeout
         heard = created = inf
         found = []
         for member in self.members.values():
@@ -102,6 +109,7 @@ class Draft:
                 and not (member.suspect or member.on_demand or member.replace_wanted)
                 and member.double is None
                 and member.infra_hash == current
+                and member.drain_timeout == timeout
                 and now < facts.heard + silence
                 and now < member.created + age
             ):

@@ -71,7 +71,12 @@ def _heed(draft: Draft, instance: Instance, facts: Facts) -> bool:
         draft.wake(facts.notice_at + draft.policy.shutdown_grace)
         return False
     deadline = facts.notice_deadline if facts.notice_deadline is not None else facts.notice_at + SPOT_NOTICE
-    if leaving.is_waited_for(draft) or not instance.counts or is_replaced(draft, instance) or draft.now >= deadline:
+    if (
+        leaving.is_waited_for(draft, instance)
+        or not instance.counts
+        or is_replaced(draft, instance)
+        or draft.now >= deadline
+    ):
         spot = cause is Cause.SPOT
         message = "the provider is about to take its VM back" if spot else "its VM announced a shutdown"
         draft.reason(Code.SPOT if spot else Code.SHUTDOWN, message, instance.id)

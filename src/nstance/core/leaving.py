@@ -1,7 +1,8 @@
 """How an instance goes: with a drain where there is something to drain, straight away where there is not.
 
-Whether a drain is waited for is decided once, here, and kept in the record with its deadline. The tombstone (state
-`deleting`) is what allows the provider to be told; nothing is ever deleted without it.
+Whether a drain is waited for is decided once, here, and kept in the record with its deadline. A group's drain timeout is
+kept with its instances, because deleting the group is a reason to drain them. The tombstone (state `deleting`) is what
+allows the provider to be told; nothing is ever deleted without it.
 """
 
 from nstance.core.draft import Draft
@@ -14,11 +15,11 @@ def leave(draft: Draft, instance: Instance, cause: Cause, message: str, *, deadl
     if instance.state is not State.RUNNING or draft.not_running(instance):
         delete(draft, instance, cause, message)
         return
-    if not is_waited_for(draft):
-        why = "drain timeout is 0" if _timeout(draft) <= 0 else "no operator is there to drain it"
+    if not is_waited_for(draft, instance):
+        why = "drain timeout is 0" if _timeout(draft, instance) <= 0 else "no operator is there to drain it"
         delete(draft, instance, cause, f"{message}; {why}")
         return
-    until = draft.now + _timeout(draft)
+    until = draft.now + _timeout(draft, instance)
     if deadline is not None:
         until = min(until, max(deadline, draft.now))
     draft.change(
@@ -31,14 +32,26 @@ def leave(draft: Draft, instance: Instance, cause: Cause, message: str, *, deadl
     draft.reason(Code.DRAIN_STARTED, f"{message}; drains for at most {until - draft.now:.0f} s", instance.id)
 
 
-def is_waited_for(draft: Draft) -> bool:
+def is_waited_for(draft: Draft, instance: Instance) -> bool:
     """Whether a drain that starts now has somebody to carry it out."""
     seen = draft.view.operator_seen
-    return _timeout(draft) > 0 and seen is not None and draft.now - seen <= draft.policy.operator_recent
+    return _timeout(draft, instance) > 0 and seen is not None and draft.now - seen <= draft.policy.operator_recent
 
 
-def _timeout(draft: Draft) -> float:
-    return draft.wish.drain_timeout if draft.wish is not None else draft.policy.default_drain_timeout
+def _timeout(draft: Draft, instance: Instance) -> float:
+    if draft.wish is not None:
+        return draft.wish.drain_timeout
+    return draft.policy.default_drain_timeout if instance.drain_timeout is None else instance.drain_timeout
+
+
+def keep_timeout(draft: Draft) -> None:
+    """The group's drain timeout changed: its instances remember it."""
+    if draft.wish is None:
+        return
+    kept = draft.drain_timeout
+    for instance in draft.noteworthy():
+        if instance.state is State.RUNNING and instance.drain_timeout != kept:
+            draft.change(instance, drain_timeout=kept)
 
 
 def delete(draft: Draft, instance: Instance, cause: Cause, message: str) -> None:

@@ -100,7 +100,7 @@ _INSTANCE: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("request_hash", "ip4", "ip6", "hostname", "public_key", "certificate_serial", "message"), _text),
     **dict.fromkeys(("replaces", "provider_id", "double"), _or_none(_text)),
     **dict.fromkeys(("on_demand", "replace_wanted", "suspect", "seen"), _flag),
-    **dict.fromkeys(("registered", "certificate_expires", "ended"), _or_none(_number)),
+    **dict.fromkeys(("registered", "certificate_expires", "ended", "drain_timeout"), _or_none(_number)),
     **dict.fromkeys(("cause", "replaces_for"), _or_none(Cause)),
     "created": _number,
     "state": State,

@@ -41,5 +41,5 @@ class Policy:
     eligible_age: float | None = None
     forced_age: float | None = None
     ondemand_age: float | None = None
-    default_drain_timeout: float = 300.0  # of instances whose group is deleted
+    default_drain_timeout: float = 300.0  # of instances that say nothing else, when their group is deleted
     operator_recent: float = 600.0  # an operator seen within this time makes a drain worth waiting for

@@ -109,6 +109,7 @@ class Instance:
     public_key: str = ""  # base64 of the 32 raw bytes
     certificate_serial: str = ""  # hexadecimal
     certificate_expires: float | None = None
+    drain_timeout: float | None = None  # of its group, for when that is deleted; None: the shard's default
     drain: Drain | None = None
     cause: Cause | None = None  # why it is deleting, deleted or failed
     message: str = ""  # the same for people

@@ -124,7 +124,8 @@ def check_cause(world: "World", old: Instance, record: Instance) -> None:
         case cause:
             raise AssertionError(f"left for {cause}")
     if old.registered is not None and record.state is State.DELETING and record.cause is not Cause.REQUESTED:
-        drains = wish.drain_timeout if wish else world.policy.default_drain_timeout
+        unwished = world.policy.default_drain_timeout if old.drain_timeout is None else old.drain_timeout
+        drains = wish.drain_timeout if wish else unwished
         if runs and drains > 0 and world.view().operator_seen is not None:
             done = world.now - (world.view().operator_seen or 0.0) > world.policy.operator_recent
             assert done or record.drain is not None, f"{record.cause}: no drain"

@@ -147,6 +147,37 @@ def test_group_deletion(view: dict[str, Any], state: State) -> None:
     assert follows["b"].state is State.RUNNING
 
 
+@pytest.mark.parametrize(
+    ("kept", "state", "seconds"),
+    [(25.0, State.DRAINING, 25.0), (0.0, State.DELETING, None), (None, State.DRAINING, 40.0)],
+)
+def test_f66_a_deleted_group_drains_by_its_own_timeout(kept: float | None, state: State, seconds: float | None) -> None:
+    """Deleting a group is scaling it down to zero: its instances remember how long it drains."""
+    policy = Policy(default_drain_timeout=40.0)
+    follows = after([member("a", drain_timeout=kept)], ev.GroupChanged(), wish=None, policy=policy)
+    assert follows["a"].state is state
+    drain = follows["a"].drain
+    assert (drain.deadline - drain.started if drain is not None else None) == seconds
+
+
+def test_f66_instances_remember_their_groups_drain_timeout() -> None:
+    policy = Policy(default_drain_timeout=40.0)
+    made = after([], ev.GroupChanged(), group=wish(1, drain_timeout=25.0), policy=policy).made
+    assert [m.drain_timeout for m in made] == [25.0]
+    changed = after(
+        [member("a", drain_timeout=25.0)], ev.GroupChanged(), group=wish(1, drain_timeout=7.0), policy=policy
+    )
+    assert changed["a"].drain_timeout == 7.0
+    default = after(
+        [member("a", drain_timeout=25.0)], ev.GroupChanged(), group=wish(1, drain_timeout=40.0), policy=policy
+    )
+    assert default["a"].drain_timeout is None
+    resting = after(
+        [member("a", drain_timeout=7.0)], ev.GroupChanged(), group=wish(1, drain_timeout=7.0), policy=policy
+    )
+    assert resting.decision.changes == ()
+
+
 def test_group_deleted_while_things_are_pending() -> None:
     members = [
         member("a", State.PENDING, created=NOW),

@@ -74,7 +74,7 @@ def test_every_field_is_in_the_round_trip() -> None:
 
 def _full() -> Instance:
     given_away: dict[str, Any] = {f.name: "x" for f in fields(Instance)}
-    times = ("created", "registered", "certificate_expires", "ended")
+    times = ("created", "registered", "certificate_expires", "ended", "drain_timeout")
     flags = ("on_demand", "suspect", "seen", "replace_wanted")
     return Instance(
         **given_away
