@@ -1,0 +1,614 @@
+"""Random schedules for the operator, in virtual time: its own controllers over the Kubernetes in memory and shards that are
+imitated here, with lost answers, broken watches, expired versions, silent shards and an operator that is killed anywhere.
+
+    python -m sim.operator_swarm 200      # from tests/: so many seeds
+
+Checked at every step: an instance is asked for only under an ID that its machine holds already, each machine has one ID
+for life, a node is empty when its drain is acknowledged. Checked at rest: every pool has its size, spread as it should be;
+every machine has one VM and no VM is without its machine; every pod that asks has a machine; no node stays cordoned.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+import random
+import sys
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nstance.kube import errors, kinds, memory
+from nstance.kube.api import status
+from nstance.kube.events import Recorder
+from nstance.kube.memory import READS, Fate, MemoryKube, Verb
+from nstance.kube.port import Object
+from nstance.model import ids
+from nstance.model.ids import ClusterId, InstanceId, Kind, TenantId
+from nstance.operator import controllers, drains, resources
+from nstance.operator.machines import UUID
+from nstance.operator.metrics import Metrics
+from nstance.operator.parts import Mirrors, Parts, Settings
+from nstance.operator.ports import Listener, ShardRefused, ShardUnreachable
+from nstance.operator.spread import spread
+from nstance.sim.loop import Machine, VirtualLoop
+from nstance.v1 import operator_pb2 as pb
+
+NAMESPACE = "default"
+SHARDS = ("a", "b")
+STORM, CALM = 240.0, 240.0
+DRAIN = 30.0
+ALIVE = ("starting", "running", "draining")
+
+
+class Violation(AssertionError):
+    """What must never happen."""
+
+
+class Dice:
+    """A `Chance` with a seed."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+
+    def uniform(self, low: float, high: float) -> float:
+        return self.random.uniform(low, high)
+
+    def bits(self, count: int) -> int:
+        return self.random.getrandbits(count)
+
+    def bytes(self, count: int) -> bytes:
+        return self.random.randbytes(count)
+
+
+@dataclass
+class Shard:
+    """A shard as the operator sees it: groups and instances that come and go by themselves."""
+
+    name: str
+    world: "World"
+    up: bool = True
+    groups: dict[str, pb.GroupStatus] = field(default_factory=dict)
+    instances: dict[str, pb.InstanceEvent] = field(default_factory=dict)
+    links: "list[Link]" = field(default_factory=list)
+    etags: int = 0
+
+    def alive(self, group: str, *, on_demand: bool) -> list[pb.InstanceEvent]:
+        return [
+            each
+            for each in self.instances.values()
+            if (each.group, each.on_demand) == (group, on_demand) and each.state in ALIVE
+        ]
+
+    def upsert(self, key: str, config: pb.GroupConfig, etag: str) -> pb.GroupStatus:
+        old = self.groups.get(key)
+        if etag and (old is None or old.etag != etag):
+            raise ShardRefused("ABORTED", "changed meanwhile")
+        self.etags += 1
+        size = config.size if config.HasField("size") else old.size if old is not None else 0
+        status = pb.GroupStatus(
+            key=key, tenant="default", template=config.template or "web", size=size, etag=str(self.etags), config=config
+        )
+        self.groups[key] = status
+        self.settle(key)
+        return status
+
+    def settle(self, key: str) -> None:
+        """As many as are wished: made at once, or drained."""
+        group = self.groups.get(key)
+        wished = group.size if group is not None else 0
+        here = self.alive(key, on_demand=False)
+        staying = [each for each in here if each.state != "draining"]
+        returning = [each for each in here if each.state == "draining"][: max(0, wished - len(staying))]
+        staying += [
+            self.put(each.instance_id, state="running", drain_cancelled=True, waits=False) for each in returning
+        ]
+        for _ in range(wished - len(staying)):
+            self.make(key, self.world.fresh(), on_demand=False)
+        for each in staying[wished:]:
+            self.leave(each.instance_id)
+        if group is not None:
+            now = self.alive(key, on_demand=False)
+            group.actual_size = len(now)
+            group.ready_size = sum(each.state == "running" for each in now)
+            group.provider_ids[:] = sorted(each.provider_id for each in now)
+        self.tell(lambda link: link.hear_group(key))
+
+    def make(self, group: str, number: int, *, on_demand: bool) -> pb.InstanceEvent:
+        id = ids.instance_id(Kind("web"), number)
+        if id in self.instances:
+            return self.instances[id]
+        event = pb.InstanceEvent(
+            instance_id=id, provider_id=f"dev:///{self.name}/{id}", group=group, state="starting", on_demand=on_demand
+        )
+        self.instances[id] = event
+        self.tell(lambda link: link.hear_instance(event))
+        self.world.later(self.world.dice.uniform(0.0, 3.0), lambda: self.boot(id))
+        return event
+
+    def boot(self, id: InstanceId) -> None:
+        if self.instances[id].state == "starting":
+            self.put(id, state="running")
+            self.world.node(id, self.instances[id].provider_id)
+            self.settle(self.instances[id].group)
+
+    def leave(self, id: str) -> pb.InstanceEvent:
+        event = self.instances[id]
+        if event.state == "draining" or event.state not in ALIVE:
+            return event
+        event = self.put(id, state="draining", waits=True, reason="requested", drain_cancelled=False)
+        started = self.world.now()
+        self.world.drains[id] = started
+        self.world.later(DRAIN, lambda: self.world.drains.get(id) == started and self.end(id))
+        return event
+
+    def end(self, id: str) -> None:
+        if self.instances[id].state == "draining":
+            group = self.instances[id].group
+            self.put(id, state="deleted", waits=False)
+            self.world.drains.pop(id, None)
+            self.world.unnode(id)
+            self.settle(group)
+
+    def put(self, id: str, **changes: Any) -> pb.InstanceEvent:
+        event = pb.InstanceEvent()
+        event.CopyFrom(self.instances[id])
+        for key, value in changes.items():
+            setattr(event, key, value)
+        self.instances[id] = event
+        self.tell(lambda link: link.hear_instance(event))
+        return event
+
+    def tell(self, say: "Callable[[Link], None]") -> None:
+        for link in self.links:
+            if link.synced:
+                say(link)
+
+
+class Link:
+    """One operator's way to a shard."""
+
+    def __init__(self, shard: Shard, listener: Callable[[], list[Listener]]) -> None:
+        self.shard = shard
+        self.name = shard.name
+        self.synced = False
+        self.trouble = "not connected yet"
+        self.groups: dict[str, pb.GroupStatus] = {}
+        self.instances: dict[str, pb.InstanceEvent] = {}
+        self._listeners = listener
+        shard.links.append(self)
+
+    def connect(self) -> None:
+        if self.synced or not self.shard.up:
+            return
+        gone = self.instances.keys() - self.shard.instances.keys()
+        groups = self.groups.keys() | self.shard.groups.keys()
+        self.synced, self.trouble = True, ""
+        self.groups = {key: _copy(each) for key, each in self.shard.groups.items()}
+        self.instances = {
+            id: _copy(each) for id, each in self.shard.instances.items() if each.state not in ("deleted", "failed")
+        }
+        for listener in self._listeners():
+            for key in groups:
+                listener.group_changed(self.name, key)
+            for event in list(self.instances.values()):
+                listener.instance_changed(self.name, event)
+            for id in gone:
+                listener.instance_changed(self.name, pb.InstanceEvent(instance_id=id, state="deleted", vm_gone=True))
+            listener.shard_changed(self.name)
+
+    def lose(self) -> None:
+        if self.synced:
+            self.synced, self.trouble = False, "the connection was lost"
+            for listener in self._listeners():
+                listener.shard_changed(self.name)
+
+    def hear_group(self, key: str) -> None:
+        if key in self.shard.groups:
+            self.groups[key] = _copy(self.shard.groups[key])
+        else:
+            self.groups.pop(key, None)
+        for listener in self._listeners():
+            listener.group_changed(self.name, key)
+
+    def hear_instance(self, event: pb.InstanceEvent) -> None:
+        if event.state == "deleted":
+            self.instances.pop(event.instance_id, None)
+        else:
+            self.instances[event.instance_id] = _copy(event)
+        for listener in self._listeners():
+            listener.instance_changed(self.name, _copy(event))
+
+    async def _call(self, act: Callable[[], Any]) -> Any:
+        world = self.shard.world
+        await asyncio.sleep(world.dice.uniform(0.0, 0.05))
+        if not self.synced or not self.shard.up or world.unlucky(0.1):
+            raise ShardUnreachable("no answer")
+        answer = act()
+        await asyncio.sleep(world.dice.uniform(0.0, 0.05))
+        if world.unlucky(0.1):
+            raise ShardUnreachable("applied, but the answer was lost")
+        return answer
+
+    async def upsert_group(self, key: str, config: pb.GroupConfig, *, etag: str = "") -> pb.GroupStatus:
+        return _copy(await self._call(lambda: self.shard.upsert(key, config, etag)))
+
+    async def delete_group(self, key: str, *, etag: str = "") -> None:
+        def act() -> None:
+            if self.shard.groups.pop(key, None) is None:
+                raise ShardRefused("NOT_FOUND", "no such group")
+            self.shard.settle(key)
+
+        await self._call(act)
+
+    async def create_instance(self, request: pb.CreateInstanceRequest) -> pb.InstanceStatus:
+        def act() -> pb.InstanceStatus:
+            if request.group not in self.shard.groups:
+                raise ShardRefused("NOT_FOUND", "no such group")
+            number = uuid.UUID(request.uuid).int
+            self.shard.world.asked(request.uuid)
+            return self._status(self.shard.make(request.group, number, on_demand=True).instance_id)
+
+        return await self._call(act)  # type: ignore[no-any-return]
+
+    async def delete_instance(self, instance: str) -> pb.InstanceStatus:
+        def act() -> pb.InstanceStatus:
+            self._status(instance)
+            self.shard.leave(instance)
+            return self._status(instance)
+
+        return await self._call(act)  # type: ignore[no-any-return]
+
+    async def instance(self, instance: str) -> pb.InstanceStatus:
+        return await self._call(lambda: self._status(instance))  # type: ignore[no-any-return]
+
+    async def acknowledge_drained(self, instance: str) -> pb.AcknowledgeDrainedResponse:
+        def act() -> pb.AcknowledgeDrainedResponse:
+            event = self.shard.instances.get(instance)
+            if event is None or event.state != "draining":
+                return pb.AcknowledgeDrainedResponse(accepted=False, message="it does not drain")
+            self.shard.world.acknowledged(instance)
+            self.shard.end(instance)
+            return pb.AcknowledgeDrainedResponse(accepted=True)
+
+        return await self._call(act)  # type: ignore[no-any-return]
+
+    def _status(self, instance: str) -> pb.InstanceStatus:
+        event = self.shard.instances.get(instance)
+        if event is None:
+            raise ShardRefused("NOT_FOUND", "no such instance")
+        return pb.InstanceStatus(
+            instance_id=instance,
+            provider_id=event.provider_id,
+            group=event.group,
+            state=event.state,
+            on_demand=event.on_demand,
+        )
+
+
+def _copy(message: Any) -> Any:
+    fresh = type(message)()
+    fresh.CopyFrom(message)
+    return fresh
+
+
+class Links:
+    def __init__(self, links: Mapping[str, Link]) -> None:
+        self._links = dict(links)
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._links)
+
+    def get(self, name: str) -> Link | None:
+        return self._links.get(name)
+
+
+class World:
+    def __init__(self, seed: int, loop: VirtualLoop) -> None:
+        self.loop = loop
+        self.dice = Dice(seed)
+        self.clock = Machine("world", loop)
+        self.api = memory.cluster(self.clock, self.dice)
+        self.kube = MemoryKube(self.api, self.clock)  # without faults: people, kubelets, this test
+        self.shards = {name: Shard(name, self) for name in SHARDS}
+        self.stormy = True
+        self.drains: dict[str, float] = {}
+        self.ids_of: dict[str, str] = {}  # uid of a machine: its one and only ID
+        self.violations: list[str] = []
+        self.faults = 0
+        self.kills = 0
+        self._operator: Machine | None = None
+        self._client: MemoryKube | None = None
+        self._serial = 0
+
+    # ---- the environment
+
+    def now(self) -> float:
+        return self.loop.time()
+
+    def later(self, seconds: float, work: Callable[[], Any]) -> None:
+        # In no process's name: an operator that is killed must not take along what it set in motion elsewhere.
+        self.loop.call_later(seconds, work, context=contextvars.Context())
+
+    def fresh(self) -> int:
+        return ids.uuid7(int(self.clock.wall() * 1000), self.dice.bits(74))
+
+    def unlucky(self, share: float) -> bool:
+        unlucky = self.stormy and self.dice.random.random() < share
+        self.faults += unlucky
+        return unlucky
+
+    def node(self, id: str, provider_id: str) -> None:
+        served = self.api.served("", "v1", "nodes")
+        self.api.create(served, {"metadata": {"name": id}, "spec": {"providerID": provider_id}})
+        for _ in range(self.dice.random.randrange(3)):
+            self._serial += 1
+            body = {"metadata": {"name": f"p{self._serial}"}, "spec": {"nodeName": id, "containers": []}}
+            self.api.create(self.api.served("", "v1", "pods"), body, namespace=NAMESPACE)
+
+    def unnode(self, id: str) -> None:
+        for plural, name, namespace in [("nodes", id, ""), *(("pods", each, NAMESPACE) for each in self.pods_on(id))]:
+            with contextlib.suppress(status.ApiError):
+                self.api.delete(self.api.served("", "v1", plural), name, namespace=namespace)
+
+    def all(self, kind: kinds.Kind) -> list[Object]:
+        return self.api.list(self.api.served(kind.group, kind.version, kind.plural)).items
+
+    def pods_on(self, node: str) -> list[str]:
+        return [resources.name(pod) for pod in self.all(kinds.POD) if resources.spec(pod).get("nodeName") == node]
+
+    # ---- what is checked at once
+
+    def _violated(self, what: str) -> None:
+        """Kept as well as raised: a queue would only try again."""
+        self.violations.append(f"after {self.now():.3f} s: {what}")
+        raise Violation(what)
+
+    def asked(self, asked: str) -> None:
+        holders = [item for item in self.all(kinds.NSTANCE_MACHINE) if resources.annotations(item).get(UUID) == asked]
+        if not holders:
+            self._violated(f"an instance {asked} was asked for that no machine has stored")
+        for item in holders:
+            known = self.ids_of.setdefault(resources.uid(item), asked)
+            if known != asked:
+                self._violated(f"{resources.name(item)} asked for {asked} after {known}")
+
+    def acknowledged(self, instance: str) -> None:
+        left = [
+            resources.name(pod)
+            for pod in self.all(kinds.POD)
+            if resources.spec(pod).get("nodeName") == instance and drains.must_leave(pod)
+        ]
+        if left:
+            self._violated(f"{instance} was acknowledged with {left} on it")
+
+    # ---- the operator
+
+    async def fate(self, verb: Verb, kind: kinds.Kind, name: str) -> Fate:
+        delay = self.dice.uniform(0.0, 0.02)
+        if self.unlucky(0.04):
+            return Fate(before=delay, error=errors.Unavailable("refused"))
+        if verb not in READS and self.unlucky(0.04):
+            return Fate(before=delay, lost=True)
+        return Fate(before=delay, after=self.dice.uniform(0.0, 0.02))
+
+    def start(self) -> None:
+        machine = self._operator = Machine(f"operator-{self.kills}", self.loop)
+        machine.run(lambda: self._operate(machine))
+
+    def kill(self) -> None:
+        assert self._operator is not None
+        self.kills += 1
+        for shard in self.shards.values():
+            shard.links.clear()
+        self._operator.kill()
+        self.start()
+
+    async def _operate(self, machine: Machine) -> None:
+        kube = self._client = MemoryKube(self.api, machine, faults=self.fate)
+        heard: list[Listener] = []
+        links = {name: Link(shard, lambda: heard) for name, shard in self.shards.items()}
+        mirrors = Mirrors(kube, clock=machine, chance=self.dice)
+        events = Recorder(kube, clock=machine, chance=self.dice, instance="test")
+        parts = Parts(
+            settings=Settings(
+                namespace=NAMESPACE,
+                cluster=ClusterId("demo"),
+                tenant=TenantId("default"),
+                server="http://kube.invalid",
+                server_ca=lambda: None,
+            ),
+            kube=kube,
+            mirrors=mirrors,
+            workload=kube,
+            workload_mirrors=mirrors,
+            events=events,
+            workload_events=events,
+            shards=Links(links),
+            metrics=Metrics(),
+            clock=machine,
+            chance=self.dice,
+        )
+        built = controllers.build(parts)
+        heard += built
+        async with asyncio.TaskGroup() as group:
+            for mirror in mirrors.all():
+                group.create_task(mirror.run())
+            group.create_task(events.run())
+            for each in built:
+                group.create_task(each.run())
+            group.create_task(self._connect(links, machine))
+
+    async def _connect(self, links: Mapping[str, Link], machine: Machine) -> None:
+        while True:
+            for link in links.values():
+                if link.shard.up:
+                    link.connect()
+                else:
+                    link.lose()
+            await machine.sleep(self.dice.uniform(0.05, 1.0))
+
+    # ---- the story
+
+    async def play(self) -> None:
+        for shard in self.shards.values():
+            shard.upsert("web", pb.GroupConfig(template="web", size=2), "")
+        await self.kube.create(
+            kinds.SERVICE_ACCOUNT, {"metadata": {"name": "nstance-capi-workload"}}, namespace=NAMESPACE
+        )
+        self.start()
+        until = self.now() + STORM
+        while self.now() < until:
+            await asyncio.sleep(self.dice.uniform(0.0, 6.0))
+            await self._disturb()
+        self.stormy = False
+        for shard in self.shards.values():
+            shard.up = True
+        await asyncio.sleep(CALM)
+        self._judge()
+
+    async def _disturb(self) -> None:
+        dice = self.dice.random
+        assert self._client is not None
+        match dice.randrange(12):
+            case 0 | 1:
+                await self._scale(dice.randrange(9))
+            case 2 | 3:
+                await self._make_machine()
+            case 4:
+                await self._delete(kinds.NSTANCE_MACHINE, kinds.MACHINE)
+            case 5:
+                self._serial += 1
+                body = {
+                    "metadata": {"name": f"job{self._serial}", "annotations": {"on-demand.nstance.dev/group": "web"}}
+                }
+                await self.kube.create(kinds.POD, {**body, "spec": {"containers": []}}, namespace=NAMESPACE)
+            case 6:
+                await self._finish_pod()
+            case 7:
+                shard = self.shards[dice.choice(SHARDS)]
+                shard.up = not shard.up
+                self.faults += 1
+            case 8:
+                self._client.break_watches()
+                if dice.random() < 0.5:
+                    self.api.store.forget()
+                self.faults += 1
+            case 9 | 10:
+                self.kill()
+            case 11:
+                self._meddle(dice.choice(SHARDS))
+
+    async def _scale(self, replicas: int) -> None:
+        with contextlib.suppress(errors.NotFound):  # not imported yet
+            await self.kube.patch(
+                kinds.MACHINE_POOL, "nstance-web", {"spec": {"replicas": replicas}}, namespace=NAMESPACE
+            )
+
+    async def _make_machine(self) -> None:
+        self._serial += 1
+        name = f"m{self._serial}"
+        reference = {"apiGroup": kinds.INFRASTRUCTURE, "kind": "NstanceMachine", "name": name}
+        for kind, spec in (
+            (kinds.MACHINE, {"clusterName": "demo--default", "infrastructureRef": reference}),
+            (kinds.NSTANCE_MACHINE, {"group": "web"}),
+        ):
+            await self.kube.create(kind, {"metadata": {"name": name}, "spec": spec}, namespace=NAMESPACE)
+
+    async def _delete(self, *of: kinds.Kind) -> None:
+        found = self.all(of[0])
+        if not found:
+            return
+        name = resources.name(self.dice.random.choice(found))
+        for kind in of:
+            with contextlib.suppress(errors.NotFound):
+                await self.kube.delete(kind, name, namespace=NAMESPACE)
+
+    async def _finish_pod(self) -> None:
+        asking = [pod for pod in self.all(kinds.POD) if resources.annotations(pod)]
+        if not asking:
+            return
+        name = resources.name(self.dice.random.choice(asking))
+        if self.dice.random.random() < 0.5:
+            await self.kube.delete(kinds.POD, name, namespace=NAMESPACE)
+        else:
+            done = {"status": {"phase": "Succeeded"}}
+            await self.kube.patch(kinds.POD, name, done, namespace=NAMESPACE, subresource="status")
+
+    def _meddle(self, shard: str) -> None:
+        """Somebody changes the group at the server, or deletes an instance there."""
+        target = self.shards[shard]
+        here = [each for each in target.instances.values() if each.state == "running"]
+        if here and self.dice.random.random() < 0.5:
+            target.leave(self.dice.random.choice(here).instance_id)
+        elif "web" in target.groups:
+            config = _copy(target.groups["web"].config)
+            config.size = self.dice.random.randrange(5)
+            target.upsert("web", config, "")
+
+    # ---- what is checked at rest
+
+    def _judge(self) -> None:
+        found = self.all(kinds.MACHINE_POOL)
+        if not found:
+            raise Violation("the group was never imported")
+        wished = spread(found[0]["spec"]["replicas"], SHARDS)
+        for name, shard in self.shards.items():
+            here = [each for each in shard.alive("web", on_demand=False) if each.state != "draining"]
+            if len(here) != wished[name]:
+                raise Violation(f"shard {name} has {len(here)} of {wished[name]}")
+        machines = self.all(kinds.NSTANCE_MACHINE)
+        wanted = sorted(resources.annotations(item).get(UUID, "none") for item in machines)
+        alive = sorted(
+            str(uuid.UUID(int=ids.uuid_of(InstanceId(each.instance_id))))
+            for shard in self.shards.values()
+            for each in shard.alive("web", on_demand=True)
+        )
+        if wanted != alive:
+            raise Violation(f"machines {wanted} and VMs {alive} differ")
+        for item in machines:
+            if not resources.status(item).get("ready") or resources.is_leaving(item):
+                raise Violation(f"{resources.name(item)} is not ready: {resources.status(item)}")
+        asking = {
+            resources.uid(pod)
+            for pod in self.all(kinds.POD)
+            if resources.annotations(pod) and resources.status(pod).get("phase") != "Succeeded"
+        }
+        served = [uid for item in machines if (uid := resources.labels(item).get("nstance.dev/pod-uid"))]
+        if sorted(asking) != sorted(served):
+            raise Violation(f"pods {sorted(asking)} and their machines {sorted(served)} differ")
+        for node in self.all(kinds.NODE):
+            if resources.spec(node).get("unschedulable"):
+                raise Violation(f"node {resources.name(node)} stays cordoned")
+
+
+def run(seed: int) -> World:
+    """Raises Violation."""
+    loop = VirtualLoop(seed)
+    world = World(seed, loop)
+    try:
+        loop.run_until_complete(world.play())
+    finally:
+        loop.finish()
+    if world.violations:
+        raise Violation(world.violations[0])
+    return world
+
+
+def main() -> None:
+    logging.disable()
+    first, count = (int(sys.argv[2]) if len(sys.argv) > 2 else 0), int(sys.argv[1])
+    faults = kills = 0
+    for seed in range(first, first + count):
+        try:
+            world = run(seed)
+        except Exception as problem:
+            print(f"seed {seed}: {type(problem).__name__}: {problem}")
+            continue
+        faults, kills = faults + world.faults, kills + world.kills
+    print(f"{count} seeds, {faults} faults, {kills} kills")
+
+
+if __name__ == "__main__":
+    main()
