@@ -37,3 +37,35 @@ async def test_f59_six_of_ten_are_cut_off_and_return_one_of_them_late(tmp_path: 
         events = (await operator.call("ListEvents")).events
         assert not [e for e in events if e.reason in ("suspect", "unhealthy", "replace")]
         assert len([e for e in events if "fell silent at once" in e.message]) == 1
+
+
+async def test_agents_that_register_and_never_connect_are_not_replaced_for_ever(tmp_path: Path) -> None:
+    """Their silence is probably this server's fault: an agent address that nobody can reach."""
+    timings = {"suspect_after": "1s", "dead_after": "2s"}
+    said = config(groups={"default": {"web": {"template": "web", "size": 3}}}, health=timings)
+    async with World(tmp_path, said) as world:
+        world.agents_are_shut_out = True
+        server = await world.start()
+        await eventually(lambda: server.shard.hearing.mass_silence)
+        before = states(world, "web")
+        await asyncio.sleep(BEHIND)  # that nothing happens is what is tried
+        assert states(world, "web") == before
+        assert "deleting" not in before.values()
+        world.agents_are_shut_out = False
+        await eventually(lambda: not server.shard.hearing.mass_silence)
+        await eventually(lambda: sum(agent.connected for agent in world.agents.values()) >= 3)
+
+
+async def test_a_small_group_whose_agents_never_connect_backs_off(tmp_path: Path) -> None:
+    """Two are too few for the brake."""
+    timings = {"suspect_after": "1s", "dead_after": "2s"}
+    said = config(groups={"default": {"web": {"template": "web", "size": 1}}}, health=timings)
+    async with World(tmp_path, said) as world:
+        world.agents_are_shut_out = True
+        server = await world.start()
+        key = next(iter(server.shard.wishes))
+        await eventually(lambda: server.shard.trend(key).failures >= 2)
+        assert server.shard.trend(key).retry_at > world.clock.steady() + 20.0
+        assert len(states(world, "web")) == 2
+        await asyncio.sleep(BEHIND)
+        assert len(states(world, "web")) == 2

@@ -115,6 +115,7 @@ class World:
         )
         self.servers: dict[str, Running] = {}
         self.agents: dict[InstanceId, LightAgent] = {}
+        self.agents_are_shut_out = False  # whether agents can register and then not connect
         self._base = _free_ports()
         self._channels: list[Channel] = []
         self.configure(told if told is not None else config())
@@ -397,6 +398,8 @@ class LightAgent:
             try:
                 if not self.certificate_pem:
                     await self._register()
+                if self.world.agents_are_shut_out:
+                    raise OSError("the agent port is not reachable")
                 await self._report()
             except (GRPCError, StreamTerminatedError, OSError):
                 await asyncio.sleep(0.02)

@@ -47,8 +47,8 @@ def _gone(draft: Draft, instance: Instance, facts: Facts) -> None:
     message = f"the provider says that its VM is {facts.vm.value}"
     draft.reason(Code.GONE, message, instance.id)
     leaving.delete(draft, instance, Cause.GONE, message)
-    if instance.state is not State.RUNNING:
-        creating.count_failure(draft, instance, f"its VM ended before its agent registered: {facts.vm.value}")
+    if instance.state is not State.RUNNING or facts.awaited:
+        creating.count_failure(draft, instance, f"its VM ended before its agent connected: {facts.vm.value}")
 
 
 def going(draft: Draft, instance: Instance) -> Cause | None:
@@ -110,6 +110,8 @@ def _silence(draft: Draft, instance: Instance, facts: Facts) -> None:
         silent = draft.now - facts.heard
         instance = draft.change(instance, suspect=True)
         draft.reason(Code.SUSPECT, f"silent for {silent:.0f} s although its VM runs", instance.id)
+        if facts.awaited:  # as bad as one that never registers, and likely to happen to the next one too
+            creating.count_failure(draft, instance, f"its agent registered and did not connect for {silent:.0f} s")
     if draft.now < dead_at:
         draft.wake(dead_at)
     elif facts.vm_at < dead_at:

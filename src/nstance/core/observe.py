@@ -72,10 +72,13 @@ def observe(draft: Draft, event: ev.Event, position: int) -> None:
             else:
                 draft.refuse(position, Refused.ENDING)
         case ev.AgentConnected():
+            if draft.facts(instance.id).awaited:
+                creating.succeeded(draft, instance)
             draft.learn(
                 instance.id,
                 connected=True,
                 met=True,
+                awaited=False,
                 restarting=False,
                 lost=None,
                 heard=draft.now,
@@ -243,8 +246,7 @@ def _registered(draft: Draft, instance: Instance, event: ev.Registered, position
         ip6=instance.ip6 or event.ip6,
         hostname=instance.hostname or event.hostname,
     )
-    draft.learn(instance.id, heard=draft.now, met=True)
-    creating.succeeded(draft, instance)
+    draft.learn(instance.id, heard=draft.now, met=True, awaited=True)
     draft.reason(Code.REGISTERED, "its agent registered", instance.id)
 
 

@@ -81,6 +81,7 @@ class Code(Enum):
     MASS_ABSENCE = "mass-absence"
     LEADERSHIP = "leadership"
     CONFIG = "config"
+    CLOCK = "clock"
     SECURITY = "security"
 
 
@@ -101,6 +102,7 @@ TROUBLE = frozenset(
         Code.LOAD_BALANCER,
         Code.MASS_SILENCE,
         Code.MASS_ABSENCE,
+        Code.CLOCK,
         Code.SECURITY,
     }
 )
@@ -131,7 +133,8 @@ class Facts:
 
     heard: float  # the last sign of life; at the start of a term: when listening began
     connected: bool = False
-    met: bool = False  # has connected in this term
+    met: bool = False  # was heard in this term
+    awaited: bool = False  # registered in this term, and has yet to connect
     restarting: bool = False  # said goodbye to restart
     lost: float | None = None  # when the connection ended without a goodbye
     notice: NoticeKind | None = None

@@ -16,7 +16,7 @@ from nstance.core import silence
 from nstance.model import events as ev
 from nstance.model.decision import Facts
 from nstance.model.ids import InstanceId
-from nstance.model.instance import Instance, State
+from nstance.model.instance import CAPACITY, Instance, State
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ class Hearing:
         self._facts = facts
         self._clock = clock
         self._heard = heard
-        self._silent: dict[InstanceId, float] = {}  # whose connection was lost, and when its last byte came
+        self._silent: dict[InstanceId, float] = {}  # who has no connection, and when its last byte came
         self._awaited = {id for id, i in instances.items() if i.state is State.RUNNING}  # not back since the term began
         self._judged = float("-inf")
         self.reconnect_grace = _grace(len(self._awaited))
@@ -85,6 +85,11 @@ class Hearing:
                     self._learn(id, facts, self._clock.steady(), self._clock.monotonic())
                 if instance is not None and instance.state is State.RUNNING:
                     self._silent[id] = self._facts[id].heard if id in self._facts else self._clock.steady()
+            case ev.Registered(id=id):
+                instance, facts = self._instances.get(id), self._facts.get(id)
+                here = facts is not None and facts.connected
+                if instance is not None and instance.state in CAPACITY and not here and id not in self._awaited:
+                    self._silent.setdefault(id, self._clock.steady())  # until it connects, which it may never do
             case ev.AgentConnected(id):
                 self._silent.pop(id, None)
                 if id in self._awaited:

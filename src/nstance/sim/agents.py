@@ -303,6 +303,9 @@ class SimAgent:
 
     async def _stay(self, door: Door) -> None:
         world = self.world
+        if world.now < world.agents_shut_out_until:
+            self.fall_silent(world.agents_shut_out_until - world.now)
+            return
         self._parted.clear()
         world.log("agent came", self.id, door.server.name)
         self.line = door.connect(self)

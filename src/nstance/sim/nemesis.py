@@ -135,6 +135,10 @@ class Nemesis:
             agent.fall_silent(seconds * self.r.uniform(0.8, 1.2))
         return True
 
+    def shut_agents_out(self) -> None:
+        """Whoever is connected stays; whoever is not can register and then not connect: a firewall, or a wrong address."""
+        self.world.agents_shut_out_until = self.world.now + self.r.choice((5.0, 20.0, 60.0))
+
     def restart_agent(self) -> bool:
         agent = self.agent()
         if agent is None:

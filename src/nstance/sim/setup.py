@@ -19,6 +19,7 @@ FAULTS: Mapping[str, int] = {
     "resign": 4,
     "cut_agent": 5,
     "cut_most_agents": 4,
+    "shut_agents_out": 3,
     "restart_agent": 3,
     "forget_agent": 2,
     "replay_nonce": 2,

@@ -61,6 +61,7 @@ class World:
         self._agents: dict[ProviderId, SimAgent] = {}
         self._made = 0
         self._spoiled = False
+        self.agents_shut_out_until = 0.0
         self._doors: dict[str, Door] = {}
         r, now = self.random, self.loop.time
         self.auditor = Auditor(self)
@@ -293,6 +294,7 @@ class World:
         weather.brown_until = weather.throttled_until = weather.lying_until = 0.0
         weather.full.clear()
         self.network.cut.clear()
+        self.agents_shut_out_until = 0.0
         self.put_config(self.wishes.text())
         for agent in self.agents():
             agent.heal()

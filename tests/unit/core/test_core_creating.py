@@ -119,7 +119,39 @@ def test_success_forgets_the_failures() -> None:
     registered = ev.Registered(id=name("a"), public_key="k", certificate_serial="1", certificate_expires=NOW)
     trend = Trend(failures=4, retry_at=NOW + 100.0, refused_subnets={"s": NOW + 9.0}, infra_hash="h")
     follows = after([member("a", State.STARTING)], registered, size=1, trend=trend)
+    assert follows.decision.trend == trend  # it may yet never connect
+    follows = after([follows["a"]], ev.AgentConnected(name("a")), size=1, trend=trend, facts={"a": follows.fact("a")})
     assert follows.decision.trend == Trend(refused_subnets={"s": NOW + 9.0})
+
+
+def test_who_was_there_before_proves_nothing_for_newcomers() -> None:
+    trend = Trend(failures=4, retry_at=NOW + 100.0, infra_hash="h")
+    follows = after([member("a")], ev.AgentConnected(name("a")), size=1, trend=trend)
+    assert follows.decision.trend == trend
+
+
+NEVER_CONNECTED = Facts(heard=NOW - 11.0, met=True, awaited=True, vm=VmState.RUNNING, vm_at=NOW, checks=4)
+
+
+def test_who_registers_and_never_connects_counts_as_a_failure_of_the_group() -> None:
+    old = member("a", created=NOW - 30.0)
+    first = after([old], size=1, facts={"a": NEVER_CONNECTED})
+    assert first["a"].suspect
+    assert first.decision.trend.failures == 1
+    assert len(first.made) == 1
+    again = after([first["a"]], size=1, facts={"a": NEVER_CONNECTED}, trend=first.decision.trend)
+    assert again.decision.trend.failures == 1  # counted once
+    second = after([old], size=1, facts={"a": NEVER_CONNECTED}, trend=Trend(failures=1, infra_hash="h"))
+    assert second["a"].suspect
+    assert second.made == []
+    assert second.decision.trend.retry_at == NOW + creating.BACKOFF_FIRST
+    assert "back-off" in second.codes()
+
+
+def test_a_vm_that_ends_before_its_agent_connected_counts_as_a_failure_of_the_group() -> None:
+    facts = replace(NEVER_CONNECTED, vm=VmState.DOWN)
+    assert after([member("a")], size=1, facts={"a": facts}).decision.trend.failures == 1
+    assert after([member("a")], size=1, facts={"a": replace(facts, awaited=False)}).decision.trend.failures == 0
 
 
 @pytest.mark.parametrize(
