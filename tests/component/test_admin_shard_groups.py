@@ -85,6 +85,13 @@ async def test_pausing_one_and_all(tmp_path: Path) -> None:
         late = await admin("wait", "web", "--within", "1ms")
         assert late.exit_code == 1
         assert "nstance-admin: not stable after 0.001 s: web 1/2 ready, paused" in late.stderr
+        for words in (["plan", "web"], ["scale", "web", "2", "--dry-run"], ["resume", "web", "--dry-run"]):
+            plan = await admin.ok("group", *words, "-o", "json")
+            assert [(e["action"], e["reason"]) for e in json.loads(plan.stdout)] == [("create", "scale-up")]
+            assert ("the group is paused" in plan.stderr) == (words[0] != "resume")
+        plan = await admin.ok("group", "resume", "--all-groups", "--dry-run")
+        assert plan.stdout.split()[:7] == ["GROUP", "ACTION", "INSTANCE", "REASON", "MESSAGE", "web", "create"]
+        assert [each["paused"] for each in await admin.json("group", "list")] == [False, True]
         assert "paused: resume it before" in await admin.refused("group", "delete", "web")
         assert [each["paused"] for each in await admin.json("group", "resume", "--all-groups")] == [False, False]
         await admin.ok("wait")
@@ -167,12 +174,19 @@ async def test_the_config_in_force_and_reading_it_again(tmp_path: Path) -> None:
         assert before["last_modified"].endswith("Z")
         assert (await admin.json("config", "refresh"))[0]["updated"] is False
         world.configure(config(groups={"default": {"static": {"template": "web", "size": 4}}}))
-        assert "no shard was asked" in (await admin.ok("config", "refresh", "--dry-run")).stderr
+        rehearsed = await admin.ok("config", "refresh", "--dry-run", "-o", "json")
+        assert "is new" in rehearsed.stderr
+        assert [(e["group"], e["action"], e["reason"]) for e in json.loads(rehearsed.stdout)] == [
+            ("static", "create", "scale-up")
+        ] * 3
         assert (await admin.json("group", "show", "static"))["size"] == 1
         [after] = await admin.json("config", "refresh")
         assert (after["updated"], after["previous_etag"]) == (True, before["etag"])
         assert (await admin.json("group", "show", "static"))["size"] == 4
+        assert "nothing is new" in (await admin.ok("config", "refresh", "--dry-run")).stderr
         world.configure(config(groups={"default": {"static": {"template": "wob", "size": 4}}}))
+        assert "would be refused: " in await admin.refused("config", "refresh", "--dry-run")
+        assert (await admin.json("config", "status"))[0]["errors"] == []
         assert "the new config was refused: " in await admin.refused("config", "refresh")
         [refused] = await admin.json("config", "status")
         assert refused["etag"] == after["etag"]

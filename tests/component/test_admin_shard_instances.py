@@ -41,7 +41,10 @@ async def test_instances_are_made_replaced_and_deleted(tmp_path: Path) -> None:
         assert "on-demand" in (await admin.ok("instance", "list")).stdout
 
         replaced = await admin.json("instance", "replace", first["instance_id"], "--dry-run")
-        assert [each["action"] for each in replaced] == ["create", "drain"]
+        assert [(each["action"], each["instance_id"]) for each in replaced] == [
+            ("create", None),
+            ("drain", first["instance_id"]),
+        ]
         assert len(await admin.json("instance", "list")) == 3
         await admin.ok("instance", "replace", first["instance_id"])
         await admin.ok("wait")
@@ -55,7 +58,11 @@ async def test_instances_are_made_replaced_and_deleted(tmp_path: Path) -> None:
         assert states(world, "web")[made["instance_id"]] == "running"
         await admin.ok("instance", "delete", made["instance_id"])
         gone = await admin.json("instance", "delete", second["instance_id"], "--dry-run")
-        assert [each["action"] for each in gone] == ["create", "delete"]
+        told = [(each["action"], each["reason"], each["message"]) for each in gone]
+        assert told == [
+            ("create", "scale-up", "1 of 2 are there"),
+            ("delete", "requested", "its deletion was requested"),
+        ]
         await admin.ok("instance", "delete", second["instance_id"])
         await admin.ok("wait")
         now = await admin.json("instance", "list")

@@ -65,6 +65,42 @@ async def test_instances_are_listed_in_pages(tmp_path: Path, monkeypatch: pytest
         assert (pages, first.more, last.more) == ([everything[:3], everything[3:]], True, False)
 
 
+async def test_a_dry_run_is_the_decision_itself(tmp_path: Path) -> None:
+    """Nothing is said that the decision does not say, and nothing is done."""
+    async with World(tmp_path, config(groups=GROUPS)) as world:
+        await world.start()
+        operator = await world.operator("acme")
+        await eventually(lambda: list(states(world, "web", "acme").values()) == ["running"] * 2)
+        before = dict(world.leader.shard.instances)
+        one = next(iter(before))
+
+        async def plan(rpc: str, **fields: str) -> list[tuple[str, str, str]]:
+            answer = await operator.call(rpc, dry_run=True, **fields)
+            assert all(action.group == "web" for action in answer.plan)
+            return [(action.action, action.instance_id, action.reason) for action in answer.plan]
+
+        assert await plan("DeleteInstance", instance_id=one) == [
+            ("create", "", "scale-up"),
+            ("drain", one, "requested"),
+        ]
+        assert await plan("ReplaceInstance", instance_id=one) == [
+            ("create", "", "replace"),
+            ("drain", one, "requested"),
+        ]
+        assert await plan("CreateInstance", group="web", uuid=new_uuid()) == [("create", "", "requested")]
+        assert world.leader.shard.instances == before
+        await operator.call("PauseGroup")
+        for rpc in ("DeleteInstance", "ReplaceInstance"):
+            refused = await operator.refused(rpc, instance_id=one, dry_run=True)
+            assert refused.status is Status.FAILED_PRECONDITION
+        refused = await operator.refused("CreateInstance", group="web", uuid=new_uuid(), dry_run=True)
+        assert refused.status is Status.FAILED_PRECONDITION
+        await operator.call("ResumeGroup")
+        await operator.call("DeleteInstance", instance_id=one)
+        await eventually(lambda: states(world, "web", "acme")[one] == "draining")
+        assert await plan("DeleteInstance", instance_id=one) == []
+
+
 async def test_only_a_uuid_of_version_7_in_its_usual_spelling_is_taken(tmp_path: Path) -> None:
     async with World(tmp_path, config(groups=GROUPS), agents=False) as world:
         await world.start()

@@ -1,29 +1,39 @@
 """What would happen, from the decision that would be taken: the same code as for the act, with its reasons."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from nstance.core.draft import drifted
-from nstance.model.decision import Code, Reason
-from nstance.model.group import Group
+from nstance.model.decision import Code, Decision, Reason
+from nstance.model.group import Group, Policy
 from nstance.model.ids import GroupKey, InstanceId
-from nstance.model.instance import CAPACITY, Instance, Put, State
+from nstance.model.instance import CAPACITY, Cause, Instance, Put, State
 from nstance.server.shard import Shard
 from nstance.v1 import operator_pb2
 
 LATER = "its configuration will be out of date; it leaves when its turn has come and its replacement is there"
+TAKEN = "it leaves when its replacement is there"
 PUSHED = "its files change; it goes on running"
 
 
-def plan(shard: Shard, key: GroupKey, wish: Group | None) -> list[operator_pb2.PlannedAction]:
-    """What would be done if the group's wish were this one."""
-    decision = shard.plan(key, wish)
+def plan(
+    shard: Shard, key: GroupKey, wish: Group | None, *, policy: Policy | None = None
+) -> list[operator_pb2.PlannedAction]:
+    """What would be done if the group's wish were this one; of a paused group: what would follow once it is resumed."""
+    wish = replace(wish, paused=False) if wish is not None else None
+    return actions(shard, key, wish, shard.plan(key, wish, policy=policy))
+
+
+def actions(shard: Shard, key: GroupKey, wish: Group | None, decision: Decision) -> list[operator_pb2.PlannedAction]:
+    """A decision for people: what it does at once, and what is bound to follow from it."""
     members = shard.members(key)
     reasons: dict[InstanceId, Reason] = {}
     for reason in decision.reasons:
         if reason.instance is not None:
             reasons.setdefault(reason.instance, reason)
-    actions = []
+    found = []
     handled: set[InstanceId] = set()
+    made = []
     for change in decision.changes:
         if not isinstance(change, Put):
             continue
@@ -32,26 +42,44 @@ def plan(shard: Shard, key: GroupKey, wish: Group | None) -> list[operator_pb2.P
         if action is None:
             continue
         handled.add(instance.id)
+        made += [instance] if before is None else []
         why = reasons.get(instance.id)
-        actions.append(
-            operator_pb2.PlannedAction(
-                action=action,
-                instance_id="" if before is None else instance.id,
-                reason=why.code.value if why is not None else instance.cause.value if instance.cause else "",
-                message=why.message if why is not None else instance.message,
+        found.append(
+            _planned(
+                action,
+                key,
+                "" if before is None else instance.id,
+                why.code.value if why is not None else instance.cause.value if instance.cause else "",
+                why.message if why is not None else instance.message,
             )
         )
-    if wish is not None and not wish.paused:
-        actions += _rotations(members.values(), wish, handled)
-        actions += _pushes(members.values(), shard.wishes.get(key), wish, handled)
-    return actions
+    if wish is not None:
+        drifting = [m for m in _sorted(members.values()) if _rotates(m, wish) and m.id not in handled]
+        replaced = {m.replaces: m.replaces_for for m in made if m.replaces is not None and m.replaces not in handled}
+        found += [
+            _planned("drain", key, id, cause.value if cause is not None else "", TAKEN)
+            for id, cause in replaced.items()
+            if cause is not Cause.DRIFT
+        ]
+        found += [
+            _planned("drain", key, m.id, Code.DRIFT.value, LATER)
+            for m in drifting
+            if replaced.get(m.id, Cause.DRIFT) is Cause.DRIFT
+        ]
+        found += _pushes(members.values(), shard.wishes.get(key), wish, handled)
+    return sorted(found, key=lambda action: action.action != "create")  # as they are done: creations first
+
+
+def _planned(action: str, key: GroupKey, id: str, reason: str, message: str) -> operator_pb2.PlannedAction:
+    return operator_pb2.PlannedAction(action=action, instance_id=id, reason=reason, message=message, group=key.name)
 
 
 def _action(before: Instance | None, after: Instance) -> str | None:
     if before is None:
         return "create"
     if before.state is after.state:
-        return None
+        # Somebody wants it gone that drains already: nothing takes it back any more.
+        return "drain" if after.drain is not None and before.drain != after.drain else None
     match after.state:
         case State.DRAINING:
             return "drain"
@@ -63,13 +91,13 @@ def _action(before: Instance | None, after: Instance) -> str | None:
             return None
 
 
-def _rotations(members: Iterable[Instance], wish: Group, handled: set[InstanceId]) -> list[operator_pb2.PlannedAction]:
+def _rotates(member: Instance, wish: Group) -> bool:
     """A rotation takes one after the other; the decision shows only its first step."""
-    return [
-        operator_pb2.PlannedAction(action="drain", instance_id=m.id, reason=Code.DRIFT.value, message=LATER)
-        for m in sorted(members, key=lambda m: m.id)
-        if m.state in CAPACITY and not m.on_demand and m.id not in handled and drifted(m, wish)
-    ]
+    return member.state in CAPACITY and not member.on_demand and drifted(member, wish)
+
+
+def _sorted(members: Iterable[Instance]) -> list[Instance]:
+    return sorted(members, key=lambda m: m.id)
 
 
 def _pushes(
@@ -78,7 +106,7 @@ def _pushes(
     if now is None or now.runtime_hash == wish.runtime_hash:
         return []
     return [
-        operator_pb2.PlannedAction(action="push-files", instance_id=m.id, reason=Code.CONFIG.value, message=PUSHED)
-        for m in sorted(members, key=lambda m: m.id)
+        _planned("push-files", wish.key, m.id, Code.CONFIG.value, PUSHED)
+        for m in _sorted(members)
         if m.state is State.RUNNING and m.id not in handled and not drifted(m, wish)
     ]

@@ -15,11 +15,10 @@ from nstance.config.errors import ConfigError
 from nstance.model import events as ev
 from nstance.model import ids
 from nstance.model.decision import Code, Refused
-from nstance.model.group import Group
 from nstance.model.ids import GroupKey, InstanceId
-from nstance.model.instance import ENDED, Instance, State
+from nstance.model.instance import ENDED, Instance, Put, State
 from nstance.objects import journal
-from nstance.server import edits
+from nstance.server import edits, plans
 from nstance.server.lead import Lead
 from nstance.server.records import Records
 from nstance.server.shard import Overloaded
@@ -31,13 +30,16 @@ log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 20.0
 
+Outcome = tuple[Instance, list[operator_pb2.PlannedAction]]
+"""The record, and of a dry run what would be done."""
+
 
 class Requests:
     def __init__(self, lead: Lead, records: Records) -> None:
         self._lead = lead
         self._records = records
 
-    async def create(self, tenancy: Tenancy, request: operator_pb2.CreateInstanceRequest) -> Instance:
+    async def create(self, tenancy: Tenancy, request: operator_pb2.CreateInstanceRequest) -> Outcome:
         group = tenancy.group(request.group).group
         id = ids.instance_id(group.kind, _uuid7(request.uuid))
         wanted = ev.InstanceWanted(id, request.instance_type, dict(request.vars))
@@ -49,12 +51,11 @@ class Requests:
             raise status.exhausted(
                 f"expected at most {dynamics.MAX_TENANT_INSTANCES:,} on-demand instances in a tenant"
             )
-        if request.dry_run:
-            return self._rehearsed(known, group, wanted)
-        match await self._ask(wanted, key=group.key):
-            case None:
-                return self._record(id)
-            case Refused.UNKNOWN:
+        refusal, outcome = await self._do(wanted, group.key, id, dry_run=request.dry_run)
+        match refusal:
+            case None if outcome is not None:
+                return outcome
+            case None | Refused.UNKNOWN:
                 raise no_group()
             case Refused.PAUSED:
                 raise status.failed_precondition("its group is paused, resume it first")
@@ -63,39 +64,53 @@ class Requests:
             case _:
                 raise status.failed_precondition("an instance with this UUID has existed; make a new UUID")
 
-    async def delete(self, tenancy: Tenancy, id: str, *, dry_run: bool) -> Instance:
+    async def delete(self, tenancy: Tenancy, id: str, *, dry_run: bool) -> Outcome:
         instance = tenancy.instance(id)
         if instance.state in ENDED or instance.state is State.DELETING:
-            return instance  # asked twice, or late: it is as it should be
-        self._check_not_paused(instance)
-        if dry_run:
-            return instance
-        match await self._ask(ev.DeletionWanted(instance.id)):
-            case None | Refused.ENDING:
-                return self._record(instance.id)
+            return instance, []  # asked twice, or late: it is as it should be
+        refusal, outcome = await self._do(ev.DeletionWanted(instance.id), instance.key, instance.id, dry_run=dry_run)
+        match refusal:
+            case None | Refused.ENDING if outcome is not None:
+                return outcome
             case Refused.PAUSED:
                 raise status.failed_precondition("its group is paused, resume it first")
             case _:
                 raise no_instance()
 
-    async def replace(self, tenancy: Tenancy, id: str, *, dry_run: bool) -> Instance:
+    async def replace(self, tenancy: Tenancy, id: str, *, dry_run: bool) -> Outcome:
         instance = tenancy.instance(id)
         if instance.on_demand:
             raise status.failed_precondition("an on-demand instance is never replaced: delete it and create another")
         if not instance.counts:
             raise status.failed_precondition(f"it is {instance.state.value} already")
-        self._check_not_paused(instance)
-        if dry_run:
-            return instance
-        match await self._ask(ev.ReplacementWanted(instance.id)):
+        refusal, outcome = await self._do(ev.ReplacementWanted(instance.id), instance.key, instance.id, dry_run=dry_run)
+        match refusal:
+            case None if outcome is not None:
+                return outcome
             case None:
-                return self._record(instance.id)
+                raise no_instance()
             case Refused.PAUSED:
                 raise status.failed_precondition("its group is paused, resume it first")
             case Refused.ENDING | Refused.ON_DEMAND:
                 raise status.failed_precondition("it is leaving already")
             case _:
                 raise status.failed_precondition("its group is deleted: it leaves anyway")
+
+    async def _do(
+        self, event: ev.Event, key: GroupKey, id: InstanceId, *, dry_run: bool
+    ) -> tuple[Refused | None, Outcome | None]:
+        """Ask for it, or decide about it and leave it at that. With the record as it is, or would be."""
+        if not dry_run:
+            refusal = await self._ask(event, key=key)
+            found = self._records.get(id)
+            return refusal, (found, []) if found is not None else None
+        shard = self._lead.shard
+        wish = shard.wishes.get(key)
+        decision = shard.plan(key, wish, event)
+        now = shard.instances.get(id)
+        after = now or next((c.instance for c in decision.changes if isinstance(c, Put) and c.instance.id == id), None)
+        planned = plans.actions(shard, key, wish, decision)
+        return decision.refusals.get(0), (after, planned) if after is not None else None
 
     async def acknowledge(self, tenancy: Tenancy, id: str) -> operator_pb2.AcknowledgeDrainedResponse:
         """F67: for an instance that does not drain nothing happens, and it is written down."""
@@ -119,35 +134,8 @@ class Requests:
         except TimeoutError:
             raise status.unavailable("it was not written down in time, ask again") from None
 
-    def _record(self, id: InstanceId) -> Instance:
-        found = self._records.get(id)
-        if found is None:
-            raise no_instance()
-        return found
-
     def _on_demand(self, tenancy: Tenancy) -> int:
         return sum(instance.on_demand for instance in tenancy.instances())
-
-    def _check_not_paused(self, instance: Instance) -> None:
-        wish = self._lead.shard.wishes.get(instance.key)
-        if wish is not None and wish.paused:
-            raise status.failed_precondition("its group is paused, resume it first")
-
-    def _rehearsed(self, known: Instance | None, group: Group, wanted: ev.InstanceWanted) -> Instance:
-        if known is not None:
-            return known
-        if group.paused:
-            raise status.failed_precondition("its group is paused, resume it first")
-        return Instance(
-            id=wanted.id,
-            tenant=group.key.tenant,
-            group=group.key.name,
-            state=State.PENDING,
-            created=0.0,
-            on_demand=True,
-            instance_type=wanted.instance_type or group.instance_type,
-            message="it would be created",
-        )
 
 
 def _used() -> GRPCError:

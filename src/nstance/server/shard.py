@@ -168,12 +168,18 @@ class Shard:
     def operator_seen(self, tenant: TenantId) -> None:
         self.operators_seen[tenant] = self._clock.steady()
 
-    def plan(self, key: GroupKey, wish: Group | None) -> Decision:
-        """What would be decided if the group's wish were this one. Changes nothing."""
+    def plan(
+        self, key: GroupKey, wish: Group | None, event: ev.Event | None = None, policy: Policy | None = None
+    ) -> Decision:
+        """What would be decided if the group's wish were this one, and this happened. Changes nothing."""
         state = self._groups.get(key) or _GroupState()
         view = replace(self._view(key, state), wish=wish)
         return decide(
-            view, [ev.GroupChanged()], now=self._clock.steady(), policy=self.policy, fresh_ids=self._fresh(wish)
+            view,
+            [event or ev.GroupChanged()],
+            now=self._clock.steady(),
+            policy=policy or self.policy,
+            fresh_ids=self._fresh(wish),
         )
 
     # ---- the ring

@@ -5,6 +5,7 @@ silent is marked suspect, and then it is not ready. Times in records are steady 
 """
 
 import json
+from collections.abc import Iterable
 
 from nstance.clock import Clock
 from nstance.config.durations import format as format_duration
@@ -54,7 +55,9 @@ class Statuses:
             config=group_config(told or DynamicGroup()),
         )
 
-    def instance(self, instance: Instance) -> operator_pb2.InstanceStatus:
+    def instance(
+        self, instance: Instance, plan: Iterable[operator_pb2.PlannedAction] = ()
+    ) -> operator_pb2.InstanceStatus:
         facts = self._lead.shard.facts.get(instance.id)
         presence = self._lead.agents.get(instance.id)
         wish = self._lead.shard.wishes.get(instance.key)
@@ -81,6 +84,7 @@ class Statuses:
             replaces=instance.replaces or "",
             last_report_unix_ms=_milliseconds(presence.reported if presence is not None else None),
             vm_status=(facts.vm if facts is not None else VmState.UNKNOWN).value,
+            plan=plan,
         )
 
     def instance_event(self, instance: Instance, before: Instance | None = None) -> operator_pb2.InstanceEvent:

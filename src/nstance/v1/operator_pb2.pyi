@@ -81,12 +81,17 @@ Global___ConfigStatus: _TypeAlias = ConfigStatus  # noqa: Y015
 class RefreshConfigRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    dry_run: _builtins.bool
+    """read and check the config in the bucket, say what it would change, and leave the old one in force"""
     def __init__(
         self,
+        *,
+        dry_run: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -101,6 +106,7 @@ class RefreshConfigResponse(_message.Message):
     ETAG_FIELD_NUMBER: _builtins.int
     ERRORS_FIELD_NUMBER: _builtins.int
     NEEDS_RESTART_FIELD_NUMBER: _builtins.int
+    PLAN_FIELD_NUMBER: _builtins.int
     updated: _builtins.bool
     previous_etag: _builtins.str
     etag: _builtins.str
@@ -112,6 +118,10 @@ class RefreshConfigResponse(_message.Message):
     def needs_restart(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """settings that changed but apply only to a new process"""
 
+    @_builtins.property
+    def plan(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedAction]:
+        """of a dry run; `updated` then says whether there is a new config"""
+
     def __init__(
         self,
         *,
@@ -120,10 +130,11 @@ class RefreshConfigResponse(_message.Message):
         etag: _builtins.str = ...,
         errors: _abc.Iterable[_builtins.str] | None = ...,
         needs_restart: _abc.Iterable[_builtins.str] | None = ...,
+        plan: _abc.Iterable[Global___PlannedAction] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "etag", b"etag", "needs_restart", b"needs_restart", "previous_etag", b"previous_etag", "updated", b"updated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "etag", b"etag", "needs_restart", b"needs_restart", "plan", b"plan", "previous_etag", b"previous_etag", "updated", b"updated"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -472,12 +483,14 @@ class PlannedAction(_message.Message):
     INSTANCE_ID_FIELD_NUMBER: _builtins.int
     REASON_FIELD_NUMBER: _builtins.int
     MESSAGE_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
     action: _builtins.str
     """create, drain, delete, cancel-drain, push-files"""
     instance_id: _builtins.str
     """empty for a create"""
     reason: _builtins.str
     message: _builtins.str
+    group: _builtins.str
     def __init__(
         self,
         *,
@@ -485,10 +498,11 @@ class PlannedAction(_message.Message):
         instance_id: _builtins.str = ...,
         reason: _builtins.str = ...,
         message: _builtins.str = ...,
+        group: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "instance_id", b"instance_id", "message", b"message", "reason", b"reason"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["action", b"action", "group", b"group", "instance_id", b"instance_id", "message", b"message", "reason", b"reason"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -499,16 +513,20 @@ class PlanGroupResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     ACTIONS_FIELD_NUMBER: _builtins.int
+    PAUSED_FIELD_NUMBER: _builtins.int
+    paused: _builtins.bool
+    """nothing is done before the group is resumed; `actions` are what follows then"""
     @_builtins.property
     def actions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedAction]: ...
     def __init__(
         self,
         *,
         actions: _abc.Iterable[Global___PlannedAction] | None = ...,
+        paused: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["actions", b"actions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actions", b"actions", "paused", b"paused"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -542,16 +560,22 @@ class PauseGroupResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     GROUPS_FIELD_NUMBER: _builtins.int
+    PLAN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def groups(self) -> _containers.RepeatedCompositeFieldContainer[Global___GroupStatus]: ...
+    @_builtins.property
+    def plan(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedAction]:
+        """of a dry run of ResumeGroup"""
+
     def __init__(
         self,
         *,
         groups: _abc.Iterable[Global___GroupStatus] | None = ...,
+        plan: _abc.Iterable[Global___PlannedAction] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["groups", b"groups", "plan", b"plan"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -640,6 +664,7 @@ class InstanceStatus(_message.Message):
     REPLACES_FIELD_NUMBER: _builtins.int
     LAST_REPORT_UNIX_MS_FIELD_NUMBER: _builtins.int
     VM_STATUS_FIELD_NUMBER: _builtins.int
+    PLAN_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
     provider_id: _builtins.str
     group: _builtins.str
@@ -664,6 +689,10 @@ class InstanceStatus(_message.Message):
     replaces: _builtins.str
     last_report_unix_ms: _builtins.int
     vm_status: _builtins.str
+    @_builtins.property
+    def plan(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedAction]:
+        """of a dry run: what would be done"""
+
     def __init__(
         self,
         *,
@@ -689,10 +718,11 @@ class InstanceStatus(_message.Message):
         replaces: _builtins.str = ...,
         last_report_unix_ms: _builtins.int = ...,
         vm_status: _builtins.str = ...,
+        plan: _abc.Iterable[Global___PlannedAction] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "created_unix_ms", b"created_unix_ms", "drain_deadline_unix_ms", b"drain_deadline_unix_ms", "drifted", b"drifted", "group", b"group", "hostname", b"hostname", "instance_id", b"instance_id", "instance_type", b"instance_type", "ipv4", b"ipv4", "ipv6", b"ipv6", "last_report_unix_ms", b"last_report_unix_ms", "message", b"message", "on_demand", b"on_demand", "provider_id", b"provider_id", "reason", b"reason", "registered_unix_ms", b"registered_unix_ms", "replaces", b"replaces", "state", b"state", "subnet", b"subnet", "suspect", b"suspect", "vm_gone", b"vm_gone", "vm_status", b"vm_status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "created_unix_ms", b"created_unix_ms", "drain_deadline_unix_ms", b"drain_deadline_unix_ms", "drifted", b"drifted", "group", b"group", "hostname", b"hostname", "instance_id", b"instance_id", "instance_type", b"instance_type", "ipv4", b"ipv4", "ipv6", b"ipv6", "last_report_unix_ms", b"last_report_unix_ms", "message", b"message", "on_demand", b"on_demand", "plan", b"plan", "provider_id", b"provider_id", "reason", b"reason", "registered_unix_ms", b"registered_unix_ms", "replaces", b"replaces", "state", b"state", "subnet", b"subnet", "suspect", b"suspect", "vm_gone", b"vm_gone", "vm_status", b"vm_status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -127,7 +127,10 @@ def plan(reach: Reach, group: str, form: str, **said: Any) -> None:
     from nstance.admin.shard import asking, groups
 
     wish = _wish(**said)
-    _show_plan(asking.ask(reach, lambda client: groups.plan(client, group, wish)).forgive_absence(), reach, form)
+    answers = asking.ask(reach, lambda client: groups.plan(client, group, wish)).forgive_absence()
+    paused = any(answer.paused for _, answer in answers.good)
+    answers.good = [(shard, answer.actions) for shard, answer in answers.good]
+    _show_plan(answers, reach, form, paused=paused)
 
 
 # ---- changing
@@ -263,14 +266,18 @@ def resume(reach: Reach, group: str | None, all_groups: bool, dry_run: bool, for
 def _pause(rpc: str, reach: Reach, group: str | None, all_groups: bool, dry_run: bool, form: str) -> None:
     if all_groups == (group is not None):
         raise click.UsageError("expected either a group or --all-groups")
-    from nstance.admin.shard import asking, groups
+    from nstance.admin.shard import asking, groups, plans
 
     async def work(client: "Client") -> Any:
         if group is not None:
             await groups.find(client, group)
-        return (await client.call(rpc, key=group or "", dry_run=dry_run)).groups
+        answer = await client.call(rpc, key=group or "", dry_run=dry_run)
+        return answer.plan if dry_run and rpc == "ResumeGroup" else answer.groups
 
     answers = asking.ask(reach, work)
+    if dry_run and rpc == "ResumeGroup":
+        plans.show(answers, reach, form, groups=all_groups)
+        return
     _show([(shard, status) for shard, found in answers.good for status in found], reach, form)
     if dry_run:
         output.note("dry run: nothing was changed")
@@ -282,8 +289,9 @@ def _upsert(reach: Reach, form: str, dry_run: bool, work: "Callable[[Client], Aw
 
     answers = asking.ask(reach, work)
     if dry_run:
+        paused = any(answer.group.paused for _, answer in answers.good)
         answers.good = [(shard, answer.plan) for shard, answer in answers.good]
-        _show_plan(answers, reach, form)
+        _show_plan(answers, reach, form, paused=paused)
         return
     _show([(shard, answer.group) for shard, answer in answers.good], reach, form)
     answers.check()
@@ -298,15 +306,7 @@ def _show(found: list[tuple[Any, Any]], reach: Reach, form: str) -> None:
     output.show(rows, form, columns=columns, whole=("shard", "group"))
 
 
-def _show_plan(answers: "Answers[Any]", reach: Reach, form: str) -> None:
-    from nstance.admin.shard import records
+def _show_plan(answers: "Answers[Any]", reach: Reach, form: str, *, paused: bool = False) -> None:
+    from nstance.admin.shard import plans
 
-    actions = [records.action(shard, each) for shard, plan in answers.good for each in plan]
-    columns = records.columns(records.PLAN_COLUMNS, several=reach.several)
-    if form != "table":
-        output.show(actions, form, columns=())
-    elif actions:
-        output.show(records.plan_rows(actions), form, columns=columns, whole=("shard", "instance", "action"))
-    if answers.good:
-        output.note("nothing was changed" if actions else "nothing would be done; nothing was changed")
-    answers.check()
+    plans.show(answers, reach, form, paused=paused)

@@ -1,6 +1,5 @@
 """`instance`: list, show, create, delete, replace."""
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +13,7 @@ from nstance.model import ids
 
 if TYPE_CHECKING:
     from nstance.admin.client import Client
+    from nstance.admin.shard.asking import Answers
 
 EXAMPLES = """\
 nstance-admin instance list --group web --shard us-west-2a
@@ -113,9 +113,9 @@ def create(
 
     answers = asking.ask(reach, work)
     if dry_run:
-        _plan(answers.good, reach, form, lambda status: [("create", None, "an instance on demand, beyond the size")])
-    else:
-        _show(answers.good, reach, form)
+        _plan(answers, reach, form)
+        return
+    _show(answers.good, reach, form)
     answers.check()
 
 
@@ -126,14 +126,7 @@ def create(
 @reach_flags
 def delete(reach: Reach, instance: str, dry_run: bool, form: str) -> None:
     """Delete INSTANCE, drained first. If it counts, its group makes another one."""
-
-    def planned(status: Any) -> list[tuple[str, str | None, str]]:
-        if status.state not in ("pending", "starting", "running", "draining"):
-            return []
-        told = [("delete", status.instance_id, f"it is {status.state}; it is drained first if somebody waits for it")]
-        return told if status.on_demand else [("create", None, "its group keeps its size"), *told]
-
-    _on_one("DeleteInstance", reach, instance, dry_run, form, planned)
+    _on_one("DeleteInstance", reach, instance, dry_run, form)
 
 
 @command.command(examples=REPLACE_EXAMPLES)
@@ -143,46 +136,27 @@ def delete(reach: Reach, instance: str, dry_run: bool, form: str) -> None:
 @reach_flags
 def replace(reach: Reach, instance: str, dry_run: bool, form: str) -> None:
     """Make another instance in INSTANCE's place, then let it go."""
-
-    def planned(status: Any) -> list[tuple[str, str | None, str]]:
-        return [
-            ("create", None, f"takes the place of {status.instance_id}"),
-            ("drain", status.instance_id, "when its replacement is there"),
-        ]
-
-    _on_one("ReplaceInstance", reach, instance, dry_run, form, planned)
+    _on_one("ReplaceInstance", reach, instance, dry_run, form)
 
 
-Planned = Callable[[Any], list[tuple[str, str | None, str]]]
-
-
-def _on_one(rpc: str, reach: Reach, instance: str, dry_run: bool, form: str, planned: Planned) -> None:
+def _on_one(rpc: str, reach: Reach, instance: str, dry_run: bool, form: str) -> None:
     from nstance.admin.shard import asking
 
     answers = asking.ask(
         reach, lambda client: client.call(rpc, instance_id=instance, dry_run=dry_run)
     ).forgive_absence()
     if dry_run:
-        _plan(answers.good, reach, form, planned)
-    else:
-        _show(answers.good, reach, form)
+        _plan(answers, reach, form)
+        return
+    _show(answers.good, reach, form)
     answers.check()
 
 
-def _plan(found: list[tuple[Any, Any]], reach: Reach, form: str, planned: Planned) -> None:
-    """The shard has checked that it would do it; a single instance needs no more than these words."""
-    from nstance.admin.shard import records
+def _plan(answers: "Answers[Any]", reach: Reach, form: str) -> None:
+    from nstance.admin.shard import plans
 
-    actions: list[records.Record] = [
-        {"shard": shard, "action": action, "instance_id": id, "reason": "requested", "message": message}
-        for shard, status in found
-        for action, id, message in planned(status)
-    ]
-    rows = records.plan_rows(actions) if form == "table" else actions
-    columns = records.columns(records.PLAN_COLUMNS, several=reach.several)
-    output.show(rows, form, columns=columns, whole=("shard", "instance", "action"))
-    if found:
-        output.note("nothing was changed")
+    answers.good = [(shard, status.plan) for shard, status in answers.good]
+    plans.show(answers, reach, form)
 
 
 def _show(found: list[tuple[Any, Any]], reach: Reach, form: str) -> None:

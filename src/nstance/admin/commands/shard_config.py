@@ -14,6 +14,7 @@ nstance-admin config status --all-shards -o json
 REFRESH_EXAMPLES = """\
 nstance-admin config refresh --shard us-west-2a --servers us-west-2a=10.0.0.1:8993
 nstance-admin config refresh --all-shards
+nstance-admin config refresh --shard us-west-2a --dry-run
 """
 
 
@@ -40,33 +41,36 @@ def status(reach: Reach, form: str) -> None:
 
 
 @command.command(examples=REFRESH_EXAMPLES)
-@click.option("--dry-run", is_flag=True, help="Show the config in force, and ask for nothing.")
+@click.option("--dry-run", is_flag=True, help="Have it read and checked only, and show what it would change.")
 @format_flag
 @reach_flags
 def refresh(reach: Reach, dry_run: bool, form: str) -> None:
     """Have the shard read its config from the bucket now, and not at its next look.
 
-    A config that is not valid is refused with its problems, the old one goes on, and the exit code is 1. What a new
-    config would change is shown by `cluster config put --dry-run`."""
+    A config that is not valid is refused with its problems, the old one goes on, and the exit code is 1."""
     from nstance.admin import failures
-    from nstance.admin.shard import asking, records
+    from nstance.admin.shard import asking, plans, records
 
-    if dry_run:
-        found = asking.ask(reach, lambda client: client.call("GetConfigStatus"))
-        output.show(
-            [records.config(shard, answer) for shard, answer in found.good],
-            form,
-            columns=("shard", "leader", "etag", "last_modified"),
-        )
-        output.note("dry run: no shard was asked to read its config again")
-        found.check()
-        return
-    answers = asking.ask(reach, lambda client: client.call("RefreshConfig"))
-    rows = [records.refreshed(shard, answer) for shard, answer in answers.good]
-    output.show(rows, form, columns=("shard", "updated", "etag", "needs_restart"), whole=("etag",))
+    answers = asking.ask(reach, lambda client: client.call("RefreshConfig", dry_run=dry_run))
     answers.bad += [
-        (shard, failures.Refused(f"the new config was refused: {'; '.join(answer.errors)}"))
+        (
+            shard,
+            failures.Refused(f"the new config {'would be' if dry_run else 'was'} refused: {'; '.join(answer.errors)}"),
+        )
         for shard, answer in answers.good
         if answer.errors
     ]
+    if dry_run:
+        answers.good = [(shard, answer) for shard, answer in answers.good if not answer.errors]
+        for shard, answer in answers.good:
+            output.note(
+                f"shard {shard}: config {answer.etag} is new" if answer.updated else f"shard {shard}: nothing is new"
+            )
+            if answer.needs_restart:
+                output.note(f"shard {shard}: a restart would be needed for {', '.join(answer.needs_restart)}")
+        answers.good = [(shard, answer.plan) for shard, answer in answers.good]
+        plans.show(answers, reach, form, groups=True)
+        return
+    rows = [records.refreshed(shard, answer) for shard, answer in answers.good]
+    output.show(rows, form, columns=("shard", "updated", "etag", "needs_restart"), whole=("etag",))
     answers.check()

@@ -105,7 +105,7 @@ async def change(client: Client, name: str, edit: Callable[[Any], None], *, dry_
     raise AssertionError("unreachable")
 
 
-async def plan(client: Client, name: str, wish: Wish) -> Sequence[Any]:
+async def plan(client: Client, name: str, wish: Wish) -> Any:
     """Of the group as it is, or as it would be; with a template also of one that is not there yet."""
     request = operator_pb2.PlanGroupRequest(key=name)
     try:
@@ -118,5 +118,4 @@ async def plan(client: Client, name: str, wish: Wish) -> Sequence[Any]:
             request.config.CopyFrom(group.config)
     if not wish.empty:
         wish.apply(request.config)
-    found: Sequence[Any] = (await client.call("PlanGroup", request)).actions
-    return found
+    return await client.call("PlanGroup", request)

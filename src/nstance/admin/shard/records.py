@@ -13,6 +13,7 @@ Record = dict[str, Any]
 GROUP_COLUMNS = ("group", "template", "type", "size", "actual", "ready", "notes")
 INSTANCE_COLUMNS = ("instance", "group", "state", "age", "notes")
 PLAN_COLUMNS = ("action", "instance", "reason", "message")
+PLANS_COLUMNS = ("group", *PLAN_COLUMNS)
 
 
 def moment(milliseconds: int) -> str | None:
@@ -162,6 +163,7 @@ def refreshed(shard: ShardId, answer: Any) -> Record:
 def action(shard: ShardId, told: Any) -> Record:
     return {
         "shard": shard,
+        "group": told.group,
         "action": told.action,
         "instance_id": told.instance_id or None,
         "reason": told.reason,
@@ -173,19 +175,20 @@ def plan_rows(actions: Iterable[Record]) -> list[Record]:
     """Equal creations are one row; what is said of one instance after the other is said once."""
     rows: list[Record] = []
     last: tuple[object, ...] = ()
-    for (shard, act, id, reason, message), count in _counted(actions).items():
-        again = (shard, act, reason, message) == last
-        last = (shard, act, reason, message)
+    for (shard, group, act, id, reason, message), count in _counted(actions).items():
+        again = (shard, group, act, reason, message) == last
+        last = (shard, group, act, reason, message)
         shown = f"{act} ×{count}" if count > 1 else act
         said = "as above" if again and len(message) > 20 else message
-        rows.append({"shard": shard, "action": shown, "instance": id, "reason": reason, "message": said})
+        row = {"shard": shard, "group": group, "action": shown, "instance": id, "reason": reason, "message": said}
+        rows.append(row)
     return rows
 
 
 def _counted(actions: Iterable[Record]) -> dict[tuple[str, ...], int]:
     counts: dict[tuple[str, ...], int] = {}
     for each in actions:
-        key = (each["shard"], each["action"], each["instance_id"], each["reason"], each["message"])
+        key = tuple(each[name] for name in ("shard", "group", "action", "instance_id", "reason", "message"))
         counts[key] = counts.get(key, 0) + 1
     return counts
 

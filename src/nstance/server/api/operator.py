@@ -7,7 +7,7 @@ this server is not sure that it leads, what changes something may not.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 from grpclib.exceptions import GRPCError
@@ -16,6 +16,7 @@ from nstance.authority import errors as authority_errors
 from nstance.authority.operators import Operators
 from nstance.clock import Clock
 from nstance.config import storage_keys
+from nstance.config.errors import Problem
 from nstance.config.resolve import Resolved
 from nstance.model.ids import DEFAULT_TENANT, OperatorId, ServerId, TenantId
 from nstance.objects import errors as storage
@@ -25,7 +26,7 @@ from nstance.server import configuration as configurations
 from nstance.server import edits, plans, watchers
 from nstance.server.admission import Admission
 from nstance.server.cache import CacheUnavailable, Event
-from nstance.server.configuration import Configuration
+from nstance.server.configuration import Configuration, NoConfiguration
 from nstance.server.groups import NOT_LEADING, Edit, Groups
 from nstance.server.lead import Lead
 from nstance.server.reign import Reign
@@ -125,7 +126,10 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
         )
 
     async def RefreshConfig(self, stream: Any) -> None:
-        _, tenancy = await self._asked(stream, changes=True)
+        request, tenancy = await self._asked(stream, changes=True)
+        if request.dry_run:
+            await stream.send_message(_sized(await self._rehearse(tenancy.tenant)))
+            return
         reign = self._reign
         previous = reign.configuration.version
         updated = await reign.refresh()
@@ -141,6 +145,31 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
             )
         )
 
+    async def _rehearse(self, tenant: TenantId) -> operator_pb2.RefreshConfigResponse:
+        """What the configuration in the bucket would change."""
+        now = self._lead.configuration
+        try:
+            found = await configurations.read(self._store, self._lead.name)
+        except NoConfiguration as refusal:
+            errors = self._shown(str(refusal), refusal.problems, tenant)
+            return operator_pb2.RefreshConfigResponse(previous_etag=now.version, etag=now.version, errors=errors)
+        except (storage.StorageError, TimeoutError):
+            raise status.unavailable("the configuration cannot be read now, try again") from None
+        plan = []
+        for key in sorted({*now.groups, *found.groups}):
+            if key.tenant == tenant:
+                resolved = found.groups.get(key)
+                wish = resolved.group if resolved is not None else None
+                if wish is None or not wish.paused:
+                    plan += plans.plan(self._lead.shard, key, wish, policy=found.policy)
+        return operator_pb2.RefreshConfigResponse(
+            updated=(found.version, found.dynamic_version) != (now.version, now.dynamic_version),
+            previous_etag=now.version,
+            etag=found.version,
+            needs_restart=configurations.needs_restart(self._reign.booted.settings, found.settings),
+            plan=plan,
+        )
+
     async def _modified(self, configuration: Configuration) -> int:
         """When the configuration in force was written; 0 if that cannot be told now."""
         try:
@@ -152,12 +181,14 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
 
     def _errors(self, tenant: TenantId) -> list[str]:
         """Why a newer configuration was refused, without what concerns other tenants' groups."""
-        reign = self._reign
-        if reign.refused and not reign.problems:
-            return [reign.refused]
+        return self._shown(self._reign.refused, self._reign.problems, tenant)
+
+    def _shown(self, refused: str, problems: Sequence[Problem], tenant: TenantId) -> list[str]:
+        if refused and not problems:
+            return [refused]
         others = 0
         told = []
-        for problem in reign.problems:
+        for problem in problems:
             owner = problem.path.split(".")[1] if problem.path.startswith("groups.") else tenant
             flat = tenant == DEFAULT_TENANT and owner not in self._lead.configuration.settings.tenants
             if owner == tenant or flat:
@@ -209,7 +240,8 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
         else:
             wish = tenancy.group(request.key).group
         actions = plans.plan(self._lead.shard, wish.key, wish)
-        await stream.send_message(_sized(operator_pb2.PlanGroupResponse(actions=actions)))
+        answer = operator_pb2.PlanGroupResponse(actions=actions, paused=wish.paused)
+        await stream.send_message(_sized(answer))
 
     async def PauseGroup(self, stream: Any) -> None:
         await self._pause(stream, paused=True)
@@ -224,7 +256,11 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
         configuration = await self._changed(edit, tenancy, dry_run=request.dry_run)
         chosen = [k for k in sorted(configuration.groups) if k.tenant == tenancy.tenant and key in (None, k)]
         found = [self._status(configuration.groups[k], configuration) for k in chosen]
-        await stream.send_message(operator_pb2.PauseGroupResponse(groups=found))
+        plan = []
+        if request.dry_run and not paused:
+            resumed = [k for k in chosen if self._lead.configuration.groups[k].group.paused]
+            plan = [a for k in resumed for a in plans.plan(self._lead.shard, k, configuration.groups[k].group)]
+        await stream.send_message(_sized(operator_pb2.PauseGroupResponse(groups=found, plan=plan)))
 
     # ---- instances
 
@@ -248,18 +284,17 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
 
     async def CreateInstance(self, stream: Any) -> None:
         request, tenancy = await self._asked(stream, changes=True)
-        made = await self._requests.create(tenancy, request)
-        await stream.send_message(self._statuses.instance(made))
+        await stream.send_message(self._statuses.instance(*await self._requests.create(tenancy, request)))
 
     async def DeleteInstance(self, stream: Any) -> None:
         request, tenancy = await self._asked(stream, changes=True)
         gone = await self._requests.delete(tenancy, request.instance_id, dry_run=request.dry_run)
-        await stream.send_message(self._statuses.instance(gone))
+        await stream.send_message(self._statuses.instance(*gone))
 
     async def ReplaceInstance(self, stream: Any) -> None:
         request, tenancy = await self._asked(stream, changes=True)
         old = await self._requests.replace(tenancy, request.instance_id, dry_run=request.dry_run)
-        await stream.send_message(self._statuses.instance(old))
+        await stream.send_message(self._statuses.instance(*old))
 
     async def AcknowledgeDrained(self, stream: Any) -> None:
         request, tenancy = await self._asked(stream, changes=True)
