@@ -10,6 +10,12 @@ from nstance.model.decision import Code
 from nstance.model.group import Group
 from nstance.model.instance import Cause, Instance, State
 
+_WHY = {
+    Cause.DRIFT: (Code.DRIFT, "its configuration is out of date"),
+    Cause.SPOT: (Code.SPOT, "the provider hints that it wants it back"),
+    Cause.ELIGIBLE_EXPIRY: (Code.ELIGIBLE_EXPIRY, "it is past the age at which it may be renewed"),
+}
+
 
 def rotate(draft: Draft) -> None:
     wish = draft.wish
@@ -41,8 +47,7 @@ def rotate(draft: Draft) -> None:
     if aged and not stale and surge == 0 and ready == wish.size:
         # Past the eligible age: one at a time, only while the group is whole.
         oldest = min(aged, key=lambda m: (m.created, m.id))
-        cause = Cause.ELIGIBLE_EXPIRY
-        creating.create(draft, cause, f"replaces {oldest.id} ({cause.value})", replaces=oldest)
+        _begin(draft, wish, Cause.ELIGIBLE_EXPIRY, oldest, surge=surge, unavailable=0)
 
 
 def _shares(draft: Draft, member: Instance) -> bool:
@@ -56,8 +61,8 @@ def _begin(draft: Draft, wish: Group, cause: Cause, instance: Instance, *, surge
         return creating.create(draft, cause, message, replaces=instance) is not None
     if unavailable >= wish.max_unavailable or not creating.may_create(draft):
         return False
-    message = "its configuration is out of date" if cause is Cause.DRIFT else "the provider hints that it wants it back"
-    draft.reason(Code.DRIFT if cause is Cause.DRIFT else Code.SPOT, message, instance.id)
+    code, message = _WHY[cause]
+    draft.reason(code, message, instance.id)
     leaving.leave(draft, instance, cause, message)
     return True
 

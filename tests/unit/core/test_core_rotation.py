@@ -34,6 +34,25 @@ def test_limits(surge: int, unavailable: int, made: int, left: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("surge", "unavailable", "left"),
+    [
+        pytest.param(1, 0, "", id="default: replacement first"),
+        pytest.param(3, 3, "", id="one at a time, whatever the limits allow"),
+        pytest.param(0, 1, "a", id="never more than the size: it goes first"),
+        pytest.param(0, 0, "", id="both zero would mean never: replacement first"),
+    ],
+)
+def test_eligible_expiry_obeys_the_limits(surge: int, unavailable: int, left: str) -> None:
+    members = [member(x, created=NOW - 1000.0) for x in "abc"]
+    group = wish(3, max_surge=surge, max_unavailable=unavailable)
+    follows = after(members, ev.Woke(), group=group, policy=Policy(eligible_age=500.0))
+    assert len(follows.made) == 1
+    assert follows.in_state(State.DRAINING) == left
+    assert {m.replaces for m in follows.made} == {None if left else name("a")}
+    assert "eligible-expiry" in follows.codes() or not left
+
+
+@pytest.mark.parametrize(
     ("state", "suspect", "left"),
     [
         pytest.param(State.PENDING, False, "", id="not made yet"),
