@@ -1,8 +1,12 @@
 """The history over the wire, and over a change of leaders."""
 
+import asyncio
 from pathlib import Path
 
 from component.whole_server import World, eventually, states
+from nstance.model.decision import Code
+from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName
+from nstance.server.shard import MAX_NOTES, NOTE_SECONDS
 from nstance.v1.operator_pb2 import GroupConfig
 
 
@@ -23,3 +27,46 @@ async def test_the_history_outlives_the_leader(tmp_path: Path) -> None:
         await eventually(lambda: second.lead is not None)
         after = {(e.reason, e.instance_id) for e in (await operator.call("ListEvents")).events}
         assert before <= after
+
+
+async def test_what_changes_no_record_outlives_the_leader_too(tmp_path: Path) -> None:
+    """Who changed which group, what concerned the whole shard, and an acknowledgement that nobody waited for (F67)."""
+    async with World(tmp_path) as world:
+        first = await world.start("a")
+        second = await world.start("b", lead=False)
+        assert second.server.reign is not None
+        follower = second.server.reign.parts.follower
+        await eventually(lambda: follower.tail >= 1 and first.server.elector.held.members)  # type: ignore[union-attr]
+        operator = await world.operator()
+        await operator.call("UpsertGroup", key="web", config=GroupConfig(template="web", size=1))
+        await eventually(lambda: list(states(world, "web").values()) == ["running"])
+        [id] = states(world, "web")
+        told = GroupConfig(template="web", size=1, vars={"greeting": "hi"})
+        await operator.call("UpsertGroup", key="web", config=told)
+        assert not (await operator.call("AcknowledgeDrained", instance_id=id)).accepted
+        first.shard.announce(Code.MASS_SILENCE, "nobody speaks")
+        tail = first.shard._writer.tail
+        await eventually(lambda: follower.tail > tail)
+        await first.crash()
+        await eventually(lambda: second.lead is not None)
+        events = [(e.group, e.instance_id, e.reason, e.message) for e in (await operator.call("ListEvents")).events]
+        who = operator.identity.id
+        assert ("web", "", "config", f"vars greeting changed (by {who})") in events
+        assert ("", "", "mass-silence", "nobody speaks") in events
+        said = f"{who} said that it is drained, but it is not draining, it is running: nothing was done"
+        assert ("web", id, "drained", said) in events
+        assert len(events) == len(set(events))
+
+
+async def test_what_is_told_costs_few_writes(tmp_path: Path) -> None:
+    """However much is told, the journal is written twice a second for it at most, and what it holds is bounded."""
+    async with World(tmp_path, agents=False) as world:
+        server = await world.start()
+        operator = await world.operator()
+        before = server.shard._writer.tail
+        for number in range(3 * MAX_NOTES):
+            server.shard.tell(GroupKey(DEFAULT_TENANT, GroupName("web")), Code.SECURITY, f"knock {number}")
+        await eventually(lambda: server.shard._writer.tail > before)
+        await asyncio.sleep(2 * NOTE_SECONDS)
+        assert server.shard._writer.tail == before + 1
+        assert len((await operator.call("ListEvents", limit=1000)).events) >= 3 * MAX_NOTES

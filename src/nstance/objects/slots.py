@@ -26,6 +26,8 @@ class Why:
     code: str
     message: str
     instance: str = ""
+    tenant: str = ""  # with the group, where the entry changes no record that would name them
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +71,14 @@ def apply(instances: dict[InstanceId, Instance], changes: Sequence[Change]) -> N
 def encode_entry(entry: Entry) -> dict[str, Any]:
     return {
         "id": entry.id,
-        "reason": [{"code": w.code, "message": w.message, "instance": w.instance} for w in entry.reason],
+        "reason": [_encode_why(w) for w in entry.reason],
         "changes": [encode_change(c) for c in entry.changes],
     }
+
+
+def _encode_why(why: Why) -> dict[str, str]:
+    about = {"tenant": why.tenant, "group": why.group} if why.tenant else {}
+    return {"code": why.code, "message": why.message, "instance": why.instance} | about
 
 
 def encode_slot(*, number: int, epoch: int, op: str, at: float, entries: Sequence[Mapping[str, Any]]) -> bytes:
@@ -92,7 +99,10 @@ def decode_slot(number: int, body: bytes) -> Slot:
             entries=tuple(
                 Entry(
                     id=str(e["id"]),
-                    reason=tuple(Why(w["code"], w["message"], w["instance"]) for w in e["reason"]),
+                    reason=tuple(
+                        Why(w["code"], w["message"], w["instance"], w.get("tenant", ""), w.get("group", ""))
+                        for w in e["reason"]
+                    ),
                     changes=tuple(decode_change(c) for c in e["changes"]),
                 )
                 for e in raw["entries"]

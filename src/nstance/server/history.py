@@ -44,12 +44,12 @@ class History:
         """A standby keeps what the leader decided, so that the history outlives the leader."""
         for entry in slot.entries:
             key = next((change.instance.key for change in entry.changes if isinstance(change, Put)), None)
-            if key is None:
-                continue
             for why in entry.reason:
+                if not why.tenant and key is None:
+                    continue
                 self._keeper.put_event(
-                    tenant=key.tenant,
-                    group=key.name,
+                    tenant=TenantId(why.tenant) if why.tenant or key is None else key.tenant,
+                    group=why.group if why.tenant or key is None else key.name,
                     instance=why.instance,
                     code=why.code,
                     message=why.message,

@@ -158,6 +158,7 @@ class Reign:
                 tasks = [asyncio.create_task(each) for each in (*work, _until(term.closing))]
                 await _first(tasks)
                 tasks[1].cancel()  # no new decisions
+                lead.shard.write_notes()
                 await effects.finish(FINISH_SECONDS)
                 async with asyncio.timeout(FLUSH_SECONDS):
                     await writer.settled()

@@ -26,6 +26,8 @@ from nstance.server.term import Term
 log = logging.getLogger(__name__)
 
 MAX_INBOX = 200_000
+MAX_NOTES = 200  # in one entry; what is more is only in the history of this server
+NOTE_SECONDS = 0.5
 
 
 class Overloaded(Exception):
@@ -96,6 +98,8 @@ class Shard:
         self.listed = False
         self.mass_absence = False
         self._ticking: asyncio.TimerHandle | None = None
+        self._notes: list[slots.Why] = []
+        self._noting: asyncio.TimerHandle | None = None
         for instance in self.instances.values():
             self._group(instance.key).members[instance.id] = instance
             if instance.public_key:
@@ -161,9 +165,23 @@ class Shard:
             self.tell(GroupKey(tenant, GroupName("")), code, message)
 
     def tell(self, key: GroupKey, code: Code, message: str, instance: InstanceId | None = None) -> None:
-        """Something worth knowing that changes no record."""
+        """Something worth knowing that changes no record. The journal has it with the next change or shortly after, for
+        the history that standbys keep."""
         for observe in self.observers:
             observe(Committed(key, (), (Reason(code, message, instance),), {}))
+        if len(self._notes) < MAX_NOTES:
+            self._notes.append(slots.Why(code.value, message, instance or "", key.tenant, key.name))
+        if self._noting is None:
+            self._noting = asyncio.get_running_loop().call_later(NOTE_SECONDS, self.write_notes)
+
+    def write_notes(self) -> None:
+        """Queue for the journal what was told."""
+        if self._noting is not None:
+            self._noting.cancel()
+            self._noting = None
+        if self._notes:
+            notes, self._notes = tuple(self._notes), []
+            self._writer.commit(slots.Entry(id=self._entry_id(), reason=notes))
 
     def operator_seen(self, tenant: TenantId) -> None:
         self.operators_seen[tenant] = self._clock.steady()
@@ -199,8 +217,9 @@ class Shard:
                     if len(batch) > 1:
                         await asyncio.sleep(0)  # many groups: let connections breathe in between
         finally:
-            if self._ticking is not None:
-                self._ticking.cancel()
+            for timer in (self._ticking, self._noting):
+                if timer is not None:
+                    timer.cancel()
 
     def _tick(self) -> None:
         self.hearing.notice_deafness()
@@ -247,6 +266,8 @@ class Shard:
         self._apply(state, changes)
         self._schedule(key, state, decision.wake_at, now)
         barrier = self._writer.commit(self._entry(decision, changes)) if changes else self._writer.barrier()
+        if changes:
+            self.write_notes()  # they share its slot
         posted = min(item.posted for item in items)
         committed = Committed(key, changes, decision.reasons, before)
         if barrier is None:
@@ -363,10 +384,13 @@ class Shard:
                     if gone is not None and self._keys.get(gone.public_key) == id:
                         del self._keys[gone.public_key]
 
-    def _entry(self, decision: Decision, changes: tuple[Change, ...]) -> slots.Entry:
+    def _entry_id(self) -> str:
         self._entries += 1
+        return f"{self.term.epoch}-{self._entries}"
+
+    def _entry(self, decision: Decision, changes: tuple[Change, ...]) -> slots.Entry:
         return slots.Entry(
-            id=f"{self.term.epoch}-{self._entries}",
+            id=self._entry_id(),
             reason=tuple(slots.Why(r.code.value, r.message, r.instance or "") for r in decision.reasons),
             changes=changes,
         )

@@ -43,7 +43,15 @@ class Printer:
     def _entry(self, entry: slots.Entry) -> dict[str, object]:
         return {
             "id": entry.id,
-            "reasons": [{"code": why.code, "message": why.message, "instance": why.instance} for why in entry.reason],
+            "reasons": [
+                {
+                    "code": why.code,
+                    "message": why.message,
+                    "instance": why.instance,
+                    "group": f"{why.tenant}/{why.group}" if why.group else why.tenant or None,
+                }
+                for why in entry.reason
+            ],
             "changes": [self._change(change) for change in entry.changes],
         }
 
@@ -88,7 +96,8 @@ def _lines(document: dict[str, object]) -> Iterator[str]:
     for entry in entries:
         for why in entry["reasons"]:
             code = click.style(output.plain(why["code"]), fg="yellow" if why["code"] in _BAD else "green")
-            about = f"  ({output.plain(why['instance'])})" if why["instance"] not in ("", None) else ""
+            named = why["instance"] or why["group"]
+            about = f"  ({output.plain(named)})" if named else ""
             yield f"  {code}: {output.plain(why['message'])}{about}"
         for change in entry["changes"]:
             group = f"  {output.plain(change['group'])}" if change["group"] else ""
