@@ -343,6 +343,22 @@ def test_f69_rotation_keeps_subject_and_life_and_signs_later(tmp_path: pathlib.P
     bucket.refused("ca", "rotate", "--life", "1h", code=2)
 
 
+def test_f70_the_nonce_key_is_rotated_while_vms_boot(bucket: Bucket) -> None:
+    """Nonces of the old key are accepted, the new one signs when servers know it, and there are never three."""
+    (shown,) = json.loads(bucket.ok("nonce-key", "show", "-o", "json").stdout)
+    assert shown["use"] == "signs"
+    token = bucket.ok("nonce").stdout.strip()
+    new, old = json.loads(bucket.ok("nonce-key", "rotate", "-o", "json").stdout)
+    assert (new["use"], old["use"], old["kid"]) == ("next", "signs", shown["kid"])
+    assert new["kid"] != old["kid"]
+    found = asyncio.run(authority(bucket.store))
+    assert found.verify_operator_nonce(token, now=CLOCK.wall()).cluster == CLUSTER
+    later = CLOCK.wall() + 1000.0
+    assert next(key.kid for key in found.nonce_keys if key.signs_from <= later) == new["kid"]
+    assert "wait" in bucket.refused("nonce-key", "rotate")
+    assert "set the right encryption key" in bucket.refused("nonce-key", "rotate", NSTANCE_ENCRYPTION_KEY=OTHER_KEY)
+
+
 def test_f71_rekey_lets_the_old_key_go(bucket: Bucket) -> None:
     bucket.ok("secret", "put", "token", input=b"value")
     new = {"NSTANCE_ENCRYPTION_KEY": OTHER_KEY, "OLD": KEY}

@@ -1,4 +1,4 @@
-"""The cluster's CA, and the key that everything is sealed with."""
+"""The cluster's CA, the key that nonces are signed with, and the key that everything is sealed with."""
 
 from collections.abc import Sequence
 
@@ -45,6 +45,31 @@ async def rotate(target: Target, *, life: float | None) -> list[output.Row]:
             life=lived if life is None else life,
         )
         return _rows(cas, cluster.clock.wall())
+
+
+async def nonce_keys(target: Target) -> list[output.Row]:
+    """Newest first, with which one signs now."""
+    async with opened(target) as cluster:
+        return _key_rows((await cluster.authority()).nonce_keys, cluster.clock.wall())
+
+
+async def rotate_nonce_key(target: Target) -> list[output.Row]:
+    async with opened(target) as cluster:
+        await cluster.authority()  # with a wrong --cluster-id or key nothing is touched
+        found = await rotation.rotate_nonce_key(await cluster.vault(), cluster.places, clock=cluster.clock)
+        return _key_rows(found, cluster.clock.wall())
+
+
+def _key_rows(dated: Sequence[keyset.DatedKey], now: float) -> list[output.Row]:
+    signer = next((key for key in dated if key.signs_from <= now), dated[-1])
+    return [
+        {
+            "kid": key.kid,
+            "use": "signs" if key is signer else "next" if key.signs_from > now else "accepted",
+            "signs_from": output.when(key.signs_from or None),
+        }
+        for key in dated
+    ]
 
 
 async def rekey(target: Target) -> Sequence[Key]:

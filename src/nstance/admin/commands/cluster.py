@@ -12,6 +12,7 @@ COMMANDS = {
     "revoke-operator": (f"{_HERE}.cluster_operators:revoke", "Take an operator's access away"),
     "operators": (f"{_HERE}.cluster_operators:operators", "List registered operators"),
     "ca": (f"{_HERE}.cluster_ca:ca", "Show or rotate the cluster's CA"),
+    "nonce-key": (f"{_HERE}.cluster_ca:nonce_key", "Show or rotate the key that nonces are signed with"),
     "rekey": (f"{_HERE}.cluster_ca:rekey", "Seal everything with the current encryption key"),
     "secret": (f"{_HERE}.cluster_secret:secret", "Store, read, list and remove secrets"),
     "config": (f"{_HERE}.cluster_config:config", "Check, write and read a shard's config"),

@@ -1,4 +1,4 @@
-"""`cluster ca` and `cluster rekey`."""
+"""`cluster ca`, `cluster nonce-key` and `cluster rekey`."""
 
 import click
 
@@ -15,6 +15,12 @@ kubectl create configmap nstance-cluster-ca --from-file=ca.crt
 ROTATE_EXAMPLES = """\
 nstance-admin cluster ca rotate --storage-bucket my-bucket
 nstance-admin cluster ca rotate --storage-bucket my-bucket --life 1825d
+"""
+NONCE_KEY_SHOW_EXAMPLES = """\
+nstance-admin cluster nonce-key show --storage-bucket my-bucket
+"""
+NONCE_KEY_ROTATE_EXAMPLES = """\
+nstance-admin cluster nonce-key rotate --storage-bucket my-bucket
 """
 REKEY_EXAMPLES = """\
 1. Give all servers the new key as encryption_key and the old one in old_encryption_keys.
@@ -60,6 +66,38 @@ def rotate(target: Target, life: float | None, form: str) -> None:
 
 def _show(rows: list[output.Row], form: str) -> None:
     output.show(rows, form, columns=("subject", "use", "signs_from", "expires", "sha256"))
+
+
+@click.group(cls=Group, examples=NONCE_KEY_SHOW_EXAMPLES + NONCE_KEY_ROTATE_EXAMPLES)
+def nonce_key() -> None:
+    """The key that the nonces of agents and operators are signed with."""
+
+
+@nonce_key.command("show", examples=NONCE_KEY_SHOW_EXAMPLES)
+@format_flag
+@target_flags
+def show_nonce_key(target: Target, form: str) -> None:
+    """Show which keys there are, and which of them signs."""
+    from nstance.admin.cluster import authority
+
+    _show_nonce_keys(run(authority.nonce_keys(target)), form)
+
+
+@nonce_key.command("rotate", examples=NONCE_KEY_ROTATE_EXAMPLES)
+@format_flag
+@target_flags
+def rotate_nonce_key(target: Target, form: str) -> None:
+    """Make a new key while VMs boot.
+
+    It is published at once and signs 15 minutes later, when all servers know it. Nonces of the old one are accepted until
+    the last of them has expired; until then, a day, there is no further rotation."""
+    from nstance.admin.cluster import authority
+
+    _show_nonce_keys(run(authority.rotate_nonce_key(target)), form)
+
+
+def _show_nonce_keys(rows: list[output.Row], form: str) -> None:
+    output.show(rows, form, columns=("kid", "use", "signs_from"))
 
 
 @click.command(cls=Command, examples=REKEY_EXAMPLES)
