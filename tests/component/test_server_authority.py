@@ -14,7 +14,7 @@ from nstance.objects import errors
 from nstance.objects.memory import Fate, Verb
 from nstance.pki import ca
 from nstance.secretstore import sealing
-from nstance.server import wiring
+from nstance.server import expiries, wiring
 
 PLACES = authorities.Places("cluster/")
 LOOKS_EVERY = wiring.AUTHORITY_CHECK_SECONDS
@@ -89,6 +89,41 @@ async def test_f68_the_servers_certificate_is_renewed_although_the_ca_cannot_be_
         world.fate = Blip()
         caplog.clear()
         await running.until(lambda: "this server's certificate was renewed" in caplog.text)
+
+
+def expiry(running: Running, kind: str) -> float:
+    name = f'nstance_certificate_expiry_timestamp_seconds{{kind="{kind}"}} '
+    text = running.server.metrics.render().decode()
+    return float(text.partition(name)[2].partition("\n")[0] or 0.0)
+
+
+async def test_f68_a_certificate_is_renewed_at_two_thirds_of_its_life_and_its_end_can_be_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ca, "SERVER_LIFE", 6.0)
+    async with World(tmp_path) as world:
+        running = await world.start()
+        first = await running.until(lambda: expiry(running, "server"))
+        assert expiry(running, "ca") == running.lead_now.issuer.authority.cas[0].ca.expires
+        await running.until(lambda: expiry(running, "server") > first)
+        assert world.clock.wall() >= first - 6.0 / 3 - 1.0  # certificates tell whole seconds
+
+
+async def test_f68_a_ca_that_ends_soon_is_an_alarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expiries, "AGAIN", 0.1)
+    async with World(tmp_path) as world:
+        running = await world.start()
+        operator = await world.operator()
+
+        async def alarms() -> int:
+            events = (await operator.call("ListEvents", limit=1000)).events
+            return sum("cluster ca rotate" in event.message and event.trouble for event in events)
+
+        await running.until(lambda: expiry(running, "ca"))
+        assert await alarms() == 0
+        monkeypatch.setattr(expiries, "CA_ALARM", ca.CA_LIFE + 30.0)  # as if most of its life were over
+        await running.until(lambda: b'nstance_decisions_total{reason="security"}' in running.server.metrics.render())
+        assert await alarms() >= 1
 
 
 def test_a_new_key_signs_only_after_every_server_had_time_to_read_it() -> None:

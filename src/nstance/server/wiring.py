@@ -17,6 +17,7 @@ from nstance.clock import Chance, Clock
 from nstance.config import addresses, storage_keys
 from nstance.config.addresses import Endpoints, Service
 from nstance.config.settings import Settings
+from nstance.model.decision import Code
 from nstance.model.ids import ClusterId, ShardId
 from nstance.objects import errors, journal, lease, probe
 from nstance.objects.observed import Observed
@@ -36,6 +37,7 @@ from nstance.server.cache import Cache
 from nstance.server.configuration import Configuration, NoConfiguration
 from nstance.server.contexts import Contexts
 from nstance.server.election import Elector
+from nstance.server.expiries import Expiries
 from nstance.server.follower import Follower
 from nstance.server.history import History
 from nstance.server.issuing import Issuer, ServerIdentity, server_identity
@@ -432,7 +434,9 @@ class Server:
         clock = self._clock
         due = clock.wall() + (contexts.identity.expires - clock.wall()) * 2 / 3
         while True:
+        expiries = Expiries(self.metrics, clock, self._alarm)
             await clock.sleep(AUTHORITY_CHECK_SECONDS)
+            expiries.look(server=contexts.identity.expires, ca=issuer.authority.cas[0].ca.expires)
             authority = issuer.authority
             try:
                 authority = await self._read_authority(store, settings, self._keyring(settings))
@@ -451,6 +455,12 @@ class Server:
                 due = clock.wall() + (fresh.expires - clock.wall()) * 2 / 3
                 log.info("this server's certificate was renewed")
 
+
+    def _alarm(self, message: str) -> bool:
+        lead = self.reign.lead if self.reign is not None else None
+        if lead is not None:
+            lead.shard.announce(Code.SECURITY, message)
+        return lead is not None
 
 def primary_address() -> str:
     """The address that this machine would use to reach others. Nothing is sent."""

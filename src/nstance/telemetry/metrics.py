@@ -85,6 +85,12 @@ class Metrics:
         self._certificates = prometheus.Counter(
             "nstance_certificates_issued", "Certificates handed out.", registry=registry
         )
+        self._expiry = prometheus.Gauge(
+            "nstance_certificate_expiry_timestamp_seconds",
+            "When it expires: this server's certificate, and the newest CA.",
+            ["kind"],
+            registry=registry,
+        )
         self._agents = prometheus.Gauge("nstance_agents_connected", "Agents with a live session.", registry=registry)
         self._lag = prometheus.Gauge(
             "nstance_event_loop_lag_seconds", "Worst delay of the event loop in the last minute.", registry=registry
@@ -130,6 +136,11 @@ class Metrics:
 
     def certificate_issued(self) -> None:
         self._certificates.inc()
+
+    def certificates_expire(self, *, server: float, ca: float) -> None:
+        """In seconds since 1970."""
+        self._expiry.labels("server").set(server)
+        self._expiry.labels("ca").set(ca)
 
     def agents_connected(self, count: int) -> None:
         self._agents.set(count)
