@@ -5,9 +5,10 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+import pytest
 from grpclib.const import Status
 
-from component.whole_server import World, config, eventually, new_uuid, states
+from component.whole_server import Operator, World, config, eventually, new_uuid, states
 from nstance.model import events as ev
 from nstance.model import ids
 from nstance.model.decision import Refused
@@ -78,6 +79,36 @@ async def test_every_call_across_tenants_finds_nothing_and_changes_nothing(tmp_p
         [mine] = [group for group in (await owner.call("ListGroups")).groups if group.key == "web"]
         assert mine.size == 2
         assert len((await stranger.call("ListInstances")).instances) >= 1
+
+
+async def test_f67_an_acknowledgement_for_another_tenants_instance_is_ignored_and_audited(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is answered as if there were no such instance, and written down where the caller's own people look."""
+    async with World(tmp_path, config(groups=GROUPS)) as world:
+        await world.start()
+        owner, stranger = await world.operator("acme"), await world.operator("globex")
+        await eventually(lambda: "running" in states(world, "own", "acme").values())
+        victim = next(iter(states(world, "own", "acme")))
+        await owner.call("DeleteInstance", instance_id=victim)
+        await eventually(lambda: states(world, "own", "acme")[victim] == "draining")
+        refused = await stranger.refused("AcknowledgeDrained", instance_id=victim)
+        unknown = await stranger.refused("AcknowledgeDrained", instance_id="web-" + "0" * 26)
+        assert (refused.status, refused.message) == (unknown.status, unknown.message)
+        assert refused.status is Status.NOT_FOUND
+        assert states(world, "own", "acme")[victim] == "draining"
+
+        async def audited(operator: Operator) -> list[str]:
+            events = (await operator.call("ListEvents")).events
+            return [event.message for event in events if event.reason == "security"]
+
+        said = f"{stranger.identity.id} acknowledged a drain of an instance that this tenant does not have"
+        assert await audited(stranger) == [said] * 2
+        assert await audited(owner) == []
+        assert [getattr(record, "instance", "") for record in caplog.records if record.message == said].count(
+            victim
+        ) == 1
+        assert (await owner.call("AcknowledgeDrained", instance_id=victim)).accepted
 
 
 async def test_names_that_are_no_names_find_nothing(tmp_path: Path) -> None:

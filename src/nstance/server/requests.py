@@ -15,7 +15,7 @@ from nstance.config.errors import ConfigError
 from nstance.model import events as ev
 from nstance.model import ids
 from nstance.model.decision import Code, Refused
-from nstance.model.ids import GroupKey, InstanceId
+from nstance.model.ids import GroupKey, GroupName, InstanceId
 from nstance.model.instance import ENDED, Instance, Put, State
 from nstance.objects import journal
 from nstance.server import edits, plans
@@ -113,8 +113,15 @@ class Requests:
         return decision.refusals.get(0), (after, planned) if after is not None else None
 
     async def acknowledge(self, tenancy: Tenancy, id: str) -> operator_pb2.AcknowledgeDrainedResponse:
-        """F67: for an instance that does not drain nothing happens, and it is written down."""
-        instance = tenancy.instance(id)
+        """F67: for an instance that does not drain, or is not the caller's, nothing happens, and it is written down."""
+        try:
+            instance = tenancy.instance(id)
+        except GRPCError:
+            # Which one is for the log alone: a tenant's history names nothing of another's.
+            message = f"{tenancy.who.id} acknowledged a drain of an instance that this tenant does not have"
+            log.warning(message, extra={"instance": id[:64]})
+            self._lead.shard.tell(GroupKey(tenancy.tenant, GroupName("")), Code.SECURITY, message)
+            raise
         refusal = await self._ask(ev.DrainAcknowledged(instance.id))
         if refusal is None:
             return operator_pb2.AcknowledgeDrainedResponse(accepted=True, message="it is deleted now")
