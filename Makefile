@@ -12,7 +12,7 @@ CONFIG ?= examples/config-dev.jsonc
 KEEP ?= 0
 STANDBYS ?= 0
 
-# For `make chaos`:
+# For `make chaos`, `make fuzz`:
 AGENTS ?= 200
 SECONDS ?= 300
 SEED ?= 1
@@ -21,7 +21,7 @@ SEED ?= 1
 SEEDS ?= 2000
 START ?= 0
 
-.PHONY: help check install tools dev dev-once dev-tmux dev-tmux-k8s dev-operator clean-dev test test-kube lint format bench sim sim-long sim-exhaustive mutants chaos failovers proto proto-check manifests manifests-check schema agent-pyz clean $(PROGRAMS)
+.PHONY: help check install tools dev dev-once dev-tmux dev-tmux-k8s dev-operator clean-dev test test-kube lint format bench sim sim-long sim-exhaustive mutants fuzz chaos failovers proto proto-check manifests manifests-check schema agent-pyz clean $(PROGRAMS)
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -94,6 +94,9 @@ sim-exhaustive: tools ## Crash and pause at every named point, alone and in pair
 
 mutants: tools ## Break the product on purpose in many ways, and see which test notices
 	$(BIN)/python -m tests.sim.mutants
+
+fuzz: tools ## Look for inputs that break something (SECONDS=, TARGET=; REPLAY=file); see docs/fuzzing.md
+	@PYTHONPATH=tests $(BIN)/python -m fuzz --seconds $(SECONDS) $(if $(TARGET),--target $(TARGET)) $(if $(REPLAY),--replay $(REPLAY))
 
 chaos: tools ## Break two real servers, their storage and 200 real agents for five minutes (AGENTS=, SECONDS=, SEED=)
 	@exec $(BIN)/python -m chaos --agents $(AGENTS) --seconds $(SECONDS) --seed $(SEED)

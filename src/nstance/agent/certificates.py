@@ -26,7 +26,8 @@ _BASIC_CONSTRAINTS, _KEY_PURPOSES, _ALTERNATIVES = b"\x55\x1d\x13", b"\x55\x1d\x
 _ROLE = bytes.fromhex("2b06010401bd843f01")  # 1.3.6.1.4.1.999999.1
 _CLIENT = bytes.fromhex("2b06010505070302")
 
-_PEM = re.compile(rb"-----BEGIN ([A-Z0-9 ]{1,40})-----\r?\n(.*?)-----END \1-----", re.DOTALL)
+# The body ends at the next dashes, whatever follows them: a file of beginnings without ends is read once, not once for each.
+_PEM = re.compile(rb"-----BEGIN ([A-Z0-9 ]{1,40})-----\r?\n((?:[^-]++|-(?!----))*+)-----END \1-----")
 
 
 class Malformed(ValueError):

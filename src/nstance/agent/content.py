@@ -15,8 +15,10 @@ from typing import Any
 from nstance.agent import certificates
 from nstance.agent.certificates import Malformed
 
-_JSONC_TOKENS = re.compile(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
-_JSONC_COMMAS = re.compile(r'"(?:[^"\\\n]|\\.)*"|,(?=\s*[}\]])')
+# Whatever follows its first character matches, closed or not, so that no text is scanned twice.
+_JSONC_STRING = r'"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"?'
+_JSONC_TOKENS = re.compile(rf"{_JSONC_STRING}|//[^\n]*+|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_JSONC_COMMAS = re.compile(rf"{_JSONC_STRING}|,(?=\s*+[}}\]])", re.DOTALL)
 _ENV_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 # As systemd reads a value: plain characters, escapes, and quotes that may span lines.
 _ENV_VALUE = re.compile(r"""(?:[^\n"'\\]|\\(?:.|\n)|"(?:[^"\\]|\\(?:.|\n))*"|'[^']*')*""")
@@ -98,6 +100,8 @@ def _json(content: bytes) -> None:
 
 def _jsonc(content: bytes) -> None:
     def blank(token: re.Match[str]) -> str:
+        if token[0].startswith("/*") and not token[0].endswith("*/", 2):
+            raise Invalid("expected JSON: a comment that is not closed")
         return token[0] if token[0].startswith('"') else re.sub(r"[^\n]", " ", token[0])
 
     _parse_json(_JSONC_COMMAS.sub(blank, _JSONC_TOKENS.sub(blank, _text(content))))

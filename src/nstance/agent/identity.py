@@ -168,6 +168,8 @@ def _claims(token: str) -> dict[str, object]:
         claims = json.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
     except binascii.Error as error:
         raise ValueError("not base64") from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
     if not isinstance(claims, dict):
         raise ValueError("no claims")
     return claims

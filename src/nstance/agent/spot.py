@@ -214,7 +214,7 @@ def _event(answer: Answer, word: str, time: str) -> tuple[str, int]:
     """An AWS event's word and its time in milliseconds, 0 if it names none."""
     try:
         event = json.loads(answer.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         event = None
     if not isinstance(event, dict) or not isinstance(event.get(word), str):
         raise Unavailable(f"expected an event with {word!r}, found {answer.text()[:64]!r}")

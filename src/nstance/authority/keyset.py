@@ -128,7 +128,7 @@ def _entries(plain: bytes, field: str, cluster: ClusterId, name: str) -> list[di
     try:
         document = json.loads(plain)
         version, owner = document["v"], document["cluster"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged(name, error) from None
     if version != VERSION:
         raise errors.Unreadable(f"{name} has version {version!r}, this program knows {VERSION}; update it")

@@ -73,7 +73,7 @@ def load(body: bytes, *, key: Key, cluster: ClusterId) -> Registration:
             jti=str(document["jti"]),
             revoked=document["revoked"],
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise errors.Unreadable(
             f"{key} is damaged: {type(error).__name__}: {error}; restore it from a backup"
         ) from error

@@ -98,7 +98,7 @@ def _delay(headers: Mapping[str, str], told: Mapping[str, Any]) -> float | None:
     for value in (headers.get("Retry-After"), details.get("retryAfterSeconds") if isinstance(details, dict) else None):
         try:
             seconds = float(value) if value is not None else math.nan  # a date, which HTTP allows, is not a number
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             continue
         if seconds >= 0:
             return min(seconds, _LONGEST_DELAY)

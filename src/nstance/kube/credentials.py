@@ -114,7 +114,7 @@ class Credentials:
                 left = datetime.fromisoformat(status["expirationTimestamp"]).timestamp() - asked[0]
                 until = asked[1] + max(1.0, left - EARLY_SECONDS)
             pair = (certificate.encode(), key.encode()) if certificate and key else None
-        except (ValueError, KeyError, TypeError, AttributeError):
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             raise errors.Unavailable(
                 f"the credential plugin {plugin.command} printed no {plugin.api_version} ExecCredential "
                 "with a token or a certificate"

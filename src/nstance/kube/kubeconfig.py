@@ -7,7 +7,6 @@ comes from a Secret was written by whoever may write Secrets, so `parse` takes n
 """
 
 import base64
-import binascii
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ import yaml
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 EXEC_VERSIONS = ("client.authentication.k8s.io/v1", "client.authentication.k8s.io/v1beta1")
 _LARGEST = 4 * 1024 * 1024
+_TAGGED = (ValueError, LookupError, TypeError, AttributeError)  # what PyYAML raises for `!!int x` and the like
 
 
 class BadKubeconfig(Exception):
@@ -121,7 +121,7 @@ def _document(content: bytes, source: str) -> dict[str, Any]:
         raise BadKubeconfig(f"{source} has {len(content)} bytes, which no kubeconfig needs")
     try:
         document = yaml.safe_load(content)
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as problem:
+    except (yaml.YAMLError, RecursionError, *_TAGGED) as problem:
         mark = getattr(problem, "problem_mark", None)
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
         raise BadKubeconfig(f"{source} is not YAML{where}") from None  # the text may hold a token
@@ -173,7 +173,7 @@ class _Entry:
             return self.file(key)
         try:
             return base64.b64decode(data, validate=True)
-        except binascii.Error:
+        except ValueError:
             raise self.bad(f"{key}-data is not base64") from None
 
 

@@ -24,7 +24,7 @@ from nstance.objects.port import Head, Key, Stored, Version
 TIMEOUT = 30.0  # seconds for a whole request; callers that are in a hurry set their own deadline
 CONNECT_TIMEOUT = 3.0
 
-_STATUS = re.compile(r"non-2xx status code: (\d{3})")
+_STATUS = re.compile(r"non-2xx status code: ([0-9]{3})")
 _CODE = re.compile(r"<Code>([^<]{1,100})</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]{1,300})</Message>")
 

@@ -82,7 +82,7 @@ def operation(body: bytes) -> str | None:
     """The operation ID in a body, or None if it is not one of ours."""
     try:
         value = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     op = value.get("op") if isinstance(value, dict) else None
     return op if isinstance(op, str) else None

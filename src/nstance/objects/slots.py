@@ -108,7 +108,7 @@ def decode_slot(number: int, body: bytes) -> Slot:
                 for e in raw["entries"]
             ),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as problem:
         raise Damaged(f"journal slot {number}: {_explain(problem)}") from problem
 
 
@@ -134,7 +134,7 @@ def decode_snapshot(number: int, body: bytes) -> Snapshot:
         return Snapshot(
             number=number, epoch=int(raw["epoch"]), at=float(raw["at"]), instances={i.id: i for i in instances}
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as problem:
         raise Damaged(f"snapshot {number}: {_explain(problem)}") from problem
 
 
@@ -147,9 +147,10 @@ def _opened(what: str, body: bytes) -> dict[str, Any]:
         raw = json.loads(body)
         checksum = raw.pop("sha256")
         version = raw["v"]
-    except (ValueError, KeyError, TypeError, AttributeError) as problem:
+        found = hashlib.sha256(canonical(raw)).hexdigest()
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise Damaged(f"{what} is not readable JSON of ours ({len(body)} bytes): {problem!r}") from problem
-    if hashlib.sha256(canonical(raw)).hexdigest() != checksum:
+    if found != checksum:
         raise Damaged(f"{what} does not have the checksum it was written with: it was changed or damaged")
     if version != VERSION:
         raise Damaged(f"{what} has version {version}, this program knows version {VERSION}: upgrade it")

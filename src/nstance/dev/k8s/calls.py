@@ -92,6 +92,14 @@ def propagation(wish: Object) -> Propagation:
         raise status.bad_request(f'invalid propagationPolicy "{asked}"; supported values: {listed}') from None
 
 
+def part(body: Object, name: str) -> Object:
+    """An object inside of another one, or an empty one."""
+    found = body.get(name) or {}
+    if not isinstance(found, dict):
+        raise status.bad_request(f"{name}: expected an object")
+    return found
+
+
 async def read_body(request: web.BaseRequest) -> bytes:
     """Read to its end also when it is too long: a client that is cut off while it sends does not read the answer."""
     kept, size = [], 0

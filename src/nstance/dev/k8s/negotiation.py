@@ -5,6 +5,7 @@ kubectl prints as they are, and objects of which only the metadata is wanted.
 """
 
 import json
+import math
 from collections.abc import Iterator
 from enum import Enum
 from typing import Any
@@ -16,6 +17,9 @@ from nstance.kube.api import status
 
 _JSON, _YAML = "application/json", "application/yaml"
 _PROTOBUF = "application/vnd.kubernetes.protobuf"
+_DEEPEST = 100
+_FEW = 10_000
+_TAGGED = (ValueError, LookupError, TypeError, AttributeError)  # what PyYAML raises for `!!int x` and the like
 
 
 class Form(Enum):
@@ -75,10 +79,40 @@ def body(raw: bytes, media: str) -> Any:
             raise status.unsupported_media(f"{media}: {problem}", (_JSON, _YAML)) from None
     try:
         if "yaml" in media and raw.lstrip()[:1] != b"{":
-            return yaml.load(raw, _Loader)
-        return json.loads(raw, parse_constant=_no_constant)
-    except (ValueError, RecursionError, yaml.YAMLError) as problem:
+            read = yaml.load(raw, _Loader)
+        else:
+            read = json.loads(raw, parse_constant=_no_constant)
+        _check_plain(read, nodes=max(_FEW, len(raw)))
+    except (RecursionError, yaml.YAMLError, *_TAGGED) as problem:
         raise status.bad_request(f"the object provided is unrecognized: {' '.join(str(problem).split())}") from None
+    return read
+
+
+def _check_plain(value: Any, *, nodes: int) -> None:
+    """Only what JSON has, not deeper than a function may look into it, and not more than was sent: aliases in YAML can
+    make gigabytes of a line, or a value that holds itself. Raises ValueError."""
+    level = [value]
+    for _ in range(_DEEPEST):
+        below: list[Any] = []
+        for each in level:
+            if isinstance(each, dict):
+                below += each.keys()
+                below += each.values()
+            elif isinstance(each, list):
+                below += each
+            elif isinstance(each, str):
+                each.encode()
+            elif isinstance(each, float) and not math.isfinite(each):
+                raise ValueError(f"{each} is no JSON")
+            elif each is not None and not isinstance(each, bool | int | float):
+                raise ValueError(f"a {type(each).__name__} is no JSON")
+        nodes -= len(below)
+        if nodes < 0:
+            raise ValueError("its aliases make it much larger than it was sent")
+        if not below:
+            return
+        level = below
+    raise ValueError(f"it is nested deeper than {_DEEPEST} levels")
 
 
 def _no_constant(name: str) -> Any:

@@ -86,12 +86,20 @@ def _value(type: str, value: int | bytes) -> Any:
     if type == "Quantity":
         return _bytes(dict(_fields(raw)).get(1, b"")).decode()
     if type == "Time":
-        seconds = dict(_fields(raw)).get(1)
-        return None if seconds is None else datetime.fromtimestamp(_number(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return _time(dict(_fields(raw)).get(1))
     if type == "IntOrString":
         parts = dict(_fields(raw))
         return _bytes(parts.get(3, b"")).decode() if parts.get(1) else _number(parts.get(2, 0))
     return _message(type, raw)
+
+
+def _time(seconds: int | bytes | None) -> str | None:
+    if seconds is None:
+        return None
+    try:
+        return datetime.fromtimestamp(_number(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        raise Unreadable("a time lies outside of the years 1 to 9999") from None
 
 
 def _number(value: int | bytes) -> int:

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from nstance import clock as clocks
 from nstance.dev.k8s import discovery, negotiation, openapi, paths, reviews, tables
-from nstance.dev.k8s.calls import Call, decoded, propagation, read_body
+from nstance.dev.k8s.calls import Call, decoded, part, propagation, read_body
 from nstance.dev.k8s.files import Files
 from nstance.dev.k8s.negotiation import Form
 from nstance.dev.k8s.streams import Streams
@@ -181,7 +181,7 @@ class Service:
 
     def _delete(self, call: Call) -> web.StreamResponse:
         named, wish = call.named, call.deletion()
-        conditions = wish.get("preconditions") or {}
+        conditions = part(wish, "preconditions")
         last, gone = self._api.delete(
             call.served,
             named.name,
@@ -226,8 +226,8 @@ class Service:
         if not isinstance(body, dict):
             raise status.bad_request("expected an object")
         if named.subresource == "eviction":
-            wish = body.get("deleteOptions") or {}
-            conditions = wish.get("preconditions") or {}
+            wish = part(body, "deleteOptions")
+            conditions = part(wish, "preconditions")
             self._api.evict(
                 named.name,
                 namespace=named.namespace,
@@ -238,11 +238,14 @@ class Service:
             return _json(
                 {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}, code=201
             )
-        spec = body.get("spec") or {}
+        spec = part(body, "spec")
         seconds = spec.get("expirationSeconds") or 3600
         if isinstance(seconds, bool) or not isinstance(seconds, int):
             raise status.bad_request("spec.expirationSeconds: expected a number")
-        audiences = [str(each) for each in spec.get("audiences") or ()]
+        audiences = spec.get("audiences") or []
+        if not isinstance(audiences, list):
+            raise status.bad_request("spec.audiences: expected a list")
+        audiences = [str(each) for each in audiences]
         token, expires = self._api.token(named.name, namespace=named.namespace, seconds=seconds, audiences=audiences)
         told = {"token": token, "expirationTimestamp": metadata.timestamp(expires)}
         meta = {"name": named.name, "namespace": named.namespace}

@@ -5,7 +5,7 @@ import contextlib
 import json
 from dataclasses import dataclass
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from nstance import clock as clocks
 from nstance.dev.k8s import tables
@@ -46,7 +46,8 @@ class Streams:
         response = web.StreamResponse(
             headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
         )
-        response.enable_chunked_encoding()
+        if request.version >= HttpVersion11:  # older clients read until the end
+            response.enable_chunked_encoding()
         await response.prepare(request)
         stream = _Stream(response, question, self._clock)
         with contextlib.suppress(ConnectionResetError):  # the client has gone: nobody is left to be told anything

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from nstance import clock as clocks
 from nstance.dev.s3 import documents, listing, uploads
-from nstance.dev.s3.errors import S3Error, not_implemented
+from nstance.dev.s3.errors import S3Error, invalid, not_implemented
 from nstance.objects import file
 from nstance.objects.port import Head, Key, Version
 
@@ -98,10 +98,12 @@ class Bucket:
         keys = [key async for key in self.store.list(prefix, after=after.text)]
         page = listing.page(keys, prefix=prefix, delimiter=delimiter, after=after, size=size)
         heads = await self.store.heads(Key(key) for key in page.keys)
-        encode = _url_encoded if query.get("encoding-type") == "url" else str
+        encode = _url_encoded if query.get("encoding-type") == "url" else _shown
         nodes: list[documents.Node] = [("Name", self.name), ("Prefix", encode(prefix)), ("MaxKeys", str(size))]
         if delimiter:
             nodes.append(("Delimiter", encode(delimiter)))
+        if query.get("encoding-type", "url") != "url":
+            raise invalid("encoding-type must be url")
         if "encoding-type" in query:
             nodes.append(("EncodingType", "url"))
         nodes.append(("IsTruncated", "true" if page.next else "false"))
@@ -199,7 +201,7 @@ def _etags(header: str) -> list[str]:
 
 def _range(header: str | None, size: int) -> tuple[int, int]:
     """From and to (exclusive). What cannot be read is no range, as HTTP says."""
-    match = re.fullmatch(r"bytes=(\d*)-(\d*)", header.strip()) if header else None
+    match = re.fullmatch(r"bytes=([0-9]{0,19})-([0-9]{0,19})", header.strip()) if header else None
     if match is None or match[1] == match[2] == "":
         return 0, size
     if match[1] == "":
@@ -228,6 +230,12 @@ def xml(name: str, nodes: Sequence[documents.Node]) -> web.Response:
 
 def _url_encoded(text: str) -> str:
     return urllib.parse.quote(text, safe="/-_.~*")
+
+
+def _shown(text: str) -> str:
+    if not documents.possible(text):
+        raise invalid("XML cannot hold one of these characters; ask with encoding-type=url")
+    return text
 
 
 def _is_prefix(text: str, delimiter: str) -> bool:

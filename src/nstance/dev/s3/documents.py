@@ -1,12 +1,15 @@
 """The XML that S3 speaks, written and read."""
 
 import datetime
+import re
 from collections.abc import Iterable
 from xml.etree import ElementTree
 
 from nstance.dev.s3.errors import S3Error
 
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
+
+_IMPOSSIBLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 Node = tuple[str, "str | Iterable[Node]"]
 
@@ -36,13 +39,18 @@ def read(body: bytes, name: str) -> ElementTree.Element:
     """The root of a request document, without namespaces. Raises S3Error."""
     try:
         root = ElementTree.fromstring(body)
-    except ElementTree.ParseError as problem:
+    except (ElementTree.ParseError, ValueError, LookupError) as problem:  # the last two: of an encoding
         raise S3Error(400, "MalformedXML", f"expected a {name} document: {problem}") from None
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
     if root.tag != name:
         raise S3Error(400, "MalformedXML", f"expected a {name} document, found {root.tag}")
     return root
+
+
+def possible(text: str) -> bool:
+    """Whether XML can hold it."""
+    return _IMPOSSIBLE.search(text) is None
 
 
 def timestamp(seconds: float) -> str:

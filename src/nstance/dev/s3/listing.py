@@ -44,8 +44,8 @@ def from_token(token: str) -> Place:
 def page_size(text: str | None) -> int:
     if text is None:
         return LARGEST_PAGE
-    if not (text.isascii() and text.isdigit()):
-        raise invalid(f"max-keys must be a number of 0 or more, not {text!r}")
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise invalid(f"max-keys must be a number of 0 or more, not {text[:40]!r}")
     return min(int(text), LARGEST_PAGE)
 
 

@@ -59,7 +59,9 @@ class Service:
             log.warning("%s %s refused: %s", request.method, path, problem)
         if request.method == "HEAD":
             return web.Response(status=problem.status)
-        body = documents.error(problem.code, problem.message, resource=_printable(path), request_id=request_id)
+        body = documents.error(
+            problem.code, _printable(problem.message), resource=_printable(path), request_id=request_id
+        )
         return web.Response(status=problem.status, body=body, content_type="application/xml")
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:

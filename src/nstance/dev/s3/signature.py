@@ -102,7 +102,7 @@ def verify(
     for part in (date, region, "s3", "aws4_request"):
         key = hmac.new(key, part.encode(), hashlib.sha256).digest()
     expected = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
-    if not hmac.compare_digest(expected, claim.signature):
+    if not hmac.compare_digest(expected.encode(), claim.signature.encode()):
         raise S3Error(
             403, "SignatureDoesNotMatch", "the signature is not the one of this request; check the secret key"
         )

@@ -119,8 +119,8 @@ class Api:
         selector: selectors.Selector = selectors.EVERYTHING,
     ) -> Watch:
         """Goes on after a version. Raises 400 for one that is none, 410 for one that is too old."""
-        if not version.isdecimal():
-            raise status.bad_request(f'Invalid value: "{version}": resourceVersion must be a number')
+        if not (version.isascii() and version.isdecimal() and len(version) < 20):
+            raise status.bad_request(f'Invalid value: "{version[:40]}": resourceVersion must be a number')
         watch = Watch(self.store, served, int(version), namespace, selector)
         next(self.store.since(int(version)), None)
         return watch

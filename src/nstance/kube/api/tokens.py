@@ -38,5 +38,5 @@ def opened(token: str) -> tuple[int, tuple[str, str]]:
     try:
         version, namespace, name = json.loads(base64.urlsafe_b64decode(token.encode()))
         return int(version), (str(namespace), str(name))
-    except (binascii.Error, ValueError, TypeError):
+    except (binascii.Error, ValueError, TypeError, OverflowError, RecursionError):
         raise status.bad_request("continue key is not valid") from None

@@ -1,0 +1,205 @@
+"""Messages to the three services, as bytes, into the services themselves: a leading server of a simulated shard.
+
+The first line names the method, the rest is the message. Refusals are gRPC statuses; INTERNAL and UNKNOWN are none.
+"""
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import SimpleNamespace
+from typing import Any
+
+from google.protobuf.message import DecodeError
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+from fuzz.law import CLOSING, Broken, target
+from nstance.model.ids import DEFAULT_TENANT
+from nstance.model.instance import State
+from nstance.pki import keys, names
+from nstance.server.admission import Admission
+from nstance.server.api.agent import AgentApi
+from nstance.server.api.operator import OperatorApi
+from nstance.server.groups import Groups
+from nstance.server.records import Records
+from nstance.server.registrar import Registrar
+from nstance.server.requests import Requests
+from nstance.server.statuses import Statuses
+from nstance.server.tenancy import Tenancy
+from nstance.server.watchers import Watchers
+from nstance.sim.chance import SeededChance
+from nstance.sim.server import authority
+from nstance.sim.setup import Setup
+from nstance.sim.wishes import CLUSTER, GroupWish, Wishes
+from nstance.sim.world import World, world
+from nstance.v1 import registration_pb2
+from nstance.wire import status
+
+PATIENCE = 30.0  # seconds of virtual time; streams go on for ever
+LIFE = 150  # inputs of one world
+
+
+class _Stream:
+    """One message, then silence."""
+
+    def __init__(self, kind: Any, body: bytes, peer: object) -> None:
+        self._kind, self._body = kind, body
+        self._read = False
+        self._stream = SimpleNamespace(connection=SimpleNamespace(peer=peer))
+
+    async def recv_message(self) -> Any:
+        if self._read:
+            await asyncio.sleep(2 * PATIENCE)
+            return None
+        self._read = True
+        try:
+            return self._kind.FromString(self._body)
+        except DecodeError:
+            raise status.refusal(Status.INVALID_ARGUMENT, "bytes that are none") from None
+
+    async def send_initial_metadata(self) -> None:
+        return
+
+    async def send_message(self, message: Any) -> None:
+        message.SerializeToString()
+
+
+class Shard:
+    def __init__(self) -> None:
+        groups = {"web": GroupWish(size=2), "db": GroupWish(size=1)}
+        self.entered: AbstractContextManager[World] = world(
+            1, Setup(servers=1, operator=False, audited=False, wishes=Wishes(groups=groups))
+        )
+        self.world = self.entered.__enter__()
+        self.world.begin()
+        self.world.advance(60.0)
+        self.served = 0
+        found = self.world.leader()
+        assert found is not None
+        assert found.lead is not None
+        self.server, lead = found, found.lead
+        clock, chance, store, operators = found.machine, found.chance, self.world.storage.view(None), found.operators
+        records = Records(lead.shard.instances)
+        statuses = Statuses(lead, records, clock)
+        watchers = Watchers(lead, records, statuses)
+        lead.shard.observers += [records.observe, watchers.observe]
+        lead.on_configured.append(watchers.configured)
+        groups_writer = Groups(
+            lead, store=store, changing=found.reign.changing, take=found.reign.take, clock=clock, chance=chance
+        )
+        self.server.spawn(groups_writer.run())
+        public = keys.public_bytes(keys.generate(SeededChance("operator")))
+        kept, _ = self._run(operators.register_directly(authority(), public, tenant=DEFAULT_TENANT))
+        peers: dict[str, Callable[[], Any]] = {"operator": lambda: _peer(kept.identity), "agent": self._agent}
+        apis = {
+            "operator": OperatorApi(
+                lead,
+                reign=found.reign,
+                server=clock.name,  # type: ignore[arg-type]
+                store=store,
+                events=_no_events,
+                operators=operators,
+                admission=Admission(operators, clock),
+                groups=groups_writer,
+                requests=Requests(lead, records),
+                statuses=statuses,
+                watchers=watchers,
+                tenancy=lambda who: Tenancy(who, lead, records),
+                clock=clock,
+            ),
+            "agent": AgentApi(lead, clock, chance),
+        }
+        self.registrar = Registrar(lead, operators, clock)
+        self.methods = {
+            path.rpartition("/")[2].encode(): (handler, peers[who])
+            for who, api in apis.items()
+            for path, handler in api.__mapping__().items()
+        }
+
+    def _agent(self) -> Any:
+        """One that is well: what was said before may have ended the last one."""
+        self.world.advance(1.0)
+        running = [a.id for a in self.world.agents() if a.registered and a.alive]
+        lead = self.server.lead
+        assert lead is not None
+        id = min(id for id in running if lead.shard.instances[id].state is State.RUNNING)
+        return _peer(names.Agent(CLUSTER, DEFAULT_TENANT, id))
+
+    def _run(self, work: Any) -> Any:
+        async def bounded() -> Any:
+            task = self.server.machine.loop.create_task(work, context=self.server._context.copy())
+            await asyncio.wait({task}, timeout=PATIENCE)
+            if task.done():
+                return task.result()
+            task.cancel()
+            await asyncio.wait({task}, timeout=1.0)
+            return None
+
+        return self.world.run(bounded())
+
+    def call(self, method: bytes, body: bytes) -> None:
+        if method in (b"RegisterAgent", b"RegisterOperator"):
+            self._run(self._register(method, body))
+        elif method in self.methods:
+            handler, peer = self.methods[method]
+            self._run(handler.func(_Stream(handler.request_type, body, peer())))
+
+    async def _register(self, method: bytes, body: bytes) -> None:
+        kind: Any = registration_pb2.RegisterAgentRequest
+        register: Any = self.registrar.register_agent
+        if method == b"RegisterOperator":
+            kind, register = registration_pb2.RegisterOperatorRequest, self.registrar.register_operator
+        await register(await _Stream(kind, body, None).recv_message(), "127.0.0.1")
+
+
+def _peer(identity: names.Identity) -> Any:
+    return SimpleNamespace(identity=identity, address="10.0.0.9", closed=asyncio.Event(), abort=lambda: None, heard=0.0)
+
+
+async def _no_events(**asked: object) -> list[Any]:
+    return []
+
+
+_kept: list[Shard] = []
+
+
+def _close() -> None:
+    while _kept:
+        _kept.pop().entered.__exit__(None, None, None)
+
+
+CLOSING.append(_close)
+
+
+@target(
+    "message",
+    GRPCError,
+    words=(
+        b"UpsertGroup\n",
+        b"CreateInstance\n",
+        b"SubmitHealthReport\n",
+        b"RegisterAgent\n",
+        b"ListEvents\n",
+        b"\x0a\x03web",
+        b"\x0a",
+        b"\x12",
+        b"\x18",
+        b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01",
+        b'{"a":1}',
+    ),
+)
+def message(data: bytes) -> None:
+    if not _kept or _kept[0].served >= LIFE or _kept[0].server.lead is None:
+        _close()
+        _kept.append(Shard())
+    shard = _kept[0]
+    shard.served += 1
+    method, _, body = data.partition(b"\n")
+    try:
+        shard.call(method, body)
+    except GRPCError as refused:
+        if refused.status in (Status.INTERNAL, Status.UNKNOWN):
+            raise Broken(f"a refusal that is our own fault: {refused}") from refused
+        raise
+    if shard.world.violations:
+        raise Broken(f"the shard broke: {shard.world.violations}")
