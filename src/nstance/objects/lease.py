@@ -79,6 +79,7 @@ def _holder(holder: Holder) -> dict[str, Any]:
 def decode(body: bytes) -> Lease:
     try:
         raw = json.loads(body)
+        canonical(raw)  # what could not be written again (NaN, half a character) is not ours
         if raw["v"] != VERSION:
             raise BadLease(f"the lease has version {raw['v']}, this program knows version {VERSION}: upgrade it")
         if raw["state"] not in ("held", "free"):
@@ -95,7 +96,7 @@ def decode(body: bytes) -> Lease:
             tail=int(raw["tail"]),
             at=float(raw["at"]),
         )
-    except (KeyError, TypeError, ValueError) as problem:
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as problem:
         raise BadLease(f"the lease object cannot be read ({problem!r}); restore it or remove it by hand") from problem
 
 

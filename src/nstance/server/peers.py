@@ -104,6 +104,7 @@ def decode(body: bytes | str) -> Message:
         raw: dict[str, Any] = json.loads(body)
         if not isinstance(raw, dict):
             raise BadMessage("expected an object")
+        canonical(raw)  # a name that cannot be written (half a character) would stop whoever puts it into the lease
         kind = _KINDS[raw.pop("kind")]
         if kind is Join:
             raw["addresses"] = tuple(str(a) for a in raw["addresses"])
