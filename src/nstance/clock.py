@@ -35,6 +35,12 @@ class Clock(Protocol):
     async def sleep(self, seconds: float) -> None: ...
 
 
+class AnchoredClock(Clock, Protocol):
+    def anchor(self, steady: float) -> None:
+        """Let the steady clock go on from there: somebody else's time is what counts."""
+        ...
+
+
 class Chance(Protocol):
     def uniform(self, low: float, high: float) -> float: ...
 
@@ -61,7 +67,10 @@ class Steady:
 
 class SystemClock:
     def __init__(self) -> None:
-        self._steady = Steady(time.time(), time.monotonic())
+        self.anchor(time.time())
+
+    def anchor(self, steady: float) -> None:
+        self._steady = Steady(steady, self.monotonic())
 
     def monotonic(self) -> float:
         return time.monotonic()
@@ -73,7 +82,7 @@ class SystemClock:
         return time.time()
 
     def steady(self) -> float:
-        return self._steady.read(time.time(), time.monotonic())
+        return self._steady.read(self.wall(), self.monotonic())
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

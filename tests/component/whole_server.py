@@ -27,7 +27,7 @@ from grpclib.exceptions import GRPCError, StreamTerminatedError
 from h2.exceptions import ProtocolError
 
 from nstance.authority.operators import Operators
-from nstance.clock import SystemChance, SystemClock
+from nstance.clock import AnchoredClock, SystemChance, SystemClock
 from nstance.config.addresses import Service
 from nstance.model import ids
 from nstance.model.ids import ClusterId, InstanceId, ServerId, ShardId, TenantId
@@ -140,8 +140,10 @@ class World:
         shard = {**told["shard"], "bind": bind}
         self.store.tamper(f"shard/{self.shard}/config.jsonc", json.dumps({**told, "shard": shard}).encode())
 
-    async def start(self, name: str = "a", *, lead: bool = True, insecure_dev: bool = True) -> "Running":
-        """Start a server, and wait until it leads (or, with lead=False, until it is well)."""
+    async def start(
+        self, name: str = "a", *, lead: bool = True, insecure_dev: bool = True, clock: AnchoredClock | None = None
+    ) -> "Running":
+        """Start a server, and wait until it leads (or, with lead=False, until it is well). `clock`: its machine's own."""
         earlier = self.servers.get(name)
         offset = earlier.base - self._base if earlier is not None else PORT_STEP * len(self.servers)
         options = Options(
@@ -160,7 +162,7 @@ class World:
         )
         provider = MemoryProvider(Scope(cluster=CLUSTER, shard=self.shard), self.clock, cloud=self.cloud, server=name)
         store = self.store.view(self._fated)
-        server = Server(options, clock=self.clock, chance=self.chance, store=store, provider=provider)
+        server = Server(options, clock=clock or SystemClock(), chance=self.chance, store=store, provider=provider)
         running = self.servers[name] = Running(server, asyncio.create_task(server.run()), self._base + offset)
         await running.until(lambda: running.lead is not None if lead else server.unwell is None)
         return running

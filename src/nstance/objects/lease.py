@@ -2,8 +2,9 @@
 
 It is never deleted. The epoch grows by one at each change of hands, the sequence and operation ID change with every
 write, so that no two versions are equal. Times are never compared between machines: the record says how *long* others
-have to see it unchanged, each on its own clock. Safety does not rest on it (conditional writes and the journal's fence
-do that); it decides how soon a silent leader is replaced.
+have to see it unchanged, each on its own clock; `at` carries on the time by which ages are counted, and nothing else.
+Safety does not rest on it (conditional writes and the journal's fence do that); it decides how soon a silent leader is
+replaced.
 """
 
 import json
@@ -40,7 +41,7 @@ class Lease:
     promise: float  # members must: their promise's length
     members: tuple[Holder, ...] = ()
     tail: int = 0  # the journal is at least this long: a shorter one was damaged
-    at: float = 0.0  # wall clock, for people only
+    at: float = 0.0  # the shard's time, by the holder's steady clock
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from nstance.objects.lease import Lease
 from nstance.server import peers
 from nstance.server.holder import Holding
 from nstance.server.seat import Seat
+from nstance.server.shard_time import ShardTime
 from nstance.server.standby import Standby
 from nstance.server.term import Term
 
@@ -40,7 +41,8 @@ class Elector:
         self._dialer = dialer
         self._lead = lead
         self._tail = tail
-        self._standby = Standby(seat, floor=floor, heard_tail=heard_tail)
+        self._time = ShardTime(seat.store, seat.key, clock=seat.clock, anchor=seat.anchor)
+        self._standby = Standby(seat, self._time, floor=floor, heard_tail=heard_tail)
         self._holding: Holding | None = None
         self._link: peers.Link | None = None
         self._stopping = False
@@ -103,7 +105,7 @@ class Elector:
             if standby.promised():
                 continue  # a heartbeat came while storage was asked
             standby.claiming = True
-            holding = Holding(self._seat, tail=self._tail())
+            holding = Holding(self._seat, self._time, tail=self._tail())
             try:
                 await holding.claim(target)
                 return holding

@@ -16,6 +16,7 @@ from nstance.objects.lease import Holder, Lease
 from nstance.objects.port import Version
 from nstance.server import peers
 from nstance.server.seat import WRITE_TIMEOUT, WRITE_TIMEOUT_MOST, Seat
+from nstance.server.shard_time import ShardTime
 from nstance.server.standby import NEVER, Target
 from nstance.server.term import Term
 
@@ -36,9 +37,10 @@ class _Linked:
 class Holding:
     """One term's lease."""
 
-    def __init__(self, seat: Seat, *, tail: int) -> None:
+    def __init__(self, seat: Seat, time: ShardTime, *, tail: int) -> None:
         self.tail = tail  # of the journal, as told in the lease and in heartbeats
         self._seat = seat
+        self._time = time
         self._sent = NEVER  # when the confirmed record was sent
         self._pending: tuple[Lease, float] | None = None  # may or may not stand in storage; when it was sent
         self._links: dict[str, _Linked] = {}
@@ -58,6 +60,7 @@ class Holding:
         seat, attempts = self._seat, 0
         if not target.alone:
             self._standby_seen = seat.clock.monotonic()
+        await self._time.before_claim()
         record = self._compose(target.epoch, sequence=1, members=())
 
         async def retry(problem: errors.StorageError) -> None:
@@ -74,7 +77,8 @@ class Holding:
         )
         await points.reach(points.Point.AFTER_LEASE)
         self.lease = record
-        self.term = Term(target.epoch, seat.clock, reread=self._still_ours)
+        odd = await self._time.claimed()
+        self.term = Term(target.epoch, seat.clock, reread=self._still_ours, odd=odd)
         self._refresh()
         return self.term
 
@@ -130,6 +134,7 @@ class Holding:
                         tail=self.tail,
                         number=self._beat_number,
                         member=incarnation in members,
+                        at=round(self._seat.clock.steady(), 3),
                     )
                 )
             self._refresh()
@@ -203,6 +208,7 @@ class Holding:
         return await lease.write(seat.store, seat.key, record, seen=self._version, timeout=WRITE_TIMEOUT, retry=retry)
 
     def close(self) -> None:
+        self._time.led(self._version)
         for linked in list(self._links.values()):
             linked.link.close()
 
@@ -254,7 +260,7 @@ class Holding:
             promise=seat.timings.promise,
             members=members,
             tail=self.tail,
-            at=round(seat.clock.wall(), 3),
+            at=round(seat.clock.steady(), 3),
         )
 
     def _standby_near(self, now: float) -> bool:

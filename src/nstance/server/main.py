@@ -8,7 +8,7 @@ from pathlib import Path
 
 import uvloop
 
-from nstance.clock import Chance, Clock, SystemChance, SystemClock
+from nstance.clock import AnchoredClock, Chance, SystemChance, SystemClock
 from nstance.objects import errors
 from nstance.server import configuration as configurations
 from nstance.server import options as parsing
@@ -27,7 +27,7 @@ def main() -> None:
     sys.exit(uvloop.run(run(options, clock, chance)))
 
 
-async def run(options: Options, clock: Clock, chance: Chance) -> int:
+async def run(options: Options, clock: AnchoredClock, chance: Chance) -> int:
     server = Server(options, clock=clock, chance=chance)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -43,7 +43,7 @@ async def run(options: Options, clock: Clock, chance: Chance) -> int:
     return 0
 
 
-def validate(options: Options, clock: Clock, chance: Chance) -> int:
+def validate(options: Options, clock: AnchoredClock, chance: Chance) -> int:
     """Shows all faults of a configuration; says whether there were any."""
     try:
         if options.validate:
@@ -58,7 +58,7 @@ def validate(options: Options, clock: Clock, chance: Chance) -> int:
     return 0
 
 
-async def _validate_bucket(options: Options, clock: Clock, chance: Chance) -> None:
+async def _validate_bucket(options: Options, clock: AnchoredClock, chance: Chance) -> None:
     server = Server(options, clock=clock, chance=chance)
     store = server.open_store()
     try:

@@ -29,6 +29,7 @@ class Heartbeat:
     tail: int  # of the journal
     number: int  # of this heartbeat
     member: bool  # whether the lease names the receiver
+    at: float = 0.0  # the shard's time
 
 
 @dataclass(frozen=True, slots=True)

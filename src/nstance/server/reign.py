@@ -19,6 +19,7 @@ from nstance.clock import Chance, Clock
 from nstance.config import blocks, storage_keys
 from nstance.config.errors import Problem
 from nstance.model.consistency import violations
+from nstance.model.decision import Code
 from nstance.model.ids import ClusterId, IdMaker, ShardId, TenantId
 from nstance.model.instance import ENDED, Put, State
 from nstance.objects import errors, journal, slots
@@ -143,6 +144,8 @@ class Reign:
                 self.lead = lead
                 parts.metrics.leads(term.epoch)
                 parts.metrics.count_groups(lambda: _counts(lead.shard))
+                if term.odd:
+                    lead.shard.announce(Code.CLOCK, term.odd)
                 log.info("leading", extra={"epoch": term.epoch, "instances": len(lead.shard.instances)})
                 work: list[Coroutine[Any, Any, None]] = [
                     writer.run(),

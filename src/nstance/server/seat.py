@@ -1,6 +1,7 @@
 """What leading and standing by have in common: the lease's place, this server's name, and the rules' numbers."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from nstance.clock import Chance, Clock
@@ -21,6 +22,7 @@ class Seat:
     timings: Timings
     clock: Clock
     chance: Chance
+    anchor: Callable[[float], None] = lambda steady: None  # sets the steady clock
 
     async def read(self) -> Seen | None:
         """The lease; None only if the store says that there is none. Raises storage errors and TimeoutError."""

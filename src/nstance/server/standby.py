@@ -14,6 +14,7 @@ from nstance.objects.lease import Holder, Lease, Seen
 from nstance.objects.port import Version
 from nstance.server import peers
 from nstance.server.seat import Seat
+from nstance.server.shard_time import ShardTime
 
 log = logging.getLogger(__name__)
 
@@ -30,10 +31,13 @@ class Target:
 
 
 class Standby:
-    def __init__(self, seat: Seat, *, floor: Callable[[], Awaitable[int]], heard_tail: Callable[[int], None]) -> None:
+    def __init__(
+        self, seat: Seat, time: ShardTime, *, floor: Callable[[], Awaitable[int]], heard_tail: Callable[[int], None]
+    ) -> None:
         self.claiming = False
         self.hold_off = NEVER
         self._seat = seat
+        self._time = time
         self._floor = floor
         self._heard_tail = heard_tail
         self._seen: Seen | None = None
@@ -95,6 +99,7 @@ class Standby:
         now, me, current = self._seat.clock.monotonic(), self._seat.me, found.lease
         if self._seen is None or self._seen.version != found.version:
             self._seen, self._seen_at = found, now
+            self._time.read(found)
         self._max_epoch = max(self._max_epoch, current.epoch)
         target = Target(current.epoch + 1, found.version, alone=current.holder.server == me.server)
         if current.free or current.holder.incarnation == me.incarnation:
@@ -141,6 +146,7 @@ class Standby:
                 self._promise_until = max(self._promise_until, until)
                 self._heartbeat = message
                 self._heard_tail(message.tail)
+                self._time.heard(message.at)
                 link.send(peers.Promise(message.epoch, message.number))
                 return False
             case peers.Released():

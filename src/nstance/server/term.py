@@ -12,9 +12,10 @@ from nstance.objects.journal import Deposed
 
 
 class Term:
-    def __init__(self, epoch: int, clock: Clock, *, reread: Callable[[], Awaitable[bool]]) -> None:
-        """`reread`: whether the lease in storage is still ours."""
+    def __init__(self, epoch: int, clock: Clock, *, reread: Callable[[], Awaitable[bool]], odd: str = "") -> None:
+        """`reread`: whether the lease in storage is still ours. `odd`: what people should know of this leader's clock."""
         self.epoch = epoch
+        self.odd = odd
         self.ended = asyncio.Event()
         self.closing = asyncio.Event()  # an orderly stop: finish what is in flight, then return
         self.why = ""

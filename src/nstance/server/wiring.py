@@ -13,7 +13,7 @@ from nstance.authority import errors as authority_errors
 from nstance.authority import open as authorities
 from nstance.authority.keyset import Authority
 from nstance.authority.operators import Operators
-from nstance.clock import Chance, Clock
+from nstance.clock import AnchoredClock, Chance
 from nstance.config import addresses, storage_keys
 from nstance.config.addresses import Endpoints, Service
 from nstance.config.settings import Settings
@@ -67,7 +67,7 @@ class Server:
         self,
         options: Options,
         *,
-        clock: Clock,
+        clock: AnchoredClock,
         chance: Chance,
         store: ObjectStore | None = None,
         provider: Provider | None = None,
@@ -385,6 +385,7 @@ class Server:
                 timings=configurations.timings(settings),
                 clock=self._clock,
                 chance=self._chance,
+                anchor=self._clock.anchor,
             ),
             dialer=peer_http.HttpDialer(contexts.peer_client, cluster=parts.cluster, shard=self.shard),
             lead=reign.run,
@@ -433,10 +434,10 @@ class Server:
         because peers know this server by it."""
         clock = self._clock
         due = clock.wall() + (contexts.identity.expires - clock.wall()) * 2 / 3
-        while True:
         expiries = Expiries(self.metrics, clock, self._alarm)
-            await clock.sleep(AUTHORITY_CHECK_SECONDS)
+        while True:
             expiries.look(server=contexts.identity.expires, ca=issuer.authority.cas[0].ca.expires)
+            await clock.sleep(AUTHORITY_CHECK_SECONDS)
             authority = issuer.authority
             try:
                 authority = await self._read_authority(store, settings, self._keyring(settings))
@@ -455,12 +456,12 @@ class Server:
                 due = clock.wall() + (fresh.expires - clock.wall()) * 2 / 3
                 log.info("this server's certificate was renewed")
 
-
     def _alarm(self, message: str) -> bool:
         lead = self.reign.lead if self.reign is not None else None
         if lead is not None:
             lead.shard.announce(Code.SECURITY, message)
         return lead is not None
+
 
 def primary_address() -> str:
     """The address that this machine would use to reach others. Nothing is sent."""

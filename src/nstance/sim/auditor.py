@@ -86,6 +86,8 @@ class Auditor:
         before, held_by = self._lease
         if epoch < before or (epoch == before and holder != held_by):
             self._wrong("I5", f"the lease goes from epoch {before} of {held_by} to {epoch} of {holder}")
+        if not before:
+            self._world.began = float(raw["at"]) - self._world.now
         if epoch > before and before:
             self._world.count("lease changed hands")
         self._lease = epoch, holder
@@ -119,7 +121,7 @@ class Auditor:
             self._tombstones.add(new.id)
         if new.double is not None and (new.id, new.double) not in self.doubles:
             self.doubles.add((new.id, new.double))
-            if new.double in self._then.speaking:
+            if new.double in self._then.speaking and new.state is not State.DELETING:  # that takes both with it
                 self._wrong("I10", f"{new.double}, which speaks for {new.id}, was taken for a double")
         if old is None:
             self._appeared(new)

@@ -12,6 +12,8 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from nstance.clock import Steady
+
 current: contextvars.ContextVar["Process | None"] = contextvars.ContextVar("process", default=None)
 
 
@@ -150,6 +152,7 @@ class Machine:
         self.rate = rate
         self._wall = wall
         self._frozen = 0.0
+        self.anchor(self.wall())
 
     # ---- the Clock port
 
@@ -163,7 +166,10 @@ class Machine:
         return self._wall + self.loop.time()
 
     def steady(self) -> float:
-        return 1.7e9 + self.boot()
+        return self._steady.read(self.wall(), self.boot())
+
+    def anchor(self, steady: float) -> None:
+        self._steady = Steady(steady, self.boot())
 
     async def sleep(self, seconds: float) -> None:
         # A microsecond more: rounding must not leave a sleeper a hair before its time, for ever.
@@ -180,6 +186,7 @@ class Machine:
         assert self.process is None
         self.life += 1
         self.process = Process(self)
+        self.anchor(self.wall())  # all that a new process knows
         return self.loop.create_task(main(), context=self.context())
 
     def context(self) -> contextvars.Context:

@@ -201,6 +201,7 @@ class SimServer:
                 timings=configurations.timings(configuration.settings),
                 clock=machine,
                 chance=chance,
+                anchor=machine.anchor,
             ),
             dialer=world.network.dialer(machine, me.fingerprint),
             lead=self._lead(self.reign.run),

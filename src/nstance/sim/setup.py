@@ -53,6 +53,7 @@ class Setup:
     provider: float = 0.0  # likelihood of each bad ending of a provider call
     bad_boots: float = 0.0  # VMs whose agent never speaks
     drift: float = 0.0  # how far a clock's rate may be off
+    apart: float = 2.0  # seconds that the servers' wall clocks may be off
     lag: float = 0.0  # of what the provider shows
     dying: float = 2.0  # how long VMs run on after a delete
     stale_lists: float = 0.0  # likelihood that a listing of storage is out of date
@@ -87,6 +88,7 @@ def draw(seed: int, *, servers: int | None = None) -> Setup:
         provider=r.choice((0.0, 0.01, 0.05)),
         bad_boots=r.choice((0.0, 0.0, 0.1)),
         drift=r.choice((0.0, 0.001, 0.02)),
+        apart=r.choice((2.0, 3600.0)),
         lag=r.choice((0.0, 0.0, 1.0, 4.0)),
         dying=r.choice((0.0, 2.0)),
         stale_lists=r.choice((0.0, 0.0, 0.1)),

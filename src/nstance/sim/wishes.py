@@ -50,6 +50,7 @@ class Wishes:
                     "registration_timeout": f"{REGISTRATION_TIMEOUT}s",
                     "deleted_record_retention": "30m",
                 },
+                "expiry": {"forced_age": "50m"},  # nobody here lives that long
                 "leader_election": {"heartbeat": f"{self.heartbeat}s"},
             },
             "templates": {

@@ -62,6 +62,7 @@ class World:
         self._made = 0
         self._spoiled = False
         self.agents_shut_out_until = 0.0
+        self.began = 0.0  # the shard's time when the world began
         self._doors: dict[str, Door] = {}
         r, now = self.random, self.loop.time
         self.auditor = Auditor(self)
@@ -84,7 +85,7 @@ class World:
                     f"s{number}",
                     self.loop,
                     rate=1.0 + r.uniform(-setup.drift, setup.drift),
-                    wall=1.7e9 + r.uniform(-2.0, 2.0),
+                    wall=1.7e9 + r.choice((-1.0, 0.0, 1.0)) * r.uniform(0.8, 1.0) * setup.apart,
                 ),
             )
             for number in range(setup.servers)
@@ -98,7 +99,7 @@ class World:
 
     def steady(self, since: float) -> float:
         """Seconds since a time in a record, by the fastest clock of the world."""
-        return 1.7e9 + self.now * (1 + 2 * self.setup.drift) - since
+        return self.began + self.now * (1 + 2 * self.setup.drift) - since
 
     def advance(self, seconds: float) -> None:
         self.run(asyncio.sleep(seconds))

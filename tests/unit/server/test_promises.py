@@ -9,6 +9,7 @@ from nstance.objects.port import Key
 from nstance.server import peers
 from nstance.server.holder import Holding
 from nstance.server.seat import Seat
+from nstance.server.shard_time import ShardTime
 from nstance.server.standby import Standby, Target
 from nstance.sim.chance import SeededChance
 
@@ -66,13 +67,18 @@ def seat(clock: Clock) -> Seat:
     )
 
 
+def seated(clock: Clock) -> tuple[Seat, ShardTime]:
+    made = seat(clock)
+    return made, ShardTime(made.store, made.key, clock=clock, anchor=lambda steady: None)
+
+
 async def no_journal() -> int:
     return 0
 
 
 def test_a_heartbeat_is_answered_with_a_promise_that_is_kept() -> None:
     clock, link = Clock(), Link()
-    standby = Standby(seat(clock), floor=no_journal, heard_tail=lambda tail: None)
+    standby = Standby(*seated(clock), floor=no_journal, heard_tail=lambda tail: None)
     standby.hear(BEAT, link, OTHER)
     assert link.sent == [peers.Promise(3, 1)]
     assert standby.promised()
@@ -83,7 +89,7 @@ def test_a_heartbeat_is_answered_with_a_promise_that_is_kept() -> None:
 def test_no_promise_while_a_claim_is_on_its_way() -> None:
     """A promise would let the holder go on while this claim takes its lease."""
     link = Link()
-    standby = Standby(seat(Clock()), floor=no_journal, heard_tail=lambda tail: None)
+    standby = Standby(*seated(Clock()), floor=no_journal, heard_tail=lambda tail: None)
     standby.claiming = True
     standby.hear(BEAT, link, OTHER)
     assert link.sent == []
@@ -92,7 +98,7 @@ def test_no_promise_while_a_claim_is_on_its_way() -> None:
 
 async def test_a_promise_to_another_term_carries_nothing() -> None:
     clock = Clock()
-    holding = Holding(seat(clock), tail=0)
+    holding = Holding(*seated(clock), tail=0)
     await holding.claim(Target(5, None, alone=True))
     holding._beats[1] = clock.now
     holding._hear("other.1", peers.Promise(4, 1))
@@ -104,7 +110,7 @@ async def test_a_promise_to_another_term_carries_nothing() -> None:
 async def test_a_renewal_on_its_way_counts_as_if_it_stood_already() -> None:
     """It may stand in storage with a member that has promised nothing lately: then that one decides."""
     clock = Clock()
-    holding = Holding(seat(clock), tail=0)
+    holding = Holding(*seated(clock), tail=0)
     term = await holding.claim(Target(5, None, alone=True))
     clock.now += Timings().promise + 0.5
     assert term.leading()

@@ -1,0 +1,42 @@
+"""F20 with whole servers: a standby whose machine's clock is an hour off takes over, and ages nobody by it."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from component.whole_server import World, config, eventually, states
+from nstance.clock import SystemClock
+
+HOUR = 3600.0
+
+
+class OffClock(SystemClock):
+    def __init__(self, off: float) -> None:
+        self._off = off
+        super().__init__()
+        self.anchor(self.wall())
+
+    def wall(self) -> float:
+        return time.time() + self._off
+
+
+@pytest.mark.parametrize("off", [HOUR, -HOUR], ids=["ahead", "behind"])
+async def test_f20_taking_over_with_a_wrong_clock_expires_nobody(tmp_path: Path, off: float) -> None:
+    said = config(groups={"default": {"web": {"template": "web", "size": 3}}}, expiry={"forced_age": "50m"})
+    async with World(tmp_path, said) as world:
+        first = await world.start("a")
+        await eventually(lambda: list(states(world, "web").values()) == ["running"] * 3)
+        before = dict(states(world, "web"))
+        operator = await world.operator()
+        second = await world.start("b", lead=False, clock=OffClock(off))
+        await eventually(lambda: first.server.elector is not None and first.server.elector.known)
+        await eventually(lambda: (held := first.server.elector and first.server.elector.held) and held.members)
+        await first.crash()
+        await second.until(lambda: second.lead is not None)
+        await eventually(lambda: sum(agent.connected for agent in world.agents.values()) == 3)
+        await eventually(lambda: second.shard.listed)
+        assert states(world, "web") == before
+        assert abs(second.shard._clock.steady() - time.time()) < 30.0
+        events = (await operator.call("ListEvents")).events
+        assert [e.reason for e in events if "this machine's clock is" in e.message] == ["clock"]
