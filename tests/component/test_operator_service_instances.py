@@ -137,6 +137,24 @@ async def test_replacement_comes_first_and_the_old_one_waits_for_its_acknowledge
         assert any("not draining" in event.message for event in events)  # F67: audited
 
 
+async def test_a_drain_stands_still_while_its_group_is_paused(tmp_path: Path) -> None:
+    async with World(tmp_path, config(groups=GROUPS)) as world:
+        await world.start()
+        operator = await world.operator("acme")
+        await eventually(lambda: list(states(world, "web", "acme").values()) == ["running"] * 2)
+        one = next(iter(states(world, "web", "acme")))
+        await operator.call("DeleteInstance", instance_id=one)
+        await eventually(lambda: states(world, "web", "acme")[one] == "draining")
+        await operator.call("PauseGroup", key="web")
+        answer = await operator.call("AcknowledgeDrained", instance_id=one)
+        assert (answer.accepted, "paused" in answer.message) == (True, True)
+        assert states(world, "web", "acme")[one] == "draining"
+        plan = (await operator.call("ResumeGroup", key="web", dry_run=True)).plan
+        assert ("delete", one) in [(action.action, action.instance_id) for action in plan]
+        await operator.call("ResumeGroup", key="web")
+        await eventually(lambda: states(world, "web", "acme")[one] in ("deleting", "deleted"))
+
+
 @pytest.mark.parametrize("unseen", [False, True], ids=["through the API", "while no server runs"])
 async def test_f66_a_deleted_group_drains_by_its_own_timeout(tmp_path: Path, unseen: bool) -> None:
     """Also where nobody saw it deleted: a leader that died in between, a file edited by hand."""

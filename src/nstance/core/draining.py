@@ -20,6 +20,9 @@ def _proceed(draft: Draft, instance: Instance, drain: Drain) -> None:
     if draft.not_running(instance):
         leaving.delete(draft, instance, drain.cause, f"{instance.message}; its VM is gone")
         return
+    if not drain.waits:  # acknowledged while its group was paused
+        leaving.delete(draft, instance, drain.cause, "drained")
+        return
     if drain.cause is Cause.UNHEALTHY:
         if draft.audible(instance.id) and replacing.is_fit(draft, instance) and _has_place(draft, instance):
             cancel(draft, instance, "its agent came back while it was draining")
@@ -27,7 +30,7 @@ def _proceed(draft: Draft, instance: Instance, drain: Drain) -> None:
         if draft.view.mass_silence and draft.now >= drain.deadline:
             draft.wake(draft.now + health.CHECK_AGAIN)  # the fault is probably here: nothing is deleted for silence
             return
-    if draft.now < drain.deadline and drain.waits:
+    if draft.now < drain.deadline:
         draft.wake(drain.deadline)
         return
     draft.reason(Code.DRAIN_DEADLINE, "its drain was not acknowledged before the deadline", instance.id)

@@ -92,17 +92,25 @@ def observe(draft: Draft, event: ev.Event, position: int) -> None:
         case ev.NoticeReceived():
             _notice(draft, instance, event)
         case ev.DrainAcknowledged():
-            if instance.state is State.DRAINING and instance.drain is not None:
-                draft.reason(Code.DRAINED, "its workloads have left", instance.id)
-                leaving.delete(draft, instance, instance.drain.cause, "drained")
-            else:
-                draft.refuse(position, Refused.NOT_DRAINING)
+            _acknowledged(draft, instance, position)
         case ev.DeletionWanted():
             _deletion_wanted(draft, instance, position)
         case ev.ReplacementWanted():
             _replacement_wanted(draft, instance, position)
         case _:
             assert_never(event)
+
+
+def _acknowledged(draft: Draft, instance: Instance, position: int) -> None:
+    if instance.state is not State.DRAINING or instance.drain is None:
+        draft.refuse(position, Refused.NOT_DRAINING)
+    elif draft.wish is not None and draft.wish.paused:
+        # Nothing is deleted while paused; that nobody needs to be waited for is not forgotten.
+        draft.change(instance, drain=replace(instance.drain, waits=False))
+        draft.reason(Code.DRAINED, "its workloads have left; it goes when its group is resumed", instance.id)
+    else:
+        draft.reason(Code.DRAINED, "its workloads have left", instance.id)
+        leaving.delete(draft, instance, instance.drain.cause, "drained")
 
 
 def _deletion_wanted(draft: Draft, instance: Instance, position: int) -> None:

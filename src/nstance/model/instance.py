@@ -68,7 +68,7 @@ class Drain:
     started: float
     cause: Cause
     deadline: float
-    waits: bool  # whether an operator's acknowledgement is waited for
+    waits: bool  # whether an operator's acknowledgement is waited for; not if it came while the group was paused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

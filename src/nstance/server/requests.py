@@ -123,9 +123,11 @@ class Requests:
             self._lead.shard.tell(GroupKey(tenancy.tenant, GroupName("")), Code.SECURITY, message)
             raise
         refusal = await self._ask(ev.DrainAcknowledged(instance.id))
-        if refusal is None:
-            return operator_pb2.AcknowledgeDrainedResponse(accepted=True, message="it is deleted now")
         now = self._records.get(instance.id) or instance
+        if refusal is None:
+            paused = now.state is State.DRAINING
+            message = "its group is paused, it is deleted when that is resumed" if paused else "it is deleted now"
+            return operator_pb2.AcknowledgeDrainedResponse(accepted=True, message=message)
         message = f"it is not draining, it is {now.state.value}: nothing was done"
         self._lead.shard.tell(
             instance.key, Code.DRAINED, f"{tenancy.who.id} said that it is drained, but {message}", instance.id

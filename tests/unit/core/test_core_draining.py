@@ -123,6 +123,19 @@ def test_acknowledging_what_does_not_drain_changes_nothing_and_says_so(state: St
     assert [r.value for r in follows.decision.refusals.values()] == ["not-draining"]
 
 
+def test_an_acknowledgement_while_paused_deletes_when_the_group_is_resumed() -> None:
+    """Spec 7: no action while paused, neither at the deadline nor for an acknowledgement; neither is forgotten."""
+    paused = after([DRAINING], ev.DrainAcknowledged(DRAINING.id), group=wish(0, paused=True))
+    assert paused["a"].state is State.DRAINING
+    assert paused.decision.refusals == {}
+    assert paused.effects(DeleteVm) == ""
+    late = after([paused["a"]], ev.Woke(), group=wish(0, paused=True), now=NOW + 600.0)
+    assert late["a"].state is State.DRAINING
+    resumed = after([paused["a"]], ev.GroupChanged(), group=wish(0))
+    assert resumed["a"].state is State.DELETING
+    assert resumed["a"].message == "drained"
+
+
 def test_requested_deletion_of_a_draining_instance_is_final() -> None:
     follows = after([SILENT], ev.DeletionWanted(name("a")), size=1)
     assert follows["a"].drain is not None
