@@ -5,9 +5,11 @@ import dataclasses
 
 import pytest
 
-from nstance.model.ids import InstanceId
+from nstance.model.ids import InstanceId, ProviderId
+from nstance.model.instance import Put, State
 from nstance.providers.behaviour import Call, Outcome
 from nstance.providers.errors import Throttled, Unavailable
+from nstance.sim.auditor import Then
 from nstance.sim.nemesis import Nemesis
 from nstance.sim.server import SimServer
 from nstance.sim.setup import Setup
@@ -297,3 +299,17 @@ def test_who_stays_silent_after_a_mass_silence_is_replaced() -> None:
         w.advance(5.0 + 2 * DEAD_AFTER)
         assert w.counts["left unhealthy"] == 1
         sound(w)
+
+
+@pytest.mark.parametrize(("state", "minds"), [(State.RUNNING, True), (State.DRAINING, True), (State.DELETING, False)])
+def test_the_auditor_minds_a_double_that_speaks_while_its_instance_stays(state: State, minds: bool) -> None:
+    """An instance that goes takes all its VMs with it, also the one that has registered (seed 9374)."""
+    with world(1, setup(1)) as w:
+        rested(w)
+        (record,) = w.auditor.fold.values()
+        double = ProviderId("memory-9")
+        w.auditor._then = Then(w.now, {}, {}, set(), {double})
+        before = dataclasses.replace(record, state=state)
+        w.auditor._changed({record.id: before}, Put(dataclasses.replace(before, double=double)))
+        assert [v for v in w.violations if "taken for a double" in v] == w.violations
+        assert bool(w.violations) == minds
