@@ -163,8 +163,8 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "effects-without-a-term",
         "nstance.server.effects",
-        "            await self._pace.wait()\n            await self._term.ready()\n",
-        "            await self._pace.wait()\n",
+        "            await self._term.ready()\n",
+        "",
         "the provider is called by a server that no longer leads",
     ),
     Mutant(
@@ -393,16 +393,16 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "drains-never-end",
         "nstance.core.draining",
-        "    if draft.now < drain.deadline and drain.waits:\n",
-        "    if drain.waits:\n",
+        "    if draft.now < drain.deadline:\n        draft.wake(drain.deadline)\n",
+        "    if True:\n        draft.wake(drain.deadline)\n",
         "a drain that nobody acknowledges waits for ever",
         tests=("tests/unit/core/test_core_draining.py",),
     ),
     Mutant(
         "drains-cut-short",
         "nstance.core.draining",
-        "    if draft.now < drain.deadline and drain.waits:\n",
-        "    if False:\n",
+        "    if draft.now < drain.deadline:\n        draft.wake(drain.deadline)\n",
+        "    if False:\n        draft.wake(drain.deadline)\n",
         "workloads get no time to leave",
         tests=("tests/unit/core/test_core_draining.py",),
     ),
