@@ -99,6 +99,27 @@ async def test_pausing_one_and_all(tmp_path: Path) -> None:
             assert "either a group or --all-groups" in await admin.refused(*wrong, code=2)
 
 
+async def test_wait_waits_for_the_instances_of_a_deleted_group(tmp_path: Path) -> None:
+    async with World(tmp_path, config(groups=STATIC)) as world:
+        await world.start()
+        admin = await shell(world)
+        await admin.ok("group", "create", "web", "--template", "web", "--size", "2")
+        await admin.ok("wait")
+        await admin.ok("instance", "create", "--group", "web")
+        await eventually(lambda: list(states(world, "web").values()) == ["running"] * 3)
+        await admin.ok("group", "delete", "web")
+        for words in ([], ["web"]):
+            late = await admin("wait", *words, "--within", "1ms")
+            assert late.exit_code == 1
+            assert "web is deleted, 2 leaving" in late.stderr
+        await admin.ok("wait", "static")
+        operator = await world.operator()
+        for id, state in states(world, "web").items():
+            if state == "draining":
+                await operator.call("AcknowledgeDrained", instance_id=id)
+        await admin.ok("wait")  # the one on demand stays
+
+
 async def test_a_group_that_nobody_knows_is_one_line(tmp_path: Path) -> None:
     async with World(tmp_path, config(groups=STATIC), agents=False) as world:
         await world.start()

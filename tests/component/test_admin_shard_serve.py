@@ -413,15 +413,15 @@ async def test_it_refuses_to_be_open_to_everybody(tmp_path: Path) -> None:
     async with World(tmp_path, agents=False) as world:
         await world.start()
         admin = await shell(world)
-        said = await admin.refused("serve")
+        said = await admin.refused("serve", code=2)
         assert ":8080 can be reached from other machines" in said
         for need in ("--tls-cert and --tls-key", "--token-file or NSTANCE_ADMIN_TOKEN", "127.0.0.1:8080"):
             assert need in said
-        assert "needs a token" in await admin.refused("serve", *tls)
-        assert "needs --tls-cert" in await admin.refused("serve", NSTANCE_ADMIN_TOKEN=TOKEN)
-        assert "expected a token of" in await admin.refused("serve", *tls, NSTANCE_ADMIN_TOKEN="short")
-        assert "come together" in await admin.refused("serve", *tls[:2])
-        assert "--client-ca needs" in await admin.refused("serve", "--client-ca", str(certificate))
+        assert "needs a token" in await admin.refused("serve", *tls, code=2)
+        assert "needs --tls-cert" in await admin.refused("serve", code=2, NSTANCE_ADMIN_TOKEN=TOKEN)
+        assert "expected a token of" in await admin.refused("serve", *tls, code=2, NSTANCE_ADMIN_TOKEN="short")
+        assert "come together" in await admin.refused("serve", *tls[:2], code=2)
+        assert "--client-ca needs" in await admin.refused("serve", "--client-ca", str(certificate), code=2)
         wrong = ("--tls-cert", str(private), "--tls-key", str(private))
         assert "cannot be used" in await admin.refused("serve", *wrong, NSTANCE_ADMIN_TOKEN=TOKEN)
         absent = ("--tls-cert", str(tmp_path / "no.crt"), "--tls-key", str(private))

@@ -9,6 +9,7 @@ from grpclib.const import Status
 
 from component.whole_server import SHARD, World, config, eventually, states
 from nstance.config import jsonc
+from nstance.model.events import VmState
 from nstance.objects import errors
 from nstance.objects.memory import Fate, Verb
 from nstance.v1.operator_pb2 import GroupConfig
@@ -165,6 +166,10 @@ async def test_a_paused_tenant_stands_still_until_it_is_resumed(tmp_path: Path) 
         assert list(written(world)) == ["acme"]
         old = next(iter(states(world, "one", "acme")))
         world.cloud.stop(old)
+        facts = world.leader.shard.facts
+        await eventually(lambda: facts[old].vm is VmState.DOWN)
+        shown = (await operator.call("ListGroups")).groups[0]
+        assert (shown.key, shown.actual_size, shown.ready_size) == ("one", 1, 0)  # whatever its record says
         await operator.call("UpsertGroup", key="two", config=GroupConfig(template="web", size=5))
         assert (await operator.refused("DeleteGroup", key="two")).status is Status.FAILED_PRECONDITION
         refused = await operator.refused("DeleteInstance", instance_id=next(iter(states(world, "two", "acme"))))

@@ -54,6 +54,7 @@ async def test_one_revoked_elsewhere_is_out_when_it_is_looked_at_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admission, "FRESH_SECONDS", 0.05)
+    monkeypatch.setattr(admission, "FRESH_FOR_WATCH", 0.05)
     monkeypatch.setattr(api, "SEEN_EVERY", 0.05)
     async with World(tmp_path, config(groups=GROUPS), agents=False) as world:
         await world.start()

@@ -1,7 +1,8 @@
 """From records to what operators read.
 
-Numbers of a group come from its records alone: an agent that reconnects does not make a group flicker; one that stays
-silent is marked suspect, and then it is not ready. Times in records are steady time; a deadline is shown in wall time.
+Numbers of a group come from its records: an agent that reconnects does not make a group flicker; one that stays silent is
+marked suspect, and then it is not ready. Nor is one whose VM is known not to run, as in a paused group.
+Times in records are steady time; a deadline is shown in wall time.
 """
 
 import json
@@ -46,7 +47,7 @@ class Statuses:
             static=group.static,
             etag=resolved.etag,
             actual_size=len(counted),
-            ready_size=sum(m.state is State.RUNNING and not m.suspect for m in counted),
+            ready_size=sum(m.state is State.RUNNING and not m.suspect and not self._is_gone(m) for m in counted),
             provider_ids=sorted(m.provider_id for m in counted if m.provider_id is not None),
             paused=group.paused,
             last_error=shard.blocked.get(group.key) or shard.trend(group.key).last_error,

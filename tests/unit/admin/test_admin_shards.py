@@ -263,6 +263,18 @@ def test_the_tree_folds_and_opens_and_escapes(capsys: pytest.CaptureFixture[str]
     assert not shown.healthy
 
 
+def test_of_what_concerns_the_whole_shard_only_the_latest_word_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    def told(seconds: int, reason: str, message: str) -> records.Record:
+        return records.event(HERE, operator_pb2.Event(time_unix_ms=1000 * seconds, reason=reason, message=message))
+
+    events = [told(1, "mass-absence", "begins"), told(2, "throttled", "slow"), told(3, "mass-absence", "is over")]
+    config = records.config(HERE, operator_pb2.ConfigStatus(leader="s1", epoch=7))
+    output.console().print(tree.draw(HERE, overview.ShardView(config, [], left=[], trouble=events), now=NOW))
+    text = capsys.readouterr().out
+    assert "begins" not in text
+    assert text.index("slow") < text.index("is over")
+
+
 # ---- records
 
 

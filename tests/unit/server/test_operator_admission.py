@@ -13,6 +13,7 @@ from nstance.objects import errors
 from nstance.pki import names
 from nstance.server import admission
 from nstance.server.admission import Admission
+from nstance.server.api.operator import SEEN_EVERY
 
 WHO = names.Operator(ClusterId("demo"), TenantId("acme"), OperatorId("opr-01jw51srryegh9snf9cmeh3k4q"))
 OTHER = names.Operator(ClusterId("demo"), TenantId("acme"), OperatorId("opr-01jw51srryegh9snf9cmeh3k4r"))
@@ -67,6 +68,23 @@ async def test_a_revocation_elsewhere_is_known_within_a_minute() -> None:
     assert await world.verdict() is Status.OK
     world.clock.now = 60.0 - admission.ASK_SECONDS
     assert await world.verdict() is Status.PERMISSION_DENIED
+
+
+async def test_an_open_watch_of_a_revoked_operator_ends_within_a_minute() -> None:
+    """Whatever else has asked about it just before the revocation."""
+    for since in range(int(SEEN_EVERY)):
+        world = World()
+        assert await world.verdict() is Status.OK
+        world.storage.registered.clear()
+        looks = [since + SEEN_EVERY * number for number in range(4)]
+        for look in looks:
+            world.clock.now = look
+            try:
+                await world.admission.admit(WHO, watching=True)
+            except GRPCError:
+                break
+        assert world.clock.now + admission.ASK_SECONDS < 60.0
+    assert world.storage.asked == 2
 
 
 async def test_not_knowing_is_neither_yes_nor_no() -> None:

@@ -52,6 +52,7 @@ def command(
     """Serve the shard commands over HTTP, described in /openapi.json.
 
     On an address that other machines can reach it demands your TLS certificate, and a token or a client CA."""
+    from nstance.admin import failures
     from nstance.admin.http import access, serving
     from nstance.admin.running import run
 
@@ -62,4 +63,8 @@ def command(
         with token_file.open("rb") as file:
             token = file.read(MAX_TOKEN_FILE).decode("utf-8", "replace").strip()
     guard = access.Access(token=token, tls_cert=tls_cert, tls_key=tls_key, client_ca=client_ca)
+    try:
+        guard.check(bind)
+    except failures.Refused as problem:
+        raise click.UsageError(str(problem)) from None
     run(serving.serve(reach, bind, guard))

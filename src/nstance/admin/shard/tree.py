@@ -37,8 +37,9 @@ def draw(shard: ShardId, view: ShardView, *, now: float) -> Tree:
         _instances(tree.add(_line(("instances of deleted groups", ODD))), view.left, now=now)
     if folded := [each.group for each in view.groups if each.healthy]:
         tree.add(_folded(folded))
-    elsewhere = [each for each in view.trouble if not each["group"]]
-    for told in elsewhere[-3:]:
+    # What concerns the whole shard says itself when it is over: only the latest word about each is true.
+    elsewhere = {each["reason"]: each for each in view.trouble if not each["group"]}
+    for told in sorted(elsewhere.values(), key=lambda each: str(each["time"]))[-3:]:
         tree.add(_event(told))
     if view.healthy and view.trouble:
         count = f"{len(view.trouble)} trouble{'s' if len(view.trouble) > 1 else ''}"

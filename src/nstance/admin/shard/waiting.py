@@ -1,5 +1,6 @@
 """Waiting until groups are as they are wished: looked at again and again, a shard that does not answer too."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from nstance.admin import failures
@@ -48,6 +49,12 @@ async def _missing(client: Client, wanted: Sequence[str]) -> tuple[list[str], li
         if view.unsettled:
             error = f" ({view.group['last_error']})" if view.group["last_error"] else ""
             lines.append(f"{each.key} {', '.join(view.unsettled)}{error}")
+    # A group that was deleted is stable when its last instance has left; those on demand stay.
+    left = Counter(each["group"] for each in instances if not each["on_demand"] or each["state"] in overview.LEAVING)
+    for name, count in sorted(left.items()):
+        if all(each.key != name for each in found) and (not wanted or name in wanted):
+            names.append(name)
+            lines.append(f"{name} is deleted, {count} leaving")
     return lines, names
 
 

@@ -335,7 +335,7 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
                 look_at = self._clock.monotonic() + SEEN_EVERY
 
     async def _still_there(self, who: names.Operator) -> None:
-        await self._admission.admit(who)
+        await self._admission.admit(who, watching=True)
         self._lead.shard.operator_seen(who.tenant)
 
     async def ListEvents(self, stream: Any) -> None:
