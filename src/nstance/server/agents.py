@@ -8,8 +8,11 @@ import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from nstance.clock import Clock
 from nstance.model import events as ev
 from nstance.model.ids import InstanceId
+from nstance.server.allowance import Allowance, allowance
+from nstance.server.filesets import Issued
 from nstance.v1 import agent_pb2
 from nstance.wire.flag import Flag
 from nstance.wire.peer import Connection
@@ -32,9 +35,12 @@ class Presence:
 
 
 class Agents:
-    def __init__(self, post: Callable[[ev.Event], None], count: Callable[[int], None]) -> None:
+    def __init__(self, post: Callable[[ev.Event], None], count: Callable[[int], None], clock: Clock) -> None:
         self._post = post
         self._count = count
+        self._clock = clock
+        self._allowances: dict[InstanceId, Allowance] = {}  # these two outlive connections, and end with the instance
+        self._issued: dict[InstanceId, Issued] = {}
         self._present: dict[InstanceId, Presence] = {}
         self._last: dict[InstanceId, float] = {}  # of those that went: when they were heard
         self._connected = 0
@@ -49,6 +55,16 @@ class Agents:
         """On the monotonic clock; None if it was never connected."""
         presence = self._present.get(id)
         return presence.connection.heard if presence is not None and presence.healthy else self._last.get(id)
+
+    def allowance(self, id: InstanceId) -> Allowance:
+        """How much it may say and cause, on all its connections together."""
+        found = self._allowances.get(id)
+        if found is None:
+            found = self._allowances[id] = allowance(self._clock.monotonic())
+        return found
+
+    def issued(self, id: InstanceId) -> Issued:
+        return self._issued.setdefault(id, Issued())
 
     def voices(self) -> dict[InstanceId, str]:
         """The addresses from which those that are connected speak."""
@@ -91,6 +107,8 @@ class Agents:
         """The instance is no longer ours: its agent is not listened to."""
         presence = self._present.pop(id, None)
         self._last.pop(id, None)
+        self._allowances.pop(id, None)
+        self._issued.pop(id, None)
         if presence is not None:
             self._mark(presence, healthy=False)
             presence.connection.abort()

@@ -41,7 +41,7 @@ class CannotMake(Exception):
 
 @dataclass(slots=True)
 class Issued:
-    """Certificates that this connection's agent was given, by file name."""
+    """Certificates that an instance was given, by file name."""
 
     by_file: dict[str, "Given"] = field(default_factory=dict)
 
@@ -108,8 +108,10 @@ class FileSets:
         instance: Instance,
         public_keys: Mapping[str, bytes],
         issued: Issued,
+        *,
+        spend: Callable[[], None],
     ) -> FileSet:
-        """Raises CannotMake."""
+        """Raises CannotMake. `spend` is called before something is written to storage, and may refuse."""
         values = rendering.data(around, resolved, instance)
         made: dict[str, bytes] = {}
         fresh: dict[str, Given] = {}
@@ -147,6 +149,7 @@ class FileSets:
             if len(made[name]) > MAX_FILE:
                 raise CannotMake(f"{name}: has {len(made[name])} bytes, at most {MAX_FILE} are possible", again=False)
         if fresh:
+            spend()
             await self._log([certlog.Logged(name, given.certificate) for name, given in fresh.items()], instance)
             issued.by_file.update(fresh)  # not before: what is remembered here is handed out without another entry
         return FileSet(set_hash(around, resolved, instance), made, renew_at)

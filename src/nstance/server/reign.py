@@ -227,7 +227,7 @@ class Reign:
             announce=lambda code, message: lead.shard.announce(code, message),
         )
         lead.on_configured.append(effects.configured)
-        lead.agents = Agents(lambda event: lead.shard.post(event), parts.metrics.agents_connected)
+        lead.agents = Agents(lambda event: lead.shard.post(event), parts.metrics.agents_connected, parts.clock)
         lead.shard = Shard(
             term=term,
             writer=writer,

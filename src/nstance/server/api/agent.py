@@ -9,6 +9,8 @@ import asyncio
 import logging
 from typing import Any
 
+from grpclib.exceptions import GRPCError
+
 from nstance.clock import Chance, Clock
 from nstance.model import events as ev
 from nstance.model.decision import Code
@@ -17,7 +19,7 @@ from nstance.model.instance import Instance, State
 from nstance.pki import keys, names, proof
 from nstance.server import filesets
 from nstance.server.agents import Presence
-from nstance.server.filesets import CannotMake, FileSet, Issued
+from nstance.server.filesets import CannotMake, FileSet
 from nstance.server.lead import Lead
 from nstance.v1 import agent_grpc, agent_pb2, registration_pb2
 from nstance.wire import status
@@ -27,8 +29,8 @@ log = logging.getLogger(__name__)
 
 ADMITTED = frozenset({State.RUNNING, State.DRAINING})
 RECONNECTS_PER_SECOND = 300
-MESSAGES_PER_SECOND = 20.0  # per agent, with bursts
-MESSAGE_BURST = 200.0
+LAST_WORD = 1.0  # seconds that a refused stream's connection stays, so that its agent learns why
+FRESH = 0.1  # of a certificate's life: until then it is not made anew
 RETRY_FIRST = 2.0
 RETRY_MOST = 60.0
 MAX_KEYS = 256
@@ -37,19 +39,6 @@ NOTICES = {
     agent_pb2.Notice.SPOT_REBALANCE: ev.NoticeKind.REBALANCE,
     agent_pb2.Notice.SHUTDOWN: ev.NoticeKind.SHUTDOWN,
 }
-
-
-class Budget:
-    """A token bucket: so many messages a second, with bursts."""
-
-    def __init__(self, now: float) -> None:
-        self._tokens, self._at = MESSAGE_BURST, now
-
-    def take(self, now: float) -> bool:
-        self._tokens = min(MESSAGE_BURST, self._tokens + (now - self._at) * MESSAGES_PER_SECOND)
-        self._at = now
-        self._tokens -= 1
-        return self._tokens >= 0
 
 
 class AgentApi(agent_grpc.AgentServiceBase):
@@ -72,21 +61,33 @@ class AgentApi(agent_grpc.AgentServiceBase):
 
     def _presence(self, stream: Any) -> Presence:
         connection = connection_of(stream)
-        return self._lead.agents.at(self._instance(connection).id, connection)
+        id = self._instance(connection).id
+        self._hear(id)
+        return self._lead.agents.at(id, connection)
+
+    def _hear(self, id: InstanceId) -> None:
+        if not self._lead.agents.allowance(id).messages.take(self._clock.monotonic()):
+            raise status.exhausted("too many messages")
+
+    def _may_write(self, id: InstanceId) -> bool:
+        return self._lead.agents.allowance(id).writes.take(self._clock.monotonic())
+
+    def _write(self, id: InstanceId) -> None:
+        if not self._may_write(id):
+            raise status.exhausted("this instance was given too many certificates lately, try again in some minutes")
 
     # ---- health
 
     async def SubmitHealthReport(self, stream: Any) -> None:
         connection = connection_of(stream)
         presence = self._presence(stream)
-        agents, budget = self._lead.agents, Budget(self._clock.monotonic())
+        agents = self._lead.agents
         agents.came(presence)
-        goodbye = False
+        goodbye = refused = False
         try:
             await stream.send_initial_metadata()
             while (message := await stream.recv_message()) is not None:
-                if not budget.take(self._clock.monotonic()):
-                    raise status.exhausted("too many messages")
+                self._hear(presence.id)
                 match message.WhichOneof("kind"):
                     case "report":
                         self._report(presence, message.report)
@@ -98,11 +99,17 @@ class AgentApi(agent_grpc.AgentServiceBase):
                         self._goodbye(presence, message.goodbye)
                     case _:
                         raise status.invalid("kind", "expected a report, a notice or a goodbye")
+        except GRPCError:
+            refused = True
+            raise
         finally:
             agents.went(presence, goodbye=goodbye)
             if not goodbye and not connection.closed.is_set():
                 # Without its health stream the agent counts as gone; let it begin anew instead of staying half here.
-                connection.abort()
+                if refused:
+                    asyncio.get_running_loop().call_later(LAST_WORD, connection.abort)
+                else:
+                    connection.abort()
 
     def _report(self, presence: Presence, report: agent_pb2.HealthReport) -> None:
         if report.instance_id and report.instance_id != presence.id:
@@ -183,13 +190,13 @@ class AgentApi(agent_grpc.AgentServiceBase):
     async def ReceiveFiles(self, stream: Any) -> None:
         request = await stream.recv_message()
         presence = self._presence(stream)
-        have, issued, renew_at = request.config_hash, Issued(), _renewal(request.files, self._clock.wall())
+        have, renew_at = request.config_hash, _renewal(request.files, self._clock.wall())
         failures, complained = 0, ""
         while True:
             presence.changed.clear()
             wait: float | None = None
             try:
-                made = await self._needed(presence, have, renew_at, issued)
+                made = await self._needed(presence, have, renew_at)
                 failures = 0
                 if made is not None:
                     await _send(stream, made)
@@ -204,7 +211,7 @@ class AgentApi(agent_grpc.AgentServiceBase):
                 failures += 1
             await _changed(presence.changed, wait)
 
-    async def _needed(self, presence: Presence, have: str, renew_at: float | None, issued: Issued) -> FileSet | None:
+    async def _needed(self, presence: Presence, have: str, renew_at: float | None) -> FileSet | None:
         """The set that the instance should get now, if it has another one and its keys are here."""
         lead = self._lead
         instance = lead.shard.instances.get(presence.id)
@@ -217,13 +224,17 @@ class AgentApi(agent_grpc.AgentServiceBase):
         if any(name not in presence.public_keys for name in filesets.key_names(resolved)):
             presence.keys_changed.set()
             return None
-        return await lead.file_sets.make(lead.around, resolved, instance, presence.public_keys, issued)
+        issued = lead.agents.issued(presence.id)
+        return await lead.file_sets.make(
+            lead.around, resolved, instance, presence.public_keys, issued, spend=lambda: self._write(presence.id)
+        )
 
     # ---- certificate
 
     async def RenewCertificate(self, stream: Any) -> None:
         request = await stream.recv_message()
         instance = self._instance(connection_of(stream))
+        self._hear(instance.id)
         lead = self._lead
         try:
             if request.public_key_pem:
@@ -240,22 +251,29 @@ class AgentApi(agent_grpc.AgentServiceBase):
         if owner is not None and owner != instance.id:
             self._violation(instance.id, f"it presented the key of {owner}")
             raise status.denied("this key belongs to another instance")
-        refusal = await lead.shard.ask(
-            ev.Renewed(
-                id=instance.id,
-                public_key=drawn.public_key,
-                certificate_serial=drawn.serial,
-                certificate_expires=drawn.expires,
+        if drawn.public_key != instance.public_key or not self._is_fresh(instance):
+            self._write(instance.id)
+            refusal = await lead.shard.ask(
+                ev.Renewed(
+                    id=instance.id,
+                    public_key=drawn.public_key,
+                    certificate_serial=drawn.serial,
+                    certificate_expires=drawn.expires,
+                )
             )
-        )
-        if refusal is not None:
-            raise status.denied("this instance is not registered any more")
+            if refusal is not None:
+                raise status.denied("this instance is not registered any more")
         made = lead.issuer.agent_certificate(lead.shard.instances[instance.id], life=lead.agent_ttl)
         await stream.send_message(
             registration_pb2.RegisterResponse(
                 certificate_pem=made.pem, expires_unix=int(made.expires), ca_bundle_pem=lead.issuer.authority.bundle
             )
         )
+
+    def _is_fresh(self, instance: Instance) -> bool:
+        """Asking again gives the same certificate, and costs nothing."""
+        left = (instance.certificate_expires or 0.0) - self._clock.wall()
+        return (1 - FRESH) * self._lead.agent_ttl < left <= self._lead.agent_ttl
 
     def _violation(self, id: InstanceId, message: str) -> None:
         self._tell(id, Code.SECURITY, f"{message}, and was refused")
@@ -266,7 +284,7 @@ class AgentApi(agent_grpc.AgentServiceBase):
     def _tell(self, id: InstanceId, code: Code, message: str) -> None:
         log.warning(message, extra={"instance": id})
         instance = self._lead.shard.instances.get(id)
-        if instance is not None:
+        if instance is not None and self._may_write(id):
             self._lead.shard.tell(instance.key, code, message, id)
 
 
