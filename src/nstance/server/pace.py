@@ -111,7 +111,7 @@ class Pace:
                 heapq.heappop(self._waiting)
                 continue
             left = self._left()
-            if left > 0:
+            if left > NEARLY:  # a timer for less would fire before the clock has moved, again and again
                 self._timer = asyncio.get_running_loop().call_later(left, self._serve)
                 return
             self._spend()

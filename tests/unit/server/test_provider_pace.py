@@ -213,3 +213,20 @@ def test_any_weather_ends() -> None:
         pace.close()
 
     story()
+
+
+def test_a_pause_ends_although_clocks_round() -> None:
+    """A hair was left when the timer fired, and a timer for a hair fires at once: the loop never came to an end (seed
+    60161)."""
+
+    @virtually
+    async def story(clock: Machine) -> None:
+        await clock.sleep(5e5)
+        clock._frozen = 5e5  # its own time is young, and finer than the loop's
+        pace = make(clock)
+        for seconds in range(50):
+            pace.refused(sent=clock.monotonic(), delay=0.1 + seconds / 7)
+            async with asyncio.timeout(500.0):
+                await pace.turn()
+
+    story()
