@@ -85,7 +85,7 @@ class World:
                     f"s{number}",
                     self.loop,
                     rate=1.0 + r.uniform(-setup.drift, setup.drift),
-                    wall=1.7e9 + r.choice((-1.0, 0.0, 1.0)) * r.uniform(0.8, 1.0) * setup.apart,
+                    wall=1.7e9 + r.uniform(-setup.apart, setup.apart),
                 ),
             )
             for number in range(setup.servers)
