@@ -22,6 +22,7 @@ log = logging.getLogger(__name__)
 
 JUDGE_EVERY = 0.2
 EARLIER = 0.8
+SOON = 0.75  # of suspect_after: by then everybody who is well was heard again
 QUIET = 0.65  # of suspect_after: whoever is well was heard within half of it, because it was asked
 RECONNECT_FLOOR = 10.0
 RECONNECT_MOST = 300.0
@@ -60,12 +61,14 @@ class Hearing:
         self._ticked = now
 
     def refresh(self, members: Iterable[InstanceId], now: float, patience: float) -> bool:
-        """Ask the connections of those that look silent; says whether somebody is silent indeed."""
+        """Ask the connections of those that look silent or will soon; says whether somebody is silent indeed. Soon: each
+        of thousands comes due at another moment, and a group that woke for one alone would never sleep."""
         quiet = False
         monotonic = self._clock.monotonic()
+        early = now - SOON * patience
         for id in members:
             facts = self._facts.get(id)
-            if facts is None or not facts.connected or now < facts.heard + patience:
+            if facts is None or not facts.connected or facts.heard > early:
                 continue
             self._learn(id, facts, now, monotonic)
             quiet |= now >= self._facts[id].heard + patience

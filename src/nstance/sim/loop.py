@@ -8,6 +8,7 @@ killed.
 
 import asyncio
 import contextvars
+import math
 import random
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -28,6 +29,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._order = random.Random(seed)
         self._shuffle = shuffle
         self._selector = self
+        self.grain = 0.0  # seconds; timers end on multiples of it, as if the machine were busy in between
         self._clock_resolution = 1e-9
         self._tasks: set[asyncio.Task[Any]] = set()
         self.ending = False
@@ -92,6 +94,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def call_at(self, when: float, callback: Any, *args: Any, context: Any = None) -> asyncio.TimerHandle:  # type: ignore[override]
         process, context = _owner(context)
+        if self.grain:
+            when = math.ceil(when / self.grain) * self.grain
         if process is None:
             return super().call_at(when, callback, *args, context=context)
         gate = _Gate(process, callback, args)
