@@ -5,7 +5,7 @@ the file really says.
 """
 
 import difflib
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from nstance.config import jsonc
@@ -46,16 +46,20 @@ class Findings:
     ) -> None:
         self.found.setdefault((path, message), Finding(path, message, word, candidates, at_key, character))
 
-    def problems(self, document: jsonc.Document | None, *, source: str, origins: Origins) -> tuple[Problem, ...]:
-        """All of them in the order of the text."""
+    def problems(
+        self, document: jsonc.Document | None, *, source: str, origins: Origins, faults: Sequence[jsonc.Fault] = ()
+    ) -> tuple[Problem, ...]:
+        """All of them in the order of the text, and `faults` of the text itself among them."""
+        unread = {path for path, _, _ in faults}  # what was read instead is nobody's fault
         written = [(finding, origin(finding.path, origins)) for finding in self.found.values()]
+        written = [(finding, path) for finding, path in written if path not in unread]
         # A missing key has no place of its own; its parents have.
         wanted = {path[:length] for _, path in written for length in range(len(path) + 1)}
         places = {} if document is None else document.locate(wanted)
-        rows = sorted(
-            ((*_position(document, places, finding, path), finding, path) for finding, path in written),
-            key=lambda row: row[:2],
-        )
+        rows = [(*_position(document, places, finding, path), finding, path) for finding, path in written]
+        if document is not None:
+            rows += [(*document.position(at), Finding(path, says), path) for path, at, says in faults]
+        rows.sort(key=lambda row: row[:2])
         problems = [
             Problem(
                 jsonc.show(path) or source,
@@ -70,9 +74,11 @@ class Findings:
             problems.append(Problem(source, 0, 0, f"and {len(rows) - MOST:,} problems more"))
         return tuple(problems)
 
-    def raise_any(self, document: jsonc.Document | None, *, source: str, origins: Origins) -> None:
-        if self.found:
-            raise ConfigError(self.problems(document, source=source, origins=origins))
+    def raise_any(
+        self, document: jsonc.Document | None, *, source: str, origins: Origins, faults: Sequence[jsonc.Fault] = ()
+    ) -> None:
+        if self.found or faults:
+            raise ConfigError(self.problems(document, source=source, origins=origins, faults=faults))
 
 
 def origin(path: Path, origins: Origins) -> Path:

@@ -20,6 +20,7 @@ MAX_DEPTH = 64
 _MAX_DIGITS = 18  # what every reader of JSON agrees on
 
 Path = tuple[str | int, ...]
+Fault = tuple[Path, int, str]  # what the grammar allows and we do not: path, offset, sentence
 
 _STRING = r'"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"?'
 _COMMENT = re.compile(rf"{_STRING}|//[^\n]*+|/\*[\s\S]*?(?:\*/|\Z)")
@@ -86,8 +87,7 @@ class Document:
                 offset += 12 if _SURROGATE.match(self.text, offset) else 6
         return offset
 
-    def faults(self) -> Iterator[tuple[Path, int, str]]:
-        """What the grammar allows and we do not. Path, offset, sentence."""
+    def faults(self) -> Iterator[Fault]:
         seen: set[Path] = set()
         repeated: set[Path] = set()
         for path, place, token in self._walk():
@@ -137,6 +137,17 @@ class Document:
 
 def read(body: str | bytes, *, source: str, limit: int = MAX_BYTES) -> Document:
     """Raises ConfigError: for a broken text with one problem, for forbidden contents with all."""
+    document, faults = examine(body, source=source, limit=limit)
+    if faults:
+        raise ConfigError(
+            tuple(Problem(show(path) or source, *document.position(offset), says) for path, offset, says in faults)
+        )
+    return document
+
+
+def examine(body: str | bytes, *, source: str, limit: int = MAX_BYTES) -> tuple[Document, list[Fault]]:
+    """A document and its forbidden contents, for who has more to say about it: of a repeated key
+    the last one is read, of an impossible number 0. Raises ConfigError for a broken text."""
     text = _decode(body, source, limit).removeprefix("\ufeff")
     blanked, unclosed = _without_comments(text)
     document = Document(_without_commas(blanked))
@@ -148,14 +159,8 @@ def read(body: str | bytes, *, source: str, limit: int = MAX_BYTES) -> Document:
     except json.JSONDecodeError as error:
         says = next((ours for theirs, ours in _SAYS if error.msg.startswith(theirs)), "expected JSON")
         raise _refusal(source, says + _found(document.text, error.pos), document.position(error.pos)) from None
-    if doubtful or _SURROGATE.search(document.text):
-        problems = tuple(
-            Problem(show(path) or source, *document.position(offset), message)
-            for path, offset, message in islice(document.faults(), MOST)
-        )
-        if problems:
-            raise ConfigError(problems)
-    return document
+    doubtful = doubtful or _SURROGATE.search(document.text) is not None
+    return document, list(islice(document.faults(), MOST)) if doubtful else []
 
 
 def _refusal(source: str, message: str, position: tuple[int, int] = (1, 1)) -> ConfigError:

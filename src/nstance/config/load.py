@@ -17,7 +17,7 @@ MAX_ACTIONS = 100_000  # in all templates of a document: each one costs time to 
 
 def load(text: str | bytes, *, shard: ids.ShardId | None = None, source: str = "config") -> Settings:
     """Raises ConfigError with all problems. `shard` is the one that this process serves."""
-    document = jsonc.read(text, source=source)
+    document, faults = jsonc.examine(text, source=source)
     if not isinstance(document.value, dict):
         raise ConfigError((Problem(source, 1, 1, "expected an object in braces"),))
     findings = Findings()
@@ -38,7 +38,7 @@ def load(text: str | bytes, *, shard: ids.ShardId | None = None, source: str = "
     if validated is not None and shard is not None and validated.shard.id not in (None, shard):
         given = quoted(validated.shard.id)
         findings.add(("shard", "id"), f"expected the shard that this server serves, {quoted(shard)}, found {given}")
-    findings.raise_any(document, source=source, origins=origins)
+    findings.raise_any(document, source=source, origins=origins, faults=faults)
     assert validated is not None
     if shard is not None:
         validated = validated.model_copy(update={"shard": validated.shard.model_copy(update={"id": shard})})
