@@ -206,3 +206,21 @@ async def test_f61_an_agent_that_lost_its_key_cannot_register_again(world: World
     stub = registration_grpc.RegistrationServiceStub(world.channel(Service.REGISTRATION))
     assert await refused(call(stub.RegisterAgent, request, timeout=SECONDS)) is Status.UNAUTHENTICATED
     assert world.leader.shard.instances[agent.id].public_key == before
+
+
+async def test_a_var_that_nobody_has_set_is_reported_once(tmp_path: Path) -> None:
+    said = config(groups={"acme": {"web": {"template": "web", "size": 2}}})
+    said["templates"]["web"]["files"]["motd"]["template"] = "in {{ .Vars.zone }}, {{ .Vars.greeting }}"
+    async with World(tmp_path, said) as made:
+        await made.start()
+        operator = await made.operator("acme")
+        await eventually(lambda: sum(agent.connected for agent in made.agents.values()) == 2)
+        for agent in list(made.agents.values()):
+            stub = agent_grpc.AgentServiceStub(
+                made.channel(Service.AGENT, certificate_pem=agent.certificate_pem, key=agent.key)
+            )
+            assert await files(stub) == b"in , hello"
+        events = (await operator.call("ListEvents")).events
+        (event,) = [e for e in events if ".Vars.zone" in e.message]
+        assert (event.reason, event.group) == ("config", "web")
+        assert not [e for e in events if ".Vars.greeting" in e.message]

@@ -96,6 +96,13 @@ def operator_nonce(jti: str, *, prefix: str = CLUSTER) -> Key:
     return Key(f"{_prefix(prefix)}operator-nonce/{_plain(jti)}")
 
 
+def is_ours(key: str, *, cluster: str = CLUSTER) -> bool:
+    """Whether an object is one of those that Nstance keeps for itself; `cluster`: the prefix of the cluster's."""
+    return key.startswith(("shard/", CLUSTER, ".nstance/", *(cluster and [_prefix(cluster)]))) or (
+        not cluster and key.startswith(("ca.", "nonce-key", SECRETS, "operator/", "operator-nonce/"))
+    )
+
+
 def _shard(shard: ids.ShardId, rest: str, prefix: str) -> Key:
     return Key(f"{_prefix(prefix)}shard/{_name(shard)}/{rest}")
 

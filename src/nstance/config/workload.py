@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
 
-from nstance.config import fields
+from nstance.config import fields, storage_keys
 from nstance.config.errors import quoted
 from nstance.config.fields import Block, kind_of, wrong
 
@@ -116,9 +116,18 @@ class SecretFile(Block):
     source: Annotated[fields.SecretName, BeforeValidator(_secret)]
 
 
+def _object(value: str) -> str:
+    """As far as it can be seen before it is rendered."""
+    if storage_keys.is_ours(value) or value.startswith("/") or ".." in value.split("/"):
+        raise wrong(
+            f"expected an object that is not Nstance's own (not below cluster/ or shard/), found {quoted(value)}"
+        )
+    return value
+
+
 class StorageFile(Block):
     kind: Literal["storage"]
-    source: fields.Filled
+    source: Annotated[fields.Filled, AfterValidator(_object)]
 
 
 class EnvFile(Block):

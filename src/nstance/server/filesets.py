@@ -58,6 +58,7 @@ class FileSet:
     hash: str
     files: Mapping[str, bytes]
     renew_at: float | None  # wall clock: when its first certificate has used two thirds of its life
+    missing: tuple[str, ...] = ()  # what its templates print although nobody has set it
 
 
 def key_names(resolved: Resolved) -> list[str]:
@@ -123,8 +124,8 @@ class FileSets:
                     case CertificateFile():
                         template = resolved.certificates[spec.template]
                         wanted = rendering.workload(template, values)
-                        key = public_keys[spec.key.name.removesuffix(".pub")]
-                        given = self._certificate(wanted, key, issued.by_file.get(name), now)
+                        public_key = public_keys[spec.key.name.removesuffix(".pub")]
+                        given = self._certificate(wanted, public_key, issued.by_file.get(name), now)
                         if given is not issued.by_file.get(name):
                             fresh[name] = given
                         made[name] = given.certificate.pem.encode()
@@ -138,7 +139,8 @@ class FileSets:
                     case SecretFile():
                         made[name] = await self._secret(spec.source)
                     case StorageFile():
-                        made[name] = await self._object(rendering.text(spec.source, values, "source"))
+                        key = rendering.object_key(spec.source, values, around.settings.cluster)
+                        made[name] = await self._object(key)
             except (rendering.CannotRender, fields.CertificateError, secrets.Missing, storage.Missing) as problem:
                 raise CannotMake(
                     f"{name}: {problem}",
@@ -152,7 +154,7 @@ class FileSets:
             spend()
             await self._log([certlog.Logged(name, given.certificate) for name, given in fresh.items()], instance)
             issued.by_file.update(fresh)  # not before: what is remembered here is handed out without another entry
-        return FileSet(set_hash(around, resolved, instance), made, renew_at)
+        return FileSet(set_hash(around, resolved, instance), made, renew_at, tuple(values.missing))
 
     def _certificate(self, wanted: ca.WorkloadSpec, public_key: bytes, known: Given | None, now: float) -> Given:
         signer = self._authority().signer(now)

@@ -27,6 +27,7 @@ from nstance.telemetry.metrics import Metrics
 log = logging.getLogger(__name__)
 
 MAX_CONSOLE = 2048  # bytes that are told of a failed VM's console
+MAX_LACKING = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +85,7 @@ class Lead:
         self.userdata = userdata
         self.consoles: dict[GroupKey, Console] = {}
         self._capabilities = capabilities
+        self._lacking: set[tuple[GroupKey, str]] = set()  # what was said to be missing
         self._announced: dict[GroupKey, str] = {}  # why groups are blocked, as far as it was told
         self._ask_for_supplies()
         self.around = self._surroundings()
@@ -216,8 +218,22 @@ class Lead:
             raise CannotRender(f"the group {instance.key} is no longer configured")
         if ids.kind_of(instance.id) != found.group.kind:
             raise CannotRender(f"the group's kind is now {found.group.kind}")
-        userdata = self._template_of(found)
-        return rendering.request(self.around, found, instance, nonce=self.issuer.token(instance), userdata=userdata)
+        return rendering.request(
+            self.around,
+            found,
+            instance,
+            nonce=self.issuer.token(instance),
+            userdata=self._template_of(found),
+            missing=lambda path: self.lacks(instance.key, path),
+        )
+
+    def lacks(self, key: GroupKey, path: str) -> None:
+        """A template of the group prints what nobody has set. Said once."""
+        if (key, path) not in self._lacking and len(self._lacking) < MAX_LACKING:
+            self._lacking.add((key, path))
+            message = f"a template prints {path}, which nobody has set: it is rendered empty"
+            log.warning(message, extra={"group": str(key)})
+            self.shard.tell(key, Code.CONFIG, message)
 
     def _template_of(self, resolved: Resolved) -> bytes | None:
         spec = resolved.userdata

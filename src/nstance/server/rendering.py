@@ -8,16 +8,19 @@ import base64
 import gzip
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from nstance import gotemplate
+from nstance.config import blocks, storage_keys
+from nstance.config.errors import quoted
 from nstance.config.resolve import Resolved
 from nstance.config.settings import Settings
 from nstance.config.workload import Certificate, EnvFile, JsonFile, StringFile, Userdata
 from nstance.model import ids
 from nstance.model.codec import canonical
 from nstance.model.instance import Instance
+from nstance.objects import keys
 from nstance.pki import ca, fields
 from nstance.providers.port import CreateRequest
 
@@ -45,9 +48,15 @@ class Surroundings:
     images: Mapping[str, str | None]  # None: not found yet
 
 
-def data(
-    around: Surroundings, resolved: Resolved, instance: Instance, *, nonce: str | None = None
-) -> dict[str, object]:
+class Values(dict[str, object]):
+    """What a template can see, and the paths that one printed although nobody has set them."""
+
+    def __init__(self, seen: Mapping[str, object]) -> None:
+        super().__init__(seen)
+        self.missing: dict[str, None] = {}
+
+
+def data(around: Surroundings, resolved: Resolved, instance: Instance, *, nonce: str | None = None) -> Values:
     infra = around.settings.shard.infra
     values: dict[str, object] = {
         "Cluster": {"ID": around.settings.cluster.id, "CACert": around.ca_bundle},
@@ -73,15 +82,22 @@ def data(
     }
     if nonce is not None:
         values["Nonce"] = nonce
-    return values
+    return Values(values)
 
 
 def request(
-    around: Surroundings, resolved: Resolved, instance: Instance, *, nonce: str, userdata: bytes | None
+    around: Surroundings,
+    resolved: Resolved,
+    instance: Instance,
+    *,
+    nonce: str,
+    userdata: bytes | None,
+    missing: Callable[[str], None] = lambda path: None,
 ) -> CreateRequest:
-    """`userdata`: its template as fetched; None if the provider uses none."""
+    """`userdata`: its template as fetched; None if the provider uses none. `missing` is told each path that a template
+    prints although nobody has set it."""
     values = data(around, resolved, instance, nonce=nonce)
-    return CreateRequest(
+    made = CreateRequest(
         id=instance.id,
         tenant=instance.tenant,
         group=instance.group,
@@ -99,6 +115,9 @@ def request(
         agent_addr=around.agent_addr,
         report_interval=around.settings.shard.health_check_interval,
     )
+    for path in values.missing:
+        missing(path)
+    return made
 
 
 def request_hash(made: CreateRequest) -> str:
@@ -122,8 +141,9 @@ def text(template: str, values: Mapping[str, object], what: str) -> str:
     images = values.get("Image")
     if isinstance(images, Mapping) and (lacking := unknown_images([template], images)):
         raise NotYet(f"{what}: the image {lacking[0]} is not known yet")
+    missing = values.missing if isinstance(values, Values) else {}
     try:
-        return gotemplate.render(template, values)
+        return gotemplate.parse(template).render(values, missing=lambda path: missing.update({path: None}))
     except gotemplate.TemplateError as error:
         raise CannotRender(f"{what}: {error}") from error
 
@@ -207,6 +227,16 @@ def json_file(spec: JsonFile, values: Mapping[str, object]) -> bytes:
 
 def string_file(spec: StringFile, values: Mapping[str, object]) -> bytes:
     return text(spec.template, values, "template").encode()
+
+
+def object_key(template: str, values: Mapping[str, object], cluster: blocks.Cluster) -> str:
+    """Of a file that is an object. None of our own: the CA's key and others' secrets lie beside it."""
+    key = text(template, values, "source")
+    if not keys.possible(key):
+        raise CannotRender(f"source: expected an object's key, found {quoted(key)}")
+    if storage_keys.is_ours(key, cluster=cluster.storage.prefix):
+        raise CannotRender(f"source: expected an object that is not Nstance's own, found {quoted(key)}")
+    return key
 
 
 def workload(template: Certificate, values: Mapping[str, object]) -> ca.WorkloadSpec:

@@ -471,3 +471,35 @@ def test_whatever_stands_in_any_place_is_accepted_or_explained(path: tuple[Any, 
     else:
         document = value
     assert all(p.line >= 1 and p.column >= 1 and p.message for p in found(json.dumps(document)))
+
+
+def test_b27_what_the_text_forbids_hides_no_other_fault() -> None:
+    """One repeated key, or one NaN, and everything else is still said, in the order of the text."""
+    text = """{
+  "cluster": {"id": "main", "id": "other", "secrets": {"provider": "object-storage", "encryption_key": {"provider": "env"}}},
+  "shard": {"infra": {"provider": "aws", "region": "r", "zone": "z"}, "request_timeout": NaN, "oddity": 1},
+  "templates": {"web": {"kind": "web"}},
+  "groups": {"default": {"web": {"template": "wab", "size": -1}}}
+}"""
+    said = [(problem.path, problem.line, problem.message.split(",")[0]) for problem in found(text)]
+    assert [(path, line) for path, line, _ in said] == [
+        ("cluster.id", 2),
+        ("shard.request_timeout", 3),
+        ("shard.oddity", 3),
+        ("groups.default.web.template", 5),
+        ("groups.default.web.size", 5),
+    ]
+    assert said[0][2] == "expected each key once"
+    assert said[1][2].startswith("expected a finite number")
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["cluster/ca.sealed", "shard/a/config.jsonc", "../x", "a/../cluster/ca.sealed", "/etc/passwd", ".nstance/x"],
+)
+def test_a_file_is_never_one_of_our_own_objects(source: str) -> None:
+    config = copy.deepcopy(GOOD)
+    config["templates"]["web"]["files"]["blob"]["source"] = source
+    (problem,) = found(json.dumps(config))
+    assert problem.path == f"{FILES}.blob.source"
+    assert "not Nstance's own" in problem.message

@@ -225,9 +225,12 @@ class AgentApi(agent_grpc.AgentServiceBase):
             presence.keys_changed.set()
             return None
         issued = lead.agents.issued(presence.id)
-        return await lead.file_sets.make(
+        made = await lead.file_sets.make(
             lead.around, resolved, instance, presence.public_keys, issued, spend=lambda: self._write(presence.id)
         )
+        for path in made.missing:
+            lead.lacks(instance.key, path)
+        return made
 
     # ---- certificate
 

@@ -1,0 +1,85 @@
+"""What a template can reach: no object of our own, whatever vars say; and what it prints that nobody has set."""
+
+import json
+from collections.abc import Mapping
+
+import pytest
+
+from nstance.config import load, resolve
+from nstance.config.dynamic import DynamicGroups
+from nstance.config.settings import Settings
+from nstance.model.ids import GroupKey, GroupName, InstanceId, ShardId, TenantId
+from nstance.model.instance import Instance, State
+from nstance.server import rendering
+from nstance.server.rendering import CannotRender, Surroundings
+
+KEY = GroupKey(TenantId("default"), GroupName("web"))
+
+
+def settings(template: Mapping[str, object], *, prefix: str = "cluster/", **vars: str) -> Settings:
+    told = {
+        "cluster": {"id": "demo", "storage": {"prefix": prefix}},
+        "shard": {"infra": {"provider": "memory"}, "subnet_pools": {"main": ["subnet-1"]}},
+        "templates": {"web": {"kind": "web", **template}},
+        "groups": {"default": {"web": {"template": "web", "size": 1, "vars": vars}}},
+    }
+    return load.load(json.dumps(told).encode(), source="test", shard=None)
+
+
+def around(told: Settings) -> tuple[Surroundings, resolve.Resolved]:
+    made = Surroundings(
+        settings=told,
+        shard=ShardId("one"),
+        ca_bundle="CA",
+        registration_addr="r:1",
+        agent_addr="a:1",
+        operator_addr="",
+        images={},
+    )
+    return made, resolve.resolve(told, DynamicGroups())[KEY]
+
+
+INSTANCE = Instance(id=InstanceId("web-1"), tenant=KEY.tenant, group=KEY.name, state=State.PENDING, created=1.0)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "path"),
+    [
+        ("cluster/", "cluster/ca.sealed"),
+        ("cluster/", "cluster/secret/token"),
+        ("cluster/", "shard/other/journal/00000000000000000001.json"),
+        ("cluster/", "../ca.sealed"),
+        ("cluster/", "blobs/../cluster/ca.sealed"),
+        ("cluster/", "/cluster/ca.sealed"),
+        ("cluster/", "cluster//ca.sealed"),
+        ("cluster/", ".nstance/locks/00"),
+        ("cluster/", ""),
+        ("mine/", "mine/ca.sealed"),
+        ("mine", "mine/ca.sealed"),
+        ("", "ca.sealed"),
+        ("", "secret/token"),
+        ("", "operator/acme.x.json"),
+        ("", "operator-nonce/x"),
+    ],
+)
+def test_no_var_leads_a_storage_file_to_one_of_our_own_objects(prefix: str, path: str) -> None:
+    told = settings({}, prefix=prefix, path=path)
+    values = rendering.data(*around(told), INSTANCE)
+    with pytest.raises(CannotRender, match="source: expected an object"):
+        rendering.object_key("{{ .Vars.path }}", values, told.cluster)
+
+
+@pytest.mark.parametrize("path", ["blobs/web-1", "clusters/x", "sharding/x", "secret/mine"])
+def test_other_objects_are_files(path: str) -> None:
+    told = settings({}, path=path)
+    values = rendering.data(*around(told), INSTANCE)
+    assert rendering.object_key("{{ .Vars.path }}", values, told.cluster) == path
+
+
+def test_what_a_template_prints_though_nobody_has_set_it_is_told() -> None:
+    content = "{{ .Vars.zone }} {{ .Vars.here }} {{ if .Vars.tested }}x{{ end }}{{ .Vars.zone }}"
+    told = settings({"userdata": {"content": content}, "args": {"a": "{{ .Vars.other }}"}}, here="yes")
+    missing: list[str] = []
+    made = rendering.request(*around(told), INSTANCE, nonce="token", userdata=content.encode(), missing=missing.append)
+    assert made.userdata == b" yes "
+    assert missing == [".Vars.other", ".Vars.zone"]
