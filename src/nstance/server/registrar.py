@@ -162,7 +162,9 @@ class Registrar:
             public_key = keys.public_key_from_pem(request.public_key_pem)
             proof.check_registration(request.proof, public_key=public_key, cluster=claims.cluster, nonce=request.nonce)
             return claims, public_key
-        except (nonce.InvalidNonce, proof.InvalidProof) as problem:
+        except nonce.InvalidNonce as problem:
+            raise self._refused(address, problem.reason) from None
+        except proof.InvalidProof as problem:
             raise self._refused(address, str(problem)) from None
         except keys.UnacceptableKey as problem:
             raise status.invalid("public_key_pem", str(problem)) from None
