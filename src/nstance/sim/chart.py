@@ -1,40 +1,167 @@
-"""Lines over time as an SVG file: no library, opens in every browser."""
+"""A forecast as an SVG file: no library, opens in every browser. Three panels share one clock."""
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
 
-WIDTH, HEIGHT, LEFT, TOP, BOTTOM = 960, 420, 60, 40, 40
-COLOURS = ("#1f77b4", "#2ca02c", "#ff7f0e", "#d62728", "#9467bd")
+from nstance.sim.forecast import Forecast
+
+WIDTH, LEFT, RIGHT, TOP, GAP, BOTTOM = 960, 70, 24, 64, 58, 44
+TALL, LOW = 200, 100  # panels
+NARROW = 0.25  # of the story: what happens within less is shown once more, wider
+GREY = "#888"
 
 
-def draw(title: str, hours: Sequence[float], lines: Mapping[str, Sequence[float]]) -> str:
-    most = max((max(values, default=0.0) for values in lines.values()), default=0.0) or 1.0
-    last = hours[-1] if hours and hours[-1] else 1.0
-    inner_width, inner_height = WIDTH - LEFT - 20, HEIGHT - TOP - BOTTOM
+@dataclass(frozen=True, slots=True)
+class Line:
+    name: str
+    values: Sequence[float]
+    colour: str  # these are told apart by colour-blind people too
+    dashed: bool = False
 
-    def point(hour: float, value: float) -> str:
-        return f"{LEFT + inner_width * hour / last:.1f},{TOP + inner_height * (1 - value / most):.1f}"
 
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" font-size="12">',
-        '<rect width="100%" height="100%" fill="white"/>',
-        f'<text x="{LEFT}" y="22" font-size="15">{_escaped(title)}</text>',
+@dataclass(frozen=True, slots=True)
+class Panel:
+    name: str
+    lines: list[Line]
+    span: tuple[float, float]  # hours
+    height: int = LOW
+
+
+def draw(title: str, told: Forecast) -> str:
+    points = told.points
+    hours = [p.hour for p in points]
+    whole = (0.0, told.hours)
+    instances = [
+        Line("leaving", [p.leaving for p in points], "#d55e00"),
+        Line("coming", [p.coming for p in points], "#e69f00"),
+        Line("ready", [p.ready for p in points], "#0072b2"),
+        Line("wished", [p.wished for p in points], "#333", dashed=True),
     ]
-    for step in range(5):
-        y = TOP + inner_height * step / 4
-        parts.append(f'<line x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - 20}" y2="{y:.1f}" stroke="#ddd"/>')
-        parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{most * (1 - step / 4):.0f}</text>')
-        x = LEFT + inner_width * step / 4
-        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - 14}" text-anchor="middle">{last * step / 4:.1f} h</text>')
-    for number, (name, values) in enumerate(lines.items()):
-        colour = COLOURS[number % len(COLOURS)]
-        path = " ".join(point(hour, value) for hour, value in zip(hours, values, strict=True))
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.5"/>')
-        parts.append(
-            f'<text x="{WIDTH - 30 - 110 * (len(lines) - number - 1)}" y="22" text-anchor="end" fill="{colour}">'
-        )
-        parts.append(f"{_escaped(name)}</text>")
+    made = [Line("", [p.made for p in points], "#009e73")]
+    each_hour = [Line("", _rates(hours, [p.requests for p in points], told.hours), "#cc79a7")]
+    last = points[-1]
+    panels = [
+        Panel("instances", instances, whole, TALL),
+        Panel(f"replacements: {last.made:,} made", made, whole),
+        Panel(f"requests to object storage an hour: {last.requests:,.0f} in all, ${last.price:.4f}", each_hour, whole),
+    ]
+    close = _eventful(told)
+    if close is not None:
+        panels.insert(1, Panel("instances, while something happens", instances, close, TALL))
+    height = TOP + sum(panel.height + GAP for panel in panels) - GAP + BOTTOM
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
+        'font-family="sans-serif" font-size="12" fill="#333">',
+        '<rect width="100%" height="100%" fill="white"/>',
+        f'<text x="{LEFT}" y="26" font-size="16">{escape(title)}</text>',
+    ]
+    top = TOP
+    for number, panel in enumerate(panels):
+        parts += _panel(panel, hours, top)
+        parts += _marks(told, panel, top, named=number == 0)
+        top += panel.height + GAP
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _escaped(text: str) -> str:
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+def _eventful(told: Forecast) -> tuple[float, float] | None:
+    """From a little before the first happening until a little after its end, if the whole picture shows little of that."""
+    if not told.happenings:
+        return None
+    begin = told.happenings[0][0]
+    quiet = [p for p in told.points if p.hour > begin and p.coming == p.leaving == 0 and p.ready == p.wished]
+    # Until it was quiet for a while, or the next thing happens.
+    ends = (
+        p.hour
+        for p in quiet
+        if all(q.coming == q.leaving == 0 for q in told.points if p.hour <= q.hour <= p.hour + 0.1)
+    )
+    until = min(next(ends, told.hours), *(hour for hour, _ in told.happenings[1:]), told.hours)
+    margin = 0.1 * (until - begin) + 0.02
+    span = max(0.0, begin - margin), min(told.hours, until + margin)
+    return span if span[1] - span[0] < NARROW * told.hours else None
+
+
+def _panel(panel: Panel, hours: Sequence[float], top: int) -> list[str]:
+    first, last = panel.span
+    height, bottom = panel.height, top + panel.height
+    after = [hour > first for hour in hours]  # with the last one before it, so that no line begins late
+    shown = [at for at, hour in enumerate(hours) if hour <= last and (after[at] or after[min(at + 1, len(after) - 1)])]
+    largest = max((line.values[at] for line in panel.lines for at in shown), default=0.0)
+    step = nice_step(largest / (4 if height > LOW else 2))
+    most = step * max(1, math.ceil(largest / step))
+    parts = [f'<text x="{LEFT}" y="{top - 10}" font-weight="bold">{escape(panel.name)}</text>']
+    x = WIDTH - RIGHT
+    for line in (line for line in panel.lines if line.name):
+        parts.append(f'<text x="{x}" y="{top - 10}" text-anchor="end" fill="{line.colour}">{escape(line.name)}</text>')
+        x -= 70
+    for tick in range(round(most / step) + 1):
+        y = bottom - height * tick * step / most
+        parts.append(f'<line x1="{LEFT}" y1="{y:.1f}" x2="{WIDTH - RIGHT}" y2="{y:.1f}" stroke="#e4e4e4"/>')
+        parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{tick * step:,g}</text>')
+    hour_step = nice_step((last - first) / 12, of_hours=True)
+    for tick in range(math.ceil(first / hour_step - 1e-9), math.floor(last / hour_step + 1e-9) + 1):
+        x_tick = _x(tick * hour_step, panel.span)
+        parts.append(f'<line x1="{x_tick:.1f}" y1="{bottom}" x2="{x_tick:.1f}" y2="{bottom + 4}" stroke="{GREY}"/>')
+        name = f"{round(tick * hour_step, 4):g} h"
+        parts.append(f'<text x="{x_tick:.1f}" y="{bottom + 18}" text-anchor="middle">{name}</text>')
+    for line in panel.lines:
+        path = " ".join(
+            f"{_x(max(first, hours[at]), panel.span):.1f},{bottom - height * line.values[at] / most:.1f}"
+            for at in shown
+        )
+        dashes = ' stroke-dasharray="6 4"' if line.dashed else ""
+        parts.append(
+            f'<polyline points="{path}" fill="none" stroke="{line.colour}" stroke-width="1.6" '
+            f'stroke-linejoin="round"{dashes}/>'
+        )
+    return parts
+
+
+def _marks(told: Forecast, panel: Panel, top: int, *, named: bool) -> list[str]:
+    """When something happens; the same thing again is not named again."""
+    parts: list[str] = []
+    seen: set[str] = set()
+    for hour, name in told.happenings:
+        if not panel.span[0] <= hour <= panel.span[1]:
+            continue
+        x, bottom = _x(hour, panel.span), top + panel.height
+        parts.append(
+            f'<line x1="{x:.1f}" y1="{top}" x2="{x:.1f}" y2="{bottom}" stroke="{GREY}" stroke-dasharray="2 3"/>'
+        )
+        if named and name not in seen:
+            right = x > WIDTH * 0.7
+            parts.append(
+                f'<text x="{x + (-6 if right else 6):.1f}" y="{top + panel.height // 2 + 16 * len(seen)}" fill="#555" '
+                f'text-anchor="{"end" if right else "start"}">{escape(name)}</text>'
+            )
+            seen.add(name)
+    return parts
+
+
+def _x(hour: float, span: tuple[float, float]) -> float:
+    return LEFT + (WIDTH - LEFT - RIGHT) * (hour - span[0]) / (span[1] - span[0])
+
+
+def _rates(hours: Sequence[float], counted: Sequence[float], last: float) -> list[float]:
+    """What is counted from the beginning, as so many an hour, over a stretch long enough to be smooth."""
+    width = last / 120
+    rates, behind = [], 0
+    for at, hour in enumerate(hours):
+        while hours[behind + 1 if behind < at else behind] < hour - width:
+            behind += 1
+        passed = hour - hours[behind]
+        rates.append((counted[at] - counted[behind]) / passed if passed > 0 else 0.0)
+    full = next((at for at, hour in enumerate(hours) if hour >= width), 0)
+    return [rates[full]] * full + rates[full:]
+
+
+def nice_step(about: float, *, of_hours: bool = False) -> float:
+    """The next larger one of 1, 2, 5, 10, 20 …; of hours: those that people count in."""
+    if of_hours:
+        return next((step for step in (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2, 3, 6, 12, 24) if step >= about), 24)
+    if about <= 1:
+        return 1.0
+    power = 10.0 ** math.floor(math.log10(about))
+    return next(power * factor for factor in (1, 2, 5, 10) if power * factor >= about)

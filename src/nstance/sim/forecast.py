@@ -1,76 +1,86 @@
 """What would happen to my groups if: a user's own configuration, a scenario, and hours of virtual time.
 
 The product decides, over a cloud and agents in memory. Timings are the configuration's own; its provider is not called.
+Quiet hours are not played: when nothing but renewals has happened for a while and nothing is about to, the clock that is
+shown moves on, and the requests of the quiet stretch are counted for it. The trap: what depends on age would not happen in
+hours that are left out, so none are where instances expire.
 """
 
-import asyncio
 import copy
+import math
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nstance.config import jsonc
+from nstance.config import durations, jsonc, legacy, rules
 from nstance.config.dynamic import DynamicGroups
+from nstance.config.findings import Findings
+from nstance.model.decision import Code
 from nstance.model.ids import GroupKey, GroupName, TenantId
 from nstance.model.instance import State
 from nstance.server import configuration
+from nstance.sim.scenarios import SCENARIOS, Given, Happening
 from nstance.sim.setup import Setup
-from nstance.sim.wishes import CLUSTER, Wishes
+from nstance.sim.wishes import CLUSTER
 from nstance.sim.world import World, world
 
-SAMPLES = 240
+__all__ = ["SCENARIOS", "Forecast", "Point", "adapt", "forecast"]
+
+WARM_UP = 600.0  # the groups come up first
+BOOT = (20.0, 60.0)  # seconds
+GRAIN = 0.05  # seconds: what happens within is decided together, as on a server that has much to do
+FEWEST, MOST = 240, 2880  # points of a forecast: while all is quiet, and while something happens
+SHORTEST = 5.0  # seconds between two points
+REST = 600.0  # seconds without news before quiet counts as quiet
 # Dollars, as a large cloud asks for them: per request to object storage.
 WRITE_PRICE, READ_PRICE = 5e-6, 4e-7
 WRITES = ("create", "replace", "list")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given(Wishes):
-    """A configuration that somebody else wrote."""
+class Point:
+    """How it is at some hour; the last three count from the beginning."""
 
-    document: dict[str, Any] = field(default_factory=dict)
-
-    def _document(self) -> dict[str, object]:
-        return self.document
+    hour: float
+    wished: int
+    ready: int
+    coming: int
+    leaving: int
+    made: int
+    requests: float
+    price: float
 
 
 @dataclass(slots=True)
 class Forecast:
-    hours: list[float] = field(default_factory=list)
-    wished: list[float] = field(default_factory=list)
-    ready: list[float] = field(default_factory=list)
-    coming: list[float] = field(default_factory=list)
-    leaving: list[float] = field(default_factory=list)
-    requests: list[float] = field(default_factory=list)
+    hours: float
+    points: list[Point] = field(default_factory=list)
+    happenings: list[tuple[float, str]] = field(default_factory=list)  # hours, and what happens then
     counts: Mapping[str, int] = field(default_factory=dict)
+    left_out: float = 0.0  # hours that were quiet, and not played
 
-    def lines(self) -> dict[str, list[float]]:
-        return {"wished": self.wished, "ready": self.ready, "coming": self.coming, "leaving": self.leaving}
-
-    def price(self) -> float:
-        return sum(
-            number * (WRITE_PRICE if verb in WRITES else READ_PRICE)
-            for what, number in self.counts.items()
-            if what.startswith("request ") and (verb := what.removeprefix("request "))
-        )
+    def lowest(self) -> Point:
+        """When the fewest were ready of those that were wished."""
+        return min(self.points, key=lambda point: point.ready - point.wished)
 
 
 def adapt(text: str, *, source: str, agents: int | None) -> dict[str, Any]:
     """The configuration for a simulated shard, its groups grown or shrunk to so many instances in all. Raises
     NoConfiguration."""
-    settings = configuration.parse(text.encode(), shard=None, source=source)
-    document: Any = copy.deepcopy(jsonc.read(text, source=source).value)
-    block = document["shard"] if "shard" in document else document["server"]
-    block.pop("id", None)
-    block.setdefault("leader_election", {})["heartbeat"] = "600ms"  # a third of the work, and nothing else changes
-    if "cluster" in document:
-        document["cluster"]["id"] = CLUSTER
-    else:
-        block["cluster_id"] = CLUSTER
+    settings = configuration.parse(text.encode("utf-8", "surrogateescape"), shard=None, source=source)
+    written: Any = jsonc.read(text, source=source).value
+    document: Any = copy.deepcopy(legacy.translate(written, Findings())[0])
+    document["shard"].pop("id", None)
+    # A third of the work, and nothing else changes.
+    document["shard"].setdefault("leader_election", {})["heartbeat"] = "600ms"
+    document["cluster"]["id"] = CLUSTER
     resolved = configuration.resolve(settings, DynamicGroups())
     total: int = sum(r.group.size for r in resolved.values())
-    if agents is not None and total:
+    if not total:
+        raise configuration.NoConfiguration(f"{source}: its groups wish for no instance, so nothing can happen to any")
+    if agents is not None:
         for tenant, groups in document["groups"].items():
             for name, group in groups.items():
                 size = resolved[GroupKey(TenantId(tenant), GroupName(name))].group.size
@@ -81,120 +91,153 @@ def adapt(text: str, *, source: str, agents: int | None) -> dict[str, Any]:
     return dict(document)
 
 
-# ---- scenarios: what happens, on a day that lasts `seconds`
-
-
-def spot_storm(w: World, seconds: float) -> None:
-    """The provider takes half of all VMs back, with two minutes of warning each."""
-
-    def storm() -> None:
-        victims = [a for a in w.agents() if a.alive]
-        for agent in w.random.sample(victims, len(victims) // 2):
-            w.later(w.random.uniform(0.0, 60.0), agent.tell, "SPOT_TERMINATION", 120.0)
-            w.later(180.0, w.cloud.destroy, agent.id)
-
-    w.later(seconds * 0.3, storm)
-
-
-def zone_brown_out(w: World, seconds: float) -> None:
-    """For a tenth of the time the provider is slow and fails, and a tenth of the VMs die."""
-
-    def begin() -> None:
-        w.provider_weather.brown_until = w.now + seconds * 0.1
-        victims = [a for a in w.agents() if a.alive]
-        for agent in w.random.sample(victims, max(1, len(victims) // 10)):
-            w.cloud.destroy(agent.id)
-
-    w.later(seconds * 0.3, begin)
-
-
-def bad_image(w: World, seconds: float) -> None:
-    """A new template whose VMs never register, taken back after a while."""
-    old = w.wishes
-    for share, spoiled, wishes in ((0.3, True, _changed(old, "bad")), (0.6, False, old)):
-        w.later(seconds * share, w.spoil_boots, spoiled)
-        w.later(seconds * share, w.tell, wishes)
-
-
-def slow_storage(w: World, seconds: float) -> None:
-    """Object storage takes ten times as long and fails now and then, for a third of the time."""
-    w.later(seconds * 0.3, lambda: setattr(w.storage_weather, "brown_until", w.now + seconds * 0.3))
-
-
-def failover_hourly(w: World, seconds: float) -> None:
-    """The leader is killed every hour."""
-
-    def strike() -> None:
-        leader = w.leader()
-        if leader is not None:
-            w.kill(leader)
-
-    for hour in range(1, int(seconds // 3600) + 1):
-        w.later(hour * 3600.0 - 1800.0, strike)
-
-
-def new_template(w: World, seconds: float) -> None:
-    """Every template changes: all instances are rotated."""
-    w.later(seconds * 0.2, lambda: w.tell(_changed(w.wishes, "new")))
-
-
-def _changed(wishes: Wishes, mark: str) -> Wishes:
-    assert isinstance(wishes, Given)
-    document = copy.deepcopy(wishes.document)
-    for template in document["templates"].values():
-        template["instance_type"] = f"{template.get('instance_type', 'vm')}-{mark}"
-    for group in (g for groups in document["groups"].values() for g in groups.values()):
-        if "instance_type" in group:
-            group["instance_type"] = f"{group['instance_type']}-{mark}"
-    return Given(document=document)
-
-
-SCENARIOS: Mapping[str, Callable[[World, float], None]] = {
-    "spot-storm": spot_storm,
-    "zone-brown-out": zone_brown_out,
-    "bad-image": bad_image,
-    "slow-storage": slow_storage,
-    "failover-hourly": failover_hourly,
-    "new-template": new_template,
-}
-
-
-def forecast(document: dict[str, Any], *, scenario: str, hours: float, seed: int = 0) -> Forecast:
-    seconds = hours * 3600.0
+def forecast(
+    document: dict[str, Any],
+    *,
+    scenario: str,
+    hours: float,
+    seed: int = 0,
+    progress: Callable[[float], None] = lambda hours: None,
+) -> Forecast:
+    """`progress` is told how many hours are behind us; less than none while the groups come up."""
     setup = Setup(
         servers=2 if scenario == "failover-hourly" else 1,
         audited=False,
         acknowledges=1.0,
+        boot=_boot(document),
         wishes=Given(document=document),
     )
     with world(seed, setup) as w:
         w.random = random.Random(f"forecast-{seed}")
+        w.loop.grain = GRAIN
         w.begin()
-        w.advance(600.0)  # the groups come up first
-        result = Forecast()
-        began, requests = w.now, _requests(w)
-        SCENARIOS[scenario](w, seconds)
-        w.run(_sample(w, result, seconds, began, requests))
-        result.counts = dict(w.counts)
+        for step in range(10):
+            progress((step / 10 - 1) * WARM_UP / 3600.0)
+            w.advance(WARM_UP / 10)
+        return _Story(w, scenario, hours * 3600.0).tell(progress)
+
+
+def _boot(document: dict[str, Any]) -> tuple[float, float]:
+    """How long VMs take until their agents speak: processes here hardly any time, a cloud's most of a minute."""
+    if rules.RULES[document["shard"]["infra"]["provider"]].local:
+        return Setup.boot
+    patience = document["shard"].get("garbage_collection", {}).get("registration_timeout")
+    most = min(BOOT[1], durations.parse(patience) / 2) if isinstance(patience, str) else BOOT[1]
+    return min(BOOT[0], most), most
+
+
+class _Story:
+    def __init__(self, w: World, scenario: str, seconds: float) -> None:
+        self._w = w
+        self._seconds = seconds
+        self._due = sorted(SCENARIOS[scenario](w, seconds), key=lambda each: each.at)
+        self._told = 0.0  # seconds of the story
+        self._busy_until = 0.0
+        self._began = Counter(w.counts)
+        self._quiet: Counter[str] = Counter()  # requests of quiet stretches, in thousandths
+        self._news = self._heard_news()
+        self._rest_since, self._rest_counts = w.now, Counter(w.counts)
+        self._result = Forecast(seconds / 3600.0)
+
+    def tell(self, progress: Callable[[float], None]) -> Forecast:
+        result, w = self._result, self._w
+        self._note()
+        while self._told < self._seconds:
+            progress(self._told / 3600.0)
+            if self._may_skip():
+                self._skip()
+            else:
+                self._play()
+            self._note()
+        result.counts = w.counts - self._began
         return result
 
+    # ---- one stretch
 
-async def _sample(w: World, result: Forecast, seconds: float, began: float, requests: int) -> None:
-    for _ in range(SAMPLES + 1):
-        states = [r.state for r in w.auditor.fold.values()]
+    def _may_skip(self) -> bool:
+        w = self._w
+        server = w.leader()
+        if server is None or server.lead is None or w.now - self._rest_since < REST or self._told < self._busy_until:
+            return False
+        policy = server.lead.shard.policy
+        ages = (policy.eligible_age, policy.forced_age, policy.ondemand_age)
+        return all(age is None for age in ages) and self._until_next() >= 1.0
+
+    def _until_next(self) -> float:
+        """Seconds until something happens, or the story ends."""
+        return (self._due[0].at if self._due else self._seconds) - self._told
+
+    def _skip(self) -> None:
+        seconds = min(self._seconds / FEWEST, self._until_next())
+        w = self._w
+        share = 1000 * seconds / (w.now - self._rest_since)
+        for what, number in (w.counts - self._rest_counts).items():
+            if what.startswith("request "):
+                self._quiet[what] += round(number * share)
+        self._told += seconds
+        self._result.left_out += seconds / 3600.0
+
+    def _play(self) -> None:
+        resting = self._w.now - self._rest_since >= SHORTEST * 12 and self._told >= self._busy_until
+        step = max(SHORTEST, self._seconds / (FEWEST if resting else MOST))
+        until_next = self._until_next()
+        if until_next <= 0.0:
+            self._happen(self._due.pop(0))
+            until_next = self._until_next()
+        seconds = max(0.001, min(step, until_next, self._seconds - self._told))
+        self._w.advance(seconds)
+        self._told += seconds
+        news = self._heard_news()
+        if news != self._news or self._told < self._busy_until:
+            self._news = news
+            self._rest_since, self._rest_counts = self._w.now, Counter(self._w.counts)
+
+    def _happen(self, happening: Happening) -> None:
+        self._result.happenings.append((happening.at / 3600.0, happening.name))
+        self._busy_until = max(self._busy_until, happening.at + happening.lasts)
+        self._rest_since = self._w.now
+        self._w.do(happening.act)
+
+    def _heard_news(self) -> tuple[object, ...]:
+        """Differs from the last one if anything has happened in between that is not routine."""
+        counts, server = self._w.counts, self._w.leader()
+        told = ("request create", "calls create", "calls delete", "terms")
+        return (*(counts[what] for what in told), None if server is None else server.name, *self._states())
+
+    # ---- what is seen of it
+
+    def _states(self) -> tuple[int, int, int]:
+        found = Counter(record.state for record in self._w.auditor.fold.values())
+        return (
+            found[State.RUNNING],
+            found[State.PENDING] + found[State.STARTING],
+            found[State.DRAINING] + found[State.DELETING],
+        )
+
+    def _note(self) -> None:
+        w, points = self._w, self._result.points
         server = w.leader()
         if server is not None and server.lead is not None:
             wished = sum(group.size for group in server.lead.shard.wishes.values())
         else:
-            wished = int(result.wished[-1]) if result.wished else 0
-        result.hours.append((w.now - began) / 3600.0)
-        result.wished.append(wished)
-        result.ready.append(states.count(State.RUNNING))
-        result.coming.append(states.count(State.PENDING) + states.count(State.STARTING))
-        result.leaving.append(states.count(State.DRAINING) + states.count(State.DELETING))
-        result.requests.append(_requests(w) - requests)
-        await asyncio.sleep(seconds / SAMPLES)
-
-
-def _requests(w: World) -> int:
-    return sum(number for what, number in w.counts.items() if what.startswith("request "))
+            wished = points[-1].wished if points else 0
+        ready, coming, leaving = self._states()
+        counts = w.counts - self._began
+        requests = {
+            what.removeprefix("request "): counts[what] + self._quiet[what] / 1000
+            for what in {*counts, *self._quiet}
+            if what.startswith("request ")
+        }
+        prices = (n * (WRITE_PRICE if verb in WRITES else READ_PRICE) for verb, n in requests.items())
+        points.append(
+            Point(
+                hour=self._told / 3600.0,
+                wished=wished,
+                ready=ready,
+                coming=coming,
+                leaving=leaving,
+                made=counts[f"decided {Code.CREATED.value}"],
+                requests=math.fsum(requests.values()),
+                price=math.fsum(prices),
+            )
+        )

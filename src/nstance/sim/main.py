@@ -5,12 +5,14 @@ import os
 import sys
 from pathlib import Path
 
-from nstance.server.configuration import NoConfiguration
-from nstance.sim import chart, exhaustive
-from nstance.sim import forecast as forecasts
+from nstance.sim import exhaustive, forecast_command
+from nstance.sim.scenarios import SCENARIOS
 from nstance.sim.schedule import play
 from nstance.sim.setup import draw
 from nstance.sim.swarm import ENOUGH, swarm
+
+MOST_AGENTS = 20_000
+MOST_HOURS = 24 * 7
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -44,38 +46,34 @@ def _parser() -> argparse.ArgumentParser:
     every.add_argument("--jobs", type=int, default=cores)
     every.set_defaults(run=_exhaustive)
 
-    mine = commands.add_parser("run", help="what would happen to the groups of a configuration")
+    mine = commands.add_parser(
+        "run",
+        help="what would happen to the groups of a configuration",
+        description="Plays a scenario with the groups of a configuration in virtual time, prints it and draws it.",
+    )
     mine.add_argument("--config", type=Path, required=True, help="a shard's config.jsonc")
-    mine.add_argument("--scenario", choices=list(forecasts.SCENARIOS), required=True)
-    mine.add_argument("--agents", type=int, help="grow or shrink the groups to so many instances in all")
-    mine.add_argument("--hours", type=float, default=2.0, help="of virtual time (default 2)")
-    mine.add_argument("--svg", type=Path, help="draw it into this file")
-    mine.set_defaults(run=_run)
+    mine.add_argument("--scenario", choices=list(SCENARIOS), required=True)
+    mine.add_argument("--agents", type=_agents, help="grow or shrink the groups to so many instances in all")
+    mine.add_argument("--hours", type=_hours, default=2.0, help="of virtual time (default 2)")
+    mine.add_argument("--svg", type=Path, help="draw it into this file (default forecast-SCENARIO.svg)")
+    mine.set_defaults(run=forecast_command.run)
     return parser
 
 
-def _run(options: argparse.Namespace) -> int:
+def _agents(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 6 and 1 <= int(text) <= MOST_AGENTS):
+        raise argparse.ArgumentTypeError(f"expected 1 to {MOST_AGENTS:,} instances, found {text!r}")
+    return int(text)
+
+
+def _hours(text: str) -> float:
     try:
-        document = forecasts.adapt(options.config.read_text(), source=str(options.config), agents=options.agents)
-    except (OSError, NoConfiguration) as problem:
-        print(problem, file=sys.stderr)
-        return 2
-    told = forecasts.forecast(document, scenario=options.scenario, hours=options.hours)
-    print(f"{'hours':>7} {'wished':>7} {'ready':>7} {'coming':>7} {'leaving':>8} {'storage requests':>17}")
-    for at in range(0, len(told.hours), 12):
-        print(
-            f"{told.hours[at]:7.2f} {told.wished[at]:7.0f} {told.ready[at]:7.0f} {told.coming[at]:7.0f} "
-            f"{told.leaving[at]:8.0f} {told.requests[at]:17.0f}"
-        )
-    print(
-        f"{told.counts.get('calls create', 0)} create and {told.counts.get('calls delete', 0)} delete calls, "
-        f"{told.counts.get('terms', 0)} terms; requests to object storage cost about ${told.price():.4f}"
-    )
-    if options.svg is not None:
-        title = f"{options.scenario} over {options.hours:g} h"
-        options.svg.write_text(chart.draw(title, told.hours, told.lines()))
-        print(f"drawn into {options.svg}")
-    return 0
+        hours = float(text)
+    except ValueError:
+        hours = 0.0
+    if not 0.05 <= hours <= MOST_HOURS:
+        raise argparse.ArgumentTypeError(f"expected 0.05 to {MOST_HOURS:,} hours, found {text!r}")
+    return hours
 
 
 def _swarm(options: argparse.Namespace) -> int:

@@ -55,6 +55,7 @@ class Setup:
     drift: float = 0.0  # how far a clock's rate may be off
     apart: float = 2.0  # seconds that the servers' wall clocks may be off
     lag: float = 0.0  # of what the provider shows
+    boot: tuple[float, float] = (0.5, 4.0)  # how long VMs take to start
     dying: float = 2.0  # how long VMs run on after a delete
     stale_lists: float = 0.0  # likelihood that a listing of storage is out of date
     acknowledges: float = 0.7  # how likely the operator drains a node in time

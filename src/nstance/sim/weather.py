@@ -140,7 +140,7 @@ class ProviderWeather:
     def life(self, request: port.CreateRequest) -> Life:
         r, setup = self._r, self._setup
         return Life(
-            boot=r.uniform(0.5, 4.0),
+            boot=r.uniform(*setup.boot),
             dying=r.uniform(0.0, setup.dying),
             # Without a trace of what was deleted, two minutes pass before an absence is believed; some clouds are so.
             linger=0.0 if r.random() < 0.03 else r.uniform(10.0, 40.0),

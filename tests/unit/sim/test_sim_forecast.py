@@ -1,11 +1,17 @@
 """`nstance-sim run`: a user's configuration in a scenario."""
 
+import contextlib
+import os
+import signal
+import subprocess
+import sys
 import xml.etree.ElementTree as xml
 from pathlib import Path
 
 import pytest
 
-from nstance.sim import forecast, main
+from nstance.server.configuration import NoConfiguration
+from nstance.sim import chart, forecast, main, scenarios
 
 CONFIG = """{
   // as a person writes it
@@ -14,21 +20,76 @@ CONFIG = """{
   "templates": {"small": {"kind": "web", "instance_type": "t4g.small", "subnet_pool": "all"}},
   "groups": {"default": {"web": {"template": "small", "size": 2}, "db": {"template": "small", "size": 1}}},
 }"""
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def sizes(text: str, agents: int) -> dict[str, int]:
+    document = forecast.adapt(text, source="config.jsonc", agents=agents)
+    return {name: group["size"] for groups in document["groups"].values() for name, group in groups.items()}
 
 
 def test_groups_keep_their_proportions() -> None:
-    document = forecast.adapt(CONFIG, source="config.jsonc", agents=6)
-    assert {name: group["size"] for name, group in document["groups"]["default"].items()} == {"web": 4, "db": 2}
+    assert sizes(CONFIG, 6) == {"web": 4, "db": 2}
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.jsonc")), ids=lambda path: path.stem)
+def test_every_example_can_be_asked_about(path: Path) -> None:
+    assert abs(sum(sizes(path.read_text(), 100).values()) - 100) <= 3
 
 
 @pytest.mark.parametrize("scenario", forecast.SCENARIOS)
 def test_every_scenario_ends_with_its_groups_whole(scenario: str) -> None:
     document = forecast.adapt(CONFIG, source="config.jsonc", agents=6)
-    told = forecast.forecast(document, scenario=scenario, hours=1.0 if scenario == "failover-hourly" else 0.4)
-    assert told.wished[-1] == told.ready[-1] == 6
-    assert told.price() > 0
+    told = forecast.forecast(document, scenario=scenario, hours=1.2 if scenario == "failover-hourly" else 0.8)
+    last = told.points[-1]
+    assert last.hour == pytest.approx(told.hours)
+    assert (last.wished, last.ready, last.coming) == (6, 6, 0)
+    assert last.requests > 100
+    assert 0 < last.price < 1
+    assert told.happenings
     # Something happened at all.
-    assert told.counts["calls create"] > 6 or told.counts["terms"] > 1 or scenario == "slow-storage"
+    assert last.made > 0 or told.counts.get("terms", 0) > 0 or scenario == "slow-storage"
+    assert told.points == sorted(told.points, key=lambda point: (point.hour, point.requests))
+    xml.fromstring(chart.draw(scenario, told))
+
+
+def test_quiet_hours_cost_nothing_and_count_the_same() -> None:
+    """What is counted for quiet hours is what playing them gives."""
+    document = forecast.adapt(CONFIG, source="config.jsonc", agents=6)
+    played = _without_rest(document)
+    skipped = forecast.forecast(document, scenario="spot-storm", hours=3.0)
+    assert played.left_out == 0
+    assert skipped.left_out > 1.5
+    assert skipped.points[-1].requests == pytest.approx(played.points[-1].requests, rel=0.03)
+    assert skipped.points[-1].made == played.points[-1].made
+
+
+def _without_rest(document: dict[str, object]) -> forecast.Forecast:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forecast, "REST", float("inf"))
+        return forecast.forecast(document, scenario="spot-storm", hours=3.0)
+
+
+def test_where_instances_expire_no_hour_is_left_out() -> None:
+    old = CONFIG.replace('"subnet_pools"', '"expiry": {"forced_age": "30m"}, "subnet_pools"')
+    document = forecast.adapt(old, source="config.jsonc", agents=3)
+    told = forecast.forecast(document, scenario="slow-storage", hours=1.5)
+    assert told.left_out == 0
+    assert told.points[-1].made >= 3
+
+
+def test_what_happens_is_marked_in_the_picture() -> None:
+    told = forecast.Forecast(2.0, happenings=[(0.5, "a <storm>"), (1.0, "a <storm>")])
+    values = {"wished": 5, "coming": 0, "leaving": 0, "made": 0, "price": 0.0}
+    told.points = [forecast.Point(hour=h, ready=r, requests=h, **values) for h, r in ((0.0, 5), (0.5, 2), (2.0, 5))]
+    texts = [text.text for text in xml.fromstring(chart.draw("title", told)).iter() if text.tag.endswith("text")]
+    assert texts.count("a <storm>") == 1
+    assert told.lowest().hour == 0.5
+
+
+@pytest.mark.parametrize(("about", "step"), [(0.0, 1), (1.5, 2), (2.5, 5), (7, 10), (1250, 2000), (100, 100)])
+def test_ticks_are_round_numbers(about: float, step: float) -> None:
+    assert chart.nice_step(about) == step
 
 
 def test_it_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,12 +97,86 @@ def test_it_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     config.write_text(CONFIG)
     options = ["--config", str(config), "--scenario", "spot-storm", "--hours", "0.3", "--svg", str(picture)]
     assert main.main(["run", *options]) == 0
-    assert "storage requests" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    for word in (
+        "wished",
+        "ready",
+        "made",
+        "requests",
+        "price",
+        "half of all VMs",
+        "requests to object storage cost about $",
+    ):
+        assert word in printed
     assert xml.parse(picture).getroot().tag.endswith("svg")
 
 
-def test_a_bad_configuration_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"cluster": {}}', "not valid"),
+        ("{", "not valid"),
+        ("\udcff", "not valid"),
+        (CONFIG.replace('"size": 2', '"size": 0').replace('"size": 1', '"size": 0'), "wish for no instance"),
+        (None, "No such file"),
+    ],
+)
+def test_a_bad_configuration_is_explained(
+    text: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     config = tmp_path / "config.jsonc"
-    config.write_text('{"cluster": {}}')
+    if text is not None:
+        config.write_text(text, errors="surrogateescape")
     assert main.main(["run", "--config", str(config), "--scenario", "spot-storm"]) == 2
-    assert "not valid" in capsys.readouterr().err
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "options", [["--agents", "0"], ["--agents", "٣"], ["--hours", "-1"], ["--hours", "nan"], ["--scenario", "meteor"]]
+)
+def test_options_that_mean_nothing_are_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main.main(["run", "--config", "x", "--scenario", "spot-storm", *options])
+    assert options[0] in capsys.readouterr().err
+
+
+def test_a_picture_that_cannot_be_written_is_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "config.jsonc"
+    config.write_text(CONFIG)
+    options = ["--config", str(config), "--scenario", "spot-storm", "--svg", str(tmp_path / "no" / "x.svg")]
+    assert main.main(["run", *options]) == 2
+    assert "No such file" in capsys.readouterr().err
+
+
+def test_adapting_says_what_is_wrong() -> None:
+    with pytest.raises(NoConfiguration):
+        forecast.adapt("[]", source="config.jsonc", agents=None)
+
+
+def test_every_scenario_says_what_it_is() -> None:
+    assert all(scenario.__doc__ for scenario in scenarios.SCENARIOS.values())
+
+
+def test_an_interrupt_ends_it_without_a_traceback(tmp_path: Path) -> None:
+    config, picture = tmp_path / "config.jsonc", tmp_path / "x.svg"
+    config.write_text(CONFIG)
+    options = ["--config", str(config), "--scenario", "slow-storage", "--agents", "300", "--hours", "100"]
+    program = subprocess.Popen(
+        [sys.executable, "-m", "nstance.sim.main", "run", *options, "--svg", str(picture)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        while not picture.exists() and program.poll() is None:  # it has begun
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                program.wait(0.05)
+        os.kill(program.pid, signal.SIGINT)
+        _, said = program.communicate(timeout=60)
+    finally:
+        program.kill()
+        program.wait()
+    assert program.returncode == 130, said
+    assert "interrupted" in said
+    assert "Traceback" not in said
+    assert not picture.exists()

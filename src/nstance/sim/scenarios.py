@@ -1,0 +1,116 @@
+"""What may happen to a shard on a day that lasts so many seconds. Each scenario says when, and for how long it goes on."""
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nstance.sim.wishes import Wishes
+from nstance.sim.world import World
+
+SPOT_WARNING = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given(Wishes):
+    """A configuration that somebody else wrote."""
+
+    document: dict[str, Any] = field(default_factory=dict)
+
+    def _document(self) -> dict[str, object]:
+        return self.document
+
+
+@dataclass(frozen=True, slots=True)
+class Happening:
+    at: float
+    lasts: float
+    name: str
+    act: Callable[[], object]
+
+
+Scenario = Callable[[World, float], list[Happening]]
+
+
+def spot_storm(w: World, seconds: float) -> list[Happening]:
+    """The provider takes half of all VMs back, with two minutes of warning each."""
+
+    def storm() -> None:
+        victims = [a for a in w.agents() if a.alive]
+        for agent in w.random.sample(victims, len(victims) // 2):
+            warned = w.random.uniform(0.0, 60.0)
+            w.later(warned, agent.tell, "SPOT_TERMINATION", SPOT_WARNING)
+            w.later(warned + SPOT_WARNING, w.cloud.destroy, agent.id)
+
+    return [Happening(seconds * 0.3, 60.0 + SPOT_WARNING, "half of all VMs are taken back", storm)]
+
+
+def zone_brown_out(w: World, seconds: float) -> list[Happening]:
+    """For a tenth of the time the provider is slow and fails, and a tenth of the VMs die at its beginning."""
+
+    def begin() -> None:
+        w.provider_weather.brown_until = w.now + seconds * 0.1
+        victims = [a for a in w.agents() if a.alive]
+        for agent in w.random.sample(victims, max(1, len(victims) // 10)):
+            w.cloud.destroy(agent.id)
+
+    return [Happening(seconds * 0.3, seconds * 0.1, "brown-out, and a tenth of the VMs die", begin)]
+
+
+def bad_image(w: World, seconds: float) -> list[Happening]:
+    """A new template whose VMs never register, taken back after a while."""
+    old = w.wishes
+
+    def change(spoiled: bool, wishes: Wishes) -> None:
+        w.spoil_boots(spoiled)
+        w.tell(wishes)
+
+    return [
+        Happening(seconds * 0.3, 0.0, "a bad image", lambda: change(True, _changed(old, "bad"))),
+        Happening(seconds * 0.6, 0.0, "the old one again", lambda: change(False, old)),
+    ]
+
+
+def slow_storage(w: World, seconds: float) -> list[Happening]:
+    """Object storage takes ten times as long and fails now and then, for a third of the time."""
+
+    def begin() -> None:
+        w.storage_weather.brown_until = w.now + seconds * 0.3
+
+    return [Happening(seconds * 0.3, seconds * 0.3, "storage is slow", begin)]
+
+
+def failover_hourly(w: World, seconds: float) -> list[Happening]:
+    """The leader is killed every hour."""
+
+    def strike() -> None:
+        leader = w.leader()
+        if leader is not None:
+            w.kill(leader)
+
+    hours = range(1, int(seconds // 3600) + 1)
+    return [Happening(hour * 3600.0 - 1800.0, 0.0, "the leader is killed", strike) for hour in hours]
+
+
+def new_template(w: World, seconds: float) -> list[Happening]:
+    """Every template changes: all instances are rotated."""
+    return [Happening(seconds * 0.2, 0.0, "a new template", lambda: w.tell(_changed(w.wishes, "new")))]
+
+
+def _changed(wishes: Wishes, mark: str) -> Wishes:
+    assert isinstance(wishes, Given)
+    document = copy.deepcopy(wishes.document)
+    own = (group for groups in document["groups"].values() for group in groups.values() if "instance_type" in group)
+    for part in (*document["templates"].values(), *own):
+        part["instance_type"] = f"{part.get('instance_type', 'vm')}-{mark}"
+    return Given(document=document)
+
+
+SCENARIOS: Mapping[str, Scenario] = {
+    "spot-storm": spot_storm,
+    "zone-brown-out": zone_brown_out,
+    "bad-image": bad_image,
+    "slow-storage": slow_storage,
+    "failover-hourly": failover_hourly,
+    "new-template": new_template,
+}
