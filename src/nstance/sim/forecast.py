@@ -120,7 +120,7 @@ def forecast(
 def _boot(document: dict[str, Any]) -> tuple[float, float]:
     """How long VMs take until their agents speak: processes here hardly any time, a cloud's most of a minute."""
     if rules.RULES[document["shard"]["infra"]["provider"]].local:
-        return Setup.boot
+        return Setup().boot
     patience = document["shard"].get("garbage_collection", {}).get("registration_timeout")
     most = min(BOOT[1], durations.parse(patience) / 2) if isinstance(patience, str) else BOOT[1]
     return min(BOOT[0], most), most

@@ -53,6 +53,14 @@ def test_every_scenario_ends_with_its_groups_whole(scenario: str) -> None:
     xml.fromstring(chart.draw(scenario, told))
 
 
+def test_processes_start_sooner_than_a_clouds_machines() -> None:
+    """Otherwise the example's half a minute for a registration would be too short."""
+    document = forecast.adapt((EXAMPLES / "config-dev.jsonc").read_text(), source="config.jsonc", agents=6)
+    told = forecast.forecast(document, scenario="spot-storm", hours=0.3)
+    assert told.points[-1].ready == 6
+    assert told.counts["calls create"] <= 6
+
+
 def test_quiet_hours_cost_nothing_and_count_the_same() -> None:
     """What is counted for quiet hours is what playing them gives."""
     document = forecast.adapt(CONFIG, source="config.jsonc", agents=6)
