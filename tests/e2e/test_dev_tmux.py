@@ -73,6 +73,18 @@ def test_two_shards_over_dev_s3_with_agents_in_tmux(tmp_path: Path) -> None:
         }
         assert len(list((temp / "dev-k8s/nodes").iterdir())) == 4
 
+        victim = leftovers._recorded(temp / "pids/dev-1.json")
+        assert victim is not None
+        os.kill(victim.pid, signal.SIGKILL)
+        wait_for("its end on the screen", lambda: said(f"dev-1 (pid {victim.pid}) ended by SIGKILL", 1), seconds=20)
+        anew = output.read_text().count("the code changed: dev-1")  # somebody edits the sources while this test runs
+        wait_for(
+            "a server in its place",
+            lambda: said("dev-1 started again", 1) or said("the code changed: dev-1", anew + 1),
+            seconds=20,
+        )
+        wait_for("the leader sees it", lambda: said("a standby joined", 3), seconds=60)
+
         honcho.send_signal(signal.SIGINT)
         honcho.wait(30)
         agents = [*first.values(), *second.values()]

@@ -52,6 +52,8 @@ class Child:
         return self._process.returncode if self._process is not None else None
 
     async def start(self) -> None:
+        """A former one whose keeper died without ending it has to go first."""
+        await asyncio.to_thread(leftovers.end_server, self._pids, self.name)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             if self._process is None:

@@ -43,16 +43,20 @@ def forget(folder: Path, name: str) -> None:
 
 def end_servers(folder: Path) -> list[str]:
     """Ends what is recorded here and still runs, but for this process. The names of what was ended."""
-    ended = []
-    for path in sorted(folder.glob("*.json")):
-        process = _recorded(path)
-        if process is not None and process.pid == os.getpid():
-            continue
-        if process is not None and processes.runs(process):
-            processes.end(process, mark=f"NSTANCE_DEV={folder}", grace=SERVER_GRACE)
-            ended.append(path.stem)
-        path.unlink(missing_ok=True)
-    return ended
+    return [path.stem for path in sorted(folder.glob("*.json")) if end_server(folder, path.stem)]
+
+
+def end_server(folder: Path, name: str) -> bool:
+    """Says whether there was one."""
+    path = folder / f"{name}.json"
+    process = _recorded(path)
+    if process is not None and process.pid == os.getpid():
+        return False
+    runs = process is not None and processes.runs(process)
+    if process is not None and runs:
+        processes.end(process, mark=f"NSTANCE_DEV={folder}", grace=SERVER_GRACE)
+    path.unlink(missing_ok=True)
+    return runs
 
 
 def agents(instances: Path) -> Iterator[tuple[InstanceId, processes.Process]]:

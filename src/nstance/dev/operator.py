@@ -22,13 +22,13 @@ import yaml
 from nstance import clock as clocks
 from nstance.dev import child, configs, leftovers
 from nstance.dev import shard as shards
+from nstance.dev.care import Care
 from nstance.dev.k8s.main import KUBECONFIG
 from nstance.dev.screen import Screen
 from nstance.kube import errors, kinds, kubeconfig
 from nstance.kube.http import HttpKube
 from nstance.kube.port import Kube, Object
 from nstance.operator.options import Environment
-from nstance.providers import tmux
 
 LOOK = 0.2
 NAMESPACE = "default"
@@ -173,7 +173,7 @@ def operator(wanted: Plan, clock: clocks.Clock) -> child.Child:
     pids = wanted.temp / "pids"
     return child.Child(
         "operator",
-        command=tmux.reloading(program, shards.SOURCES),
+        command=program,
         environment={
             "NSTANCE_NAMESPACE": NAMESPACE,
             **os.environ,
@@ -194,7 +194,7 @@ async def run(wanted: Plan) -> None:
     clock = clocks.SystemClock()
     screen = Screen(sys.stdout, clock, timed=False)
     leftovers.claim(wanted.temp / "pids", "dev-operator")
-    running = operator(wanted, clock)
+    care = Care([operator(wanted, clock)], screen, clock)
     try:
         if not wanted.only:
             preparing = asyncio.ensure_future(prepare(wanted, screen, clock))
@@ -205,16 +205,14 @@ async def run(wanted: Plan) -> None:
                 preparing.cancel()
                 return
             preparing.result()
-        await running.start()
+        await care.start()
         screen.say(f"the operator starts; try: kubectl --kubeconfig {wanted.kubeconfig} get machinepools,nodes")
-        while not ended.is_set():
-            for line in running.lines():
-                screen.quote(running.name, line)
-            if running.code is not None:
-                raise configs.Unusable(f"the operator ended {child.describe(running.code)}; its log is {running.log}")
-            await clock.sleep(LOOK)
+        async with care.watching():
+            while not ended.is_set():
+                await care.look()
+                await clock.sleep(LOOK)
     finally:
-        await running.stop(shards.GRACE)
+        await care.stop()
         leftovers.forget(wanted.temp / "pids", "dev-operator")
 
 

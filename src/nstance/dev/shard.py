@@ -18,18 +18,16 @@ import uvloop
 
 from nstance import clock as clocks
 from nstance.dev import child, configs, leftovers
+from nstance.dev.care import Care
 from nstance.dev.run import KEY
 from nstance.dev.screen import Screen
 from nstance.model.ids import ShardId
 from nstance.objects import errors
 from nstance.objects.s3 import S3Store
-from nstance.providers import tmux
 from nstance.server import configuration
 
 BETWEEN_SHARDS = 10  # ports
 LOOK = 0.2
-GRACE = 4.0  # seconds; honcho kills what has not ended after five
-SOURCES = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +94,7 @@ def server(wanted: Plan, clock: clocks.Clock, *, standby: bool) -> child.Child:
     pids = wanted.temp / "pids"
     return child.Child(
         name,
-        command=tmux.reloading(program, SOURCES),
+        command=program,
         environment={**os.environ, "NSTANCE_DEV": str(pids)},
         folder=Path.cwd(),
         log=wanted.temp / "logs" / f"{name}.log",
@@ -113,24 +111,21 @@ async def run(wanted: Plan) -> None:
     screen = Screen(sys.stdout, clock, timed=False)
     store = S3Store("dev")
     servers = [server(wanted, clock, standby=standby) for standby in (False, True)[: len(wanted.offsets)]]
+    care = Care(servers, screen, clock)
     saved = 0
     leftovers.claim(wanted.temp / "pids", f"dev-tmux-{wanted.number}")
     try:
-        while not ended.is_set():
-            if wanted.config.stat().st_mtime_ns != saved:
-                first, saved = saved == 0, wanted.config.stat().st_mtime_ns
-                await _put(wanted, store, screen, clock, first=first)
-                if first:
-                    for each in servers:
-                        await each.start()
-            for each in servers:
-                for line in each.lines():
-                    screen.quote(each.name, line)
-                if each.code is not None:
-                    raise configs.Unusable(f"{each.name} ended {child.describe(each.code)}; its log is {each.log}")
-            await clock.sleep(LOOK)
+        async with care.watching():
+            while not ended.is_set():
+                if wanted.config.stat().st_mtime_ns != saved:
+                    first, saved = saved == 0, wanted.config.stat().st_mtime_ns
+                    await _put(wanted, store, screen, clock, first=first)
+                    if first:
+                        await care.start()
+                await care.look()
+                await clock.sleep(LOOK)
     finally:
-        await asyncio.gather(*(each.stop(GRACE) for each in servers))
+        await care.stop()
         leftovers.forget(wanted.temp / "pids", f"dev-tmux-{wanted.number}")
 
 

@@ -38,7 +38,7 @@ class Story:
         self._instances = instances
         self._screen = screen
         self._clock = clock
-        self._began = clock.wall()
+        self._epoch = 0  # of an earlier run's last leader
         self._journal = journal.Journal(
             store,
             journal_prefix=storage_keys.journal_prefix(shard),
@@ -56,6 +56,8 @@ class Story:
     async def open(self) -> int:
         """Read what earlier runs left; says how many instances they believed to run."""
         self._book, _ = await self._journal.load()
+        seen = await lease.read(self._store, storage_keys.lease(self._shard))
+        self._epoch = seen.lease.epoch if seen is not None else 0
         return sum(i.state is State.RUNNING for i in self._book.instances.values())
 
     async def look(self) -> None:
@@ -113,7 +115,7 @@ class Story:
 
     async def _lead(self) -> None:
         seen = await lease.read(self._store, storage_keys.lease(self._shard))
-        held = seen is not None and not seen.lease.free and seen.lease.at >= self._began  # not one of an earlier run
+        held = seen is not None and not seen.lease.free and seen.lease.epoch > self._epoch
         leader = seen.lease.holder.server if seen is not None and held else ""
         if leader == self.leader:
             return
@@ -138,7 +140,7 @@ class Story:
 
     def _count(self) -> None:
         for key, size in self._sizes.items():
-            running = len(self.running(key))
+            running = sum(instance.id in self._agents for instance in self.running(key))
             if self._shown.get(key) == (running, size):
                 continue
             self._shown[key] = (running, size)
