@@ -108,11 +108,15 @@ async def test_b15_an_agent_speaks_for_itself_only(tmp_path: Path) -> None:
         await world.start()
         one, other = await running(world)
         one.stop()
-        report = agent_pb2.HealthReport(instance_id=other.id, boot_id="boot", sequence=1)
-        with pytest.raises((GRPCError, StreamTerminatedError)):
+
+        async def lie() -> None:
             async with agent_stub(world, one).SubmitHealthReport.open() as stream:
+                report = agent_pb2.HealthReport(instance_id=other.id, boot_id="boot", sequence=1)
                 await stream.send_message(agent_pb2.AgentMessage(report=report))
                 await stream.recv_message()
+
+        with pytest.raises((GRPCError, StreamTerminatedError)):
+            await lie()
         events = (await (await world.operator("acme")).call("ListEvents")).events
         (audited,) = [event for event in events if event.reason == "security"]
         assert audited.instance_id == one.id
