@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 
 from nstance.model.ids import InstanceId, ProviderId
-from nstance.model.instance import Put, State
+from nstance.model.instance import Cause, Drain, Put, State
 from nstance.providers.behaviour import Call, Outcome
 from nstance.providers.errors import Throttled, Unavailable
 from nstance.sim.auditor import Then
@@ -313,3 +313,18 @@ def test_the_auditor_minds_a_double_that_speaks_while_its_instance_stays(state: 
         w.auditor._changed({record.id: before}, Put(dataclasses.replace(before, double=double)))
         assert [v for v in w.violations if "taken for a double" in v] == w.violations
         assert bool(w.violations) == minds
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_the_auditor_knows_a_replacement_that_goes_in_the_same_decision(replaced: bool) -> None:
+    """The group shrank to nothing when a silent instance was given up: its replacement had been made, and lost its link
+    with its place (seed 60663)."""
+    with world(1, setup(2)) as w:
+        rested(w)
+        old, other = w.auditor.fold.values()
+        before = {old.id: old, other.id: dataclasses.replace(other, replaces=old.id if replaced else None)}
+        w.auditor._then = Then(w.now, {old.id: 2 * DEAD_AFTER}, {}, set(), set())
+        drain = Drain(started=0.0, cause=Cause.UNHEALTHY, deadline=9.0, waits=True)
+        gone = dataclasses.replace(old, state=State.DRAINING, cause=Cause.UNHEALTHY, drain=drain)
+        w.auditor._changed(before, Put(gone))
+        assert bool(w.violations) != replaced

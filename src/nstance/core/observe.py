@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import assert_never
 
 from nstance.core import creating, leaving
-from nstance.core.draft import Draft, is_ended
+from nstance.core.draft import ABSENCE_IS_TRUE_AFTER, Draft, is_ended
 from nstance.model import events as ev
-from nstance.model.decision import Code, Facts, Refused
+from nstance.model.decision import Code, Refused
 from nstance.model.instance import Cause, Instance, State
 
 RETRY_FIRST = 1.0
 RETRY_MOST = 30.0
+REPLICA_LAG = 5.0
 _WEIGHT = {ev.NoticeKind.REBALANCE: 0, ev.NoticeKind.SHUTDOWN: 1, ev.NoticeKind.SPOT: 2}
 
 
@@ -174,7 +175,7 @@ def _checked(draft: Draft, instance: Instance, event: ev.VmChecked) -> None:
         # Its agent speaks: that is better evidence than a provider that finds nothing.
         draft.learn(instance.id, checking=False, check_due=draft.now + RETRY_MOST)
         return
-    if absent and facts.vm is not ev.VmState.ABSENT and _has_been_shown_since(facts, event.asked):
+    if absent and facts.vm is not ev.VmState.ABSENT and _was_shown_since(draft, instance, event.asked):
         draft.learn(instance.id, checking=False, check_due=draft.now + RETRY_FIRST)
         return
     draft.learn(
@@ -206,9 +207,12 @@ def _checked(draft: Draft, instance: Instance, event: ev.VmChecked) -> None:
         draft.change(instance, **fields)
 
 
-def _has_been_shown_since(facts: Facts, asked: float | None) -> bool:
-    """A listing overtook the question: what it showed is newer than "not found"."""
-    return asked is not None and facts.vm_at is not None and facts.vm_at >= asked
+def _was_shown_since(draft: Draft, instance: Instance, asked: float | None) -> bool:
+    """A listing overtook the question: what it showed is newer than "not found". While a VM is young, also when it was
+    shown a moment before: of two answers that contradict each other, the later one may be of a replica that lags (F48)."""
+    shown = draft.facts(instance.id).vm_at
+    lag = REPLICA_LAG if draft.now < instance.created + ABSENCE_IS_TRUE_AFTER else 0.0
+    return asked is not None and shown is not None and shown + lag >= asked
 
 
 def _deletion(draft: Draft, instance: Instance, event: ev.VmDeleted) -> None:

@@ -133,7 +133,7 @@ class Auditor:
         if old.public_key and new.public_key != old.public_key:
             self._wrong("I7", f"{new.id} was given another key")
         if old.state in CAPACITY and new.state in LEAVING:
-            self._left(old, new)
+            self._left(old, new, before)
         if old.state is State.DRAINING and new.state is State.DELETING:
             self._drain_ended(old, new)
 
@@ -204,7 +204,7 @@ class Auditor:
 
     # ---- why something goes
 
-    def _left(self, old: Instance, new: Instance) -> None:
+    def _left(self, old: Instance, new: Instance, before: dict[InstanceId, Instance]) -> None:
         """No healthy VM dies by accident: each cause must be true in the world."""
         world, now = self._world, self._world.now
         world.count(f"left {new.cause.value if new.cause else 'without cause'}")
@@ -214,7 +214,7 @@ class Auditor:
                 if new.id in self._then.runs:
                     self._wrong("I10", f"{new.id} was taken for gone, but its VM runs")
             case Cause.UNHEALTHY:
-                self._unhealthy(old, new)
+                self._unhealthy(old, new, before)
             case Cause.SPOT:
                 if not noticed & {"SPOT_TERMINATION", "SPOT_REBALANCE"}:
                     self._wrong("I10", f"{new.id} leaves for a spot notice that nobody gave")
@@ -240,16 +240,16 @@ class Auditor:
             case _:
                 self._wrong("I10", f"{new.id} leaves for {new.cause}, which cannot be here")
 
-    def _unhealthy(self, old: Instance, new: Instance) -> None:
+    def _unhealthy(self, old: Instance, new: Instance, before: dict[InstanceId, Instance]) -> None:
         world = self._world
         silent = self._then.silent.get(new.id, DEAD_AFTER)
         if silent < (DEAD_AFTER - ALLOWANCE) * (1 - 2 * world.setup.drift):
             self._wrong("I10", f"{new.id} was given up as unhealthy after {silent:.1f} s of silence")
         if (well := self._then.well.get(new.id, 0.0)) > FINDS_ITS_WAY:
             self._wrong("I10", f"{new.id} was given up as unhealthy, but was well for {well:.1f} s")
-        if not old.on_demand and not any(
-            m.replaces == new.id and m.state is not State.PENDING for m in self._members(new.key)
-        ):
+        # Before too: where the group shrinks in the same decision, a replacement that goes is nobody's any more.
+        members = (*before.values(), *self.fold.values())
+        if not old.on_demand and not any(m.replaces == new.id and m.state is not State.PENDING for m in members):
             self._wrong("I10", f"{new.id} goes for silence before its replacement was made")
         running = [m for m in self.fold.values() if m.state is State.RUNNING or m.id == new.id]
         silent_ones = [m for m in running if self._is_silent(m.id)]

@@ -423,7 +423,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "overtaken-look-counts",
         "nstance.core.observe",
-        " and _has_been_shown_since(facts, event.asked):",
+        " and _was_shown_since(draft, instance, event.asked):",
         " and False:",
         "a VM is gone because a look from before it was shown did not find it",
         tests=("tests/unit/core/test_core_health.py",),
