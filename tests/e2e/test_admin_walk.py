@@ -180,7 +180,7 @@ def test_the_walk(world: ShardWorld) -> None:
     wait_for("the server has lost them", lambda: server.metric("nstance_agents_connected") == 0)
     wait_for("it has looked twice since", lambda: listings(server) >= looked + 2)
     assert terminal.instances() == rotated
-    assert re.search(r"● walk +3 without agent, paused", terminal.ok("status").stdout)
+    assert re.search(r"● walk +0/3 ready, 3 without agent, paused", terminal.ok("status").stdout)
     stood = since.reasons()
     assert not stood.keys() & {"replace", "created", "deleted", "scale-up"}
 
