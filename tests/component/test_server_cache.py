@@ -5,6 +5,7 @@ import contextlib
 import itertools
 import json
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -341,6 +342,25 @@ async def test_f42_a_file_of_another_shard_is_dropped_and_never_read(path: Path)
         assert await cache.public_keys(A) == {}
     async with cached(path) as cache:
         assert await cache.public_keys(A) == {}
+
+
+@pytest.mark.parametrize("what", ["file", "folder"])
+async def test_f42_a_file_that_somebody_removes_is_made_again_with_its_content(
+    path: Path, what: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cached(path) as cache:
+        cache.put_public_keys(A, {"kubelet.pub": "pem"})
+        assert await cache.public_keys(A) == {"kubelet.pub": "pem"}
+        if what == "file":
+            os.unlink(path)
+        else:
+            shutil.rmtree(path.parent)
+        event(cache, "after")
+        assert [e.message for e in await cache.events(tenant=DEFAULT_TENANT)] == ["after"]
+        assert os.path.exists(path)
+        assert caplog.messages.count("the cache's file was removed and is made again") == 1
+    async with cached(path) as again:
+        assert await again.public_keys(A) == {"kubelet.pub": "pem"}
 
 
 async def test_f42_damage_while_running_costs_the_content_and_nothing_else(path: Path, soon: None) -> None:

@@ -79,6 +79,15 @@ def parse(text: str) -> Address:
     return Address(host, int(digits))
 
 
+def is_host(text: str) -> bool:
+    """A host name, or an address without brackets."""
+    try:
+        ipaddress.IPv6Address(text)
+    except ValueError:
+        return _HOST.fullmatch(text) is not None
+    return True
+
+
 def parse_advertised(text: str) -> Advertised:
     """One address, or several separated by commas."""
     found = tuple(parse(part.strip()) for part in text.split(","))

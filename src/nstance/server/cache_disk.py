@@ -95,10 +95,22 @@ def open_file(path: str, stamp: Stamp) -> sqlite3.Connection:
             raise
         reason = str(problem)
     log.warning("the cache is dropped and made anew", extra={"path": path, "reason": reason})
+    remove(path)
+    return _open(path, stamp)
+
+
+def remove(path: str) -> None:
     for name in (path, f"{path}-wal", f"{path}-shm", f"{path}-journal"):
         if os.path.lexists(name):
             os.unlink(name)
-    return _open(path, stamp)
+
+
+def number(path: str) -> int | None:
+    """Which file this is; None if there is none."""
+    try:
+        return os.stat(path).st_ino
+    except FileNotFoundError:
+        return None
 
 
 def _open(path: str, stamp: Stamp) -> sqlite3.Connection:

@@ -74,6 +74,7 @@ class CacheThread:
         self._db: sqlite3.Connection
         self._complete = True  # in memory: everything that the file held is here
         self._kept = 0  # events in the database
+        self._number: int | None = None  # of the file
         self._retry_at = 0.0
         self._retry_after = RETRY_SECONDS
         self._thread = threading.Thread(target=self._run, name="cache", daemon=True)
@@ -186,6 +187,7 @@ class CacheThread:
     def _use(self, db: sqlite3.Connection, *, on_disk: bool) -> None:
         self._db = db
         self.on_disk = on_disk
+        self._number = disk.number(self._path) if on_disk else None
         self._kept = db.execute("SELECT count(*) FROM events").fetchone()[0]
 
     def _safely(self, act: Callable[[], T]) -> T:
@@ -199,6 +201,8 @@ class CacheThread:
             return act()
 
     def _commit(self, taken: "_Taken") -> None:
+        if self.on_disk and disk.number(self._path) != self._number:
+            self._make_again()
         kept = self._kept + len(taken.events)
         with disk.transaction(self._db):
             for change in (*taken.updates, *taken.events):
@@ -214,6 +218,17 @@ class CacheThread:
                 self._db.execute(f"DELETE FROM events WHERE id IN ({oldest})", (KEEP_EVENTS,))
                 kept = KEEP_EVENTS
         self._kept = kept
+
+    def _make_again(self) -> None:
+        """Somebody removed the file. Its content is still here, as long as it is open."""
+        log.warning("the cache's file was removed and is made again", extra={"path": self._path})
+        memory = disk.open_memory(self._stamp)
+        disk.transfer(self._db, memory, replace=True)
+        self._db.close()  # before there is another one: it would take that one's log along
+        disk.remove(self._path)
+        self._complete = True
+        self._use(memory, on_disk=False)
+        self._return_to_disk()
 
     def _forget(self, db: sqlite3.Connection) -> None:
         """Updates were lost: nothing said is better than something wrong."""

@@ -38,7 +38,9 @@ async def run(options: Options, clock: AnchoredClock, chance: Chance) -> int:
         print(f"nstance-server: {problem}", file=sys.stderr)  # noqa: T201
         # Many servers that fail for one reason must not restart in step. People do not wait.
         if not sys.stderr.isatty() and not options.insecure_dev:
-            await server.pause(chance.uniform(*server.exit_jitter))
+            wait = chance.uniform(*server.exit_jitter)
+            print(f"nstance-server: it exits in {wait:.0f} s, so that servers do not restart in step", file=sys.stderr)  # noqa: T201
+            await server.pause(wait)
         return 1
     return 0
 

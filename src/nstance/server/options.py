@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from nstance.config import addresses
 from nstance.model.ids import ServerId, ShardId, is_name
 
 EXAMPLES = """\
@@ -73,6 +74,13 @@ def parse(arguments: Sequence[str], *, version: str) -> Options:
         parser.error(
             f"--shard: expected lower-case letters, digits and single hyphens, at most 32, found {given.shard!r}"
         )
+    if given.advertise_host and not addresses.is_host(given.advertise_host):
+        parser.error(f"--advertise-host: expected a host name or an IP address, found {given.advertise_host!r}")
+    try:
+        for address in addresses.PORTS.values():
+            addresses.Address("", address).shifted(given.port_offset)
+    except ValueError as problem:
+        parser.error(f"--port-offset: {problem}")
     if not given.validate:  # None: run; empty: the bucket's configuration
         if given.shard is None:
             parser.error("--shard is missing: which shard is to be served?")

@@ -152,7 +152,10 @@ class Server:
 
     async def _open_probes(self, probes: Probes, bind: addresses.Address) -> None:
         """Here, and nowhere else any more."""
-        shifted = bind.shifted(self.options.port_offset)
+        try:
+            shifted = bind.shifted(self.options.port_offset)
+        except ValueError as problem:
+            raise Fatal(f"--port-offset: {problem}") from problem
         if self._health == shifted:
             return
         if self._health is not None:
@@ -406,12 +409,15 @@ class Server:
         )
 
     def _endpoints(self, settings: Settings) -> Endpoints:
-        return addresses.endpoints(
-            settings.shard.bind.by_service(),
-            settings.shard.advertise.by_service(),
-            primary=lambda: self.options.advertise_host or primary_address(),
-            port_offset=self.options.port_offset,
-        )
+        try:
+            return addresses.endpoints(
+                settings.shard.bind.by_service(),
+                settings.shard.advertise.by_service(),
+                primary=lambda: self.options.advertise_host or primary_address(),
+                port_offset=self.options.port_offset,
+            )
+        except ValueError as problem:
+            raise Fatal(f"--port-offset: {problem}") from problem
 
     async def _open_peers(self, peers: peer_http.PeerServer) -> None:
         assert self.endpoints is not None

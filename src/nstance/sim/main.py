@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from importlib import metadata
 from pathlib import Path
 
 from nstance.sim import exhaustive, forecast_command
@@ -23,6 +24,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="nstance-sim", description=__doc__)
+    parser.add_argument("--version", action="version", version=f"nstance-sim {metadata.version('nstance')}")
     commands = parser.add_subparsers(required=True, metavar="command")
     cores = os.cpu_count() or 1
 

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
+from importlib import metadata
 
 from aiohttp import web
 
@@ -124,6 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--kubeconfig", type=pathlib.Path, metavar="FILE", help="write a kubeconfig that leads here")
     parser.add_argument("-v", "--verbose", action="store_true", help="log every request")
+    parser.add_argument("--version", action="version", version=f"nstance-dev-k8s {metadata.version('nstance')}")
     return parser
 
 

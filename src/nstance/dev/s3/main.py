@@ -10,6 +10,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
+from importlib import metadata
 
 from aiohttp import web
 
@@ -122,6 +123,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--access-key", default="dev", metavar="KEY", help="default dev")
     parser.add_argument("--secret-key", default="dev", metavar="KEY", help="default dev")
     parser.add_argument("-v", "--verbose", action="store_true", help="log every request")
+    parser.add_argument("--version", action="version", version=f"nstance-dev-s3 {metadata.version('nstance')}")
     return parser
 
 
