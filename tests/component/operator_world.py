@@ -260,8 +260,17 @@ async def operating(
                 await cluster.crash(name)
             await asyncio.gather(following, return_exceptions=True)
             if kubernetes == "real":
-                for node in await cluster.nodes():
-                    await kube.delete(kinds.NODE, node)
+                await _clear(cluster)
+
+
+async def _clear(cluster: Cluster) -> None:
+    """The API server is everybody's: a pod that still asks for a node would ask the next test's operator."""
+    for pod in (await cluster.kube.list(kinds.POD)).items:
+        if pod["metadata"]["namespace"].startswith(cluster.namespace):
+            with contextlib.suppress(errors.NotFound):
+                await cluster.kube.delete(kinds.POD, pod["metadata"]["name"], namespace=pod["metadata"]["namespace"])
+    for node in await cluster.nodes():
+        await cluster.kube.delete(kinds.NODE, node)
 
 
 def _client(

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from nstance import clock as clocks
 from nstance.dev.k8s.files import Files
 from nstance.model.ids import ClusterId, GroupName, InstanceId, Kind, ProviderId, ShardId, TenantId
 from nstance.providers import homes, nodes, port
@@ -256,9 +257,28 @@ async def test_what_cannot_be_kept_has_not_happened(server: Server) -> None:
     assert (after["items"], after["metadata"]["resourceVersion"]) == ([], version)
 
 
-def test_versions_never_go_back_however_often_it_restarts(tmp_path: pathlib.Path) -> None:
-    from nstance import clock as clocks
+def test_a_file_that_goes_while_it_is_read_does_not_come_back(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A program makes a Node's file and removes it at once: what we would add to it must not make it again."""
+    files = Files(tmp_path / "k8s", clocks.SystemClock(), clocks.SystemChance())
+    path = tmp_path / "k8s" / "nodes" / "n.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('{"metadata": {"name": "n"}}')
+    adopt = files.api.adopt
 
+    def slowly(*arguments: Any, **named: Any) -> Any:
+        path.unlink()
+        return adopt(*arguments, **named)
+
+    monkeypatch.setattr(files.api, "adopt", slowly)
+    files.look(path)
+    files.look(path)
+    assert not path.exists()
+    assert files.api.list(files.api.served("", "v1", "nodes")).items == []
+
+
+def test_versions_never_go_back_however_often_it_restarts(tmp_path: pathlib.Path) -> None:
     last = 0
     for _ in range(3):
         files = Files(tmp_path / "k8s", clocks.SystemClock(), clocks.SystemChance())

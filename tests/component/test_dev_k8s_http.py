@@ -1,5 +1,6 @@
 """What clients other than kubectl see of dev-k8s: watches, forms of answers, refusals."""
 
+import asyncio
 import json
 import pathlib
 from collections.abc import AsyncIterator
@@ -7,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from nstance.dev.k8s import streams
 from support.k8s_server import Server, serving
 
 NODES = "/api/v1/nodes"
@@ -59,6 +61,26 @@ async def test_a_watch_ends_after_its_time_with_a_bookmark(server: Server) -> No
     [event] = map(json.loads, text.splitlines())
     assert event["type"] == "BOOKMARK"
     assert int(event["object"]["metadata"]["resourceVersion"]) == int(version) + 1
+
+
+async def test_bookmarks_come_while_other_kinds_change(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Lease that is renewed every two seconds must not keep quiet watches without a sign of life."""
+    monkeypatch.setattr(streams, "BOOKMARKS", 0.1)
+    version = (await server.get(NODES))["metadata"]["resourceVersion"]
+    done = asyncio.Event()
+
+    async def change() -> None:
+        number = 0
+        while not done.is_set():
+            number += 1
+            await server.call("POST", "/api/v1/namespaces", {"metadata": {"name": f"n{number}"}}, code=201)
+
+    changing = asyncio.create_task(change())
+    async with server.stream(f"{NODES}?watch=1&allowWatchBookmarks=true&resourceVersion={version}") as stream:
+        found = await events(stream, 3)
+    done.set()
+    await changing
+    assert [kind for kind, _ in found] == ["BOOKMARK"] * 3
 
 
 async def test_a_watch_from_too_long_ago_is_an_expired_event(server: Server) -> None:

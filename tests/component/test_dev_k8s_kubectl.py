@@ -80,7 +80,7 @@ async def test_apply_get_scale_edit_delete(server: Server) -> None:
     tables = await server.kubectl("get", "machinepools,nstancemachinepools,nstanceshardgroups,nodes")
     assert words(tables)[0] == ["NAME", "CLUSTER", "DESIRED", "REPLICAS", "READY", "PHASE", "AGE"]
     assert words(tables)[1][:3] == ["machinepool.cluster.x-k8s.io/nstance-test", "example", "4"]
-    assert words(tables)[3][1:3] == ["test", "dev-1,dev-2"]
+    assert words(tables)[3][1:3] == ["test", '["dev-1","dev-2"]']
     assert "scaled" in await server.kubectl("scale", "machinepool", "nstance-test", "--replicas=5")
     await server.kubectl("edit", "mp", "nstance-test", EDITOR="sed -i s/example/edited/")
     spec = json.loads(await server.kubectl("get", "mp", "nstance-test", "-o", "json"))["spec"]

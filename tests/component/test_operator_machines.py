@@ -66,8 +66,7 @@ async def test_a_machine_becomes_an_instance_and_goes_with_it(tmp_path: Path, ku
         machine = await cluster.until(whole)
         assert machine["status"]["nodeRef"]["name"] == instance
         assert machine["spec"]["providerID"] == (await item_of(cluster, "alone"))["spec"]["providerID"]
-        for kind in (kinds.NSTANCE_MACHINE, kinds.MACHINE):
-            await cluster.kube.delete(kind, "alone", namespace=cluster.namespace)
+        await cluster.kube.delete(kinds.MACHINE, "alone", namespace=cluster.namespace)
         await cluster.until(lambda: missing(cluster, "alone"))
         assert alive(cluster, "zone-b") == 0
 
@@ -171,6 +170,29 @@ async def test_a_pod_that_asks_gets_a_node_of_its_own_until_it_is_gone(tmp_path:
         await cluster.kube.delete(kinds.POD, "job", namespace=cluster.namespace)
         await cluster.until(lambda: missing(cluster, machine["metadata"]["name"]))
         assert alive(cluster, "zone-a") == 0
+
+
+async def test_a_pod_that_is_gone_gets_no_second_machine(tmp_path: Path, kubernetes: str) -> None:
+    """Its machine's end may be heard before its own."""
+    async with operating(tmp_path, kubernetes, ONE, drain_timeout="0") as cluster:
+        for number in range(8):
+            await cluster.pod(f"job{number}", annotations={"on-demand.nstance.dev/group": "web"})
+        await cluster.until(lambda: alive(cluster, "zone-a") == 8)
+        for number in range(8):
+            await cluster.kube.delete(kinds.POD, f"job{number}", namespace=cluster.namespace)
+        await cluster.until(lambda: none_left(cluster))
+        told = [each for each in await cluster.all(kinds.EVENT) if each["reason"] == "NodeRequested"]
+        assert [each["count"] for each in told] == [1] * 8
+
+
+async def test_a_pod_of_another_cluster_is_not_ours(tmp_path: Path, kubernetes: str) -> None:
+    async with operating(tmp_path, kubernetes, ONE, drain_timeout="0") as cluster:
+        asked = {"on-demand.nstance.dev/group": "web"}
+        await cluster.pod("theirs", annotations={**asked, "on-demand.nstance.dev/cluster": "demo--other"})
+        await cluster.pod("ours", annotations={**asked, "on-demand.nstance.dev/cluster": "demo--default"})
+        await cluster.until(lambda: len(cluster.running("zone-a", "web")) == 1)
+        [machine] = await cluster.all(kinds.MACHINE)
+        assert machine["metadata"]["annotations"]["nstance.dev/pod"].endswith("/ours")
 
 
 @pytest.mark.parametrize("phase", ["Succeeded", "Failed"])

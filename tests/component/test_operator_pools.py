@@ -97,8 +97,7 @@ async def test_a_pool_made_in_kubernetes_becomes_a_group_and_goes_with_it(tmp_pa
         )
         await cluster.until(lambda: len(cluster.running("zone-a", "jobs")) == 2)
         await cluster.until(lambda: not cluster.running("zone-b", "jobs"))
-        for kind in (kinds.MACHINE_POOL, kinds.NSTANCE_MACHINE_POOL):
-            await cluster.kube.delete(kind, "jobs", namespace=cluster.namespace)
+        await cluster.kube.delete(kinds.MACHINE_POOL, "jobs", namespace=cluster.namespace)
         await cluster.until(lambda: gone(cluster, "jobs"))
         assert not cluster.running("zone-a", "jobs")
         assert not (await operator.call("ListGroups")).groups
@@ -145,6 +144,34 @@ async def make_right(cluster: Cluster) -> None:
     await cluster.kube.patch(
         kinds.NSTANCE_MACHINE_POOL, "jobs", {"spec": {"template": "web"}}, namespace=cluster.namespace
     )
+
+
+async def test_a_static_pool_stays_where_its_configuration_has_it(tmp_path: Path, kubernetes: str) -> None:
+    """Also where no webhook says so: what would be left on the other shard would be nobody's."""
+    async with operating(tmp_path, kubernetes, TWO) as cluster:
+        await cluster.until(lambda: ready(cluster, "nstance-web"))
+
+        async def refused() -> str | None:
+            item = await cluster.get(kinds.NSTANCE_MACHINE_POOL, "nstance-web")
+            said = [each for each in (item or {})["status"]["conditions"] if each["type"] == "Ready"]
+            return said[0]["message"] if said[0]["reason"] == "ConfigInvalid" else None
+
+        for change, why in (
+            ({"shards": ["zone-a"]}, "spec.shards cannot be changed here"),
+            ({"shards": ["zone-a", "zone-b"], "template": "other"}, "template is 'web' there and 'other' here"),
+        ):
+            await cluster.kube.patch(
+                kinds.NSTANCE_MACHINE_POOL, "nstance-web", {"spec": change}, namespace=cluster.namespace
+            )
+            assert why in await cluster.until(refused)
+            assert await sizes(cluster) == {"web--zone-a": 2, "web--zone-b": 1}
+            right = {"spec": {"shards": ["zone-a", "zone-b"], "template": None}}
+            await cluster.kube.patch(kinds.NSTANCE_MACHINE_POOL, "nstance-web", right, namespace=cluster.namespace)
+            await cluster.until(lambda: ready(cluster, "nstance-web"))
+
+
+async def ready(cluster: Cluster, name: str) -> bool:
+    return condition(await cluster.get(kinds.NSTANCE_MACHINE_POOL, name), "Ready") == "True"
 
 
 async def test_a_silent_shard_delays_only_itself(tmp_path: Path, kubernetes: str) -> None:

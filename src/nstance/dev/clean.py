@@ -4,6 +4,7 @@ Only recorded processes and the agents in their homes are ended, and the tmux se
 """
 
 import argparse
+import os
 import shutil
 import subprocess
 import sys
@@ -40,7 +41,12 @@ def _end_session() -> bool:
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m nstance.dev.clean", description=__doc__.split("\n")[0])
-    parser.add_argument("--temp", type=Path, default=Path("temp"), help="the folder to remove (temp)")
+    parser.add_argument(
+        "--temp",
+        type=Path,
+        default=Path(os.environ.get("NSTANCE_DEV_TEMP") or "temp"),
+        help="the folder to remove (temp)",
+    )
     for line in clean(parser.parse_args(argv).temp.absolute()) or ["nothing to clean"]:
         sys.stdout.write(f"{line}\n")
 

@@ -218,6 +218,7 @@ class Drains(Quiet):
 
     async def _give_back_forgotten(self, shard: str) -> None:
         """Nodes that were cordoned before a restart, for drains that were cancelled meanwhile."""
+        await self._nodes.read()
         link = self._parts.shards.get(shard)
         if link is None:
             return

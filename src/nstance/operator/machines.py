@@ -157,6 +157,8 @@ class Machines(Quiet):
             return None
         if not resources.is_ours(item) or not {UUID, SHARD} <= resources.annotations(item).keys():
             return await self._choose(item, machine)
+        if machine is not None:
+            await resources.adopt(self._kube, kinds.NSTANCE_MACHINE, item, machine, kinds.MACHINE)
         shard = self._shards.get(resources.annotations(item)[SHARD])
         if shard is None or not shard.synced:
             await self._tell_unreachable(item, shard)

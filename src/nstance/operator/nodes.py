@@ -52,6 +52,10 @@ class Nodes:
 
         self._mirror.listen(changed)
 
+    async def read(self) -> None:
+        """Waits until all of them were read once."""
+        await self._mirror.synced.wait()
+
     def all(self) -> Iterable[Object]:
         return list(self._mirror.objects.values())
 

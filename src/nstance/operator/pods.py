@@ -15,16 +15,19 @@ from nstance.operator.parts import Parts
 from nstance.operator.quiet import Quiet
 
 GROUP = "on-demand.nstance.dev/group"
+CLUSTER = "on-demand.nstance.dev/cluster"  # where several operators look at one cluster's pods
 INSTANCE_TYPE = "on-demand.nstance.dev/instance-type"
 POD_UID = "nstance.dev/pod-uid"
 POD = "nstance.dev/pod"
 RETRY_FAILED = 60.0
+STALE_RETRY = 5.0
 _DONE = frozenset({"Succeeded", "Failed"})
 
 
-def wants_node(pod: Object) -> bool:
+def wants_node(pod: Object, cluster: str) -> bool:
     return (
         bool(resources.annotations(pod).get(GROUP))
+        and resources.annotations(pod).get(CLUSTER, cluster) == cluster
         and not resources.is_leaving(pod)
         and resources.status(pod).get("phase") not in _DONE
     )
@@ -77,7 +80,8 @@ def infrastructure(pod: Object, owner: Object, *, cluster: str) -> Object:
 
 class Pods(Quiet):
     def __init__(self, parts: Parts) -> None:
-        self._kube, self._clock, self._events = parts.kube, parts.clock, parts.workload_events
+        self._kube, self._workload = parts.kube, parts.workload
+        self._clock, self._events = parts.clock, parts.workload_events
         self._namespace, self._cluster = parts.settings.namespace, parts.settings.name
         self._together = parts.workload is parts.kube
         self._pods = parts.workload_mirrors.of(kinds.POD, trim=trimmed)
@@ -99,7 +103,7 @@ class Pods(Quiet):
         assert pod is not None
         uid = resources.uid(pod)
         asked = uid in self._asking
-        if new is not None and wants_node(new):
+        if new is not None and wants_node(new, self._cluster):
             self._asking[uid] = new
         else:
             self._asking.pop(uid, None)
@@ -125,9 +129,20 @@ class Pods(Quiet):
         if leaving:
             return None  # their end brings the next look
         if not made or not items:
+            # Kubernetes clears up after a pod that is gone, and that may be heard before the pod's own end: the pod is
+            # read anew, or its machine would be made again and again for nobody.
+            if not await self._still_asks(pod):
+                return STALE_RETRY
             await self._make(pod)
             return None
         return await self._retry_failed(made, items)
+
+    async def _still_asks(self, pod: Object) -> bool:
+        try:
+            found = await self._workload.get(kinds.POD, resources.name(pod), namespace=pod["metadata"]["namespace"])
+        except errors.NotFound:
+            return False
+        return resources.uid(found) == resources.uid(pod) and wants_node(found, self._cluster)
 
     async def _make(self, pod: Object) -> None:
         owned = self._together and pod["metadata"].get("namespace") == self._namespace

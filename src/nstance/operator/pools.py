@@ -5,7 +5,7 @@ infrastructureRef. What each shard shall keep is an NstanceShardGroup; the next 
 a pool without its MachinePool has no replicas, which is not the same as zero: then sizes stay as they are.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from nstance.kube import errors, kinds
 from nstance.kube.port import Object
@@ -37,7 +37,19 @@ def wanted_groups(pool: Object, machine_pool: Object) -> dict[str, Object]:
     }
 
 
-def summary(pool: Object, machine_pool: Object | None, groups: Iterable[Object]) -> tuple[Object, list[Condition]]:
+def static_moves(pool: Object, groups: Iterable[Object]) -> str:
+    """Why a pool must not be spread over other shards than it is: a static group stays where its configuration has it, and
+    what were left there would be nobody's. Empty: it may, or it is not asked."""
+    held = [each for each in groups if not resources.is_leaving(each)]
+    here = [resources.spec(each)["shard"] for each in held]
+    if not any(resources.status(each).get("isStatic") for each in held) or set(here) == set(
+        resources.spec(pool)["shards"]
+    ):
+        return ""
+    return f"the group is static, it is in the configuration of {', '.join(sorted(here))}: spec.shards cannot be changed here"
+
+
+def summary(pool: Object, machine_pool: Object | None, groups: Sequence[Object]) -> tuple[Object, list[Condition]]:
     """The pool's status (without its conditions) and its conditions."""
     parts = [(resources.spec(each), resources.status(each)) for each in groups]
     replicas = sum(status.get("replicas", 0) for _, status in parts)
@@ -53,7 +65,9 @@ def summary(pool: Object, machine_pool: Object | None, groups: Iterable[Object])
             Condition("Ready", False, "NoMachinePool", "no MachinePool names this pool as its infrastructure")
         ]
     silent = [spec["shard"] for spec, status in parts if not _holds(status, "ShardReachable")]
-    invalid = [spec["shard"] for spec, status in parts if _fails(status, "ConfigValid")]
+    invalid = [f"{spec['shard']}: {why}" for spec, status in parts if (why := _refusal(status))]
+    if moved := static_moves(pool, groups):
+        invalid.insert(0, moved)
     wished = resources.spec(machine_pool).get("replicas") or 0
     whole = bool(parts) and not silent and not invalid and ready >= wished and replicas == wished
     told["ready"] = whole
@@ -61,7 +75,7 @@ def summary(pool: Object, machine_pool: Object | None, groups: Iterable[Object])
     if (parts and not silent) or resources.status(pool).get("initialization", {}).get("provisioned"):
         told["initialization"] = {"provisioned": True}
     if invalid:
-        return told, [Condition("Ready", False, "ConfigInvalid", f"refused by {', '.join(invalid)}")]
+        return told, [Condition("Ready", False, "ConfigInvalid", "; ".join(invalid))]
     if silent:
         return told, [Condition("Ready", False, "ShardUnreachable", f"not reachable: {', '.join(silent)}")]
     if not whole:
@@ -73,13 +87,17 @@ def _holds(status: Object, condition: str) -> bool:
     return any(each["type"] == condition and each["status"] == "True" for each in status.get("conditions", ()))
 
 
-def _fails(status: Object, condition: str) -> bool:
-    return any(each["type"] == condition and each["status"] == "False" for each in status.get("conditions", ()))
+def _refusal(status: Object) -> str:
+    """Why the shard does not take the spec."""
+    said = (
+        each for each in status.get("conditions", ()) if each["type"] == "ConfigValid" and each["status"] == "False"
+    )
+    return next((each["message"] or each["reason"] for each in said), "")
 
 
 class Pools(Quiet):
     def __init__(self, parts: Parts) -> None:
-        self._kube, self._clock = parts.kube, parts.clock
+        self._kube, self._clock, self._events = parts.kube, parts.clock, parts.events
         self._namespace = parts.settings.namespace
         self._cluster = (self._namespace, parts.settings.name)
         self._clusters, self._machine_pools, self._pools, self._shard_groups = (
@@ -130,7 +148,11 @@ class Pools(Quiet):
             await resources.hold(self._kube, kinds.NSTANCE_MACHINE_POOL, pool)
             return None  # the change comes back, and with it the next look
         if machine_pool is not None:
-            await self._divide(pool, machine_pool, {resources.name(each): each for each in owned})
+            await resources.adopt(self._kube, kinds.NSTANCE_MACHINE_POOL, pool, machine_pool, kinds.MACHINE_POOL)
+            if moved := static_moves(pool, owned):
+                self._events.note(pool, "ConfigValidationFailed", moved, warning=True)
+            else:
+                await self._divide(pool, machine_pool, {resources.name(each): each for each in owned})
         await self._tell(pool, machine_pool, owned)
         return None
 
@@ -161,7 +183,9 @@ class Pools(Quiet):
             found = await self._kube.get(kind, name, namespace=self._namespace)
             if not resources.is_owned_by(found, resources.uid(pool)):
                 # Two pools that name the same group and shard would pull it to and fro.
-                raise errors.Conflict(f"{name} belongs to another pool, or has not gone yet") from None
+                why = f"{name} belongs to another pool, or has not gone yet"
+                self._events.note(pool, "GroupTaken", why, warning=True)
+                raise errors.Conflict(why) from None
 
     async def _change(self, group: Object, wanted: Object) -> None:
         keys = ("size", *_COPIED) if "size" in wanted else _COPIED

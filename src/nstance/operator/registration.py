@@ -62,7 +62,9 @@ async def register(
         if all(isinstance(problem, channel.Untrusted) for problem in problems):
             raise CaRefused(told)
         if clock.monotonic() >= end:
-            raise NobodyAnswers(told)
+            # One that answers with another CA says more than those that do not answer at all.
+            untrusted = any(isinstance(problem, channel.Untrusted) for problem in problems)
+            raise CaRefused(told) if untrusted else NobodyAnswers(told)
         log.warning("no shard could be reached to register, trying again", extra={"reason": told})
         tries += 1
         await clock.sleep(link.backoff(tries, chance))

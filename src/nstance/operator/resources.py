@@ -112,7 +112,7 @@ def merge_change(old: Mapping[str, Any], wanted: Mapping[str, Any], *, whole: bo
         held = old.get(key)
         if isinstance(value, Mapping):
             inner = merge_change(held if isinstance(held, Mapping) else {}, value, whole=True)
-            if inner or held is None:
+            if inner or not isinstance(held, Mapping):
                 change[key] = inner
         elif held != value:
             change[key] = value
@@ -139,6 +139,18 @@ async def hold(kube: Kube, kind: Kind, item: Object, annotated: Mapping[str, str
     if annotated:
         change["annotations"] = dict(annotated)
     return await kube.patch(kind, metadata["name"], {"metadata": change}, namespace=metadata.get("namespace", ""))
+
+
+async def adopt(kube: Kube, kind: Kind, item: Object, owner_item: Object, owner_kind: Kind) -> None:
+    """Makes the owner's end the item's end too, as Cluster API's controllers do where they run."""
+    if is_owned_by(item, uid(owner_item)) or is_leaving(owner_item):
+        return
+    metadata = item["metadata"]
+    change = {
+        "resourceVersion": metadata["resourceVersion"],
+        "ownerReferences": [*(metadata.get("ownerReferences") or []), owner(owner_item, owner_kind)],
+    }
+    await kube.patch(kind, metadata["name"], {"metadata": change}, namespace=metadata.get("namespace", ""))
 
 
 async def release(kube: Kube, kind: Kind, item: Object) -> None:

@@ -167,11 +167,13 @@ class ShardGroups(Quiet):
         if differences:
             why = f"the group is in the server's configuration, where it is changed: {'; '.join(differences)}"
             valid = Condition("ConfigValid", False, "StaticGroup", why)
+            if not _said(item, "ConfigValid", "False"):
+                self._events.note(item, "ConfigValidationFailed", why, warning=True)
         whole = found.ready_size >= found.size
         ready = Condition(
             "Ready",
             whole and not differences,
-            "AllReady" if whole else "Scaling",
+            "StaticGroup" if differences else "AllReady" if whole else "Scaling",
             f"{found.ready_size} of {found.size} ready" + (f"; {found.last_error}" if found.last_error else ""),
         )
         await self._write(item, told, [Condition("ShardReachable", True, "Connected", ""), valid, ready])
@@ -219,7 +221,8 @@ class ShardGroups(Quiet):
         if not _said(item, "ShardReachable", "False"):
             self._events.note(item, "ShardUnreachable", why, warning=True)
         reason = "NotConfigured" if shard is None else "Unreachable"
-        await self._write(item, {}, [Condition("ShardReachable", False, reason, why)])
+        unknown = Condition("Ready", None, "ShardUnreachable", "what the status says was said before")
+        await self._write(item, {}, [Condition("ShardReachable", False, reason, why), unknown])
 
     async def _tell_refused(self, item: Object, found: pb.GroupStatus | None, why: str) -> None:
         if not _said(item, "ConfigValid", "False"):

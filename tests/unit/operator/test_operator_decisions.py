@@ -218,5 +218,7 @@ def test_a_pod_is_trimmed_to_what_matters() -> None:
     assert kept["metadata"] == {"name": "a", "namespace": "b", "uid": "u", "resourceVersion": "1"}
     assert "spec" not in kept
     asking = {**pod, "metadata": {**pod["metadata"], "annotations": {pods.GROUP: "web"}}}
-    assert pods.wants_node(pods.trimmed(asking))
-    assert not pods.wants_node(pods.trimmed({**asking, "status": {"phase": "Failed"}}))
+    assert pods.wants_node(pods.trimmed(asking), "demo--default")
+    assert not pods.wants_node(pods.trimmed({**asking, "status": {"phase": "Failed"}}), "demo--default")
+    others = {**pod, "metadata": {**pod["metadata"], "annotations": {pods.GROUP: "web", pods.CLUSTER: "demo--other"}}}
+    assert not pods.wants_node(pods.trimmed(others), "demo--default")

@@ -129,7 +129,7 @@ class Files:
         key = Key(place.resource.id, place.namespace, place.name)
         kept = self.api.store.get(key)
         if kept is not None and kept != body:  # so that it keeps its uid when it is read again
-            self._write(path, kept)
+            self._write(path, kept, over=True)
 
     def _removed(self, path: Path, place: Place) -> None:
         self._seen.pop(path, None)
@@ -211,19 +211,28 @@ class Files:
             path.unlink(missing_ok=True)
             self._seen.pop(path, None)
         else:
-            self._write(path, body)
+            self._write(path, body, over=path in self._seen)
 
-    def _write(self, path: Path, body: Object) -> None:
+    def _write(self, path: Path, body: Object, *, over: bool = False) -> None:
+        """`over`: only over the file that was read. One that somebody removed or changed meanwhile is looked at next; it
+        must not come back because we had something to add to it."""
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._seen[path] = self._replace(path, json.dumps(body, indent=2, ensure_ascii=False) + "\n")
+        written = self._replace(
+            path, json.dumps(body, indent=2, ensure_ascii=False) + "\n", over=self._seen.get(path) if over else None
+        )
+        if written is not None:
+            self._seen[path] = written
 
-    def _replace(self, path: Path, text: str) -> Signature:
-        """What the new file is known by. Asked before it is in place: afterwards it might be somebody else's."""
+    def _replace(self, path: Path, text: str, *, over: Signature | None = None) -> Signature | None:
+        """What the new file is known by. Asked before it is in place: afterwards it might be somebody else's. None: the
+        file is no longer the one it should have replaced."""
         self._drafts += 1
         draft = path.parent / f".draft-{os.getpid()}-{self._drafts}"
         try:
             draft.write_text(text)
             signature = _signature(draft)
+            if over is not None and _signature(path) != over:
+                return None
             draft.replace(path)
         finally:
             draft.unlink(missing_ok=True)

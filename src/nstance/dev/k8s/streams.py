@@ -70,7 +70,8 @@ class Streams:
             mark = watch.bookmark()
             mark["metadata"]["annotations"] = {_INITIAL_END: "true"}
             await stream.send(Change.BOOKMARK.value, mark)
-        end = self._clock.monotonic() + question.seconds
+        marked = self._clock.monotonic()
+        end = marked + question.seconds
         ending = asyncio.ensure_future(self._ending.wait())
         try:
             while not self._ending.is_set():
@@ -79,12 +80,15 @@ class Streams:
                 left = end - self._clock.monotonic()
                 if left <= 0:
                     break
-                if watch.version == self._api.store.version:
-                    waits = (self._api.store.changed(), ending)
-                    limit = min(left, BOOKMARKS)
-                    done, _ = await asyncio.wait(waits, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-                    if not done and question.bookmarks and limit < left:  # the last one comes below
+                # By the time, and not by how quiet it is: other kinds change all the while.
+                due = marked + BOOKMARKS - self._clock.monotonic()
+                if due <= 0:
+                    marked = self._clock.monotonic()
+                    if question.bookmarks:
                         await stream.send_object(Change.BOOKMARK, watch.bookmark())
+                elif watch.version == self._api.store.version:
+                    waits = (self._api.store.changed(), ending)
+                    await asyncio.wait(waits, timeout=min(left, due), return_when=asyncio.FIRST_COMPLETED)
             if question.bookmarks:
                 await stream.send_object(Change.BOOKMARK, watch.bookmark())
         finally:

@@ -67,6 +67,4 @@ def _cell(column: Column) -> columns.Cell:
 
 
 def _text(value: Any) -> str:
-    if isinstance(value, list) and all(isinstance(each, str) for each in value):
-        return ",".join(value)
     return value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
