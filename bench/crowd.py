@@ -26,9 +26,17 @@ async def run() -> AsyncIterator[Row]:
         await server.connect_all()
         yield _memory("500 agents", await server.quiet(), 130.0)
     async with fleet.serving(groups=LARGE[0], size=LARGE[1]) as server:
-        began = time.monotonic()
+        began, epoch = time.monotonic(), (await server.ask("usage"))["epoch"]
         await server.connect_all()
         entered = time.monotonic() - began
+        yield Row(
+            number="9",
+            what="5,000 agents connect: changes of leadership",
+            value=abs((await server.ask("usage"))["epoch"] - epoch),
+            unit="terms",
+            goal=0.0,
+            detail=f"all were there after {entered:.1f} s",
+        )
         yield _memory("5,000 agents", await server.quiet(), 600.0, f"connected in {entered:.0f} s; ")
         yield await _reports(server)
         for row in _flat(alone, await _event_costs(server)):

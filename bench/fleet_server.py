@@ -240,7 +240,12 @@ class FleetServer:
 
     async def do_usage(self) -> Json:
         used = resource.getrusage(resource.RUSAGE_SELF)
-        return {"rss": resident(), "cpu": used.ru_utime + used.ru_stime, "agents": self._connected()}
+        return {
+            "rss": resident(),
+            "cpu": used.ru_utime + used.ru_stime,
+            "agents": self._connected(),
+            "epoch": max((lead.shard.term.epoch for name in self.servers if (lead := self._leads(name))), default=0),
+        }
 
     def _connected(self) -> int:
         leads = [lead for name in self.servers if (lead := self._leads(name)) is not None]
