@@ -80,7 +80,8 @@ def _eventful(told: Forecast) -> tuple[float, float] | None:
     until = min(next(ends, told.hours), *(hour for hour, _ in told.happenings[1:]), told.hours)
     margin = 0.1 * (until - begin) + 0.02
     span = max(0.0, begin - margin), min(told.hours, until + margin)
-    return span if span[1] - span[0] < NARROW * told.hours else None
+    moved = any(p.coming or p.leaving or p.ready != p.wished for p in told.points if span[0] <= p.hour <= span[1])
+    return span if moved and span[1] - span[0] < NARROW * told.hours else None
 
 
 def _panel(panel: Panel, hours: Sequence[float], top: int) -> list[str]:

@@ -24,7 +24,11 @@ def run(options: argparse.Namespace) -> int:
     try:
         picture.touch()  # better told now than after minutes
         told = forecasts.forecast(
-            document, scenario=options.scenario, hours=options.hours, progress=line.show if line else lambda hours: None
+            document,
+            scenario=options.scenario,
+            hours=options.hours,
+            boot=options.boot,
+            progress=line.show if line else lambda hours: None,
         )
     except OSError as problem:
         print(problem, file=sys.stderr)

@@ -57,6 +57,12 @@ def _parser() -> argparse.ArgumentParser:
     mine.add_argument("--scenario", choices=list(SCENARIOS), required=True)
     mine.add_argument("--agents", type=_agents, help="grow or shrink the groups to so many instances in all")
     mine.add_argument("--hours", type=_hours, default=2.0, help="of virtual time (default 2)")
+    mine.add_argument(
+        "--boot",
+        type=_seconds,
+        metavar="SECONDS",
+        help="that a VM takes until its agent speaks (default 20 to 60; a local provider's processes take 0.5 to 4)",
+    )
     mine.add_argument("--svg", type=Path, help="draw it into this file (default forecast-SCENARIO.svg)")
     mine.set_defaults(run=forecast_command.run)
     return parser
@@ -69,13 +75,21 @@ def _agents(text: str) -> int:
 
 
 def _hours(text: str) -> float:
+    return _number(text, 0.05, MOST_HOURS, "hours")
+
+
+def _seconds(text: str) -> float:
+    return _number(text, 0.0, 3600.0, "seconds")
+
+
+def _number(text: str, least: float, most: float, unit: str) -> float:
     try:
-        hours = float(text)
+        number = float(text)
     except ValueError:
-        hours = 0.0
-    if not 0.05 <= hours <= MOST_HOURS:
-        raise argparse.ArgumentTypeError(f"expected 0.05 to {MOST_HOURS:,} hours, found {text!r}")
-    return hours
+        number = -1.0
+    if not least <= number <= most:
+        raise argparse.ArgumentTypeError(f"expected {least:g} to {most:g} {unit}, found {text!r}")
+    return number
 
 
 def _swarm(options: argparse.Namespace) -> int:

@@ -140,7 +140,15 @@ def test_a_bad_configuration_is_explained(
 
 
 @pytest.mark.parametrize(
-    "options", [["--agents", "0"], ["--agents", "٣"], ["--hours", "-1"], ["--hours", "nan"], ["--scenario", "meteor"]]
+    "options",
+    [
+        ["--agents", "0"],
+        ["--agents", "٣"],
+        ["--hours", "-1"],
+        ["--hours", "nan"],
+        ["--boot", "x"],
+        ["--scenario", "meteor"],
+    ],
 )
 def test_options_that_mean_nothing_are_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
