@@ -19,6 +19,13 @@ JOURNAL_TESTS = ("tests/unit/objects/test_journal.py", "tests/unit/objects/test_
 PROMISES = ("tests/unit/server/test_promises.py",)
 FINDINGS = ("tests/sim/test_sim_findings.py",)
 COLLECTING_TESTS = ("tests/unit/core/test_core_collecting.py",)
+AGENT_SERVICE = ("tests/component/test_agent_service.py",)
+FLOOD = ("tests/component/test_agent_flood.py",)
+REGISTRAR = ("tests/component/test_registrar.py",)
+CLOCK = ("tests/unit/test_clock.py",)
+SHARD_TIME = ("tests/unit/server/test_shard_time.py",)
+SILENCE = ("tests/component/test_server_silence.py",)
+CREATING = ("tests/unit/core/test_core_creating.py",)
 
 CATALOGUE: tuple[Mutant, ...] = (
     # ---- journal
@@ -451,5 +458,126 @@ CATALOGUE: tuple[Mutant, ...] = (
         "verify_agent_nonce(token, now=self._clock.wall(), shard=self._shard)",
         "somebody sets a clock, and agents whose answer was lost can never come back",
         seeds=(9779,),
+    ),
+    # ---- agents, registration, clocks
+    Mutant(
+        "report-out-of-order",
+        "nstance.server.api.agent",
+        "if report.boot_id == presence.boot_id and report.sequence <= presence.sequence:",
+        "if False:",
+        "an old report overwrites a newer one (F62)",
+        tests=AGENT_SERVICE,
+    ),
+    Mutant(
+        "no-message-budget",
+        "nstance.server.api.agent",
+        "        if not self._lead.agents.allowance(id).messages.take(self._clock.monotonic()):\n",
+        "        if False:\n",
+        "one agent floods the server (B17)",
+        tests=FLOOD,
+    ),
+    Mutant(
+        "no-write-budget",
+        "nstance.server.api.agent",
+        "        if not self._may_write(id):\n",
+        "        if False:\n",
+        "one agent writes storage without limit (B17)",
+        tests=AGENT_SERVICE,
+    ),
+    Mutant(
+        "renewed-each-time",
+        "nstance.server.api.agent",
+        "if drawn.public_key != instance.public_key or not self._is_fresh(instance):",
+        "if True:",
+        "each renewal is a journal entry (B17)",
+        tests=AGENT_SERVICE,
+    ),
+    Mutant(
+        "anybody-is-admitted",
+        "nstance.server.api.agent",
+        "        if instance.state not in ADMITTED:\n            raise",
+        "        if False:\n            raise",
+        "an instance that is being deleted is still served",
+        tests=AGENT_SERVICE,
+    ),
+    Mutant(
+        "renewal-with-anothers-key",
+        "nstance.server.api.agent",
+        "        if owner is not None and owner != instance.id:\n",
+        "        if False:\n",
+        "two instances have one key (B11)",
+        tests=AGENT_SERVICE,
+    ),
+    Mutant(
+        "no-last-word",
+        "nstance.server.api.agent",
+        "                if refused:\n",
+        "                if False:\n",
+        "a refused agent never learns why",
+        tests=AGENT_SERVICE,
+    ),
+    Mutant(
+        "registration-with-anothers-key",
+        "nstance.server.registrar",
+        "        if owner is not None and owner != instance.id:\n",
+        "        if False:\n",
+        "two instances have one key (B11)",
+        tests=REGISTRAR,
+    ),
+    Mutant(
+        "claims-a-servers-address",
+        "nstance.server.registrar",
+        "            if claimed and claimed in lead.server_addresses:\n",
+        "            if False:\n",
+        "an agent's certificate could carry a server's address",
+        tests=REGISTRAR,
+    ),
+    Mutant(
+        "failures-are-not-counted",
+        "nstance.server.registrar",
+        "        if count >= FAILURES and self._clock.monotonic() - began < WINDOW:\n",
+        "        if False:\n",
+        "nonces can be tried without limit",
+        tests=REGISTRAR,
+    ),
+    Mutant(
+        "any-nonce-for-any-instance",
+        "nstance.server.registrar",
+        "if instance is None or not _matches(claims, instance):",
+        "if instance is None:",
+        "a nonce of another tenant, group or time registers (B9)",
+        tests=REGISTRAR,
+    ),
+    Mutant(
+        "ages-by-the-wall-clock",
+        "nstance.clock",
+        "        return self._steady.read(self.wall(), self.monotonic())\n",
+        "        return self.wall()\n",
+        "a clock that is set expires a fleet (F20)",
+        tests=CLOCK,
+    ),
+    Mutant(
+        "ages-by-the-machine",
+        "nstance.server.shard_time",
+        "            self._anchor(self._estimate(self._told))\n",
+        "            pass\n",
+        "a standby with a wrong clock expires a fleet (F20)",
+        tests=SHARD_TIME,
+    ),
+    Mutant(
+        "never-connected-is-not-silent",
+        "nstance.server.hearing",
+        "                    self._silent.setdefault(id, self._clock.steady())",
+        "                    pass",
+        "agents that cannot connect are replaced for ever",
+        tests=SILENCE,
+    ),
+    Mutant(
+        "never-connected-is-no-failure",
+        "nstance.core.health",
+        "        if facts.awaited:  #",
+        "        if False:  #",
+        "a group whose agents never connect does not back off",
+        tests=CREATING,
     ),
 )
