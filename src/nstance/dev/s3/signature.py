@@ -40,7 +40,7 @@ class Signed:
     def chain(self, kind: str, previous: str, *hashes: str) -> str:
         """The signature of the next chunk or trailer of a body that is signed piece by piece."""
         text = "\n".join([f"{ALGORITHM}-{kind}", self.stamp, self.scope, previous, *hashes])
-        return hmac.new(self.key, text.encode(), hashlib.sha256).hexdigest()
+        return hmac.new(self.key, _raw(text), hashlib.sha256).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +97,12 @@ def verify(
             claim.payload,
         ]
     )
-    text = "\n".join([ALGORITHM, claim.stamp, scope, hashlib.sha256(canonical.encode()).hexdigest()])
+    text = "\n".join([ALGORITHM, claim.stamp, scope, hashlib.sha256(_raw(canonical)).hexdigest()])
     key = f"AWS4{secret}".encode()
     for part in (date, region, "s3", "aws4_request"):
-        key = hmac.new(key, part.encode(), hashlib.sha256).digest()
-    expected = hmac.new(key, text.encode(), hashlib.sha256).hexdigest()
-    if not hmac.compare_digest(expected.encode(), claim.signature.encode()):
+        key = hmac.new(key, _raw(part), hashlib.sha256).digest()
+    expected = hmac.new(key, _raw(text), hashlib.sha256).hexdigest()
+    if not hmac.compare_digest(expected.encode(), _raw(claim.signature)):
         raise S3Error(
             403, "SignatureDoesNotMatch", "the signature is not the one of this request; check the secret key"
         )
@@ -159,5 +159,10 @@ def _check_time(claim: _Claim, now: float) -> None:
         raise S3Error(403, "AccessDenied", "the presigned URL has expired")
 
 
+def _raw(text: str) -> bytes:
+    """As it was sent: aiohttp keeps what is no UTF-8 in a form that only this turns back."""
+    return text.encode("utf-8", "surrogateescape")
+
+
 def _encode(text: str, *, safe: str = "") -> str:
-    return urllib.parse.quote(text, safe=safe + "-_.~")
+    return urllib.parse.quote(_raw(text), safe=safe + "-_.~")
