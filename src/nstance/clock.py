@@ -67,7 +67,7 @@ class Steady:
 
 class SystemClock:
     def __init__(self) -> None:
-        self.anchor(time.time())
+        self._steady = Steady(time.time(), time.monotonic())
 
     def anchor(self, steady: float) -> None:
         self._steady = Steady(steady, self.monotonic())
