@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID
@@ -34,6 +35,9 @@ WORKLOAD_LIFE = 365 * DAY
 # How far clocks of those who check may be behind: agents reach the server before their clock is set.
 SERVER_BACKDATE = DAY
 CLIENT_BACKDATE = 300.0
+
+# What the library raises for certificates that are none. TypeError: for a name attribute of an unfit type.
+UNREADABLE = (ValueError, TypeError, x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
 
 UTF8_STRING = 0x0C
 _LONGEST = 100 * 365 * DAY
@@ -79,7 +83,11 @@ class CertificateAuthority:
     key: Ed25519PrivateKey = field(repr=False)
 
     def __post_init__(self) -> None:
-        if self.certificate.public_key() != self.key.public_key():
+        try:
+            belong = self.certificate.public_key() == self.key.public_key()
+        except (ValueError, UnsupportedAlgorithm):
+            belong = False
+        if not belong:
             raise CertificateError("the CA's key and certificate do not belong together")
 
     @functools.cached_property
@@ -235,7 +243,7 @@ def load_ca(certificate_pem: str, key_pem: str) -> CertificateAuthority:
 def load_certificate(pem: str) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(pem.encode())
-    except ValueError as error:
+    except UNREADABLE as error:
         raise CertificateError(f"expected a certificate in PEM: {error}") from error
 
 
@@ -245,7 +253,7 @@ def cluster_of(certificate: x509.Certificate) -> ClusterId:
         alternatives = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         (uri,) = alternatives.get_values_for_type(x509.UniformResourceIdentifier)
         return names.parse_authority_uri(uri)
-    except (ValueError, x509.ExtensionNotFound) as error:
+    except (x509.ExtensionNotFound, *UNREADABLE) as error:
         raise CertificateError("expected a CA certificate of Nstance, with the cluster's URI in it") from error
 
 

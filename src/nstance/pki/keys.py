@@ -8,6 +8,7 @@ spellings of one point. `check_point` is the only judge, and every key that come
 import functools
 import hashlib
 
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -48,7 +49,7 @@ def private_to_pem(key: Ed25519PrivateKey) -> str:
 def private_key_from_pem(pem: str | bytes) -> Ed25519PrivateKey:
     try:
         key = serialization.load_pem_private_key(_bounded(pem), password=None)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise UnacceptableKey("expected an unencrypted Ed25519 private key in PEM (PKCS #8)") from error
     if not isinstance(key, Ed25519PrivateKey):
         raise UnacceptableKey("expected an Ed25519 private key, found another kind of key")
@@ -65,7 +66,7 @@ def public_key_from_pem(pem: str | bytes) -> bytes:
     """The 32 raw bytes of an acceptable public key."""
     try:
         key = serialization.load_pem_public_key(_bounded(pem))
-    except ValueError as error:
+    except (ValueError, UnsupportedAlgorithm) as error:
         raise UnacceptableKey("expected an Ed25519 public key in PEM") from error
     if not isinstance(key, Ed25519PublicKey):
         raise UnacceptableKey("expected an Ed25519 public key, found another kind of key")

@@ -13,9 +13,6 @@ from nstance.pki.names import IdentityError
 
 MAX_CERTIFICATE = 16 * 1024
 
-# TypeError: the library's answer to a name attribute of an unfit type.
-_UNREADABLE = (ValueError, TypeError, x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
-
 
 def identify(der: bytes) -> names.Identity:
     """Raises IdentityError for everything that is not exactly one of our identity certificates."""
@@ -29,7 +26,7 @@ def identify(der: bytes) -> names.Identity:
         raise
     except x509.ExtensionNotFound as error:
         raise IdentityError(f"the certificate lacks an extension: {error}") from error
-    except _UNREADABLE as error:
+    except ca.UNREADABLE as error:
         raise IdentityError(f"the certificate cannot be read: {error}") from error
     return identity
 
