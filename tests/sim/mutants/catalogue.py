@@ -259,6 +259,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "                self._post(ev.VmChecked(instance.id, ev.VmState.UNKNOWN))\n",
         "                self._post(ev.VmChecked(instance.id, ev.VmState.DELETED))\n",
         "a look that failed reads as: the VM is gone",
+        seeds=(114,),
     ),
     Mutant(
         "absence-believed-at-once",

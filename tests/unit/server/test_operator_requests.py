@@ -53,7 +53,8 @@ class World:
 
     async def create(self, name: str) -> Instance | Status:
         try:
-            return await self.requests.create(self.tenancy, CreateInstanceRequest(group=name, uuid=UUID))
+            made, _ = await self.requests.create(self.tenancy, CreateInstanceRequest(group=name, uuid=UUID))
+            return made
         except GRPCError as refused:
             return refused.status
 
