@@ -5,6 +5,7 @@ import dataclasses
 
 import pytest
 
+from nstance.model import events as ev
 from nstance.model.ids import InstanceId, ProviderId
 from nstance.model.instance import Cause, Drain, Put, State
 from nstance.providers.behaviour import Call, Outcome
@@ -243,6 +244,30 @@ def test_a_call_that_waits_for_its_turn_is_unrest() -> None:
         w.settle(120.0)
         assert w.counts["calls create"] == 2
         assert not w.violations, w.violations[0]
+
+
+@pytest.mark.parametrize("noticed", [False, True])
+def test_a_replacement_that_a_group_backs_off_from_is_unrest(noticed: bool) -> None:
+    """F51: no subnet had room. Nothing was under way while the group backed off, and everything seemed to be at rest when
+    the replacement came, or the one that was to be replaced went by its notice's deadline (seeds 4195, 3144)."""
+    with world(1, setup(1)) as w:
+        leader = rested(w)
+        assert leader.lead is not None
+        (agent,) = w.agents()
+        w.provider_weather.full.update(dict.fromkeys(SUBNETS, w.now + 20.0))
+        w.auditor.requested.add(agent.id)
+        if noticed:
+            w.do(agent.tell, "SPOT_TERMINATION", 40.0)
+        else:
+            w.do(leader.spawn, leader.lead.shard.ask(ev.ReplacementWanted(agent.id)))
+        while not w.counts["decided back-off"]:
+            w.advance(0.5)
+            assert w.now < 60.0
+        w.do(w.calm)
+        w.advance(5.0)  # what was under way has ended
+        assert f"{agent.id} is to go" in w.auditor.unrest()
+        sound(w)
+        assert agent.id not in {m.id for m in w.auditor.fold.values() if m.counts}
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 
 from nstance.config import storage_keys
 from nstance.model.consistency import violations
+from nstance.model.decision import Facts
+from nstance.model.events import NoticeKind
 from nstance.model.group import Group
 from nstance.model.ids import GroupKey, InstanceId, ProviderId
 from nstance.model.instance import CAPACITY, TRANSITIONS, Cause, Instance, Put, Remove, State
@@ -367,6 +369,9 @@ class Auditor:
                 return f"the agent of {record.id} is not connected to the leader"
             if record.state in OPEN or record.double is not None or (record.suspect and record.counts):
                 return f"{record.id} is {record.state.value}, suspect {record.suspect}, double {record.double}"
+            facts = lead.shard.facts.get(record.id)
+            if record.state is State.RUNNING and facts is not None and _is_to_go(record, facts):
+                return f"{record.id} is to go"  # its group may back off: nothing is under way until that is over
         return self._leaks()
 
     def _leaks(self) -> str:
@@ -396,6 +401,13 @@ class Auditor:
 
     def _wrong(self, mark: str, what: str) -> None:
         self._world.violation(f"{mark}: {what}")
+
+
+def _is_to_go(record: Instance, facts: Facts) -> bool:
+    """Somebody asked for another one in its place, or its VM ends soon. Hints are no matter of on-demand instances."""
+    if record.on_demand and facts.notice is NoticeKind.REBALANCE:
+        return False
+    return record.replace_wanted or facts.notice is not None
 
 
 def _skips(old: Instance, new: Instance) -> bool:
