@@ -353,3 +353,21 @@ def test_the_auditor_knows_a_replacement_that_goes_in_the_same_decision(replaced
         gone = dataclasses.replace(old, state=State.DRAINING, cause=Cause.UNHEALTHY, drain=drain)
         w.auditor._changed(before, Put(gone))
         assert bool(w.violations) != replaced
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_the_auditor_knows_a_replacement_that_is_made_and_goes_in_the_same_decision(made: bool) -> None:
+    """The cloud's answer, the end of the silent one, and that its replacement is one too many, came together: the record
+    was an intent before, and had no link afterwards (seed 4392). An intent that goes was no replacement."""
+    with world(1, setup(2)) as w:
+        rested(w)
+        old, other = w.auditor.fold.values()
+        intent = dataclasses.replace(other, state=State.PENDING, replaces=old.id, provider_id=None)
+        w.auditor.fold[other.id] = dataclasses.replace(
+            other, provider_id=other.provider_id if made else None, state=State.DELETING, cause=Cause.SCALE_DOWN
+        )
+        w.auditor._then = Then(w.now, {old.id: 2 * DEAD_AFTER}, {}, set(), set())
+        drain = Drain(started=0.0, cause=Cause.UNHEALTHY, deadline=9.0, waits=True)
+        gone = dataclasses.replace(old, state=State.DRAINING, cause=Cause.UNHEALTHY, drain=drain)
+        w.auditor._changed({old.id: old, other.id: intent}, Put(gone))
+        assert bool(w.violations) != made

@@ -16,7 +16,7 @@ from nstance.core import silence
 from nstance.model import events as ev
 from nstance.model.decision import Facts
 from nstance.model.ids import InstanceId
-from nstance.model.instance import CAPACITY, Instance, State
+from nstance.model.instance import Instance, State
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +49,7 @@ class Hearing:
         self._heard = heard
         self._silent: dict[InstanceId, float] = {}  # who has no connection, and when its last byte came
         self._awaited = {id for id, i in instances.items() if i.state is State.RUNNING}  # not back since the term began
+        self._unanswered: set[InstanceId] = set()  # whose registration is on its way to the journal
         self._judged = float("-inf")
         self.reconnect_grace = _grace(len(self._awaited))
 
@@ -68,6 +69,9 @@ class Hearing:
         early = now - SOON * patience
         for id in members:
             facts = self._facts.get(id)
+            if facts is not None and id in self._unanswered:
+                self._facts[id] = replace(facts, heard=now)
+                continue
             if facts is None or not facts.connected or facts.heard > early:
                 continue
             self._learn(id, facts, now, monotonic)
@@ -88,13 +92,9 @@ class Hearing:
                     self._learn(id, facts, self._clock.steady(), self._clock.monotonic())
                 if instance is not None and instance.state is State.RUNNING:
                     self._silent[id] = self._facts[id].heard if id in self._facts else self._clock.steady()
-            case ev.Registered(id=id):
-                instance, facts = self._instances.get(id), self._facts.get(id)
-                here = facts is not None and facts.connected
-                if instance is not None and instance.state in CAPACITY and not here and id not in self._awaited:
-                    self._silent.setdefault(id, self._clock.steady())  # until it connects, which it may never do
             case ev.AgentConnected(id):
                 self._silent.pop(id, None)
+                self._unanswered.discard(id)
                 if id in self._awaited:
                     self._awaited.discard(id)
                     # The fleet may return slower than was thought: whoever is still behind gets a moment more.
@@ -105,8 +105,23 @@ class Hearing:
             case _:
                 pass
 
+    def registering(self, id: InstanceId) -> None:
+        """Its registration was accepted. It cannot connect before it is told so: a slow journal is not its silence."""
+        facts = self._facts.get(id)
+        if facts is not None and facts.awaited:
+            self._unanswered.add(id)
+
+    def registered(self, id: InstanceId) -> None:
+        """It is told now, and silent until it connects, which it may never do."""
+        if id in self._unanswered:
+            self._unanswered.discard(id)
+            now = self._clock.steady()
+            self._facts[id] = replace(self._facts[id], heard=now)
+            self._silent.setdefault(id, now)
+
     def forget(self, id: InstanceId) -> None:
         """Nobody expects to hear of it any more."""
+        self._unanswered.discard(id)
         self._silent.pop(id, None)
         self._awaited.discard(id)
 

@@ -265,6 +265,8 @@ class Shard:
         changes = tuple(self._complete(change) for change in decision.changes)
         self._apply(state, changes)
         self._schedule(key, state, decision.wake_at, now)
+        for id in _registered(decision, items):
+            self.hearing.registering(id)
         barrier = self._writer.commit(self._entry(decision, changes)) if changes else self._writer.barrier()
         if changes:
             self.write_notes()  # they share its slot
@@ -327,6 +329,8 @@ class Shard:
         if committed.changes or committed.reasons:
             for observe in self.observers:
                 observe(committed)
+        for id in _registered(decision, items):
+            self.hearing.registered(id)
         for position, item in enumerate(items):
             if item.answer is not None and not item.answer.done():
                 item.answer.set_result(decision.refusals.get(position))
@@ -406,6 +410,15 @@ class Shard:
 
     def _woke(self, key: GroupKey) -> None:
         self._put(key, _Item(ev.Woke(), self._clock.monotonic()))
+
+
+def _registered(decision: Decision, items: Sequence[_Item]) -> list[InstanceId]:
+    """Whose registrations the decision accepts."""
+    return [
+        item.event.id
+        for position, item in enumerate(items)
+        if isinstance(item.event, ev.Registered) and position not in decision.refusals
+    ]
 
 
 def _subject(change: Change) -> InstanceId:

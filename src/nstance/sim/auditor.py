@@ -249,9 +249,11 @@ class Auditor:
             self._wrong("I10", f"{new.id} was given up as unhealthy after {silent:.1f} s of silence")
         if (well := self._then.well.get(new.id, 0.0)) > FINDS_ITS_WAY:
             self._wrong("I10", f"{new.id} was given up as unhealthy, but was well for {well:.1f} s")
-        # Before too: where the group shrinks in the same decision, a replacement that goes is nobody's any more.
+        # Before too: where the group shrinks in the same decision, a replacement that goes is nobody's any more. It may have
+        # been made in this decision: then only its VM tells.
         members = (*before.values(), *self.fold.values())
-        if not old.on_demand and not any(m.replaces == new.id and m.state is not State.PENDING for m in members):
+        made = {m.id for m in members if m.state is not State.PENDING and (m.counts or m.provider_id is not None)}
+        if not old.on_demand and not any(m.replaces == new.id and m.id in made for m in members):
             self._wrong("I10", f"{new.id} goes for silence before its replacement was made")
         running = [m for m in self.fold.values() if m.state is State.RUNNING or m.id == new.id]
         silent_ones = [m for m in running if self._is_silent(m.id)]

@@ -568,8 +568,8 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "never-connected-is-not-silent",
         "nstance.server.hearing",
-        "                    self._silent.setdefault(id, self._clock.steady())",
-        "                    pass",
+        "            self._silent.setdefault(id, now)\n",
+        "",
         "agents that cannot connect are replaced for ever",
         tests=SILENCE,
     ),

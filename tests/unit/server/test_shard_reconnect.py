@@ -1,8 +1,10 @@
-"""After a change of leaders, agents that return one by one are waited for as long as others still return."""
+"""After a change of leaders, agents that return one by one are waited for as long as others still return. An agent that
+registers is waited for from the moment it was told that it may connect."""
 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -40,24 +42,27 @@ class OpenTerm:
 
 
 class QuickWriter:
-    """Everything is durable at once."""
+    """Everything is durable at once, or when `slow` is done."""
 
-    def commit(self, entry: slots.Entry) -> None:
-        return None
+    slow: asyncio.Future[None] | None = None
 
-    def barrier(self) -> None:
-        return None
+    def commit(self, entry: slots.Entry) -> asyncio.Future[None] | None:
+        return self.slow
+
+    def barrier(self) -> asyncio.Future[None] | None:
+        return self.slow
 
 
 class Scene:
     def __init__(self) -> None:
         self.clock = HandClock()
+        self.writer = QuickWriter()
         self.effects: list[dec.Effect] = []
         ids = IdMaker(wall=self.clock.wall, bits=lambda count: 1)
         self.ids = [ids.make(Kind("web")) for _ in range(AGENTS)]
         self.shard = Shard(
             term=OpenTerm(),  # type: ignore[arg-type]
-            writer=QuickWriter(),  # type: ignore[arg-type]
+            writer=self.writer,  # type: ignore[arg-type]
             instances={id: _running(id) for id in self.ids},
             clock=self.clock,
             ids=ids,
@@ -74,12 +79,12 @@ class Scene:
         while self.clock.now < START + seconds:
             self.clock.now = min(self.clock.now + 1.0, START + seconds)
             self.shard.post(ev.Woke(), key=KEY)
-            await self._settle()
+            await self.settle()
         for event in (*events, *(ev.VmChecked(id, ev.VmState.RUNNING, ProviderId(id)) for id in self.ids)):
             self.shard.post(event)
-        await self._settle()
+        await self.settle()
 
-    async def _settle(self) -> None:
+    async def settle(self) -> None:
         for _ in range(5):
             await asyncio.sleep(0)
 
@@ -134,3 +139,28 @@ async def test_who_was_back_already_lengthens_nothing(scene: Scene) -> None:
 async def test_there_is_an_end_to_it(scene: Scene) -> None:
     await scene.at(RECONNECT_MOST - 1, *_connected(scene.ids[:1]))
     assert scene.shard.hearing.reconnect_grace == RECONNECT_MOST
+
+
+async def test_a_slow_journal_is_not_the_silence_of_an_agent_that_registers(scene: Scene) -> None:
+    """It cannot connect before its registration is durable (seeds 2083, 2379)."""
+    *others, new = scene.ids
+    starting = replace(scene.shard.instances[new], state=State.STARTING)
+    patience = scene.shard.policy.suspect_after
+    scene.shard.instances[new] = scene.shard._group(KEY).members[new] = starting
+    scene.shard.hearing.forget(new)
+    await scene.at(1, *_connected(others))
+    scene.writer.slow = asyncio.get_running_loop().create_future()
+    registered = ev.Registered(id=new, public_key="key", certificate_serial="1", certificate_expires=START + 9_000)
+    await scene.at(2, *_connected(others), registered)
+    told = 2 + 3 * patience
+    await scene.at(told, *_connected(others))
+    assert not scene.suspects()
+    scene.clock.now += 0.9
+    scene.writer.slow.set_result(None)
+    scene.writer.slow = None
+    await scene.settle()
+    await scene.at(told + patience + 0.5, *_connected(others))
+    assert not scene.suspects()
+    await scene.at(told + patience + 1, *_connected(others))
+    assert scene.suspects() == {new}
+    assert scene.shard.trend(KEY).failures
