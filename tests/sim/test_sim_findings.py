@@ -371,3 +371,21 @@ def test_the_auditor_knows_a_replacement_that_is_made_and_goes_in_the_same_decis
         gone = dataclasses.replace(old, state=State.DRAINING, cause=Cause.UNHEALTHY, drain=drain)
         w.auditor._changed({old.id: old, other.id: intent}, Put(gone))
         assert bool(w.violations) != made
+
+
+def test_the_shards_time_does_not_go_back_when_whoever_found_an_old_lease_dies_soon() -> None:
+    """F20, F27: nobody had led for minutes. The new leader's first lease said the old one's time, which its standby took
+    for the time of that moment: records seemed to come from the future (seed 8020)."""
+    with world(1, setup(1)) as w:
+        rested(w)
+        w.network.cut.add(frozenset(s.name for s in w.servers))  # it knows the time from the lease alone
+        for server in w.servers:
+            w.do(w.kill, server, 200.0)
+        while (first := w.leader()) is None or w.now < 200.0:
+            w.advance(0.1)
+        w.advance(2.0)
+        w.do(w.kill, first, 100.0)
+        while (second := w.leader()) is None or second is first:
+            w.advance(0.1)
+        assert abs(w.steady(second.machine.steady())) < 5.0
+        sound(w)

@@ -51,6 +51,7 @@ def create(draft: Draft, cause: Cause | None, message: str, *, replaces: Instanc
         drain_timeout=draft.drain_timeout,
     )
     draft.put(instance)
+    draft.learn(instance.id, ours=True)
     draft.reason(Code.REPLACE if replaces is not None else Code.SCALE_UP, message, instance.id)
     return instance
 
@@ -74,6 +75,7 @@ def create_on_demand(draft: Draft, event: ev.InstanceWanted) -> None:
             drain_timeout=draft.drain_timeout,
         )
     )
+    draft.learn(event.id, ours=True)
     draft.reason(Code.REQUESTED, "an on-demand instance was requested", event.id)
 
 
@@ -142,7 +144,8 @@ def _no_capacity(draft: Draft, instance: Instance, message: str) -> None:
     refused = {s: until for s, until in draft.trend.refused_subnets.items() if until > draft.now}
     refused[instance.subnet] = draft.now + SUBNET_MEMORY
     draft.trend = replace(draft.trend, refused_subnets=refused)
-    if draft.facts(instance.id).create_attempts or instance.created < draft.view.listening_since:
+    facts = draft.facts(instance.id)
+    if facts.create_attempts or not facts.ours:
         # An earlier call may still be on its way, and this ID was asked for in this subnet: elsewhere it needs a new one.
         why = f"no capacity in {instance.subnet}, where it may yet be made by an earlier call: {message}"
         draft.reason(Code.CREATE_FAILED, why, instance.id)

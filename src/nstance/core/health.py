@@ -22,7 +22,7 @@ def judge(draft: Draft) -> None:
     for instance in noteworthy:
         state = instance.state
         if state is State.RUNNING or state is State.STARTING or state is State.PENDING:
-            _judge(draft, instance)
+            _judge(draft, draft.members[instance.id])  # who left before may have handed its place on to it
         elif state is State.DRAINING:
             _ask_after(draft, instance, draft.facts(instance.id).lost)
 

@@ -22,6 +22,7 @@ def leave(draft: Draft, instance: Instance, cause: Cause, message: str, *, deadl
     until = draft.now + _timeout(draft, instance)
     if deadline is not None:
         until = min(until, max(deadline, draft.now))
+    _hand_on_place(draft, instance)
     draft.change(
         instance,
         state=State.DRAINING,
@@ -56,5 +57,14 @@ def keep_timeout(draft: Draft) -> None:
 
 def delete(draft: Draft, instance: Instance, cause: Cause, message: str) -> None:
     """Write the tombstone."""
+    _hand_on_place(draft, instance)
     draft.change(instance, state=State.DELETING, cause=cause, message=message)
     draft.learn(instance.id, delete_due=draft.now, deletion_begun=None)
+
+
+def _hand_on_place(draft: Draft, instance: Instance) -> None:
+    """In a chain of newcomers all share one place: when one of them goes, the next replaces whom it was to replace."""
+    old = draft.members.get(instance.replaces) if instance.replaces is not None else None
+    if old is not None and old.counts:
+        for newcomer in draft.newcomers().get(instance.id, ()):
+            draft.change(newcomer, replaces=old.id, replaces_for=instance.replaces_for)

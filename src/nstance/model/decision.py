@@ -146,6 +146,7 @@ class Facts:
     checking: bool = False
     checks: int = 0
     check_due: float | None = None
+    ours: bool = False  # its intent was written in this term: nobody else has ever asked for it
     creating: bool = False
     create_attempts: int = 0
     create_due: float = 0.0

@@ -78,6 +78,8 @@ class Holding:
         await points.reach(points.Point.AFTER_LEASE)
         self.lease = record
         odd = await self._time.claimed()
+        if self._time.late:
+            self._renew_now.set()
         self.term = Term(target.epoch, seat.clock, reread=self._still_ours, odd=odd)
         self._refresh()
         return self.term

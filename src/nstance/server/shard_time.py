@@ -77,6 +77,11 @@ class ShardTime:
             "by which ages go on; set it right"
         )
 
+    @property
+    def late(self) -> bool:
+        """It became known only with the lease that was claimed, and that says less: whoever reads it would go back."""
+        return self._told is None and self._old is not None
+
     def led(self, version: Version) -> None:
         """This server has led until now; its last lease is known."""
         self._version = version

@@ -215,7 +215,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "another-subnet-too-early",
         "nstance.core.creating",
-        "    if draft.facts(instance.id).create_attempts or instance.created < draft.view.listening_since:\n",
+        "    if facts.create_attempts or not facts.ours:\n",
         "    if False:\n",
         "an ID is asked for elsewhere while an earlier call is under way",
         tests=FINDINGS,

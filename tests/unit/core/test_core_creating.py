@@ -13,7 +13,7 @@ from nstance.model.instance import Cause, Instance, State
 from unit.core.core_situation import NOW, after, healthy, member, name, newcomer, wish
 
 PENDING = member("a", State.PENDING, created=NOW - 10.0, subnet="s1")
-ASKED = {"a": Facts(heard=0.0, creating=True)}
+ASKED = {"a": Facts(heard=0.0, ours=True, creating=True)}
 
 
 def failed(failure: Failure) -> ev.VmCreateFailed:
@@ -49,6 +49,24 @@ def test_no_capacity_moves_on_and_remembers() -> None:
     assert after([], group=group, trend=both).made[0].subnet == "s1"
     nowhere = after([replace(PENDING, subnet="s2")], failed(Failure.NO_CAPACITY), group=group, facts=ASKED, trend=trend)
     assert nowhere["a"].state is State.FAILED
+
+
+@pytest.mark.parametrize("created", [NOW - 10.0, NOW + 10.0], ids=["long ago", "by a clock that was ahead"])
+def test_an_intent_of_another_leader_is_not_asked_for_in_another_subnet(created: float) -> None:
+    """F4: that leader's call may be on its way. Who wrote an intent is not to be told from times (seed 8020)."""
+    inherited = replace(PENDING, created=created)
+    facts = {"a": Facts(heard=0.0, creating=True)}
+    view = {"group": wish(1, subnets=("s1", "s2")), "facts": facts, "listening_since": NOW - 20.0}
+    follows = after([inherited], failed(Failure.NO_CAPACITY), **view)  # type: ignore[arg-type]
+    assert (follows["a"].state, follows["a"].subnet) == (State.DELETING, "s1")
+    assert [m.subnet for m in follows.made] == ["s2"]
+
+
+def test_whoever_writes_an_intent_knows_that_it_is_the_first_to_ask() -> None:
+    follows = after([], size=1)
+    assert follows.facts[follows.made[0].id].ours
+    wanted = ev.InstanceWanted(id=name("d"), vars={})
+    assert after([], wanted, size=0).fact("d").ours
 
 
 def test_subnets_are_filled_evenly() -> None:

@@ -224,6 +224,40 @@ def test_a_recovered_chain_keeps_the_first() -> None:
     assert follows.in_state(State.RUNNING) == "a"
 
 
+@pytest.mark.parametrize("mass_absence", [True, False])
+@pytest.mark.parametrize("last", [State.PENDING, State.RUNNING])
+@pytest.mark.parametrize("end", ["spot", "gone"])
+def test_in_a_chain_the_place_of_one_that_goes_is_handed_on(end: str, last: State, mass_absence: bool) -> None:
+    """The replacement of a replacement got a place of its own, and the first one a second replacement (seed 5834)."""
+    chain = [
+        member("a", suspect=True),
+        newcomer("b", "a", Cause.UNHEALTHY),
+        newcomer("c", "b", Cause.SPOT, last),
+    ]
+    event = (
+        ev.NoticeReceived(name("b"), ev.NoticeKind.SPOT, NOW + 60.0)
+        if end == "spot"
+        else ev.VmChecked(name("b"), ev.VmState.DELETED)
+    )
+    follows = after(chain, event, size=1, facts={"a": lost(30.0)}, mass_absence=mass_absence)
+    assert not follows["b"].counts
+    assert (follows["c"].state, follows["c"].replaces, follows["c"].replaces_for) == (last, name("a"), Cause.UNHEALTHY)
+    assert follows["a"].state is State.RUNNING
+    assert follows.made == []
+
+
+def test_a_place_that_was_handed_on_is_kept_by_one_that_falls_silent() -> None:
+    chain = [
+        member("a", suspect=True),
+        newcomer("b", "a", Cause.UNHEALTHY),
+        newcomer("c", "b", Cause.SPOT),
+    ]
+    facts = {"a": lost(30.0), "c": lost(30.0)}
+    follows = after(chain, ev.VmChecked(name("b"), ev.VmState.DELETED), size=1, facts=facts)
+    assert follows["c"].suspect
+    assert follows["c"].replaces == name("a")
+
+
 STATES = st.sampled_from(State)
 CAUSES = st.sampled_from([Cause.UNHEALTHY, Cause.DRIFT, Cause.SPOT, Cause.REQUESTED, Cause.ELIGIBLE_EXPIRY])
 TIMES = st.sampled_from([0.0, 1.0, 9.0, 11.0, 59.0, 61.0, 130.0, 400.0])
