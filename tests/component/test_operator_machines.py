@@ -105,7 +105,6 @@ async def test_an_operator_that_dies_anywhere_makes_no_second_instance(tmp_path:
             await cluster.until(lambda name=name: ready(cluster, name))  # type: ignore[misc]
         assert alive(cluster, "zone-a") + alive(cluster, "zone-b") == 12
         assert sum(len(world.agents) for world in cluster.shards.values()) == 12  # one for each VM that ever booted
-        assert alive(cluster, "zone-a") == 6  # chosen by burden
 
 
 async def test_an_instance_that_the_server_deletes_takes_its_machine_with_it(tmp_path: Path, kubernetes: str) -> None:

@@ -197,6 +197,41 @@ def test_the_group_of_a_machine(spec: Object, group: str) -> None:
     assert machines.group_of({"spec": spec}) == group
 
 
+class Link:
+    def __init__(self, name: str, *, synced: bool = True, on_demand: int = 0) -> None:
+        self.name, self.synced = name, synced
+        self.groups = {"web": group()}
+        self.instances = {str(n): pb.InstanceEvent(group="web", on_demand=True) for n in range(on_demand)}
+
+
+class Links:
+    def __init__(self, *links: Link) -> None:
+        self._links = {link.name: link for link in links}
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(self._links)
+
+    def get(self, name: str) -> Any:
+        return self._links.get(name)
+
+
+@pytest.mark.parametrize(
+    ("links", "wanted", "chosen"),
+    [
+        ((Link("a", on_demand=2), Link("b", on_demand=1)), "", "b"),
+        ((Link("a"), Link("b")), "", "a"),
+        ((Link("a", on_demand=2), Link("b", synced=False)), "", "a"),
+        ((Link("a"), Link("b", synced=False)), "b", "b"),  # it was said where: that shard is waited for
+        ((Link("a"),), "c", ""),
+        ((Link("a", synced=False),), "", ""),
+    ],
+)
+def test_the_shard_of_a_new_machine(links: tuple[Link, ...], wanted: str, chosen: str) -> None:
+    shard, problem = machines.choose_shard(Links(*links), "web", wanted)
+    assert shard == chosen
+    assert bool(problem) is not bool(chosen)
+
+
 @pytest.mark.parametrize("name", ["job", "j" * 253, "a." * 26 + "b"])
 def test_a_machine_of_a_pod_has_a_name_that_fits(name: str) -> None:
     pod = {"metadata": {"name": name, "uid": "12345678-9abc"}}
