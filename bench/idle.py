@@ -10,7 +10,7 @@ from pathlib import Path
 from bench import pair as pairs
 from bench.pair import Pair
 from bench.rows import Row
-from nstance.server import wiring
+from nstance.server import trust
 
 SETTLING = 12.0  # the election has settled, and the first renewal with a member is over
 SECONDS = 60.0
@@ -31,7 +31,7 @@ async def run() -> AsyncIterator[Row]:
             after, seconds = await asyncio.to_thread(_count, pair), time.monotonic() - began
     monthly = {op: (after[op] - before[op]) * MONTH / seconds for op in after if after[op] > before[op]}
     # Both servers look at the CA, its certificate and the nonce key, too seldom to be seen here.
-    monthly["get"] = monthly.get("get", 0.0) + 2 * AUTHORITY_READS * MONTH / wiring.AUTHORITY_CHECK_SECONDS
+    monthly["get"] = monthly.get("get", 0.0) + 2 * AUTHORITY_READS * MONTH / trust.CHECK_SECONDS
     price = sum(count * (WRITE if op in WRITES else 0.0 if op == "delete" else READ) for op, count in monthly.items())
     yield Row(
         number="14",
@@ -41,7 +41,7 @@ async def run() -> AsyncIterator[Row]:
         goal=1e6,
         detail=f"US$ {price:.2f} a month on S3; in {seconds:.0f} s: "
         + ", ".join(f"{after[op] - before[op]:.0f} {op}" for op in sorted(monthly))
-        + f", and every {wiring.AUTHORITY_CHECK_SECONDS:.0f} s {2 * AUTHORITY_READS} for the CA",
+        + f", and every {trust.CHECK_SECONDS:.0f} s {2 * AUTHORITY_READS} for the CA",
     )
 
 

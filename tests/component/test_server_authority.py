@@ -14,15 +14,16 @@ from nstance.objects import errors
 from nstance.objects.memory import Fate, Verb
 from nstance.pki import ca
 from nstance.secretstore import sealing
-from nstance.server import expiries, wiring
+from nstance.server import expiries, trust
+from nstance.server.errors import Fatal
 
 PLACES = authorities.Places("cluster/")
-LOOKS_EVERY = wiring.AUTHORITY_CHECK_SECONDS
+LOOKS_EVERY = trust.CHECK_SECONDS
 
 
 @pytest.fixture(autouse=True)
 def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wiring, "AUTHORITY_CHECK_SECONDS", 0.02)
+    monkeypatch.setattr(trust, "CHECK_SECONDS", 0.02)
 
 
 class Blip:
@@ -139,7 +140,7 @@ async def test_f72_secrets_kept_elsewhere_need_the_encryption_key_all_the_same(
     told["cluster"]["secrets"] = {"provider": kind}
     monkeypatch.delenv("NSTANCE_ENCRYPTION_KEY", raising=False)
     async with World(tmp_path / "without", told) as world:
-        with pytest.raises(wiring.Fatal, match="NSTANCE_ENCRYPTION_KEY is not set"):
+        with pytest.raises(Fatal, match="NSTANCE_ENCRYPTION_KEY is not set"):
             await world.start(insecure_dev=False)
         assert not [key for key in world.store.contents() if key.startswith("cluster/")]
     monkeypatch.setenv("NSTANCE_ENCRYPTION_KEY", "k" * 32)
@@ -153,5 +154,5 @@ async def test_a_secret_store_that_is_not_built_is_refused_by_name(tmp_path: Pat
     told = config()
     told["cluster"]["secrets"] = {"provider": "aws-secrets-manager"}
     async with World(tmp_path, told) as world:
-        with pytest.raises(wiring.Fatal, match="'aws-secrets-manager' is not built yet"):
+        with pytest.raises(Fatal, match="'aws-secrets-manager' is not built yet"):
             await world.start(insecure_dev=False)

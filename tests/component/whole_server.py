@@ -143,7 +143,8 @@ class World:
     async def start(
         self, name: str = "a", *, lead: bool = True, insecure_dev: bool = True, clock: AnchoredClock | None = None
     ) -> "Running":
-        """Start a server, and wait until it leads (or, with lead=False, until it is well). `clock`: its machine's own."""
+        """Start a server, and wait until it leads, or with lead=False until the lease names it: a standby that it does
+        not name would wait longer than any test does. `clock`: its machine's own."""
         earlier = self.servers.get(name)
         offset = earlier.base - self._base if earlier is not None else PORT_STEP * len(self.servers)
         options = Options(
@@ -164,8 +165,13 @@ class World:
         store = self.store.view(self._fated)
         server = Server(options, clock=clock or SystemClock(), chance=self.chance, store=store, provider=provider)
         running = self.servers[name] = Running(server, asyncio.create_task(server.run()), self._base + offset)
-        await running.until(lambda: running.lead is not None if lead else server.unwell is None)
+        await running.until(lambda: running.lead is not None if lead else name in self._standbys())
         return running
+
+    def _standbys(self) -> set[str]:
+        electors = (server.server.elector for server in self.servers.values())
+        held = (elector.held for elector in electors if elector is not None)
+        return {member.server for lease in held if lease is not None for member in lease.members}
 
     @property
     def leader(self) -> "Running":

@@ -13,8 +13,9 @@ from nstance.objects import errors
 from nstance.server import configuration as configurations
 from nstance.server import options as parsing
 from nstance.server.configuration import NoConfiguration
+from nstance.server.errors import Fatal
 from nstance.server.options import Options
-from nstance.server.wiring import Fatal, Server
+from nstance.server.wiring import Server
 from nstance.telemetry import logs
 
 

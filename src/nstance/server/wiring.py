@@ -5,12 +5,12 @@ for; what cannot heal (a store without conditional writes, a wrong encryption ke
 """
 
 import asyncio
+import contextlib
 import logging
-import os
 import socket
+from collections.abc import Coroutine
+from typing import Any
 
-from nstance.authority import errors as authority_errors
-from nstance.authority import open as authorities
 from nstance.authority.keyset import Authority
 from nstance.authority.operators import Operators
 from nstance.clock import AnchoredClock, Chance
@@ -23,20 +23,17 @@ from nstance.objects import errors, journal, lease, probe
 from nstance.objects.observed import Observed
 from nstance.objects.open import open_store
 from nstance.objects.port import ObjectStore
-from nstance.pki import fields, names
+from nstance.pki import names
 from nstance.providers import errors as provider_errors
 from nstance.providers.port import Provider, Scope
 from nstance.providers.registry import open_provider
-from nstance.secretstore import errors as secret_errors
-from nstance.secretstore import keys as key_sources
-from nstance.secretstore import kinds, sealing
-from nstance.secretstore import port as secret_port
 from nstance.server import configuration as configurations
-from nstance.server import peer_http, ports, rendering
+from nstance.server import peer_http, ports
 from nstance.server.cache import Cache
 from nstance.server.configuration import Configuration, NoConfiguration
 from nstance.server.contexts import Contexts
 from nstance.server.election import Elector
+from nstance.server.errors import Fatal
 from nstance.server.expiries import Expiries
 from nstance.server.follower import Follower
 from nstance.server.history import History
@@ -45,6 +42,7 @@ from nstance.server.options import Options
 from nstance.server.probes import Probes
 from nstance.server.reign import Parts, Reign
 from nstance.server.seat import Seat
+from nstance.server.trust import Trust
 from nstance.server.watchdog import Watchdog
 from nstance.telemetry import loop_lag
 from nstance.telemetry.metrics import CacheCount, Metrics
@@ -54,12 +52,7 @@ log = logging.getLogger(__name__)
 RETRY_FIRST = 1.0
 RETRY_MOST = 60.0
 HEALTH = addresses.Address("0.0.0.0", 8990)  # until the configuration is known
-AUTHORITY_CHECK_SECONDS = 300.0  # well below the notice with which keys are rotated
 EXIT_JITTER_LEAST, EXIT_JITTER_MOST = 10.0, 40.0  # until a configuration says otherwise
-
-
-class Fatal(Exception):
-    """This server cannot run, and waiting does not help."""
 
 
 class Server:
@@ -103,7 +96,8 @@ class Server:
         try:
             configuration = await self._until_configured(store, probes)
             if configuration is not None:
-                await self._serve(store, configuration)
+                async with contextlib.AsyncExitStack() as opened:
+                    await self._serve(store, configuration, opened)
         finally:
             await probes.close()
             if self._store is None:
@@ -175,13 +169,11 @@ class Server:
         except TimeoutError:
             return
 
-    async def _open_authority(
-        self, store: ObjectStore, settings: Settings, keyring: sealing.Keyring | None
-    ) -> Authority:
+    async def _open_authority(self, trust: Trust) -> Authority:
         """At boot: storage is waited for."""
         while True:
             try:
-                return await self._read_authority(store, settings, keyring)
+                return await trust.read()
             except (errors.StorageError, TimeoutError) as problem:
                 self.unwell = f"the cluster's CA cannot be read: {problem or 'timed out'}"
                 log.error("cannot start yet: %s", self.unwell)
@@ -189,73 +181,19 @@ class Server:
                 if self._stopping.is_set():
                     raise Fatal("stopped before the CA could be read") from problem
 
-    async def _read_authority(
-        self, store: ObjectStore, settings: Settings, keyring: sealing.Keyring | None
-    ) -> Authority:
-        """Raises Fatal, and storage errors after which it may be asked for again."""
-        cluster = settings.cluster
-        try:
-            return await authorities.open_authority(
-                store,
-                _places(settings),
-                keyring=keyring,
-                cluster=ClusterId(cluster.id),
-                clock=self._clock,
-                chance=self._chance,
-                create=True,
-                insecure_dev=self.options.insecure_dev,
-                subject=_subject(settings),
-                life=settings.ca.ttl,
-            )
-        except (authority_errors.AuthorityError, secret_errors.SecretError) as problem:
-            raise Fatal(str(problem)) from problem
-
-    def _keyring(self, settings: Settings) -> sealing.Keyring | None:
-        told = settings.cluster.secrets
-        if told.encryption_key is None:
-            return None
-        try:
-            current, *old = (
-                key_sources.read_key(source.provider, source.source, environment=os.environ)
-                for source in (told.encryption_key, *told.old_encryption_keys)
-            )
-        except secret_errors.SecretError as problem:
-            if self.options.insecure_dev:
-                log.warning("no encryption key, secrets are stored in clear: %s", problem)
-                return None
-            raise Fatal(f"the encryption key cannot be read: {problem}") from problem
-        return sealing.Keyring(current, tuple(old))
-
-    def _secret_store(
-        self, store: ObjectStore, settings: Settings, keyring: sealing.Keyring | None
-    ) -> secret_port.SecretStore:
-        told = settings.cluster.secrets
-        sealed = told.provider == kinds.StoreKind.OBJECT_STORAGE.value
-        try:
-            return kinds.open_store(
-                told.provider,
-                objects=store,
-                # A directory, or the beginning of variables' names, stands for itself.
-                prefix=_places(settings).secret_prefix if sealed else told.prefix,
-                sealer=kinds.sealer(keyring, insecure_dev=self.options.insecure_dev) if sealed else None,
-                cluster=ClusterId(settings.cluster.id),
-                chance=self._chance,
-                environment=os.environ,
-            )
-        except secret_errors.SecretError as problem:
-            raise Fatal(f"the secret store cannot be opened: {problem}") from problem
-
     # ---- serving
 
-    async def _serve(self, store: ObjectStore, configuration: Configuration) -> None:
+    async def _serve(self, store: ObjectStore, configuration: Configuration, opened: contextlib.AsyncExitStack) -> None:
         settings, clock, chance = configuration.settings, self._clock, self._chance
         jitter = settings.shard.error_exit_jitter
         self.exit_jitter = (jitter.min_delay, jitter.max_delay)
         cluster = ClusterId(settings.cluster.id)
         cluster_store = self._cluster_store(store, settings)
-        keyring = self._keyring(settings)
-        secret_store = self._secret_store(cluster_store, settings, keyring)
-        authority = await self._open_authority(cluster_store, settings, keyring)
+        if cluster_store is not store:
+            opened.push_async_callback(cluster_store.close)
+        trust = Trust(cluster_store, settings, insecure_dev=self.options.insecure_dev, clock=clock, chance=chance)
+        secret_store = trust.secret_store()
+        authority = await self._open_authority(trust)
         endpoints = self.endpoints = self._endpoints(settings)
         hosts = [a.host for told in endpoints.advertise.values() for a in told]
         if settings.shard.leader_network is not None:
@@ -265,6 +203,7 @@ class Server:
         contexts = Contexts(identity, authority.bundle)
         issuer = Issuer(authority, shard=self.shard, clock=clock, chance=chance)
         cache = Cache.open(self.options.cachedir / "db" / "nstance.db", cluster=cluster, shard=self.shard, clock=clock)
+        opened.push_async_callback(cache.close)
         self.metrics.count_cache(lambda: CacheCount(on_disk=cache.on_disk, dropped=cache.dropped))
         try:
             provider = self._provider or open_provider(
@@ -276,8 +215,9 @@ class Server:
                 server=self.options.id,
             )
         except provider_errors.ProviderError as problem:
-            await cache.close()
             raise Fatal(f"the provider cannot be opened: {problem}") from problem
+        if self._provider is None:
+            opened.push_async_callback(provider.close)
         books = journal.Journal(
             store,
             journal_prefix=storage_keys.journal_prefix(self.shard),
@@ -336,32 +276,39 @@ class Server:
             cluster=cluster,
             shard=self.shard,
         )
-        background: list[asyncio.Task[None]] = []
+        expiries = Expiries(self.metrics, clock, self._alarm)
+        await self._open_peers(peers)
+        opened.push_async_callback(peers.close)
+        await cache.sync(
+            config_hash=configuration.version,
+            group_hashes={key: resolved.etag for key, resolved in configuration.groups.items()},
+        )
+        self.unwell = None
+        log.info("ready", extra={"server": self.options.id, "shard": self.shard, "cluster": cluster})
+        await self._lead_or_follow(
+            elector,
+            follower.run(),
+            reign.follow(),
+            loop_lag.measure(clock, self.metrics.loop_lag),
+            trust.keep(issuer, contexts, who, hosts=hosts, expiries=expiries),
+        )
+
+    async def _lead_or_follow(self, elector: Elector, *beside: Coroutine[Any, Any, None]) -> None:
+        """Until stopped. What goes on beside ends only by a bug; the lease is then given back, and the bug ends us."""
+        background = [asyncio.create_task(each) for each in beside]
+        for task in background:
+            task.add_done_callback(lambda _: elector.stop())
         try:
-            await self._open_peers(peers)
-            await cache.sync(
-                config_hash=configuration.version,
-                group_hashes={key: resolved.etag for key, resolved in configuration.groups.items()},
-            )
-            self.unwell = None
-            log.info("ready", extra={"server": self.options.id, "shard": self.shard, "cluster": cluster})
-            background = [
-                asyncio.create_task(follower.run()),
-                asyncio.create_task(reign.follow()),
-                asyncio.create_task(loop_lag.measure(clock, self.metrics.loop_lag)),
-                asyncio.create_task(self._renew(cluster_store, settings, issuer, contexts, who, hosts)),
-            ]
             if self._stopping.is_set():
                 elector.stop()
             await elector.run()
+            for task in background:
+                if task.done():
+                    task.result()
         finally:
             for task in background:
                 task.cancel()
             await asyncio.gather(*background, return_exceptions=True)
-            await peers.close()
-            if self._provider is None:
-                await provider.close()
-            await cache.close()
 
     def _elector(
         self, store: ObjectStore, settings: Settings, parts: Parts, contexts: Contexts, identity: ServerIdentity
@@ -427,41 +374,6 @@ class Server:
         except OSError as problem:
             raise Fatal(f"the election port {bind} cannot be opened: {problem.strerror or problem}") from problem
 
-    async def _renew(
-        self,
-        store: ObjectStore,
-        settings: Settings,
-        issuer: Issuer,
-        contexts: Contexts,
-        who: names.Server,
-        hosts: list[str],
-    ) -> None:
-        """A new CA or nonce key is adopted; this server's certificate is renewed at two thirds of its life. The key stays,
-        because peers know this server by it."""
-        clock = self._clock
-        due = clock.wall() + (contexts.identity.expires - clock.wall()) * 2 / 3
-        expiries = Expiries(self.metrics, clock, self._alarm)
-        while True:
-            expiries.look(server=contexts.identity.expires, ca=issuer.authority.cas[0].ca.expires)
-            await clock.sleep(AUTHORITY_CHECK_SECONDS)
-            authority = issuer.authority
-            try:
-                authority = await self._read_authority(store, settings, self._keyring(settings))
-            except (Fatal, errors.StorageError, TimeoutError) as problem:
-                # What was opened at boot goes on; a passing fault must neither end this nor make the server unwell.
-                log.error(
-                    "the cluster's CA could not be read again, the known one stays", extra={"error": str(problem)}
-                )
-            changed = authority.bundle != contexts.ca_pem
-            issuer.authority = authority
-            if changed or clock.wall() >= due:
-                fresh = server_identity(
-                    authority, who, hosts=hosts, clock=clock, chance=self._chance, key_pem=contexts.identity.key_pem
-                )
-                contexts.renew(fresh, authority.bundle)
-                due = clock.wall() + (fresh.expires - clock.wall()) * 2 / 3
-                log.info("this server's certificate was renewed")
-
     def _alarm(self, message: str) -> bool:
         lead = self.reign.lead if self.reign is not None else None
         if lead is not None:
@@ -477,18 +389,3 @@ def primary_address() -> str:
             return str(probe_socket.getsockname()[0])
         except OSError:
             return "127.0.0.1"
-
-
-def _places(settings: Settings) -> authorities.Places:
-    """The CA and the nonce key lie sealed in object storage, wherever other secrets do."""
-    told = settings.cluster
-    if told.secrets.provider != kinds.StoreKind.OBJECT_STORAGE.value:
-        return authorities.Places(told.storage.prefix)
-    return authorities.Places(told.storage.prefix, told.secrets.prefix)
-
-
-def _subject(settings: Settings) -> fields.Subject | None:
-    """`certificates.ca` shapes the CA's subject."""
-    if not settings.ca.cn and not settings.ca.organization:
-        return None
-    return rendering.workload(settings.ca, {"Cluster": {"ID": settings.cluster.id}}).subject
