@@ -3,10 +3,8 @@
 import argparse
 import asyncio
 import contextlib
-import logging
 import pathlib
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Sequence
 from importlib import metadata
@@ -14,6 +12,7 @@ from importlib import metadata
 from aiohttp import web
 
 from nstance import clock as clocks
+from nstance.dev import loopback
 from nstance.dev.k8s import watching
 from nstance.dev.k8s.files import Files
 from nstance.dev.k8s.service import Service
@@ -47,7 +46,7 @@ use it:
 async def serving(folder: pathlib.Path, *, port: int, window: int = server.WINDOW) -> AsyncIterator[int]:
     """Serves until the block ends and gives the port; 0 asks for a free one. Raises OSError when it is taken."""
     clock = clocks.SystemClock()
-    sockets = _listen(port)
+    sockets = loopback.listen(port)
     try:
         files = Files(folder, clock, clocks.SystemChance(), window=window)
         service = Service(files, clock)
@@ -68,21 +67,6 @@ async def serving(folder: pathlib.Path, *, port: int, window: int = server.WINDO
             ending.set()
             service.streams.end()
             await runner.cleanup()
-
-
-def _listen(port: int) -> list[socket.socket]:
-    """Loopback in both families, because `localhost` may mean either."""
-    first = socket.create_server(("127.0.0.1", port))
-    sockets = [first]
-    if socket.has_ipv6:
-        try:
-            sockets.append(socket.create_server(("::1", first.getsockname()[1]), family=socket.AF_INET6))
-        except OSError as problem:
-            if port and "in use" in str(problem):
-                first.close()
-                raise
-            logging.getLogger(__name__).info("not listening on ::1", extra={"problem": str(problem)})
-    return sockets
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -119,7 +103,9 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--port", type=_port, default=6443, metavar="N", help="default 6443; 0 takes a free one")
+    parser.add_argument(
+        "--port", type=loopback.port, default=6443, metavar="N", help="default 6443; 0 takes a free one"
+    )
     parser.add_argument(
         "--dir", type=pathlib.Path, default=pathlib.Path("temp/dev-k8s"), help="where objects are kept (temp/dev-k8s)"
     )
@@ -127,12 +113,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-v", "--verbose", action="store_true", help="log every request")
     parser.add_argument("--version", action="version", version=f"nstance-dev-k8s {metadata.version('nstance')}")
     return parser
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"expected 0 to 65535, not {text!r}")
-    return int(text)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import logging
 import pathlib
 import re
 import signal
-import socket
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from importlib import metadata
@@ -15,6 +14,7 @@ from importlib import metadata
 from aiohttp import web
 
 from nstance import clock as clocks
+from nstance.dev import loopback
 from nstance.dev.s3.bucket import Bucket
 from nstance.dev.s3.service import Service
 from nstance.objects import errors
@@ -40,7 +40,7 @@ async def serving(
 ) -> AsyncIterator[int]:
     """Serves until the block ends and gives the port; 0 asks for a free one. Raises OSError when it is taken."""
     clock, chance = clocks.SystemClock(), clocks.SystemChance()
-    sockets = _listen(port)
+    sockets = loopback.listen(port)
     try:
         opened = {name: Bucket(name, folder.absolute(), clock=clock, chance=chance) for name, folder in buckets.items()}
         service = Service(opened, credentials=credentials, clock=clock)
@@ -59,21 +59,6 @@ async def serving(
         await runner.cleanup()
         for bucket in opened.values():
             await bucket.close()
-
-
-def _listen(port: int) -> list[socket.socket]:
-    """Loopback in both families, because `localhost` may mean either."""
-    first = socket.create_server(("127.0.0.1", port))
-    sockets = [first]
-    if socket.has_ipv6:
-        try:
-            sockets.append(socket.create_server(("::1", first.getsockname()[1]), family=socket.AF_INET6))
-        except OSError as problem:
-            if port and "in use" in str(problem):
-                first.close()
-                raise
-            logging.getLogger(__name__).info("not listening on ::1: %s", problem)
-    return sockets
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -108,7 +93,9 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--port", type=_port, default=8989, metavar="N", help="default 8989; 0 takes a free one")
+    parser.add_argument(
+        "--port", type=loopback.port, default=8989, metavar="N", help="default 8989; 0 takes a free one"
+    )
     parser.add_argument(
         "--dir", type=pathlib.Path, default=pathlib.Path("temp/dev-s3"), help="files of the bucket dev (temp/dev-s3)"
     )
@@ -125,12 +112,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-v", "--verbose", action="store_true", help="log every request")
     parser.add_argument("--version", action="version", version=f"nstance-dev-s3 {metadata.version('nstance')}")
     return parser
-
-
-def _port(text: str) -> int:
-    if not text.isdecimal() or int(text) > 65535:
-        raise argparse.ArgumentTypeError(f"expected 0 to 65535, not {text!r}")
-    return int(text)
 
 
 def _bucket(text: str) -> tuple[str, pathlib.Path]:
