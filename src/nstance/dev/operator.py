@@ -31,6 +31,7 @@ from nstance.kube.port import Kube, Object
 from nstance.operator.options import Environment
 
 LOOK = 0.2
+NONCE = 60.0  # seconds in which nstance-admin makes one
 NAMESPACE = "default"
 SERVERS = 2
 CLUSTER = "example-cluster"  # of examples/config-tmux.jsonc
@@ -158,7 +159,15 @@ async def _nonce(wanted: Plan) -> bytes:
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    token, said = await process.communicate()
+    try:
+        async with asyncio.timeout(NONCE):
+            token, said = await process.communicate()
+    except TimeoutError:
+        raise configs.Unusable(f"nstance-admin made no nonce within {NONCE:g} s: does dev-s3 answer?") from None
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
     if process.returncode:
         raise configs.Unusable(f"nstance-admin made no nonce: {said.decode().strip()}")
     return token.strip()
@@ -203,6 +212,7 @@ async def run(wanted: Plan) -> None:
             stopping.cancel()
             if not preparing.done():
                 preparing.cancel()
+                await asyncio.wait({preparing})
                 return
             preparing.result()
         await care.start()

@@ -3,13 +3,15 @@
 Each instance that drains has a task of its own: cordon, evict through the Eviction API, ask again for what a
 PodDisruptionBudget refuses, acknowledge when nothing is left. The server keeps the deadline and deletes without us when it
 has passed. The traps: a drain that is cancelled must give the node back, also when it was another process that cordoned
-it (an annotation remembers); and "no such node" is believed only of a list that was read for the purpose.
+it (an annotation remembers); it may begin again while the node is given back, so that cordoning and giving back take
+turns; and "no such node" is believed only of a list that was read for the purpose.
 """
 
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Coroutine
+import weakref
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -61,6 +63,7 @@ class Drains(Quiet):
         self._evicting = asyncio.Semaphore(EVICTIONS)
         self._running = False
         self._others: set[asyncio.Task[None]] = set()
+        self._turns: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()  # by instance
 
     async def run(self) -> None:
         self._running = True
@@ -106,7 +109,7 @@ class Drains(Quiet):
             returned = event.state in ("running", "starting")
             self._ended(drain, "cancelled" if returned else "deadline")
             if returned:
-                self._spawn(self._give_back(event))
+                self._spawn(self._insist(functools.partial(self._give_back, event)))
 
     def _stop(self, instance: str) -> None:
         drain = self._drains.pop(instance)
@@ -119,10 +122,14 @@ class Drains(Quiet):
             drain.counted = True
             self._parts.metrics.drained(result, self._clock.monotonic() - drain.started)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         task = asyncio.create_task(work)
         self._others.add(task)
         task.add_done_callback(self._others.discard)
+        return task
+
+    def _turn(self, instance: str) -> asyncio.Lock:
+        return self._turns.setdefault(instance, asyncio.Lock())
 
     # ---- one drain
 
@@ -142,7 +149,8 @@ class Drains(Quiet):
             log.info("a drained instance has no node", extra={"instance": event.instance_id})
         else:
             name = resources.name(node)
-            await self._insist(lambda: self._cordon(node, event.instance_id))
+            # Whole, also if the drain is cancelled in the middle: who gives back waits for its turn, and sees the cordon.
+            await self._insist(lambda: asyncio.shield(self._spawn(self._cordon(name, event.instance_id))))
             self._events.note(node, "NodeDraining", f"the instance leaves ({event.reason})")
             await self._empty(node)
             self._events.note(node, "NodeDrained", "nothing is left to move")
@@ -150,11 +158,20 @@ class Drains(Quiet):
         await self._acknowledge(drain)
         return "gone" if node is None else "drained"
 
-    async def _cordon(self, node: Object, instance: str) -> None:
-        if resources.spec(node).get("unschedulable"):
-            return  # by us before a restart, or by somebody who wants it to stay so
-        change = {"spec": {"unschedulable": True}, "metadata": {"annotations": {DRAINING: instance}}}
-        await self._kube.patch(kinds.NODE, resources.name(node), change)
+    async def _cordon(self, name: str, instance: str) -> None:
+        """By what the API server says now, and only if nobody changes it meanwhile: what a person cordoned stays theirs."""
+        async with self._turn(instance):
+            try:
+                found = await self._kube.get(kinds.NODE, name)
+                if resources.spec(found).get("unschedulable"):
+                    return  # by us before a restart, or by somebody who wants it to stay so
+                metadata = {
+                    "annotations": {DRAINING: instance},
+                    "resourceVersion": found["metadata"]["resourceVersion"],
+                }
+                await self._kube.patch(kinds.NODE, name, {"spec": {"unschedulable": True}, "metadata": metadata})
+            except errors.NotFound:
+                pass  # somebody deleted it; its pods are still to be moved
 
     async def _empty(self, node: Object) -> None:
         name = resources.name(node)
@@ -212,9 +229,11 @@ class Drains(Quiet):
     # ---- giving back
 
     async def _give_back(self, event: pb.InstanceEvent) -> None:
-        node = await self._insist(lambda: self._nodes.find_surely(event.instance_id, event.provider_id))
+        if event.instance_id in self._drains:
+            return
+        node = await self._nodes.find_surely(event.instance_id, event.provider_id)
         if node is not None:
-            await self._insist(lambda: self._uncordon(node))
+            await self._uncordon(resources.name(node), event.instance_id)
 
     async def _give_back_forgotten(self, shard: str) -> None:
         """Nodes that were cordoned before a restart, for drains that were cancelled meanwhile."""
@@ -225,20 +244,23 @@ class Drains(Quiet):
         for node in self._nodes.all():
             event = link.instances.get(resources.annotations(node).get(DRAINING, ""))
             if event is not None and event.state == "running":
-                await self._insist(functools.partial(self._uncordon, node))
+                await self._insist(functools.partial(self._uncordon, resources.name(node), event.instance_id))
 
-    async def _uncordon(self, node: Object) -> None:
-        """Only what we cordoned: read anew, because the task that cordoned it may have ended just now."""
-        try:
-            found = await self._kube.get(kinds.NODE, resources.name(node))
-            if DRAINING in resources.annotations(found):
-                change = {"spec": {"unschedulable": None}, "metadata": {"annotations": {DRAINING: None}}}
-                await self._kube.patch(kinds.NODE, resources.name(node), change)
-                self._events.note(found, "NodeDrainCancelled", "the instance stays after all")
-        except errors.NotFound:
-            pass
+    async def _uncordon(self, name: str, instance: str) -> None:
+        """Only what we cordoned, and only while it does not drain again."""
+        async with self._turn(instance):
+            if instance in self._drains:
+                return
+            try:
+                found = await self._kube.get(kinds.NODE, name)
+                if DRAINING in resources.annotations(found):
+                    change = {"spec": {"unschedulable": None}, "metadata": {"annotations": {DRAINING: None}}}
+                    await self._kube.patch(kinds.NODE, name, change)
+                    self._events.note(found, "NodeDrainCancelled", "the instance stays after all")
+            except errors.NotFound:
+                pass
 
-    async def _insist(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _insist(self, work: Callable[[], Awaitable[T]]) -> T:
         """Again and again, ever more slowly: the deadline is the server's."""
         wait = FIRST_LOOK
         while True:
