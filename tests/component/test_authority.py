@@ -19,6 +19,7 @@ from nstance.objects.memory import Fate, Verb
 from nstance.pki import ca, fields, keys, names, nonce, peer
 from nstance.secretstore import errors as secrets
 from nstance.secretstore import port, sealed, sealing
+from nstance.sim.chance import SeededChance
 
 CLUSTER = ClusterId("prod")
 TENANT = TenantId("acme")
@@ -43,20 +44,6 @@ class TestClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
-
-
-class SeededChance:
-    def __init__(self, seed: int) -> None:
-        self._source = random.Random(seed)
-
-    def uniform(self, low: float, high: float) -> float:
-        return self._source.uniform(low, high)
-
-    def bits(self, count: int) -> int:
-        return self._source.getrandbits(count)
-
-    def bytes(self, count: int) -> bytes:
-        return self._source.randbytes(count)
 
 
 CLOCK = TestClock()

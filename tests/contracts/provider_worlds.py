@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import heapq
 import itertools
 import os
 import shutil
@@ -18,46 +17,11 @@ import pytest
 from nstance.model.ids import ClusterId, GroupName, InstanceId, Kind, ShardId, TenantId, instance_id, uuid7
 from nstance.providers import errors, homes, memory, port, process, processes, tmux
 from nstance.providers.behaviour import Call, Life, Outcome, Script
+from support.hand_clock import HandClock
 
 KIND = Kind("knc")
 WAITS = [sys.executable, "-I", "-S", "-c", "import signal; print('up', flush=True); signal.pause()"]
 _numbers = itertools.count(1)
-
-
-class HandClock:
-    """Time that moves only when told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
-        self._order = itertools.count()
-
-    def monotonic(self) -> float:
-        return self.now
-
-    boot = wall = steady = monotonic
-
-    async def sleep(self, seconds: float) -> None:
-        if seconds <= 0:
-            await asyncio.sleep(0)
-            return
-        woken = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._sleepers, (self.now + seconds, next(self._order), woken))
-        await woken
-
-    async def advance(self, seconds: float) -> None:
-        until = self.now + seconds
-        await self._others()
-        while self._sleepers and self._sleepers[0][0] <= until:
-            self.now, _, woken = heapq.heappop(self._sleepers)
-            if not woken.done():
-                woken.set_result(None)
-            await self._others()
-        self.now = until
-
-    async def _others(self) -> None:
-        for _ in range(20):
-            await asyncio.sleep(0)
 
 
 def fresh_id() -> InstanceId:

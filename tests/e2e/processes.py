@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from nstance.clock import SystemClock
 from nstance.model.instance import Instance, State
 from nstance.objects.file import FileStore
 from nstance.objects.journal import Book, Journal
@@ -166,7 +167,7 @@ class ShardWorld:
             try:
                 prefix = f"shard/{self.name}/"
                 book, _ = await Journal(
-                    store, journal_prefix=f"{prefix}journal/", snapshot_prefix=f"{prefix}snapshot/", clock=_Clock()
+                    store, journal_prefix=f"{prefix}journal/", snapshot_prefix=f"{prefix}snapshot/", clock=SystemClock()
                 ).load()
                 return book
             finally:
@@ -211,14 +212,6 @@ class ShardWorld:
                 process = self.agent(home.name)
                 if process is not None and processes.runs(process):
                     os.kill(process.pid, signal.SIGKILL)
-
-
-class _Clock:
-    monotonic = staticmethod(time.monotonic)
-    boot = staticmethod(time.monotonic)
-    wall = staticmethod(time.time)
-    steady = staticmethod(time.time)
-    sleep = staticmethod(asyncio.sleep)
 
 
 OFFSET = 10  # of the standby's ports

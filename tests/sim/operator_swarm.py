@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import contextvars
 import logging
-import random
 import sys
 import uuid
 from collections.abc import Callable, Mapping
@@ -32,6 +31,7 @@ from nstance.operator.metrics import Metrics
 from nstance.operator.parts import Mirrors, Parts, Settings
 from nstance.operator.ports import Listener, ShardRefused, ShardUnreachable
 from nstance.operator.spread import spread
+from nstance.sim.chance import SeededChance
 from nstance.sim.loop import Machine, VirtualLoop
 from nstance.v1 import operator_pb2 as pb
 
@@ -44,22 +44,6 @@ ALIVE = ("starting", "running", "draining")
 
 class Violation(AssertionError):
     """What must never happen."""
-
-
-class Dice:
-    """A `Chance` with a seed."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-
-    def uniform(self, low: float, high: float) -> float:
-        return self.random.uniform(low, high)
-
-    def bits(self, count: int) -> int:
-        return self.random.getrandbits(count)
-
-    def bytes(self, count: int) -> bytes:
-        return self.random.randbytes(count)
 
 
 @dataclass
@@ -307,7 +291,7 @@ class Links:
 class World:
     def __init__(self, seed: int, loop: VirtualLoop) -> None:
         self.loop = loop
-        self.dice = Dice(seed)
+        self.dice = SeededChance(seed)
         self.clock = Machine("world", loop)
         self.api = memory.cluster(self.clock, self.dice)
         self.kube = MemoryKube(self.api, self.clock)  # without faults: people, kubelets, this test
@@ -335,14 +319,14 @@ class World:
         return ids.uuid7(int(self.clock.wall() * 1000), self.dice.bits(74))
 
     def unlucky(self, share: float) -> bool:
-        unlucky = self.stormy and self.dice.random.random() < share
+        unlucky = self.stormy and self.dice.random() < share
         self.faults += unlucky
         return unlucky
 
     def node(self, id: str, provider_id: str) -> None:
         served = self.api.served("", "v1", "nodes")
         self.api.create(served, {"metadata": {"name": id}, "spec": {"providerID": provider_id}})
-        for _ in range(self.dice.random.randrange(3)):
+        for _ in range(self.dice.randrange(3)):
             self._serial += 1
             body = {"metadata": {"name": f"p{self._serial}"}, "spec": {"nodeName": id, "containers": []}}
             self.api.create(self.api.served("", "v1", "pods"), body, namespace=NAMESPACE)
@@ -469,7 +453,7 @@ class World:
         self._judge()
 
     async def _disturb(self) -> None:
-        dice = self.dice.random
+        dice = self.dice
         assert self._client is not None
         match dice.randrange(12):
             case 0 | 1:
@@ -520,7 +504,7 @@ class World:
         found = self.all(of[0])
         if not found:
             return
-        name = resources.name(self.dice.random.choice(found))
+        name = resources.name(self.dice.choice(found))
         for kind in of:
             with contextlib.suppress(errors.NotFound):
                 await self.kube.delete(kind, name, namespace=NAMESPACE)
@@ -529,8 +513,8 @@ class World:
         asking = [pod for pod in self.all(kinds.POD) if resources.annotations(pod)]
         if not asking:
             return
-        name = resources.name(self.dice.random.choice(asking))
-        if self.dice.random.random() < 0.5:
+        name = resources.name(self.dice.choice(asking))
+        if self.dice.random() < 0.5:
             await self.kube.delete(kinds.POD, name, namespace=NAMESPACE)
         else:
             done = {"status": {"phase": "Succeeded"}}
@@ -540,11 +524,11 @@ class World:
         """Somebody changes the group at the server, or deletes an instance there."""
         target = self.shards[shard]
         here = [each for each in target.instances.values() if each.state == "running"]
-        if here and self.dice.random.random() < 0.5:
-            target.leave(self.dice.random.choice(here).instance_id)
+        if here and self.dice.random() < 0.5:
+            target.leave(self.dice.choice(here).instance_id)
         elif "web" in target.groups:
             config = _copy(target.groups["web"].config)
-            config.size = self.dice.random.randrange(5)
+            config.size = self.dice.randrange(5)
             target.upsert("web", config, "")
 
     # ---- what is checked at rest

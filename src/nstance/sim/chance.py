@@ -3,15 +3,11 @@
 import random
 
 
-class SeededChance:
-    def __init__(self, seed: int | str) -> None:
-        self._source = random.Random(seed)
-
-    def uniform(self, low: float, high: float) -> float:
-        return self._source.uniform(low, high)
+class SeededChance(random.Random):
+    """A `Chance`; worlds that throw dice themselves draw from the same source."""
 
     def bits(self, count: int) -> int:
-        return self._source.getrandbits(count)
+        return self.getrandbits(count)
 
     def bytes(self, count: int) -> bytes:
-        return self._source.randbytes(count)
+        return self.randbytes(count)

@@ -1,54 +1,21 @@
 """An API server in memory whose clock stands still until told, and whose chance repeats itself."""
 
-import random
 from typing import Any
 
 from nstance.kube.api import server
 from nstance.kube.api.resources import Served
+from nstance.sim.chance import SeededChance
+from support.hand_clock import HandClock
 
 Object = dict[str, Any]
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1_700_000_000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def boot(self) -> float:
-        return self.now
-
-    def wall(self) -> float:
-        return self.now
-
-    def steady(self) -> float:
-        return self.now
-
-    async def sleep(self, seconds: float) -> None:
-        self.now += seconds
-
-
-class Chance:
-    def __init__(self, seed: int = 1) -> None:
-        self._source = random.Random(seed)
-
-    def uniform(self, low: float, high: float) -> float:
-        return self._source.uniform(low, high)
-
-    def bits(self, count: int) -> int:
-        return self._source.getrandbits(count)
-
-    def bytes(self, count: int) -> bytes:
-        return self._source.randbytes(count)
 
 
 class World:
     """Short words for what tests do all the time."""
 
     def __init__(self, *, window: int = 1000) -> None:
-        self.clock = Clock()
-        self.api = server.Api(self.clock, Chance(), window=window)
+        self.clock = HandClock(1_700_000_000.0)
+        self.api = server.Api(self.clock, SeededChance(1), window=window)
         self.api.begin()
 
     def served(self, resource: str) -> Served:

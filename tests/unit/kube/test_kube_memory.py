@@ -8,19 +8,21 @@ import pytest
 from nstance import clock as clocks
 from nstance.kube import errors, kinds, memory
 from nstance.kube.port import Change
-from unit.kube.kube_api_world import Chance, Clock
+from nstance.sim.chance import SeededChance
+from support.hand_clock import HandClock
 
 NODE = {"metadata": {"name": "a"}}
 
 
 def kube(faults: memory.Faults | None = None) -> memory.MemoryKube:
     clock = clocks.SystemClock()
-    return memory.MemoryKube(memory.cluster(clock, Chance()), clock, faults=faults)
+    return memory.MemoryKube(memory.cluster(clock, SeededChance(1)), clock, faults=faults)
 
 
 async def test_equal_chance_gives_equal_worlds() -> None:
     made = [
-        await memory.MemoryKube(memory.cluster(Clock(), Chance(7)), Clock()).create(kinds.NODE, NODE) for _ in range(2)
+        await memory.MemoryKube(memory.cluster(HandClock(), SeededChance(7)), HandClock()).create(kinds.NODE, NODE)
+        for _ in range(2)
     ]
     assert made[0] == made[1]
 

@@ -3,7 +3,6 @@
 import dataclasses
 import datetime
 import ipaddress
-import random
 
 import pytest
 from cryptography import x509
@@ -15,21 +14,7 @@ from hypothesis import strategies as st
 
 from nstance.model.ids import ClusterId, InstanceId, OperatorId, ServerId, ShardId, TenantId
 from nstance.pki import ca, fields, keys, names, peer
-
-
-class SeededChance:
-    def __init__(self, seed: int) -> None:
-        self._source = random.Random(seed)
-
-    def uniform(self, low: float, high: float) -> float:
-        return self._source.uniform(low, high)
-
-    def bits(self, count: int) -> int:
-        return self._source.getrandbits(count)
-
-    def bytes(self, count: int) -> bytes:
-        return self._source.randbytes(count)
-
+from nstance.sim.chance import SeededChance
 
 NOW = 1_800_000_000.75
 CHANCE = SeededChance(1)

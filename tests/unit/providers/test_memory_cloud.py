@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import random
 from collections.abc import AsyncIterator, Sequence
 from contextvars import ContextVar
 
@@ -10,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from contracts.provider_worlds import HandClock, fresh_id, request, scope
+from contracts.provider_worlds import fresh_id, request, scope
 from nstance.model.ids import ProviderId
 from nstance.providers import errors, port
 from nstance.providers.behaviour import Call, Fickle, Life, Odds, Outcome, Script
 from nstance.providers.memory import Image, MemoryCloud, MemoryProvider
 from nstance.providers.port import Status
+from nstance.sim.chance import SeededChance
+from support.hand_clock import HandClock
 
 
 class World:
@@ -376,20 +377,6 @@ def test_a_late_outcome_needs_an_error() -> None:
         Outcome(late=1.0)
 
 
-class Seeded:
-    def __init__(self, seed: int) -> None:
-        self._random = random.Random(seed)
-
-    def uniform(self, low: float, high: float) -> float:
-        return self._random.uniform(low, high)
-
-    def bits(self, count: int) -> int:
-        return self._random.getrandbits(count)
-
-    def bytes(self, count: int) -> bytes:
-        return self._random.randbytes(count)
-
-
 ODDS = Odds(
     unavailable=0.1, throttled=0.1, no_capacity=0.1, lost=0.15, unsent=0.1, late=0.15, ignored=0.1,
     latest=20.0, delay=1.0, boot=3.0, dying=5.0, linger=3.0, lag=4.0,
@@ -398,7 +385,7 @@ ODDS = Odds(
 
 def test_faults_come_as_often_as_the_odds_say() -> None:
     """Each fault has its own share of the draws, in whatever order they are looked at."""
-    fickle = Fickle(Seeded(1), Odds(unavailable=0.2, throttled=0.2, lost=0.2))
+    fickle = Fickle(SeededChance(1), Odds(unavailable=0.2, throttled=0.2, lost=0.2))
     kinds = [type(fickle.outcome(Call.CREATE, None).error).__name__ for _ in range(3000)]
     shares = {kind: kinds.count(kind) / 3000 for kind in ("Unavailable", "Throttled", "Unknown", "NoneType")}
     assert shares == pytest.approx({"Unavailable": 0.2, "Throttled": 0.2, "Unknown": 0.2, "NoneType": 0.4}, abs=0.04)
@@ -410,7 +397,7 @@ async def story(seed: int, steps: Sequence[int]) -> tuple[list[str], MemoryCloud
     lives: dict[str, list[str]] = {"boot": [], "end": []}
     cloud = MemoryCloud(
         clock,
-        behaviour=Fickle(Seeded(seed), ODDS),
+        behaviour=Fickle(SeededChance(seed), ODDS),
         on_boot=lambda asked, vm: lives["boot"].append(asked.id),
         on_end=lambda asked, vm: lives["end"].append(asked.id),
     )

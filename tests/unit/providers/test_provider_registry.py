@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from contracts.provider_worlds import HandClock, request, scope
+from contracts.provider_worlds import request, scope
 from nstance.providers import errors, memory, port, process, registry
+from support.hand_clock import HandClock
 
 
 def opened(kind: str, options: dict[str, object], cachedir: Path) -> port.Provider:

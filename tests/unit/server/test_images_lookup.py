@@ -1,7 +1,6 @@
 """Image lookups: cached, refreshed, and what serves when they fail. Time is moved by hand."""
 
 import asyncio
-import heapq
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -15,8 +14,11 @@ from nstance.providers.memory import Image as CloudImage
 from nstance.providers.memory import MemoryCloud, MemoryProvider
 from nstance.providers.port import Scope
 from nstance.server import rendering
+from nstance.server.calls import Calls
 from nstance.server.images import RETRY_FIRST, Images
+from nstance.sim.chance import SeededChance
 from nstance.telemetry.metrics import Metrics
+from support.hand_clock import HandClock, rest
 
 INTERVAL = 3600.0
 BASE = Image.model_validate({"filters": [{"name": "name", "values": ["base-*"]}], "owners": ["me"]})
@@ -24,35 +26,8 @@ WITH_FALLBACK = BASE.model_copy(update={"fallback": "img-fallback"})
 AWAY = Outcome(applied=False, error=errors.Unavailable("the cloud is away"))
 
 
-class HandClock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-        self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
-
-    def monotonic(self) -> float:
-        return self.now
-
-    boot = wall = steady = monotonic
-
-    async def sleep(self, seconds: float) -> None:
-        if seconds > 0:
-            turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            heapq.heappush(self._sleepers, (self.now + seconds, id(turn), turn))
-            await turn
-
-    async def advance(self, seconds: float) -> None:
-        self.now += seconds
-        while self._sleepers and self._sleepers[0][0] <= self.now:
-            turn = heapq.heappop(self._sleepers)[2]
-            if not turn.done():
-                turn.set_result(None)
-        await rest()
-
-
-async def rest() -> None:
-    """Let everything that can go on go on."""
-    for _ in range(20):
-        await asyncio.sleep(0)
+async def _at_once() -> None:
+    return
 
 
 class Lookups:
@@ -65,9 +40,15 @@ class Lookups:
         self.images = Images(
             provider,
             clock=self.clock,
-            metrics=Metrics(),
+            calls=Calls(
+                ready=_at_once,
+                clock=self.clock,
+                chance=SeededChance("images"),
+                metrics=Metrics(),
+                timeout=lambda: 30.0,
+                announce=lambda code, message: None,
+            ),
             interval=lambda: INTERVAL,
-            timeout=lambda: 30.0,
             changed=self._changed,
         )
 

@@ -12,28 +12,7 @@ from nstance.server.seat import Seat
 from nstance.server.shard_time import ShardTime
 from nstance.server.standby import Standby, Target
 from nstance.sim.chance import SeededChance
-
-
-class Clock:
-    """Time that a test moves."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def boot(self) -> float:
-        return self.now
-
-    def wall(self) -> float:
-        return self.now
-
-    def steady(self) -> float:
-        return self.now
-
-    async def sleep(self, seconds: float) -> None:
-        self.now += seconds
+from support.hand_clock import HandClock
 
 
 @dataclass
@@ -56,7 +35,7 @@ OTHER = Holder(server="other", incarnation="other.1", addresses=("other",), fing
 BEAT = peers.Heartbeat(epoch=3, sequence=1, version="v1", tail=0, number=1, member=True)
 
 
-def seat(clock: Clock) -> Seat:
+def seat(clock: HandClock) -> Seat:
     return Seat(
         store=memory.MemoryStore(clock),
         key=Key("leader.json"),
@@ -67,7 +46,7 @@ def seat(clock: Clock) -> Seat:
     )
 
 
-def seated(clock: Clock) -> tuple[Seat, ShardTime]:
+def seated(clock: HandClock) -> tuple[Seat, ShardTime]:
     made = seat(clock)
     return made, ShardTime(made.store, made.key, clock=clock, anchor=lambda steady: None)
 
@@ -77,7 +56,7 @@ async def no_journal() -> int:
 
 
 def test_a_heartbeat_is_answered_with_a_promise_that_is_kept() -> None:
-    clock, link = Clock(), Link()
+    clock, link = HandClock(), Link()
     standby = Standby(*seated(clock), floor=no_journal, heard_tail=lambda tail: None)
     standby.hear(BEAT, link, OTHER)
     assert link.sent == [peers.Promise(3, 1)]
@@ -89,7 +68,7 @@ def test_a_heartbeat_is_answered_with_a_promise_that_is_kept() -> None:
 def test_no_promise_while_a_claim_is_on_its_way() -> None:
     """A promise would let the holder go on while this claim takes its lease."""
     link = Link()
-    standby = Standby(*seated(Clock()), floor=no_journal, heard_tail=lambda tail: None)
+    standby = Standby(*seated(HandClock()), floor=no_journal, heard_tail=lambda tail: None)
     standby.claiming = True
     standby.hear(BEAT, link, OTHER)
     assert link.sent == []
@@ -97,7 +76,7 @@ def test_no_promise_while_a_claim_is_on_its_way() -> None:
 
 
 async def test_a_promise_to_another_term_carries_nothing() -> None:
-    clock = Clock()
+    clock = HandClock()
     holding = Holding(*seated(clock), tail=0)
     await holding.claim(Target(5, None, alone=True))
     holding._beats[1] = clock.now
@@ -109,7 +88,7 @@ async def test_a_promise_to_another_term_carries_nothing() -> None:
 
 async def test_a_renewal_on_its_way_counts_as_if_it_stood_already() -> None:
     """It may stand in storage with a member that has promised nothing lately: then that one decides."""
-    clock = Clock()
+    clock = HandClock()
     holding = Holding(*seated(clock), tail=0)
     term = await holding.claim(Target(5, None, alone=True))
     clock.now += Timings().promise + 0.5
