@@ -1,10 +1,8 @@
 """`make dev-tmux`: the Procfile under honcho, with dev-s3, two shards, and agents in a tmux session."""
 
 import os
-import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,29 +10,12 @@ import pytest
 from e2e.processes import wait_for
 from nstance.clock import SystemChance
 from nstance.dev import clean, configs, leftovers
-from nstance.providers import processes, tmux
+from nstance.providers import processes
+from support import dev_tmux
+from support.dev_tmux import HONCHO, ROOT, windows
 
-ROOT = Path(__file__).parents[2]
-HONCHO = ROOT / ".venv/bin/honcho"
-
-pytestmark = [
-    pytest.mark.e2e,
-    pytest.mark.skipif(shutil.which("tmux") is None, reason="needs the program tmux"),
-    pytest.mark.skipif(not HONCHO.exists(), reason="needs .venv, where the Procfile finds its programs: make install"),
-]
-
-
-@pytest.fixture
-def own_tmux(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A tmux server of our own, so that nobody's windows are touched."""
-    monkeypatch.setenv("TMUX_TMPDIR", str(tmp_path_factory.mktemp("tmux")))
-    yield
-    subprocess.run(["tmux", "kill-server"], capture_output=True, check=False)
-
-
-def windows() -> set[str]:
-    command = ["tmux", "list-windows", "-t", tmux.SESSION, "-F", "#{window_name}"]
-    return set(subprocess.run(command, capture_output=True, text=True, check=False).stdout.split())
+pytestmark = [pytest.mark.e2e, *dev_tmux.NEEDS]
+own_tmux = dev_tmux.own_tmux
 
 
 @pytest.mark.usefixtures("own_tmux")

@@ -6,7 +6,7 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,9 +15,9 @@ from e2e.processes import wait_for
 from nstance.clock import SystemChance
 from nstance.dev import clean, configs
 from nstance.providers import tmux
+from support import dev_tmux
+from support.dev_tmux import HONCHO, ROOT, windows
 
-ROOT = Path(__file__).parents[2]
-HONCHO = ROOT / ".venv/bin/honcho"
 POD = {
     "apiVersion": "v1",
     "kind": "Pod",
@@ -28,23 +28,10 @@ POD = {
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.timeout(300),
-    pytest.mark.skipif(shutil.which("tmux") is None, reason="needs the program tmux"),
     pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs the program kubectl"),
-    pytest.mark.skipif(not HONCHO.exists(), reason="needs .venv, where the Procfile finds its programs: make install"),
+    *dev_tmux.NEEDS,
 ]
-
-
-@pytest.fixture
-def own_tmux(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A tmux server of our own, so that nobody's windows are touched."""
-    monkeypatch.setenv("TMUX_TMPDIR", str(tmp_path_factory.mktemp("tmux")))
-    yield
-    subprocess.run(["tmux", "kill-server"], capture_output=True, check=False)
-
-
-def windows() -> set[str]:
-    command = ["tmux", "list-windows", "-t", tmux.SESSION, "-F", "#{window_name}"]
-    return set(subprocess.run(command, capture_output=True, text=True, check=False).stdout.split())
+own_tmux = dev_tmux.own_tmux
 
 
 @pytest.mark.usefixtures("own_tmux")
