@@ -5,7 +5,7 @@ import contextlib
 import logging
 import stat
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,30 +15,19 @@ from cryptography import x509
 from component.agent_server import AgentServer, eventually
 from nstance.agent import departure, files, life, onreceive, session, settings
 from nstance.agent.folder import Unusable
-from nstance.clock import SystemClock
+from nstance.clock import SystemChance, SystemClock
 from nstance.model.ids import InstanceId
 from nstance.pki import keys as pki_keys
 from nstance.v1 import agent_pb2
 from nstance.wire import status
+from support import ports
 
 
-class QuickChance:
+class QuickChance(SystemChance):
     """Waits as short as they may be, but never so short that a loop spins."""
-
-    def __init__(self) -> None:
-        self._count = 0
 
     def uniform(self, low: float, high: float) -> float:
         return min(high, low + 0.01)
-
-    def bits(self, count: int) -> int:
-        self._count += 1
-        return self._count
-
-    def bytes(self, count: int) -> bytes:
-        from nstance.clock import SystemChance
-
-        return SystemChance().bytes(count)
 
 
 class Agent:
@@ -628,12 +617,9 @@ async def test_a_certificate_for_somebody_else_is_not_kept(
 
 
 @pytest.fixture
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def free_port() -> Iterator[int]:
+    with ports.claimed() as port:
+        yield port
 
 
 async def _get(port: int, path: str, *, method: str = "GET") -> tuple[str, str]:

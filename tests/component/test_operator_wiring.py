@@ -19,7 +19,7 @@ import pytest
 import yaml
 
 from component.whole_server import CLUSTER, SHARD, World, config, eventually
-from nstance.clock import SystemClock
+from nstance.clock import SystemChance, SystemClock
 from nstance.config.addresses import Service
 from nstance.kube import errors, kinds, kubeconfig, lease, memory
 from nstance.kube.kubeconfig import Access
@@ -328,7 +328,7 @@ def kubeconfig_for(server: str, token: str = "t") -> str:
 
 async def test_nodes_are_read_through_the_secret_wherever_it_leads(tmp_path: Path) -> None:
     """The Secret comes late, is damaged, gets a new token, then names another cluster: nothing of the old one stays."""
-    clock, chance = SystemClock(), World(tmp_path).chance
+    clock, chance = SystemClock(), SystemChance()
     here = MemoryKube(memory.cluster(clock, chance), clock)
     there = {f"https://{name}": MemoryKube(memory.cluster(clock, chance), clock) for name in ("one", "two")}
     for server, kube in there.items():

@@ -12,8 +12,6 @@ Every VM of the cloud gets a light agent, which registers, keeps its health stre
 import asyncio
 import contextlib
 import json
-import random
-import socket
 import ssl
 import uuid
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -46,12 +44,11 @@ from nstance.v1 import agent_grpc, agent_pb2, operator_grpc, operator_pb2, regis
 from nstance.wire import tls
 from nstance.wire.call import call
 from nstance.wire.channel import Channel
+from support import ports
 
 CLUSTER = ClusterId("demo")
 SHARD = ShardId("zone-a")
 SECONDS = 15.0  # for what must happen; nothing waits that long unless it fails
-PORTS_PER_SERVER = 5
-SERVERS = 3
 PORT_STEP = 10
 
 T = TypeVar("T")
@@ -116,7 +113,8 @@ class World:
         self.servers: dict[str, Running] = {}
         self.agents: dict[InstanceId, LightAgent] = {}
         self.agents_are_shut_out = False  # whether agents can register and then not connect
-        self._base = _free_ports()
+        self._ports = contextlib.ExitStack()
+        self._base = self._ports.enter_context(ports.claimed())
         self._channels: list[Channel] = []
         self.configure(told if told is not None else config())
 
@@ -126,13 +124,14 @@ class World:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for channel in self._channels:
-            channel.close()
-        for agent in self.agents.values():
-            agent.stop()
-        await asyncio.gather(*(agent.task for agent in self.agents.values()), return_exceptions=True)
-        for server in self.servers.values():
-            await server.crash()
+        with self._ports:
+            for channel in self._channels:
+                channel.close()
+            for agent in self.agents.values():
+                agent.stop()
+            await asyncio.gather(*(agent.task for agent in self.agents.values()), return_exceptions=True)
+            for server in self.servers.values():
+                await server.crash()
 
     def configure(self, told: Json) -> None:
         """Put a configuration into the bucket, as a person does. The ports are filled in."""
@@ -448,22 +447,6 @@ class LightAgent:
     async def _send(self, stream: Any) -> None:
         while True:
             await stream.send_message(await self._outgoing.get())
-
-
-def _free_ports() -> int:
-    """The first of a row of ports that nobody has."""
-    for _ in range(100):
-        base = random.randrange(20_000, 32_000, PORT_STEP)
-        with contextlib.ExitStack() as held:
-            try:
-                for number in range(SERVERS):
-                    for port in range(PORTS_PER_SERVER):
-                        taken = held.enter_context(socket.socket())
-                        taken.bind(("127.0.0.1", base + PORT_STEP * number + port))
-            except OSError:
-                continue
-            return base
-    raise AssertionError("no free ports")
 
 
 def states(world: World, group: str, tenant: str = "default") -> Mapping[InstanceId, str]:
