@@ -18,7 +18,7 @@ from nstance.config import durations, jsonc, legacy, rules
 from nstance.config.dynamic import DynamicGroups
 from nstance.config.findings import Findings
 from nstance.model.decision import Code
-from nstance.model.ids import GroupKey, GroupName, TenantId
+from nstance.model.ids import GroupKey
 from nstance.model.instance import State
 from nstance.server import configuration
 from nstance.sim.scenarios import SCENARIOS, Given, Happening
@@ -37,7 +37,7 @@ SHORTEST = 5.0  # seconds between two points
 REST = 600.0  # seconds without news before quiet counts as quiet
 # Dollars, as a large cloud asks for them: per request to object storage.
 WRITE_PRICE, READ_PRICE = 5e-6, 4e-7
-WRITES = ("create", "replace", "list")
+PRICES = {"create": WRITE_PRICE, "replace": WRITE_PRICE, "list": WRITE_PRICE, "delete": 0.0}  # the others read
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,14 +82,22 @@ def adapt(text: str, *, source: str, agents: int | None) -> dict[str, Any]:
     if not total:
         raise configuration.NoConfiguration(f"{source}: its groups wish for no instance, so nothing can happen to any")
     if agents is not None:
-        for tenant, groups in document["groups"].items():
-            for name, group in groups.items():
-                size = resolved[GroupKey(TenantId(tenant), GroupName(name))].group.size
-                group["size"] = round(size * agents / total)
+        for key, size in _shared_out(agents, {key: r.group.size for key, r in resolved.items()}).items():
+            document["groups"][key.tenant][key.name]["size"] = size
     for part in (document.get("defaults", {}), *document.get("templates", {}).values()):
         if part.get("userdata", {}).get("source") == "url":
             part["userdata"] = {"source": "inline", "content": ""}
     return dict(document)
+
+
+def _shared_out(agents: int, sizes: Mapping[GroupKey, int]) -> dict[GroupKey, int]:
+    """So many in all, in proportion; what rounding leaves goes to those that it cost most."""
+    total = sum(sizes.values())
+    shares = {key: size * agents // total for key, size in sizes.items()}
+    rest = agents - sum(shares.values())
+    for key in sorted(sizes, key=lambda key: -(sizes[key] * agents % total))[:rest]:
+        shares[key] += 1
+    return shares
 
 
 def forecast(
@@ -233,7 +241,7 @@ class _Story:
             for what in {*counts, *self._quiet}
             if what.startswith("request ")
         }
-        prices = (n * (WRITE_PRICE if verb in WRITES else READ_PRICE) for verb, n in requests.items())
+        prices = (n * PRICES.get(verb, READ_PRICE) for verb, n in requests.items())
         points.append(
             Point(
                 hour=self._told / 3600.0,

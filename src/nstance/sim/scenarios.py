@@ -81,15 +81,15 @@ def slow_storage(w: World, seconds: float) -> list[Happening]:
 
 
 def failover_hourly(w: World, seconds: float) -> list[Happening]:
-    """The leader is killed every hour."""
+    """The leader is killed every hour, and once in less."""
 
     def strike() -> None:
         leader = w.leader()
         if leader is not None:
             w.kill(leader)
 
-    hours = range(1, int(seconds // 3600) + 1)
-    return [Happening(hour * 3600.0 - 1800.0, 0.0, "the leader is killed", strike) for hour in hours]
+    times = [hour * 3600.0 - 1800.0 for hour in range(1, int(seconds // 3600) + 1)] or [seconds / 2]
+    return [Happening(at, 0.0, "the leader is killed", strike) for at in times]
 
 
 def new_template(w: World, seconds: float) -> list[Happening]:

@@ -32,15 +32,21 @@ def test_groups_keep_their_proportions() -> None:
     assert sizes(CONFIG, 6) == {"web": 4, "db": 2}
 
 
+@pytest.mark.parametrize("agents", [1, 5, 13, 5000])
+def test_as_many_as_were_asked_for_whatever_rounding_does(agents: int) -> None:
+    many = CONFIG.replace('"db":', "".join(f'"g{n}": {{"template": "small", "size": 1}},' for n in range(12)) + '"db":')
+    assert sum(sizes(many, agents).values()) == agents
+
+
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.jsonc")), ids=lambda path: path.stem)
 def test_every_example_can_be_asked_about(path: Path) -> None:
-    assert abs(sum(sizes(path.read_text(), 100).values()) - 100) <= 3
+    assert sum(sizes(path.read_text(), 100).values()) == 100
 
 
 @pytest.mark.parametrize("scenario", forecast.SCENARIOS)
 def test_every_scenario_ends_with_its_groups_whole(scenario: str) -> None:
     document = forecast.adapt(CONFIG, source="config.jsonc", agents=6)
-    told = forecast.forecast(document, scenario=scenario, hours=1.2 if scenario == "failover-hourly" else 0.8)
+    told = forecast.forecast(document, scenario=scenario, hours=0.8)
     last = told.points[-1]
     assert last.hour == pytest.approx(told.hours)
     assert (last.wished, last.ready, last.coming) == (6, 6, 0)
