@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from chaos.world import DEAD_AFTER, SHARD, Harm, World
+from chaos.world import DEAD_AFTER, SHARD, SUSPECT_AFTER, Harm, World
 from nstance.clock import SystemClock
 from nstance.config import storage_keys
 from nstance.model.consistency import violations
@@ -116,6 +116,8 @@ class Replay:
             rivals = [m.id for m in members if m.replaces == new.replaces]
             if len(rivals) > 1:
                 self._wrong("I2", f"{new.replaces} is replaced by {rivals}")
+            if new.replaces_for is Cause.UNHEALTHY:
+                self._silent(at, new.replaces, SUSPECT_AFTER, "got a replacement")
 
     # ---- why something left
 
@@ -130,9 +132,7 @@ class Replay:
                 if not any(h.kind == "killed" and h.began <= at + CLOCK_ERROR for h in harm):
                     self._wrong("I10", f"{new.id} was taken for gone, but nobody killed it")
             case Cause.UNHEALTHY:
-                silent = unheard([*harm, *self.world.cuts], [began for began, _ in self.fences], at)
-                if silent < DEAD_AFTER - ALLOWANCE:
-                    self._wrong("I10", f"{new.id} was given up as unhealthy, but was away for {silent:.1f} s only")
+                self._silent(at, new.id, DEAD_AFTER, "was given up")
                 if not any(m.replaces == new.id and m.state is not State.PENDING for m in self.fold.values()):
                     self._wrong("I10", f"{new.id} goes for silence before its replacement was made")
             case Cause.SUPERSEDED:
@@ -140,6 +140,16 @@ class Replay:
                     self._wrong("I10", f"{new.id} was superseded, but replaced nobody")
             case _:
                 self._wrong("I10", f"{new.id} left for {word}, and nothing was done that explains it")
+
+    def _silent(self, at: float, id: InstanceId, least: float, what: str) -> None:
+        """Whether it was away for so long, and the leader that says so led for so long (F60)."""
+        fences = [began for began, _ in self.fences]
+        away = unheard([*self.world.harm.get(id, []), *self.world.cuts], fences, at)
+        if away < least - ALLOWANCE:
+            self._wrong("I10", f"{id} {what} as unhealthy, but was away for {away:.1f} s only")
+        led = at - max(fences)
+        if led < least - CLOCK_ERROR:
+            self._wrong("I10", f"{id} {what} as unhealthy by a leader that had listened for {led:.1f} s only")
 
     # ---- VMs
 

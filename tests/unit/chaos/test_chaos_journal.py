@@ -14,7 +14,7 @@ from chaos.children import Child, Life
 from chaos.world import DEAD_AFTER, SHARD, Harm, World
 
 from nstance.config import storage_keys
-from nstance.model.ids import DEFAULT_TENANT, GroupName, InstanceId
+from nstance.model.ids import DEFAULT_TENANT, GroupName, InstanceId, ProviderId
 from nstance.model.instance import Cause, Change, Instance, Put, Remove, State
 from nstance.objects import slots
 
@@ -99,6 +99,20 @@ def given_up_without_a_replacement(story: Story) -> None:
     story.slot(Put(made(A)))
     story.world.harm[A] = [Harm("silenced", NOW, NOW + 60)]
     story.slot(Put(leaving(A, Cause.UNHEALTHY)), at=NOW + DEAD_AFTER + 1)
+
+
+def given_up_by_a_new_leader(story: Story) -> None:
+    """F60: long silent, but this leader has listened for a moment only."""
+    story.slot(Put(made(A)))
+    story.world.harm[A] = [Harm("silenced", NOW, NOW + 90)]
+    story.slot(epoch=2, at=NOW + 50)
+    story.slot(Put(made(B, State.STARTING, replaces=A)), at=NOW + 51, epoch=2)
+    story.slot(Put(leaving(A, Cause.UNHEALTHY)), at=NOW + 60, epoch=2)
+
+
+def replaced_although_well(story: Story) -> None:
+    story.slot(Put(made(A)))
+    story.slot(Put(made(B, replaces=A, replaces_for=Cause.UNHEALTHY)), at=NOW + 60)
 
 
 def left_for_nothing(story: Story) -> None:
@@ -189,6 +203,8 @@ def flipped(story: Story) -> None:
         (taken_for_gone, "I10"),
         (given_up_too_early, "I10"),
         (given_up_without_a_replacement, "I10"),
+        (given_up_by_a_new_leader, "I10"),
+        (replaced_although_well, "I10"),
         (left_for_nothing, "I10"),
         (one_too_many, "I2"),
         (replaced_twice, "I2"),
@@ -212,9 +228,19 @@ async def test_what_is_wrong_is_seen(tell: Callable[[Story], None], mark: str, t
     assert mark in await story.marks()
 
 
-async def test_what_is_right_is_not_accused(tmp_path: Path) -> None:
+def silenced(story: Story) -> None:
+    """A VM is silent for good, replaced, and goes."""
+    story.slot(Put(made(A)))
+    story.world.harm[A] = [Harm("silenced", NOW + 1)]
+    story.slot(Put(made(B, replaces=A, replaces_for=Cause.UNHEALTHY)), at=NOW + 12)
+    story.slot(Put(made(B, State.STARTING, replaces=A, provider_id=ProviderId("2"))), at=NOW + 13)
+    story.slot(Put(leaving(A, Cause.UNHEALTHY)), at=NOW + 32)
+
+
+@pytest.mark.parametrize("tell", [well, silenced])
+async def test_what_is_right_is_not_accused(tell: Callable[[Story], None], tmp_path: Path) -> None:
     story = Story(tmp_path)
-    well(story)
+    tell(story)
     assert await story.marks() == set()
 
 
