@@ -68,6 +68,13 @@ def test_the_old_one_goes_when_the_new_one_is_there(state: State, suspect: bool,
     assert follows.in_state(State.DRAINING) == left
 
 
+def test_a_replacement_that_only_starts_takes_no_place_although_one_may_be_missing() -> None:
+    there = newcomer("n", "a", Cause.DRIFT, State.STARTING)
+    others = [member(x) for x in "bc"]
+    follows = after([OLD[0], *others, there], ev.Woke(), group=wish(3, max_surge=1, max_unavailable=1))
+    assert follows.in_state(State.DRAINING) == ""
+
+
 @pytest.mark.parametrize(
     ("members", "facts", "trend"),
     [
