@@ -191,11 +191,13 @@ class Shard:
     ) -> Decision:
         """What would be decided if the group's wish were this one, and this happened. Changes nothing."""
         state = self._groups.get(key) or _GroupState()
+        now = self._clock.steady()
+        self._listen(state, (), now)  # nobody listens to a group while it is paused
         view = replace(self._view(key, state), wish=wish)
         return decide(
             view,
             [event or ev.GroupChanged()],
-            now=self._clock.steady(),
+            now=now,
             policy=policy or self.policy,
             fresh_ids=self._fresh(wish),
         )

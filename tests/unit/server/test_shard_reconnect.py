@@ -58,6 +58,7 @@ class Scene:
         self.clock = HandClock()
         self.writer = QuickWriter()
         self.effects: list[dec.Effect] = []
+        self.heard: float | None = None  # when a byte came last
         ids = IdMaker(wall=self.clock.wall, bits=lambda count: 1)
         self.ids = [ids.make(Kind("web")) for _ in range(AGENTS)]
         self.shard = Shard(
@@ -70,7 +71,7 @@ class Scene:
             wishes={KEY: Group(key=KEY, size=AGENTS, template="web", kind=Kind("web"))},
             prepare=lambda instance: instance,
             act=lambda effect, instance, posted: self.effects.append(effect),
-            heard=lambda id: None,
+            heard=lambda id: self.heard,
         )
         self.shard.set_listing(mass_absence=False)
 
@@ -164,3 +165,17 @@ async def test_a_slow_journal_is_not_the_silence_of_an_agent_that_registers(scen
     await scene.at(told + patience + 1, *_connected(others))
     assert scene.suspects() == {new}
     assert scene.shard.trend(KEY).failures
+
+
+async def test_a_plan_asks_the_connections_before_it_calls_an_agent_silent(scene: Scene) -> None:
+    """While a group is paused nobody asks them: pings make no events."""
+    wish = scene.shard.wishes[KEY]
+    await scene.at(1.0, *_connected(scene.ids))
+    scene.shard.configure({KEY: replace(wish, paused=True)}, scene.shard.policy)
+    await scene.settle()
+    for second in range(2, 40):  # without any event
+        scene.clock.now = scene.heard = START + second
+        scene.shard.hearing.notice_deafness()
+    for id in scene.ids:  # the provider's word is younger than the last report
+        scene.shard.facts[id] = replace(scene.shard.facts[id], vm=ev.VmState.RUNNING, vm_at=scene.clock.now)
+    assert scene.shard.plan(KEY, wish).changes == ()
