@@ -1,0 +1,89 @@
+"""Whom a standby believes: only the holder of the newest lease that it knows, by its key and its epoch (F19, I5)."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from nstance.core.election import Timings
+from nstance.objects import memory
+from nstance.objects.lease import Holder
+from nstance.objects.port import Key, Version
+from nstance.server import peers
+from nstance.server.seat import Seat
+from nstance.server.shard_time import ShardTime
+from nstance.server.standby import Standby, Target
+from nstance.sim.chance import SeededChance
+from support.hand_clock import HandClock
+
+
+@dataclass
+class Link:
+    fingerprint: str = "key"
+    server: str = "other"
+    sent: list[peers.Message] = field(default_factory=list)
+
+    def send(self, message: peers.Message) -> None:
+        self.sent.append(message)
+
+    async def receive(self) -> peers.Message:
+        raise peers.LinkClosed("nobody is there")
+
+    def close(self) -> None:
+        return
+
+
+OTHER = Holder(server="other", incarnation="other.1", addresses=("other",), fingerprint="key")
+
+
+def beat(epoch: int) -> peers.Heartbeat:
+    return peers.Heartbeat(epoch=epoch, sequence=1, version="v1", tail=0, number=1, member=True)
+
+
+def standing_by() -> Standby:
+    """It has heard a leader of epoch 3."""
+    clock = HandClock()
+    seat = Seat(
+        store=memory.MemoryStore(clock),
+        key=Key("leader.json"),
+        me=Holder(server="me", incarnation="me.1"),
+        timings=Timings(),
+        clock=clock,
+        chance=SeededChance(1),
+    )
+
+    async def no_journal() -> int:
+        return 0
+
+    time = ShardTime(seat.store, seat.key, clock=clock, anchor=lambda steady: None)
+    standby = Standby(seat, time, floor=no_journal, heard_tail=lambda tail: None)
+    standby.hear(beat(3), Link(), OTHER)
+    return standby
+
+
+@pytest.mark.parametrize(
+    ("epoch", "fingerprint"), [pytest.param(2, "key", id="a deposed one"), pytest.param(4, "stolen", id="another key")]
+)
+def test_only_the_holder_gets_a_promise(epoch: int, fingerprint: str) -> None:
+    standby, link = standing_by(), Link(fingerprint)
+    standby.begin(epoch=3, hold_off=0.0)  # no promise is in force
+    standby.hear(beat(epoch), link, OTHER)
+    assert link.sent == [peers.Refusal(3)]
+    assert not standby.promised()
+
+
+@pytest.mark.parametrize(
+    ("epoch", "fingerprint"), [pytest.param(2, "key", id="a deposed one"), pytest.param(3, "stolen", id="another key")]
+)
+async def test_only_the_holder_can_release_the_lease(epoch: int, fingerprint: str) -> None:
+    standby = standing_by()
+    assert not standby.hear(peers.Released(epoch, Version("v2")), Link(fingerprint), OTHER)
+    assert standby.promised()
+    target, wait = await standby.target()
+    assert target is None
+    assert wait > 0
+
+
+async def test_a_release_by_the_holder_is_taken_at_once() -> None:
+    standby = standing_by()
+    assert standby.hear(peers.Released(3, Version("v2")), Link(), OTHER)
+    assert await standby.target() == (Target(4, Version("v2"), alone=False), 0.0)
