@@ -369,6 +369,16 @@ def test_repeated_notices_change_nothing(kind: NoticeKind) -> None:
     assert after([B], notice, size=1).members == {B.id: B}
 
 
+@pytest.mark.parametrize("kind", list(NoticeKind))
+def test_what_is_certain_is_not_softened_by_what_comes_later(kind: NoticeKind) -> None:
+    """F56: without somebody who drains it, it serves until the deadline that the first notice gave."""
+    certain = healthy(notice=NoticeKind.SPOT, notice_at=NOW - 9.0, notice_deadline=NOW + 50.0, checks=4)
+    later = ev.NoticeReceived(A.id, kind, NOW + 500.0)
+    follows = after([A], later, size=1, operator_seen=None, facts={"a": certain})
+    assert follows.fact("a").notice is NoticeKind.SPOT
+    assert follows.fact("a").notice_deadline == NOW + 50.0
+
+
 def test_rebalance_is_a_hint_and_replaced_first() -> None:
     hint = ev.NoticeReceived(A.id, NoticeKind.REBALANCE)
     first = after([A, B], hint, size=2)
