@@ -605,7 +605,7 @@ async def test_openssl_accepts_what_is_issued(tmp_path: Path) -> None:
     bundle = tmp_path / "ca.crt"
     bundle.write_text(authority.bundle)
     serial = ca.new_serial(SeededChance(30))
-    end = clock.now + ca.AGENT_LIFE
+    end = clock.now + ca.SERVER_LIFE
 
     def netsy(usage: ca.Usage, **alternatives: tuple[str, ...]) -> ca.Issued:
         spec = ca.WorkloadSpec(

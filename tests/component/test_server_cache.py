@@ -88,9 +88,7 @@ async def filled(path: Path) -> None:
 
 async def test_everything_put_can_be_asked_for_and_outlives_the_process(path: Path) -> None:
     async with cached(path) as cache:
-        assert await cache.sync(config_hash="c0", group_hashes={})
-        cache.put_config_hash("c1")
-        cache.put_group_hash(WEB, "w1")
+        assert await cache.sync(config_hash="c1", group_hashes={WEB: "w1"})
         cache.put_instance(instance())
         cache.put_report(A, {"sequence": 7, "files": {"a": "b"}})
         cache.put_public_keys(A, {"kubelet.pub": "pem-1", "etcd.pub": "pem-2"})
@@ -157,7 +155,7 @@ async def test_a_removed_instance_takes_everything_about_it_along(path: Path) ->
 async def test_a_sync_replaces_configuration_and_instances_and_keeps_what_belongs_to_them(path: Path) -> None:
     async with cached(path) as cache:
         assert cache.stale
-        cache.put_group_hash(GroupKey(OTHER, GroupName("gone")), "g")
+        assert await cache.sync(config_hash="b", group_hashes={GroupKey(OTHER, GroupName("gone")): "g"})
         cache.put_instance(instance(B))
         cache.put_public_keys(A, {"k": "a"})
         cache.put_public_keys(B, {"k": "b"})
@@ -166,8 +164,6 @@ async def test_a_sync_replaces_configuration_and_instances_and_keeps_what_belong
         assert (await cache.hashes()).groups == {WEB: "w"}
         assert [i.id for i in await cache.instances()] == [A]
         assert await cache.all_public_keys() == {A: {"k": "a"}}
-        cache.put_group_hash(WEB, None)
-        assert (await cache.hashes()).groups == {}
 
 
 async def test_events_are_found_by_tenant_group_instance_and_followed_by_id(path: Path) -> None:

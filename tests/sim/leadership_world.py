@@ -37,7 +37,6 @@ class Setup:
     faults: bool = True
     stale: float = 0.0
     cold: bool = False  # standbys do not read along
-    keep_seconds: float = journal.KEEP_SECONDS
     timings: Timings = field(default_factory=Timings)
 
 

@@ -17,7 +17,7 @@ from nstance.pki.names import IdentityError
 
 MAX_CERTIFICATE = 16 * 1024
 
-_INTEGER, _BIT_STRING, _OCTETS, _OID, _SEQUENCE, _SET, _TRUE = 0x02, 0x03, 0x04, 0x06, 0x30, 0x31, b"\x01\x01\xff"
+_INTEGER, _OCTETS, _OID, _SEQUENCE, _SET, _TRUE = 0x02, 0x04, 0x06, 0x30, 0x31, b"\x01\x01\xff"
 _UTC_TIME, _GENERAL_TIME = 0x17, 0x18
 _TEXTS = {0x0C: "utf-8", 0x13: "ascii"}
 _VERSION, _EXTENSIONS, _URI = 0xA0, 0xA3, 0x86

@@ -46,12 +46,6 @@ def snapshot(shard: ids.ShardId, slot: int, *, prefix: str = "") -> Key:
     return Key(snapshot_prefix(shard, prefix=prefix) + _slot(slot))
 
 
-def slot_of(key: str) -> int | None:
-    """The number of a journal or snapshot key, or None for any other key."""
-    found = re.fullmatch(rf"([0-9]{{{DIGITS}}})\.json", key.rpartition("/")[2], re.ASCII)
-    return int(found[1]) if found else None
-
-
 def certlog_prefix(shard: ids.ShardId, *, prefix: str = "") -> str:
     return _shard(shard, "certlog/", prefix)
 

@@ -120,11 +120,6 @@ class Journal:
         body = await self._slot(number)
         return None if body is None else slots.decode_slot(number, body)
 
-    async def newest(self) -> tuple[int, int]:
-        """The newest snapshot's and the newest listed slot's number."""
-        snapshots, journal = await self.numbers(self.snapshot_prefix), await self.numbers(self.journal_prefix)
-        return (snapshots[-1] if snapshots else 0, journal[-1] if journal else 0)
-
     async def _slot(self, number: int) -> bytes | None:
         return await self.fetch(self.slot_key(number))
 

@@ -105,14 +105,6 @@ class Cache:
 
     # ---- what is told
 
-    def put_config_hash(self, hash: str) -> None:
-        self._save("INSERT OR REPLACE INTO hashes VALUES (?, ?, ?)", _CONFIG, "", hash, key=2)
-
-    def put_group_hash(self, group: GroupKey, hash: str | None) -> None:
-        """None: there is no such group any more."""
-        save = functools.partial(_save_group_hash, str(group), hash)
-        self._thread.put(("group", group), save)
-
     def put_instance(self, instance: Instance) -> None:
         self._thread.put(("instance", instance.id), functools.partial(_save_instance, instance))
 
@@ -247,12 +239,6 @@ def _sync(
         _save_instance(instance, db)
     for table in ("reports", "public_keys"):
         db.execute(f"DELETE FROM {table} WHERE instance NOT IN (SELECT id FROM instances)")
-
-
-def _save_group_hash(name: str, hash: str | None, db: sqlite3.Connection) -> None:
-    db.execute("DELETE FROM hashes WHERE kind = ? AND name = ?", (_GROUP, name))
-    if hash is not None:
-        db.execute("INSERT INTO hashes VALUES (?, ?, ?)", (_GROUP, name, hash))
 
 
 def _save_instance(instance: Instance, db: sqlite3.Connection) -> None:

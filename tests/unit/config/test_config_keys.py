@@ -60,11 +60,6 @@ def test_a_part_that_would_leave_its_place_is_refused(make: Callable[[], str]) -
         make()
 
 
-def test_slots_are_read_back() -> None:
-    assert storage_keys.slot_of(storage_keys.journal(S, 42)) == 42
-    assert storage_keys.slot_of(storage_keys.lease(S)) is None
-
-
 @pytest.mark.parametrize(("text", "seconds"), [("0", 0), ("300ms", 0.3), ("1h30m", 5400), ("7d", 604800)])
 def test_durations(text: str, seconds: float) -> None:
     assert durations.parse(text) == pytest.approx(seconds)

@@ -36,7 +36,7 @@ def der(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(Encoding.DER)
 
 
-def agent(expires: float = NOW + ca.AGENT_LIFE) -> ca.Issued:
+def agent(expires: float = NOW + ca.SERVER_LIFE) -> ca.Issued:
     return CA.issue_agent(AGENT, PUBLIC, serial=SERIAL, issued=NOW, expires=expires)
 
 
@@ -141,7 +141,7 @@ def test_f22_back_dating() -> None:
 
 def test_f8_b7_the_same_arguments_give_the_same_bytes() -> None:
     again = ca.load_ca(CA.pem, keys.private_to_pem(CA.key))
-    assert again.issue_agent(AGENT, PUBLIC, serial=SERIAL, issued=NOW, expires=NOW + ca.AGENT_LIFE) == agent()
+    assert again.issue_agent(AGENT, PUBLIC, serial=SERIAL, issued=NOW, expires=NOW + ca.SERVER_LIFE) == agent()
 
 
 def test_nothing_outlives_the_ca() -> None:

@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 from contracts.provider_worlds import fresh_id, request, scope
 from nstance.model.ids import ProviderId
 from nstance.providers import errors, port
-from nstance.providers.behaviour import Call, Fickle, Life, Odds, Outcome, Script
+from nstance.providers.behaviour import Call, Life, Outcome, Script
 from nstance.providers.memory import Image, MemoryCloud, MemoryProvider
 from nstance.providers.port import Status
 from nstance.sim.chance import SeededChance
 from support.hand_clock import HandClock
+from unit.providers.fickle_cloud import Fickle, Odds
 
 
 class World:

@@ -14,7 +14,6 @@ from nstance.kube.api.status import Cause
 from nstance.kube.port import Object
 
 ID = "customresourcedefinitions.apiextensions.k8s.io"
-CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 
 
 def faults(body: Object) -> Iterator[Cause]:
