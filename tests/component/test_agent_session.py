@@ -60,7 +60,7 @@ class Agent:
         self._stop.set()
         if self._task is not None:
             task, self._task = self._task, None
-            await asyncio.wait_for(task, 5)
+            await asyncio.wait_for(task, 30)
 
     async def crash(self) -> None:
         assert self._task is not None
@@ -623,7 +623,7 @@ def free_port() -> Iterator[int]:
 
 
 async def _get(port: int, path: str, *, method: str = "GET") -> tuple[str, str]:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         answer = (await reader.read()).decode()

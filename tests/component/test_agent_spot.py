@@ -281,7 +281,7 @@ async def test_a_notice_goes_at_once_and_again_after_each_reconnect(aws: AwsMeta
             assert not agent.done()
         finally:
             stop.set()
-            await asyncio.wait_for(agent, 5)
+            await asyncio.wait_for(agent, 30)
 
 
 # HTTP that is not as it should be.

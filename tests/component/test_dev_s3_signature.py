@@ -232,7 +232,7 @@ async def test_a_mistake_in_the_request_line_costs_an_answer_only(tmp_path: path
     async def send(port: int, text: bytes) -> bytes:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(text)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(30):
             answer = await reader.readline()
         writer.close()
         await writer.wait_closed()

@@ -369,7 +369,7 @@ async def test_a_renewal_by_another_operator_is_taken_over(tmp_path: Path) -> No
             )
             running = asyncio.create_task(links.run())
             try:
-                async with asyncio.timeout(10):
+                async with asyncio.timeout(30):
                     while True:
                         try:
                             return await links.renew_certificate()

@@ -125,7 +125,7 @@ class Site:
             return None
 
     async def until(self, kind: kinds.Kind, right: Callable[[Object], Any], name: str = NAME) -> Object:
-        async with asyncio.timeout(15):
+        async with asyncio.timeout(30):
             while True:
                 found = await self.find(kind, name)
                 if found is not None and right(found):
@@ -149,7 +149,7 @@ async def running(operator: Operator) -> AsyncIterator["asyncio.Task[None]"]:
         yield task
     finally:
         operator.stop()
-        await asyncio.wait({task}, timeout=15)
+        await asyncio.wait({task}, timeout=30)
         assert task.done()
         if not task.cancelled():
             task.exception()
@@ -198,7 +198,7 @@ async def test_from_nothing_to_ready_and_to_an_orderly_end(tmp_path: Path) -> No
             assert held is not None
             assert held["spec"]["holderIdentity"]
             operator.stop()
-            await asyncio.wait_for(task, 10)
+            await asyncio.wait_for(task, 30)
         released = await here.find(kinds.LEASE, lease.NAME)
         assert released is not None
         assert released["spec"]["holderIdentity"] == ""
@@ -238,7 +238,7 @@ async def test_a_lost_lease_ends_the_process_with_a_clear_line(tmp_path: Path) -
             await eventually(lambda: operator.links is not None)
             patch = {"spec": {"holderIdentity": "somebody-else"}}
             await here.kube.patch(kinds.LEASE, lease.NAME, patch, namespace="default")
-            await asyncio.wait({task}, timeout=10)
+            await asyncio.wait({task}, timeout=30)
             with pytest.raises(Fatal, match=r"leadership was lost, ending: .*somebody-else"):
                 task.result()
 

@@ -27,7 +27,7 @@ CLUSTER = "demo"
 SHARD = "zone-a"
 AGENT_ID = "knc-01jw51srryegh9snf9cmeh3k4q"
 OPERATOR_ID = "opr-01jw51srryegh9snf9cmeh3k4q"
-SECONDS = 10.0  # for what must happen; nothing here waits that long unless it fails
+SECONDS = 30.0  # for what must happen; nothing here waits that long unless it fails
 
 
 @dataclass(frozen=True)

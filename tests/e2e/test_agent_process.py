@@ -79,7 +79,7 @@ async def test_registers_gets_its_files_and_says_goodbye(
         await eventually(lambda: server.heard.keys)
         assert (tmp_path / "home" / "recv" / "netsy.env").read_bytes() == b"A=1\n"
         process.terminate()
-        assert await asyncio.wait_for(process.wait(), 10) == 0
+        assert await asyncio.wait_for(process.wait(), 30) == 0
     assert [goodbye.reason for goodbye in server.heard.goodbyes] == [agent_pb2.Goodbye.RESTART]
     # The private key is nowhere but in its own file.
     private = (tmp_path / "home" / "keys" / "netsy.server.key").read_text().splitlines()[1]
@@ -95,7 +95,7 @@ async def test_a_system_that_goes_down_is_a_shutdown(
         process.send_signal(signal.SIGUSR1)
         await eventually(lambda: server.heard.notices)
         process.terminate()
-        assert await asyncio.wait_for(process.wait(), 10) == 0
+        assert await asyncio.wait_for(process.wait(), 30) == 0
     assert {notice.kind for notice in server.heard.notices} == {agent_pb2.Notice.SHUTDOWN}
     assert [goodbye.reason for goodbye in server.heard.goodbyes] == [agent_pb2.Goodbye.SHUTDOWN]
 
@@ -109,7 +109,7 @@ async def test_a_systemd_that_does_not_answer_does_not_hold_up_the_stop(
     async with running(environment) as process:
         await eventually(lambda: server.heard.reports)
         process.terminate()
-        assert await asyncio.wait_for(process.wait(), 10) == 0
+        assert await asyncio.wait_for(process.wait(), 30) == 0
     assert server.heard.goodbyes
 
 
@@ -211,7 +211,7 @@ async def test_the_self_contained_agent(server: AgentServer, environment: dict[s
             lambda: server.heard.reports and server.heard.reports[-1].config_hash == "sha256:1", seconds=30
         )
         process.terminate()
-        assert await asyncio.wait_for(process.wait(), 10) == 0
+        assert await asyncio.wait_for(process.wait(), 30) == 0
     assert server.heard.goodbyes
 
 
