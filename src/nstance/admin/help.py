@@ -40,7 +40,10 @@ class WrongUsage(click.UsageError):
     """One line, like every other error, and exit code 2."""
 
     def __init__(self, problem: click.UsageError, context: click.Context) -> None:
-        super().__init__(problem.format_message(), context)
+        text = problem.format_message()
+        if isinstance(problem, click.NoSuchOption) and problem.option_name[1:2].isdigit():  # -1 was meant as a number
+            text = f"expected a number of 0 or more, found {problem.option_name!r}"
+        super().__init__(text, context)
 
     def show(self, file: IO[Any] | None = None) -> None:
         assert self.ctx is not None
@@ -62,6 +65,12 @@ def _in_one_line(context: click.Context, work: Callable[[], Any]) -> Any:
         raise WrongUsage(problem, context) from problem
 
 
+def _is_text(value: object) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_text, value))
+    return not isinstance(value, str) or not any("\ud800" <= letter <= "\udfff" for letter in value)
+
+
 class _Exemplary(click.Command):
     def __init__(self, *args: Any, examples: str = "", **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -69,7 +78,14 @@ class _Exemplary(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         parsed: list[str] = _in_one_line(ctx, lambda: super(_Exemplary, self).parse_args(ctx, args))
+        _in_one_line(ctx, lambda: self._check_text(ctx))
         return parsed
+
+    def _check_text(self, ctx: click.Context) -> None:
+        """Only names of files may be bytes that are no text: everything else goes over the wire."""
+        for param in self.get_params(ctx):
+            if not isinstance(param.type, click.Path) and not _is_text(ctx.params.get(param.name or "")):
+                raise click.BadParameter("expected text in UTF-8", ctx, param)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         options = [param for param in self.get_params(ctx) if isinstance(param, click.Option)]

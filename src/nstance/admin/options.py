@@ -1,8 +1,9 @@
 """Flags that many commands share, each with an environment variable as its default."""
 
 import functools
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import click
@@ -17,6 +18,7 @@ GOOGLE = "google-secret-manager"
 SECRETS = (OBJECT_STORAGE, "aws-secrets-manager", "aws-parameter-store", GOOGLE, "file", "env")
 KEYS = ("env", "file", "aws-secrets-manager", "aws-parameter-store", GOOGLE)
 FORMATS = ("table", "json", "yaml")
+MAX_COUNT = 2**31 - 1
 
 Function = Callable[..., None]
 
@@ -43,6 +45,7 @@ class Target:
     key: KeyAt
     old_keys: tuple[KeyAt, ...]
     insecure_dev: bool
+    dry_run: bool = False  # nothing is written, whatever the command does
 
 
 def name(text: str) -> str:
@@ -51,6 +54,12 @@ def name(text: str) -> str:
         raise click.BadParameter(
             f"expected lower-case letters, digits and single dashes, at most {ids.MAX_NAME}, found {text[:64]!r}"
         )
+    return text
+
+
+def instance(text: str) -> str:
+    if not ids.is_instance_id(text):
+        raise click.BadParameter(f"expected an instance ID such as wrk-01jw51srryegh9snf9cmeh3k4q, found {text[:64]!r}")
     return text
 
 
@@ -65,6 +74,20 @@ def duration(text: str) -> float:
         return durations.parse(text)
     except ValueError as error:
         raise click.BadParameter(str(error)) from error
+
+
+def positive(text: str) -> float:
+    seconds = duration(text)
+    if seconds < 0:
+        raise click.BadParameter(f"expected a duration of 0s or more, found {text[:64]!r}")
+    return seconds
+
+
+def count(text: str) -> int:
+    """Whole numbers as programs write them; how many are too many, the server knows."""
+    if not re.fullmatch("[0-9]{1,10}", text) or int(text) > MAX_COUNT:
+        raise click.BadParameter(f"expected a whole number from 0 to {MAX_COUNT}, found {text[:64]!r}")
+    return int(text)
 
 
 def old_key(text: str) -> KeyAt:
@@ -147,6 +170,21 @@ def target_flags(command: Function) -> Function:
         command(target=target, **own)
 
     return decorated(gather, _TARGET)
+
+
+def dry_run_flag(command: Function) -> Function:
+    """Below `target_flags`. The command does what it always does, over storage that keeps nothing; what it does beside
+    storage it leaves out if `target.dry_run`."""
+
+    @functools.wraps(command)
+    def gather(*, target: Target, dry_run: bool, **own: Any) -> None:
+        command(target=replace(target, dry_run=dry_run), **own)
+        if dry_run:
+            click.echo("dry run: nothing was changed", err=True)
+
+    return click.option("--dry-run", is_flag=True, help="Check and show what would be done, and change nothing.")(
+        gather
+    )
 
 
 def tenant_flags(command: Function) -> Function:

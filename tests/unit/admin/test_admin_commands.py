@@ -36,6 +36,22 @@ def test_the_commands_of_the_specification_are_there() -> None:
     assert {("cluster", *words.split()) for words in wanted.split(", ")} <= ALL.keys()
 
 
+READING = (
+    "config status, group list, group show, group plan, instance list, instance show, events, status, wait, serve, "
+    "completion, cluster operators, cluster ca show, cluster nonce-key show, cluster secret get, cluster secret list, "
+    "cluster config get, cluster journal, cluster nonce"
+)
+
+
+def test_every_changing_command_can_be_tried_without_consequences() -> None:
+    """A nonce changes nothing before somebody uses it."""
+    reading = {tuple(words.split()) for words in READING.split(", ")}
+    leaves = {path: command for path, command in ALL.items() if not isinstance(command, click.Group)}
+    assert reading <= leaves.keys()
+    for path, command in leaves.items():
+        assert any("--dry-run" in param.opts for param in command.params) == (path not in reading), path
+
+
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
 def test_every_help_has_examples_that_name_real_commands(path: tuple[str, ...]) -> None:
     result = CliRunner().invoke(main.root, [*path, "--help"])

@@ -44,7 +44,7 @@ async def rotate(target: Target, *, life: float | None) -> list[output.Row]:
             subject=_subject(present.subject),
             life=lived if life is None else life,
         )
-        return _rows(cas, cluster.clock.wall())
+        return _unmade(target, _rows(cas, cluster.clock.wall()))
 
 
 async def nonce_keys(target: Target) -> list[output.Row]:
@@ -57,7 +57,14 @@ async def rotate_nonce_key(target: Target) -> list[output.Row]:
     async with opened(target) as cluster:
         await cluster.authority()  # with a wrong --cluster-id or key nothing is touched
         found = await rotation.rotate_nonce_key(await cluster.vault(), cluster.places, clock=cluster.clock)
-        return _key_rows(found, cluster.clock.wall())
+        return _unmade(target, _key_rows(found, cluster.clock.wall()))
+
+
+def _unmade(target: Target, rows: list[output.Row]) -> list[output.Row]:
+    """The newest was made for show only: another one will get another number."""
+    if not target.dry_run:
+        return rows
+    return [{**rows[0], **dict.fromkeys(("kid", "serial", "sha256") & rows[0].keys())}, *rows[1:]]
 
 
 def _key_rows(dated: Sequence[keyset.DatedKey], now: float) -> list[output.Row]:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from nstance.admin import failures
+from nstance.admin.cluster.rehearsal import Rehearsal
 from nstance.admin.options import OBJECT_STORAGE, KeyAt, Target
 from nstance.authority import errors as authority
 from nstance.authority import keyset, operators, vault
@@ -102,7 +103,7 @@ class Opened:
 async def opened(target: Target, *, create: bool = False) -> AsyncIterator[Opened]:
     """`create`: for commands that may be the first to write into a directory. For all others one that is not there is
     a mistyped name."""
-    if target.provider == "file" and not create and not _is_directory(target.bucket):
+    if target.provider == "file" and not (create and not target.dry_run) and not _is_directory(target.bucket):
         raise failures.Refused(
             f"there is no directory {target.bucket!r}; give the servers' --bucket as --storage-bucket"
         )
@@ -114,6 +115,8 @@ async def opened(target: Target, *, create: bool = False) -> AsyncIterator[Opene
         raise failures.Refused(str(error)) from error
     places = opening.Places(cluster_prefix, storage_keys.SECRETS if secrets_prefix is None else secrets_prefix)
     store = stores.open_store(target.provider, bucket=target.bucket, prefix=target.prefix)
+    if target.dry_run:
+        store = Rehearsal(store)
     try:
         yield Opened(target=target, store=store, places=places, clock=SystemClock(), chance=SystemChance())
     finally:

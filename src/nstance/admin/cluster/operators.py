@@ -52,8 +52,9 @@ async def register(
             raise failures.Refused(
                 f"{directory} already holds an identity; give its --operator-id to write it again, or another directory"
             )
-        os.makedirs(directory, mode=0o700, exist_ok=True)
-        public, made = _public_key(public_key_file, directory / KEY, cluster.chance)
+        if not target.dry_run:
+            os.makedirs(directory, mode=0o700, exist_ok=True)
+        public, made = _public_key(public_key_file, directory / KEY, cluster.chance, dry_run=target.dry_run)
         people = await cluster.operators()
         kept, issued = await people.register_directly(authority, public, tenant=tenant, operator=operator, life=life)
         if issued.expires <= cluster.clock.wall():
@@ -61,13 +62,14 @@ async def register(
                 f"operator {kept.operator} is registered, but its certificate expired at {output.when(issued.expires)}; "
                 "revoke it and register another"
             )
-        files.write(directory / CA, authority.bundle.encode(), mode=files.PUBLIC)
-        files.write(directory / CERTIFICATE, issued.pem.encode(), mode=files.PUBLIC)
+        if not target.dry_run:
+            files.write(directory / CA, authority.bundle.encode(), mode=files.PUBLIC)
+            files.write(directory / CERTIFICATE, issued.pem.encode(), mode=files.PUBLIC)
         written = [str(directory / name) for name in (CERTIFICATE, *((KEY,) if made else ()), CA)]
         return Registered(operator=kept.operator, serial=issued.serial_hex, expires=issued.expires, written=written)
 
 
-def _public_key(given: Path | None, kept: Path, chance: Chance) -> tuple[bytes, bool]:
+def _public_key(given: Path | None, kept: Path, chance: Chance, *, dry_run: bool) -> tuple[bytes, bool]:
     """The key to certify, and whether its private half was made here."""
     mine = keys.private_key_from_pem(kept.read_bytes()) if kept.exists() else None
     if given is not None:
@@ -79,7 +81,8 @@ def _public_key(given: Path | None, kept: Path, chance: Chance) -> tuple[bytes, 
     if mine is not None:  # an earlier run got as far as this
         return keys.public_bytes(mine), False
     made = keys.generate(chance)
-    files.write(kept, keys.private_to_pem(made).encode())
+    if not dry_run:
+        files.write(kept, keys.private_to_pem(made).encode())
     return keys.public_bytes(made), True
 
 

@@ -2,7 +2,7 @@
 
 from nstance.admin import failures
 from nstance.admin.cluster.opened import opened
-from nstance.admin.options import Target
+from nstance.admin.options import OBJECT_STORAGE, Target
 from nstance.secretstore import port
 
 MAX_VALUE = port.MAX_VALUE
@@ -16,8 +16,11 @@ def check_name(name: str) -> None:
 async def put(target: Target, name: str, value: bytes) -> None:
     if not value:
         raise failures.Refused(f"the value of secret {name!r} is empty; nothing was stored")
+    port.check_value(value)
     async with opened(target, create=True) as cluster:
-        await (await cluster.secrets()).put(name, value)
+        secrets = await cluster.secrets()
+        if _is_kept(target):
+            await secrets.put(name, value)
 
 
 async def get(target: Target, name: str) -> bytes:
@@ -38,4 +41,10 @@ async def remove(target: Target, name: str) -> None:
             raise failures.Refused(
                 f"there is no secret {name!r}; `nstance-admin cluster secret list` shows what there is"
             )
-        await secrets.delete(name)
+        if _is_kept(target):
+            await secrets.delete(name)
+
+
+def _is_kept(target: Target) -> bool:
+    """Other stores than the bucket cannot be rehearsed."""
+    return not target.dry_run or target.secrets == OBJECT_STORAGE

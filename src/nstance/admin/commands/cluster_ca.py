@@ -4,7 +4,7 @@ import click
 
 from nstance.admin import output
 from nstance.admin.help import Command, Group
-from nstance.admin.options import Target, duration, format_flag, target_flags
+from nstance.admin.options import Target, dry_run_flag, duration, format_flag, target_flags
 from nstance.admin.running import run
 
 SHOW_EXAMPLES = """\
@@ -13,6 +13,7 @@ nstance-admin cluster ca show --storage-bucket my-bucket --pem > ca.crt
 kubectl create configmap nstance-cluster-ca --from-file=ca.crt
 """
 ROTATE_EXAMPLES = """\
+nstance-admin cluster ca rotate --storage-bucket my-bucket --dry-run
 nstance-admin cluster ca rotate --storage-bucket my-bucket
 nstance-admin cluster ca rotate --storage-bucket my-bucket --life 1825d
 """
@@ -52,6 +53,7 @@ def show(target: Target, pem: bool, form: str) -> None:
 @click.option("--life", type=duration, help="Of the new CA; left out: as long as the present one's.")
 @format_flag
 @target_flags
+@dry_run_flag
 def rotate(target: Target, life: float | None, form: str) -> None:
     """Make a new CA while everything runs.
 
@@ -86,6 +88,7 @@ def show_nonce_key(target: Target, form: str) -> None:
 @nonce_key.command("rotate", examples=NONCE_KEY_ROTATE_EXAMPLES)
 @format_flag
 @target_flags
+@dry_run_flag
 def rotate_nonce_key(target: Target, form: str) -> None:
     """Make a new key while VMs boot.
 
@@ -103,6 +106,7 @@ def _show_nonce_keys(rows: list[output.Row], form: str) -> None:
 @click.command(cls=Command, examples=REKEY_EXAMPLES)
 @format_flag
 @target_flags
+@dry_run_flag
 def rekey(target: Target, form: str) -> None:
     """Seal the CA and all secrets with the current encryption key.
 

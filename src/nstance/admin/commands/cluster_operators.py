@@ -7,7 +7,17 @@ import click
 
 from nstance.admin import output
 from nstance.admin.help import Command
-from nstance.admin.options import Target, duration, flag, format_flag, operator, target_flags, tenant_flag, tenant_flags
+from nstance.admin.options import (
+    Target,
+    dry_run_flag,
+    duration,
+    flag,
+    format_flag,
+    operator,
+    target_flags,
+    tenant_flag,
+    tenant_flags,
+)
 from nstance.admin.reach import Reach, told_flags
 from nstance.admin.running import run
 from nstance.model.ids import OperatorId, TenantId
@@ -80,6 +90,7 @@ nstance-admin cluster register-operator --storage-bucket my-bucket --public-key-
 )
 @format_flag
 @target_flags
+@dry_run_flag
 def register(
     target: Target,
     tenant: str,
@@ -105,9 +116,9 @@ def register(
         )
     )
     record = {
-        "operator": made.operator,
+        "operator": operator_id if target.dry_run else made.operator,  # a new one is made when it is done
         "tenant": tenant,
-        "serial": made.serial,
+        "serial": None if target.dry_run else made.serial,
         "expires": output.when(made.expires),
         "files": list(made.written),
     }
@@ -126,6 +137,7 @@ nstance-admin cluster revoke-operator --storage-bucket my-bucket --operator-id o
 @click.option("--operator-id", type=operator, required=True, help="Who; `cluster operators` lists them.")
 @told_flags
 @target_flags
+@dry_run_flag
 def revoke(target: Target, reach: Reach | None, tenant: str, operator_id: str) -> None:
     """Take an operator's access away, for ever. Servers refuse it within a minute.
 
@@ -134,6 +146,10 @@ def revoke(target: Target, reach: Reach | None, tenant: str, operator_id: str) -
     from nstance.admin.cluster import operators
 
     run(operators.revoke(target, tenant=TenantId(tenant), operator=OperatorId(operator_id)))
+    if target.dry_run:
+        where = f", at once in {', '.join(reach.shards)}" if reach is not None else ""
+        output.note(f"would revoke {operator_id} of tenant {tenant}; servers would refuse it within a minute{where}")
+        return
     output.note(f"revoked {operator_id} of tenant {tenant}; servers refuse it within a minute")
     if reach is not None:
         from nstance.admin.shard import revoking

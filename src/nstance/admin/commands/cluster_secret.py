@@ -7,7 +7,7 @@ import click
 
 from nstance.admin import output
 from nstance.admin.help import Group
-from nstance.admin.options import Target, format_flag, target_flags
+from nstance.admin.options import Target, dry_run_flag, format_flag, target_flags
 from nstance.admin.running import run
 
 EXAMPLES = """\
@@ -30,6 +30,7 @@ def secret() -> None:
 @click.argument("name")
 @click.option("--file", "path", metavar="FILE|-", help="Left out: typed unseen, or standard input.")
 @target_flags
+@dry_run_flag
 def put(target: Target, name: str, path: str | None) -> None:
     """Store the secret NAME, over what was there before.
 
@@ -39,7 +40,7 @@ def put(target: Target, name: str, path: str | None) -> None:
     secrets.check_name(name)
     value = _value(name, path, most=secrets.MAX_VALUE)
     run(secrets.put(target, name, value))
-    output.note(f"stored secret {name}")
+    output.note(f"{'would store' if target.dry_run else 'stored'} secret {name}")
 
 
 def _value(name: str, path: str | None, *, most: int) -> bytes:
@@ -75,9 +76,10 @@ def list_(target: Target, form: str) -> None:
 @secret.command(examples=_RM)
 @click.argument("name")
 @target_flags
+@dry_run_flag
 def rm(target: Target, name: str) -> None:
     """Remove the secret NAME."""
     from nstance.admin.cluster import secrets
 
     run(secrets.remove(target, name))
-    output.note(f"removed secret {name}")
+    output.note(f"{'would remove' if target.dry_run else 'removed'} secret {name}")

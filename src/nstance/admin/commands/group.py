@@ -7,7 +7,7 @@ import click
 
 from nstance.admin import output
 from nstance.admin.help import Group
-from nstance.admin.options import Function, format_flag, name
+from nstance.admin.options import Function, count, format_flag, name
 from nstance.admin.reach import Reach, reach_flags
 
 if TYPE_CHECKING:
@@ -45,13 +45,13 @@ var_flag = click.option(
     "--var", "vars", type=_variable, multiple=True, metavar="NAME=VALUE", help="A var for the templates; repeatable."
 )
 _WISH = (
-    click.option("--size", type=click.IntRange(0), metavar="N", help="Number of instances."),
+    click.option("--size", type=count, metavar="N", help="Number of instances."),
     click.option("--instance-type", metavar="TYPE", help="The provider's name; '' for the template's."),
     click.option("--subnet-pool", type=str, metavar="POOL", help="Where instances are made; '' for the template's."),
     var_flag,
     click.option("--drain-timeout", metavar="DURATION", help="How long a drain is waited for; 0: not at all."),
-    click.option("--max-surge", type=click.IntRange(0), metavar="N", help="More than the size while rotating."),
-    click.option("--max-unavailable", type=click.IntRange(0), metavar="N", help="Fewer than the size while rotating."),
+    click.option("--max-surge", type=count, metavar="N", help="More than the size while rotating."),
+    click.option("--max-unavailable", type=count, metavar="N", help="Fewer than the size while rotating."),
     click.option("--load-balancer", "load_balancers", multiple=True, metavar="NAME", help="Repeatable; replaces all."),
     click.option("--args", metavar="JSON", help="Provider arguments, a JSON object."),
 )
@@ -200,7 +200,7 @@ def update(reach: Reach, group: str, dry_run: bool, form: str, **said: Any) -> N
 
 @command.command(examples=SCALE_EXAMPLES)
 @group_argument
-@click.argument("size", type=click.IntRange(0))
+@click.argument("size", type=count)
 @dry_run_flag
 @format_flag
 @reach_flags

@@ -4,12 +4,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from nstance.admin import output
+from nstance.admin import options, output
 from nstance.admin.commands.group import dry_run_flag, var_flag
 from nstance.admin.help import Group
 from nstance.admin.options import format_flag, name
 from nstance.admin.reach import Reach, reach_flags
-from nstance.model import ids
 
 if TYPE_CHECKING:
     from nstance.admin.client import Client
@@ -27,13 +26,7 @@ def command() -> None:
     """Instances: the VMs of groups."""
 
 
-def _instance(text: str) -> str:
-    if not ids.is_instance_id(text):
-        raise click.BadParameter(f"expected an instance ID such as wrk-01jw51srryegh9snf9cmeh3k4q, found {text[:64]!r}")
-    return text
-
-
-instance_argument = click.argument("instance", type=_instance)
+instance_argument = click.argument("instance", type=options.instance)
 
 LIST_EXAMPLES = """\
 nstance-admin instance list --all-shards

@@ -7,7 +7,7 @@ import click
 
 from nstance.admin import output
 from nstance.admin.help import Command
-from nstance.admin.options import duration, name
+from nstance.admin.options import name, positive
 from nstance.admin.reach import Reach, reach_flags
 
 EXAMPLES = """\
@@ -19,7 +19,7 @@ nstance-admin wait --all-shards --within 5m
 @click.command(cls=Command, examples=EXAMPLES)
 @click.argument("groups", nargs=-1, type=name, metavar="[GROUP]...")
 @click.option(
-    "--within", type=duration, default="10m", show_default=True, metavar="DURATION", help="How long to wait at most."
+    "--within", type=positive, default="10m", show_default=True, metavar="DURATION", help="How long to wait at most."
 )
 @reach_flags
 def command(reach: Reach, groups: tuple[str, ...], within: float) -> None:

@@ -108,6 +108,11 @@ class Operation:
     stream: bool = False  # also as server-sent events
     media: str = "application/json"
 
+    @property
+    def guarded(self) -> bool:
+        """It says something about shards."""
+        return bool(self.query)
+
 
 def document(operations: Mapping[tuple[str, str], Operation], *, version: str) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
@@ -129,6 +134,8 @@ def _described(method: str, path: str, operation: Operation) -> dict[str, Any]:
     content: dict[str, Any] = {operation.media: {"schema": operation.reply}}
     if operation.stream:
         content["text/event-stream"] = {"schema": TEXT}
+    # Refused before anybody was asked, or by all shards.
+    failure = {"anyOf": [ref("Error"), operation.reply]} if operation.query else ref("Error")
     described: dict[str, Any] = {
         "operationId": "-".join([method.lower(), *filter(None, path.replace(".", "/").split("/"))]),
         "summary": operation.summary,
@@ -139,9 +146,11 @@ def _described(method: str, path: str, operation: Operation) -> dict[str, Any]:
         "responses": {
             "200": {"description": "All shards answered.", "content": content},
             **({"207": {"description": "Some shards failed.", "content": content}} if operation.query else {}),
-            "default": {"description": "It failed.", "content": {"application/json": {"schema": ref("Error")}}},
+            "default": {"description": "It failed.", "content": {"application/json": {"schema": failure}}},
         },
     }
+    if not operation.guarded:
+        described["security"] = []
     if operation.body:
         body = {"required": True, "content": {"application/json": {"schema": ref(operation.body)}}}
         described["requestBody"] = body

@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import web
 from grpclib.const import Status
 
-from nstance.admin import failures
+from nstance.admin import failures, output
 from nstance.admin.client import Client, Refusal
 from nstance.admin.http import access, openapi, stream
 from nstance.admin.http.openapi import Operation, answer, ref
@@ -93,7 +93,10 @@ def application(clients: Sequence[Client], guard: access.Access, clock: Clock) -
     }
     assert handlers.keys() == OPERATIONS.keys()
     for (method, path), handler in handlers.items():
-        app.router.add_route(method, path, handler)
+        if method == "GET":
+            app.router.add_get(path, handler)  # HEAD too
+        else:
+            app.router.add_route(method, path, handler)
     return app
 
 
@@ -111,6 +114,9 @@ async def _answered(request: web.Request, handler: access.Handler) -> web.Stream
             raise
         extra = {"Allow": problem.headers["Allow"]} if "Allow" in problem.headers else {}
         return access.refusal(problem.status, problem.reason.lower(), **extra)
+    except Exception as bug:
+        output.note(f"{request.method} {request.path} failed: unexpected {type(bug).__name__}: {bug}")
+        return access.refusal(500, "this is a bug; the log of nstance-admin serve says more")
 
 
 class Api:
@@ -168,7 +174,7 @@ class Api:
     async def events(self, request: web.Request) -> web.StreamResponse:
         chosen = self._chosen(request)
         group, instance, limit = request.query.get("group", ""), request.query.get("instance", ""), _limit(request)
-        if "text/event-stream" in request.headers.get("Accept", ""):
+        if request.method != "HEAD" and "text/event-stream" in request.headers.get("Accept", ""):
             return await self._streams.serve(request, chosen, group=group, instance=instance, limit=limit)
         answers = await asking.each(
             chosen, lambda client: history.latest(client, group=group, instance=instance, limit=max(1, limit))
@@ -179,7 +185,9 @@ class Api:
         return await asking.each(self._chosen(request), work)
 
     def _chosen(self, request: web.Request) -> list[Client]:
-        operation = OPERATIONS[request.method, request.path]
+        operation = OPERATIONS["GET" if request.method == "HEAD" else request.method, request.path]
+        if twice := sorted(name for name in set(request.query) if len(request.query.getall(name)) > 1):
+            raise Wrong(f"expected {', '.join(twice)} once, found it several times")
         if unknown := sorted(set(request.query) - set(operation.query)):
             raise Wrong(f"unknown query {', '.join(unknown)}; expected {', '.join(operation.query)}")
         shard = request.query.get("shard")
@@ -210,7 +218,7 @@ async def _scale_request(request: web.Request) -> tuple[str, int]:
     if request.content_type != "application/json":
         raise Wrong("expected Content-Type: application/json", code=415)
     try:
-        said = json.loads(await request.text())
+        said = json.loads(await request.read())
     except (ValueError, RecursionError):
         raise Wrong("expected a JSON object with group and size") from None
     if not isinstance(said, dict) or said.keys() != {"group", "size"}:

@@ -66,9 +66,11 @@ class Streams:
         for client in clients:
             if client.shard not in seen:
                 seen |= await self._begin(client, response, told, group=group, instance=instance, limit=limit)
+        await _write(response, f"id: {_spell(seen)}\n\n" if seen else "")  # from here on, whatever comes next
         coming = history.follow(
             clients,
             after=dict(seen),
+            begin=limit,
             group=group,
             instance=instance,
             tell=lambda shard, text: told.append(_message("shard", {"shard": shard, "message": text})),
@@ -102,7 +104,7 @@ class Streams:
             told.append(_message("shard", {"shard": shard, "message": failures.explain(problem)}))
         for record in history.merged(answers.good, limit=limit):
             await _write(response, _message(None, record))
-        return {shard: events[-1].id for shard, events in answers.good if events}
+        return {shard: events[-1].id if events else 0 for shard, events in answers.good}
 
 
 async def _write(response: web.StreamResponse, text: str) -> None:

@@ -1,0 +1,64 @@
+"""A store that reads from another one and keeps all writes to itself: the very code of a command runs, for `--dry-run`.
+
+The trap: what was written here must be read back from here, because writes are checked by reading.
+"""
+
+import heapq
+from collections.abc import AsyncIterator
+
+from nstance.objects import errors
+from nstance.objects.port import Head, Key, ObjectStore, Stored, Version
+
+
+class Rehearsal:
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self._written: dict[Key, Stored | None] = {}  # None: deleted
+        self._count = 0
+
+    def __repr__(self) -> str:
+        return repr(self._store)
+
+    async def get(self, key: Key) -> Stored:
+        if key not in self._written:
+            return await self._store.get(key)
+        kept = self._written[key]
+        if kept is None:
+            raise errors.Missing(key)
+        return kept
+
+    async def head(self, key: Key) -> Head:
+        if key not in self._written:
+            return await self._store.head(key)
+        kept = await self.get(key)
+        return Head(kept.version, len(kept.body), 0.0)
+
+    async def create(self, key: Key, body: bytes) -> Version:
+        try:
+            await self.get(key)
+        except errors.Missing:
+            return self._write(key, body)
+        raise errors.Conflict(key)
+
+    async def replace(self, key: Key, body: bytes, *, seen: Version) -> Version:
+        if (await self.get(key)).version != seen:
+            raise errors.Conflict(key)
+        return self._write(key, body)
+
+    async def delete(self, key: Key) -> None:
+        self._written[key] = None
+
+    async def list(self, prefix: str, *, after: str = "") -> AsyncIterator[Key]:
+        there = [key async for key in self._store.list(prefix, after=after) if key not in self._written]
+        mine = sorted(k for k, kept in self._written.items() if kept and k.startswith(prefix) and k > after)
+        for key in heapq.merge(there, mine):
+            yield key
+
+    async def close(self) -> None:
+        await self._store.close()
+
+    def _write(self, key: Key, body: bytes) -> Version:
+        self._count += 1
+        version = Version(f"rehearsed-{self._count}")
+        self._written[key] = Stored(body, version)
+        return version
