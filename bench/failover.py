@@ -17,6 +17,7 @@ from typing import NamedTuple
 from bench import pair as pairs
 from bench.pair import Pair
 from bench.rows import Row, percentile, spread
+from bench.wires import Wire
 from nstance.dev.s3 import main as s3
 
 PAIRS, ROUNDS = 5, 2
@@ -90,81 +91,27 @@ async def _break(pair: Pair, number: signal.Signals) -> Took:
 # ---- cut off
 
 
-class Proxy:
-    """Passes bytes on, until it holds them back."""
-
-    def __init__(self, upstream: int) -> None:
-        self._upstream = upstream
-        self._open = asyncio.Event()
-        self._open.set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server
-
-    async def start(self, host: str, port: int = 0) -> int:
-        self._server = await asyncio.start_server(self._accept, host, port)
-        return int(self._server.sockets[0].getsockname()[1])
-
-    def hold(self) -> None:
-        self._open.clear()
-
-    def pass_on(self) -> None:
-        self._open.set()
-
-    async def close(self) -> None:
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._serve(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await self._open.wait()
-        try:
-            theirs, ours = await asyncio.open_connection("127.0.0.1", self._upstream)
-        except OSError:
-            writer.transport.abort()
-            return
-        try:
-            await asyncio.gather(self._pump(reader, ours), self._pump(theirs, writer))
-        finally:
-            for each in (writer, ours):
-                each.transport.abort()
-
-    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while data := await source.read(65536):
-                await self._open.wait()
-                sink.write(data)
-                await sink.drain()
-        await self._open.wait()
-        with contextlib.suppress(OSError, RuntimeError):
-            sink.write_eof()
-
-
 class Cuttable:
     """A pair on S3 whose members can be cut off from everything, each by its proxies."""
 
     def __init__(self, pair: Pair, s3_port: int) -> None:
         self.pair = pair
         self._s3_port = s3_port
-        self._proxies: dict[str, tuple[Proxy, Proxy]] = {}
+        self._wires: dict[str, tuple[Wire, Wire]] = {}
         self._endpoints: dict[str, str] = {}
 
     async def open(self) -> None:
         for id in ("a", "b"):
-            storage, peers = Proxy(self._s3_port), Proxy(self.pair.port(id, "election"))
-            self._proxies[id] = storage, peers
-            self._endpoints[id] = f"http://127.0.0.1:{await storage.start('127.0.0.1')}"
+            storage, peers = Wire(self._s3_port), Wire(self.pair.port(id, "election"))
+            self._wires[id] = storage, peers
+            await storage.start("127.0.0.1")
+            self._endpoints[id] = f"http://{storage.address}"
             await peers.start(CUT_HOST, self.pair.port(id, "election"))
             await self.start(id)
 
     async def start(self, id: str) -> None:
-        for proxy in self._proxies[id]:
-            proxy.pass_on()
+        for wire in self._wires[id]:
+            wire.pass_on()
         environment = {
             "AWS_ENDPOINT_URL": self._endpoints[id],
             "AWS_REGION": "us-east-1",
@@ -179,19 +126,19 @@ class Cuttable:
         busy = self.pair.busy(standby)
         at = time.monotonic()
         # The standby's own way to its peers goes through the leader's proxy, and the other way round.
-        for proxy in (*self._proxies[leader], self._proxies[standby][1]):
-            proxy.hold()
+        for wire in (*self._wires[leader], self._wires[standby][1]):
+            wire.hold()
         took = Took(await self.pair.until_acts(standby) - at, self.pair.busy(standby) - busy)
         await self.pair.bury(leader)
-        self._proxies[standby][1].pass_on()
+        self._wires[standby][1].pass_on()
         await self.start(leader)
         return took
 
     async def close(self) -> None:
         await self.pair.close()
-        for proxies in self._proxies.values():
-            for proxy in proxies:
-                await proxy.close()
+        for wires in self._wires.values():
+            for wire in wires:
+                await wire.close()
 
 
 async def _cut_off(folder: Path, *, count: int, rounds: int) -> list[Took]:

@@ -22,8 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from bench import ports
+from bench.wires import Wire
 
-from chaos import children, proxies
+from chaos import children
+from chaos.storage import Storage
 from chaos.vms import Vms
 from nstance.clock import SystemClock
 from nstance.config import storage_keys
@@ -59,9 +61,9 @@ class World:
     chance: random.Random
     base: int = 0
     servers: dict[str, children.Child] = field(default_factory=dict)
-    storage: dict[str, proxies.Storage] = field(default_factory=dict)
-    peers: dict[str, proxies.Wire] = field(default_factory=dict)
-    fronts: dict[str, list[proxies.Wire]] = field(default_factory=dict)  # what agents see of each server
+    storage: dict[str, Storage] = field(default_factory=dict)
+    peers: dict[str, Wire] = field(default_factory=dict)
+    fronts: dict[str, list[Wire]] = field(default_factory=dict)  # what agents see of each server
     harm: dict[str, list[Harm]] = field(default_factory=dict)
     cuts: list[Harm] = field(default_factory=list)  # of many agents at once, whichever
     s3: children.Child = field(init=False)
@@ -151,9 +153,9 @@ class World:
             self.servers[name].start()
 
     async def _front(self, name: str) -> None:
-        storage = self.storage[name] = proxies.Storage(self._s3_port, self.chance)
+        storage = self.storage[name] = Storage(self._s3_port, self.chance)
         await storage.start("127.0.0.1")
-        made = {what: proxies.Wire(self.port(name, what)) for what in ("election", "registration", "agent", "operator")}
+        made = {what: Wire(self.port(name, what)) for what in ("election", "registration", "agent", "operator")}
         for what, wire in made.items():
             await wire.start(FRONT, self.port(name, what))
         self.peers[name] = made.pop("election")
@@ -172,7 +174,7 @@ class World:
         )
         environment = {
             "NSTANCE_ENCRYPTION_KEY": KEY,
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.storage[name].port}",
+            "AWS_ENDPOINT_URL": f"http://{self.storage[name].address}",
             "AWS_REGION": "us-east-1",
             "AWS_ACCESS_KEY_ID": "dev",
             "AWS_SECRET_ACCESS_KEY": "dev",
@@ -206,7 +208,7 @@ class World:
         if left:
             sys.stderr.write(f"{left} processes of {self.vms.root} could not be ended\n")
 
-    def _proxies(self) -> list[proxies.Server]:
+    def _proxies(self) -> list[Storage | Wire]:
         fronts = (wire for wires in self.fronts.values() for wire in wires)
         return [*self.storage.values(), *self.peers.values(), *fronts]
 

@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import time
 
-from chaos import proxies
+from bench.wires import Wire
+
 from chaos.faults.strike import Strike, fault
 from chaos.world import DEAD_AFTER, SUSPECT_AFTER, Harm, World
 
@@ -34,7 +35,7 @@ async def cut_leader(world: World, strike: Strike) -> None:
     strike.proof["takeovers"] += world.lease()[0] - epoch
 
 
-async def _hold_wires(wires: list[proxies.Wire], strike: Strike, seconds: float) -> None:
+async def _hold_wires(wires: list[Wire], strike: Strike, seconds: float) -> None:
     before = sum(wire.counts["connections held"] for wire in wires)
     try:
         for wire in wires:
@@ -46,7 +47,7 @@ async def _hold_wires(wires: list[proxies.Wire], strike: Strike, seconds: float)
         strike.proof["connections held"] += sum(wire.counts["connections held"] for wire in wires) - before
 
 
-def _fronts(world: World) -> list[proxies.Wire]:
+def _fronts(world: World) -> list[Wire]:
     return [wire for wires in world.fronts.values() for wire in wires]
 
 

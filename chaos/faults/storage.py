@@ -3,8 +3,8 @@
 import asyncio
 from collections import Counter
 
-from chaos import proxies
 from chaos.faults.strike import Strike, fault, kill_some, restart
+from chaos.storage import Weather
 from chaos.world import World
 
 
@@ -41,7 +41,7 @@ async def slow_storage(world: World, strike: Strike) -> None:
     low = world.chance.uniform(0.05, 0.4)
     strike.now = f"storage takes {low:.1f} to {low * 4:.1f} s"
     for proxy in world.storage.values():
-        proxy.weather = proxies.Weather(delay=(low, low * 4))
+        proxy.weather = Weather(delay=(low, low * 4))
     await _storage(world, strike, world.chance.uniform(5.0, 12.0), *world.storage)
 
 
@@ -50,7 +50,7 @@ async def failing_storage(world: World, strike: Strike) -> None:
     """F28, F30: some requests are refused, others happen and nobody is told."""
     strike.now = "storage fails every other time"
     for proxy in world.storage.values():
-        proxy.weather = proxies.Weather(refused=0.2, lost=0.15, denied=0.15)
+        proxy.weather = Weather(refused=0.2, lost=0.15, denied=0.15)
     await _storage(world, strike, world.chance.uniform(4.0, 10.0), *world.storage)
 
 

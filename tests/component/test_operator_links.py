@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from bench import wires
+from bench.wires import Wire
 
 from component.whole_server import CLUSTER, SHARD, Operator, World, config, eventually, states
 from nstance.config.addresses import Service
@@ -22,7 +24,6 @@ from nstance.pki import keys
 from nstance.v1 import operator_pb2 as pb
 from nstance.wire import credentials
 from nstance.wire.limits import Limits
-from support import tcp_proxy
 
 OTHER = ShardId("zone-b")
 GROUPS = {"default": {"web": {"template": "web", "size": 2}}}
@@ -138,16 +139,16 @@ async def test_what_a_new_snapshot_lacks_was_deleted(tmp_path: Path) -> None:
         await eventually(lambda: list(states(world, "web").values()) == ["running"] * 2)
         await operator.call("UpsertGroup", key="web", config=pb.GroupConfig(size=1))
         async with (
-            tcp_proxy.proxying(operator_port(world)) as proxy,
-            linked(world, operator, settings(zone_a=proxy.address)) as (links, ear),
+            wires.listening(Wire(operator_port(world))) as wire,
+            linked(world, operator, settings(zone_a=wire.address)) as (links, ear),
         ):
             shard = link(links)
             (gone,) = states(world, "new")
             await eventually(
                 lambda: shard.synced and any(each.state == "draining" for each in shard.instances.values())
             )
-            proxy.freeze()
-            proxy.cut()
+            wire.hold()
+            wire.reset()
             await eventually(lambda: not shard.synced)
             assert "new" in shard.groups  # remembered, though not the truth any more
             await operator.call("UpsertGroup", key="web", config=pb.GroupConfig(size=2))
@@ -156,7 +157,7 @@ async def test_what_a_new_snapshot_lacks_was_deleted(tmp_path: Path) -> None:
             await eventually(lambda: set(states(world, "new").values()) <= {"deleted"})
             ear.groups.clear()
             ear.instances.clear()
-            proxy.thaw()
+            wire.pass_on()
             await eventually(lambda: shard.synced)
             assert (SHARD, "new") in ear.groups
             assert [e.state for e in ear.instances if e.instance_id == gone] == ["deleted"]
@@ -172,12 +173,12 @@ async def test_a_silent_shard_delays_nobody_else(tmp_path: Path) -> None:
         await one.start()
         await two.start("b")
         operator = await one.operator()
-        async with tcp_proxy.proxying(operator_port(one)) as proxy:
-            told = settings(zone_a=proxy.address, zone_b=f"127.0.0.1:{operator_port(two, 'b')}")
+        async with wires.listening(Wire(operator_port(one))) as wire:
+            told = settings(zone_a=wire.address, zone_b=f"127.0.0.1:{operator_port(two, 'b')}")
             async with linked(one, operator, told) as (links, _):
                 silent, well = link(links), link(links, OTHER)
                 await eventually(lambda: silent.synced and well.synced)
-                proxy.freeze()
+                wire.hold()
                 hanging = [
                     asyncio.create_task(silent.upsert_group("g", pb.GroupConfig(template="web", size=0)))
                     for _ in range(linking.MAX_CALLS + 5)
@@ -192,7 +193,7 @@ async def test_a_silent_shard_delays_nobody_else(tmp_path: Path) -> None:
                 with pytest.raises(ShardUnreachable, match="is not reachable"):
                     await silent.upsert_group("g", pb.GroupConfig(template="web", size=0))
                 assert well.synced
-                proxy.thaw()
+                wire.pass_on()
                 await eventually(lambda: silent.synced)
                 await silent.upsert_group("g", pb.GroupConfig(template="web", size=0))
 
@@ -224,11 +225,11 @@ async def test_shards_come_move_and_go_with_the_file(tmp_path: Path) -> None:
         operator = await one.operator()
         there = f"127.0.0.1:{operator_port(two, 'b')}"
         async with (
-            tcp_proxy.proxying(operator_port(one)) as proxy,
-            linked(one, operator, settings(zone_a=proxy.address)) as (links, ear),
+            wires.listening(Wire(operator_port(one))) as wire,
+            linked(one, operator, settings(zone_a=wire.address)) as (links, ear),
         ):
             await eventually(lambda: link(links).synced)
-            links.apply(settings(zone_b=there, zone_a=proxy.address))
+            links.apply(settings(zone_b=there, zone_a=wire.address))
             assert links.names() == (OTHER, SHARD)
             await eventually(lambda: link(links, OTHER).synced)
             first = link(links)

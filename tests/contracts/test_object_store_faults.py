@@ -7,11 +7,12 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
+from bench import wires
 
 from nstance import clock
 from nstance.objects import errors, probe, s3
 from nstance.objects.port import Key, ObjectStore, Stored, Version
-from support import fault_proxy, s3_server
+from support import s3_server
 from support.fault_proxy import Answer, Do, Proxy
 
 K = Key("shard/dev-1/leader.json")
@@ -27,7 +28,7 @@ async def direct(tmp_path: pathlib.Path) -> AsyncIterator[s3.S3Store]:
 
 @pytest.fixture
 async def proxy(tmp_path: pathlib.Path, direct: s3.S3Store) -> AsyncIterator[Proxy]:
-    async with fault_proxy.proxying(repr(direct).rpartition(" ")[2]) as proxy:
+    async with wires.listening(Proxy(int(repr(direct).rpartition(":")[2]))) as proxy:
         yield proxy
 
 
@@ -191,14 +192,14 @@ async def test_f31_a_cancelled_write_may_land_later_but_never_over_newer(
     proxy.script = [Do.HOLD]
     call = store.create(K, b"late") if version is None else store.replace(K, b"late", seen=version)
     task = asyncio.ensure_future(call)
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await proxy.held.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
     newer = await direct.create(K, b"newer") if version is None else await direct.replace(K, b"newer", seen=version)
     proxy.release.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await proxy.landed.wait()
     assert await direct.get(K) == Stored(b"newer", newer)
 
@@ -207,7 +208,7 @@ async def test_f31_a_cancelled_write_can_complete(proxy: Proxy, direct: s3.S3Sto
     store = s3_server.client(proxy.endpoint)
     proxy.script = [Do.HOLD]
     task = asyncio.ensure_future(store.create(K, b"late"))
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         await proxy.held.wait()
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

@@ -2,10 +2,10 @@
 
 import asyncio
 import contextlib
-import re
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
+
+from bench import wires
 
 from nstance.dev.s3 import documents
 
@@ -36,30 +36,26 @@ class Answer:
         return head.encode() + body
 
 
-@dataclass
-class Proxy:
-    upstream: int
-    port: int = 0
-    script: list[Do | Answer] = field(default_factory=list)  # one per request; afterwards everything passes
-    requests: list[str] = field(default_factory=list)  # method and path of each
-    held: asyncio.Event = field(default_factory=asyncio.Event)
-    release: asyncio.Event = field(default_factory=asyncio.Event)
-    landed: asyncio.Event = field(default_factory=asyncio.Event)
+class Proxy(wires.Server):
+    def __init__(self, upstream: int) -> None:
+        super().__init__(upstream)
+        self.script: list[Do | Answer] = []  # one per request; afterwards everything passes
+        self.requests: list[str] = []  # method and path of each
+        self.held, self.release, self.landed = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     @property
     def endpoint(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://{self.address}"
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-                while await self._one(reader, writer):
-                    pass
-        finally:
-            await _close(writer)
+        while await self._one(reader, writer):
+            pass
+        writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        request = await _message(reader)
+        request = await wires.message(reader)
         self.requests.append(b" ".join(request.split(b" ", 2)[:2]).decode())
         step = self.script.pop(0) if self.script else Do.PASS
         if isinstance(step, Answer):
@@ -71,7 +67,7 @@ class Proxy:
         if step is Do.HOLD:
             self.held.set()
             await self.release.wait()
-        answer = await self._ask(request)
+        answer = await wires.answer(self.upstream, request)
         self.landed.set()
         match step:
             case Do.APPLY_THEN_DROP:
@@ -91,46 +87,3 @@ class Proxy:
         writer.write(answer)
         await writer.drain()
         return True
-
-    async def _ask(self, request: bytes) -> bytes:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.upstream)
-        try:
-            writer.write(request)
-            return await _message(reader, head=request.startswith(b"HEAD"))
-        finally:
-            await _close(writer)
-
-
-async def _close(writer: asyncio.StreamWriter) -> None:
-    writer.close()
-    with contextlib.suppress(ConnectionError):
-        await writer.wait_closed()
-
-
-async def _message(reader: asyncio.StreamReader, *, head: bool = False) -> bytes:
-    text = await reader.readuntil(b"\r\n\r\n")
-    length = re.search(rb"(?i)content-length: *(\d+)", text)
-    if length is None or head:
-        return text
-    return text + await reader.readexactly(int(length[1]))
-
-
-@contextlib.asynccontextmanager
-async def proxying(endpoint: str) -> AsyncIterator[Proxy]:
-    proxy = Proxy(int(endpoint.rpartition(":")[2]))
-    tasks: set[asyncio.Task[None]] = set()
-
-    def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.ensure_future(proxy.serve(reader, writer))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
-    proxy.port = server.sockets[0].getsockname()[1]
-    try:
-        yield proxy
-    finally:
-        server.close()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,77 @@
+"""Storage behind a proxy that knows HTTP, so it can spoil one request: refuse it, let it happen and lose the answer, or
+let it happen much later than the client believes."""
+
+import asyncio
+import random
+from dataclasses import dataclass
+
+from bench import wires
+
+REFUSED = (
+    b"HTTP/1.1 503 Slow Down\r\nContent-Type: application/xml\r\nContent-Length: 56\r\n\r\n"
+    b"<Error><Code>SlowDown</Code><Message>x</Message></Error>"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """How storage is today: how long a request waits, and how likely each bad ending is."""
+
+    delay: tuple[float, float] = (0.0, 0.0)
+    refused: float = 0.0  # 503, nothing was done
+    lost: float = 0.0  # it was done, and the connection ends without an answer
+    denied: float = 0.0  # it was done, and the answer is an error
+
+
+FAIR = Weather()
+
+
+class Storage(wires.Server):
+    def __init__(self, upstream: int, r: random.Random) -> None:
+        super().__init__(upstream)
+        self.weather = FAIR
+        self._r = r
+        self._open = asyncio.Event()
+        self._open.set()
+
+    def hold(self) -> None:
+        """Requests wait here. Those whose clients gave up long ago still happen afterwards: late."""
+        self._open.clear()
+
+    def pass_on(self) -> None:
+        """Nothing is held back or spoiled any more."""
+        self._open.set()
+        self.weather = FAIR
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while await self._one(reader, writer):
+            pass
+
+    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        request = await wires.message(reader)
+        self.counts["requests"] += 1
+        if not self._open.is_set():
+            self.counts["requests held"] += 1
+            await self._open.wait()
+            if reader.at_eof():
+                self.counts["requests applied late"] += 1
+        weather = self.weather
+        if weather.delay[1]:
+            self.counts["requests slowed"] += 1
+            await asyncio.sleep(self._r.uniform(*weather.delay))
+        draw = self._r.random()
+        if draw < weather.refused:
+            self.counts["requests refused"] += 1
+            writer.write(REFUSED)
+            await writer.drain()
+            return True
+        answer = await wires.answer(self.upstream, request)
+        if draw < weather.refused + weather.lost:
+            self.counts["answers lost"] += 1
+            return False
+        if draw < weather.refused + weather.lost + weather.denied:
+            self.counts["answers spoiled"] += 1
+            answer = REFUSED
+        writer.write(answer)
+        await writer.drain()
+        return True
