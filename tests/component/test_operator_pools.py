@@ -190,16 +190,17 @@ async def test_a_silent_shard_delays_only_itself(tmp_path: Path, kubernetes: str
         await cluster.until(lambda: len(cluster.running("zone-b", "web")) == 3)
 
 
-async def test_a_paused_pool_is_left_alone(tmp_path: Path, kubernetes: str) -> None:
+@pytest.mark.parametrize("half", [kinds.NSTANCE_MACHINE_POOL, kinds.MACHINE_POOL], ids=["ours", "theirs"])
+async def test_a_paused_pool_is_left_alone(tmp_path: Path, kubernetes: str, half: kinds.Kind) -> None:
     async with operating(tmp_path, kubernetes, {"zone-a": {"web": 1}}) as cluster:
         await cluster.until(lambda: cluster.get(kinds.NSTANCE_SHARD_GROUP, "web--zone-a"))
         pool = "nstance-web"
         paused = {"metadata": {"annotations": {"cluster.x-k8s.io/paused": "true"}}}
-        await cluster.kube.patch(kinds.NSTANCE_MACHINE_POOL, pool, paused, namespace=cluster.namespace)
+        await cluster.kube.patch(half, pool, paused, namespace=cluster.namespace)
         await make_pool(cluster, "later", 1, ["zone-a"], template="web")
         await cluster.scale("web", 3)
         await cluster.until(lambda: len(cluster.running("zone-a", "later")) == 1)  # what came after it was done
         assert await sizes(cluster) == {"web--zone-a": 1, "later--zone-a": 1}
         resumed = {"metadata": {"annotations": {"cluster.x-k8s.io/paused": None}}}
-        await cluster.kube.patch(kinds.NSTANCE_MACHINE_POOL, pool, resumed, namespace=cluster.namespace)
+        await cluster.kube.patch(half, pool, resumed, namespace=cluster.namespace)
         await cluster.until(lambda: len(cluster.running("zone-a", "web")) == 3)

@@ -18,7 +18,7 @@ def build(parts: Parts) -> list[Controller]:
         Clusters(parts),
         Importing(parts),
         Pools(parts),
-        ShardGroups(parts),
+        ShardGroups(parts, nodes),
         Machines(parts, nodes),
         Pods(parts),
         Drains(parts, nodes),

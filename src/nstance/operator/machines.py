@@ -14,6 +14,7 @@ from nstance.kube import errors, kinds
 from nstance.kube.port import Object
 from nstance.kube.queue import Queue
 from nstance.model import ids
+from nstance.operator import nodes as node_names
 from nstance.operator import resources
 from nstance.operator.nodes import Nodes
 from nstance.operator.parts import Parts
@@ -26,6 +27,7 @@ from nstance.v1 import operator_pb2 as pb
 UUID = "nstance.dev/instance-uuid"
 SHARD = "nstance.dev/shard"
 FAILED = "CreateFailed"
+TROUBLE = frozenset({FAILED, "NoShard", "NoGroup", "ConfigInvalid", "Refused"})  # reasons of Ready
 SETTLED = 15.0  # longer than a call to a shard may take
 
 _ENDED = frozenset({"deleted", "failed"})
@@ -38,7 +40,13 @@ def group_of(item: Object) -> str:
     told = resources.spec(item)
     reference = told.get("groupRef")
     named = reference.get("name", "") if isinstance(reference, Mapping) else reference
-    return told.get("group") or (named if isinstance(named, str) else "")
+    found = told.get("group") or named
+    return found if isinstance(found, str) else ""
+
+
+def is_asked_for(item: Object) -> bool:
+    """Whether an instance may exist already."""
+    return UUID in resources.annotations(item)
 
 
 def choose_shard(shards: Shards, group: str, wanted: str) -> tuple[str, str]:
@@ -99,7 +107,7 @@ class Machines(Quiet):
             expected=(errors.KubeError, ShardUnreachable),
             report=parts.report,
         )
-        self._by_instance: dict[str, str] = {}
+        self._by_trace: dict[str, str] = {}
         self._items.listen(self._item_changed)
         self._machines.listen(self._machine_changed)
         self._clusters.listen(lambda old, new: self._add_all(lambda item: True))
@@ -112,10 +120,11 @@ class Machines(Quiet):
 
     def _item_changed(self, old: Object | None, new: Object | None) -> None:
         for each in (old, new):
-            if each is not None and (id := resources.status(each).get("instanceID")):
-                self._by_instance[id] = resources.name(each)
-                if new is None:
-                    del self._by_instance[id]
+            for trace in _traces(each):
+                if each is new:
+                    self._by_trace[trace] = resources.name(each)
+                else:
+                    self._by_trace.pop(trace, None)
         if new is None and old is not None:
             self._first_missed.pop(resources.uid(old), None)
         self.queue.add(resources.name(new or old or {}))
@@ -125,8 +134,8 @@ class Machines(Quiet):
         if reference.get("kind") == kinds.NSTANCE_MACHINE.name:
             self.queue.add(reference.get("name", ""))
 
-    def _node_changed(self, instance: str) -> None:
-        if name := self._by_instance.get(instance):
+    def _node_changed(self, trace: str) -> None:
+        if name := self._by_trace.get(trace):
             self.queue.add(name)
 
     def _add_all(self, wanted: Callable[[Object], bool]) -> None:
@@ -141,7 +150,7 @@ class Machines(Quiet):
         self._add_all(lambda item: SHARD not in resources.annotations(item) and group_of(item) == group)
 
     def instance_changed(self, shard: str, event: pb.InstanceEvent) -> None:
-        if name := self._by_instance.get(event.instance_id):
+        if name := self._by_trace.get(event.instance_id):
             self.queue.add(name)
 
     # ----
@@ -166,9 +175,7 @@ class Machines(Quiet):
         try:
             said = await self._ask(item, shard)
         except ShardRefused as refusal:
-            await self._write(item, {}, [Condition("Ready", False, "Refused", str(refusal))])
-            if not _said(item, "Refused"):
-                self._events.note(item, "ProviderError", str(refusal), warning=True)
+            await self._refuse(item, "Refused", str(refusal))
             return REFUSED_RETRY
         if said is None or said.state == "deleted":
             await self._server_deleted(item, machine, said)
@@ -179,13 +186,16 @@ class Machines(Quiet):
     async def _choose(self, item: Object, machine: Object | None) -> float | None:
         group = group_of(item)
         if not group:
-            await self._write(item, {}, [Condition("Ready", False, "NoGroup", "spec.group is missing")])
+            await self._refuse(item, "NoGroup", "spec.group is missing")
+            return None
+        if problem := resources.misshapen(resources.spec(item), required=(), texts=("instanceType",)):
+            await self._refuse(item, "ConfigInvalid", problem)
             return None
         wanted = resources.spec(item).get("failureDomain") or resources.spec(machine or {}).get("failureDomain") or ""
         chosen = resources.annotations(item).get(SHARD)
         shard, problem = (chosen, "") if chosen else choose_shard(self._shards, group, wanted)
         if not shard:
-            await self._write(item, {}, [Condition("Ready", False, "NoShard", problem)])
+            await self._refuse(item, "NoShard", problem)
             return REFUSED_RETRY
         number = ids.uuid7(int(self._clock.wall() * 1000), self._chance.bits(74))
         chosen_id = resources.annotations(item).get(UUID) or str(uuid.UUID(int=number))
@@ -231,23 +241,26 @@ class Machines(Quiet):
             told["initialization"] = {"provisioned": True}
         ready = condition(said)
         await self._write(item, told, [ready])
-        if said.provider_id and resources.spec(item).get("providerID") != said.provider_id:
+        held = resources.spec(item).get("providerID", "")
+        vm = said.provider_id and self._nodes.named(said.instance_id, said.provider_id, before=held)
+        if vm != held:
             await self._kube.patch(
                 kinds.NSTANCE_MACHINE,
                 resources.name(item),
-                {"spec": {"providerID": said.provider_id}},
+                {"spec": {"providerID": vm}},
                 namespace=self._namespace,
             )
-        if machine is not None and not resources.status(machine).get("phase") and said.provider_id:
-            await self._stand_in(machine, said)
+        tended = resources.is_tended(machine, self._clusters.objects.get(self._cluster))
+        if machine is not None and not tended and vm:
+            await self._stand_in(machine, said, vm)
 
-    async def _stand_in(self, machine: Object, said: Said) -> None:
-        """What Cluster API's own controller writes where it runs (it sets a phase first of all)."""
-        if resources.spec(machine).get("providerID") != said.provider_id:
+    async def _stand_in(self, machine: Object, said: Said, vm: str) -> None:
+        """What Cluster API's own controller writes where it runs."""
+        if resources.spec(machine).get("providerID") != vm:
             await self._kube.patch(
                 kinds.MACHINE,
                 resources.name(machine),
-                {"spec": {"providerID": said.provider_id}},
+                {"spec": {"providerID": vm}},
                 namespace=self._namespace,
             )
         told: Object = {"addresses": addresses(said)} if addresses(said) else {}
@@ -322,6 +335,11 @@ class Machines(Quiet):
             why += f"; if it is gone for good, annotate this with {ABANDON}=true"
         await self._write(item, {}, [Condition("Ready", None, "ShardUnreachable", why)])
 
+    async def _refuse(self, item: Object, reason: str, why: str) -> None:
+        if not _said(item, reason):
+            self._events.note(item, "ProviderError" if reason == "Refused" else reason, why, warning=True)
+        await self._write(item, {}, [Condition("Ready", False, reason, why)])
+
     async def _write(self, item: Object, told: Object, conditions: list[Condition]) -> None:
         merged = resources.merged(
             resources.status(item).get("conditions"),
@@ -330,6 +348,13 @@ class Machines(Quiet):
             now=self._clock.wall(),
         )
         await resources.write_status(self._kube, kinds.NSTANCE_MACHINE, item, told | {"conditions": merged})
+
+
+def _traces(item: Object | None) -> set[str]:
+    if item is None:
+        return set()
+    known = resources.status(item).get("instanceID", "")
+    return node_names.traces(names=(known,), provider_id=resources.spec(item).get("providerID", ""))
 
 
 def _said(item: Object, reason: str) -> bool:

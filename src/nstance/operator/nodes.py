@@ -1,7 +1,8 @@
 """Which Node is which instance.
 
 A node's name or label says it, or its provider ID does, whatever scheme the cloud's own software gave it: `aws:///zone/i-1`
-and `i-1` are one VM. The trap: a node that is not found may be one that was not read yet; who wants to conclude something
+and `i-1` are one VM. Cluster API is not so lenient, it compares provider IDs letter by letter: what it is told is what the
+node says (`named`). The trap: a node that is not found may be one that was not read yet; who wants to conclude something
 from an absence reads the list itself.
 """
 
@@ -29,6 +30,26 @@ def _parts(provider_id: str) -> list[str]:
     return [part for part in provider_id.rpartition("://")[2].split("/") if part]
 
 
+def traces(*, names: Iterable[str] = (), provider_id: str = "") -> set[str]:
+    """By what a VM and its node may be found: each has one in common with the other."""
+    return {each for each in (*names, *_parts(provider_id)[-1:]) if each}
+
+
+def _traces(node: Object | None) -> set[str]:
+    if node is None:
+        return set()
+    names = (resources.name(node), resources.labels(node).get(INSTANCE_LABEL, ""))
+    return traces(names=names, provider_id=resources.spec(node).get("providerID", ""))
+
+
+def _identity(node: Object) -> tuple[str, ...]:
+    return (
+        resources.uid(node),
+        resources.labels(node).get(INSTANCE_LABEL, ""),
+        resources.spec(node).get("providerID", ""),
+    )
+
+
 def is_node_of(node: Object, instance: str, provider_id: str) -> bool:
     if instance in (resources.name(node), resources.labels(node).get(INSTANCE_LABEL)):
         return True
@@ -41,16 +62,35 @@ class Nodes:
     def __init__(self, kube: Kube, mirror: Mirror) -> None:
         self._kube = kube
         self._mirror = mirror
+        self._by_trace: dict[str, dict[str, Object]] = {}  # and by name
+        mirror.listen(self._changed)
+
+    def _changed(self, old: Object | None, new: Object | None) -> None:
+        for node, here in ((old, False), (new, True)):
+            for trace in _traces(node):
+                assert node is not None
+                found = self._by_trace.setdefault(trace, {})
+                if here:
+                    found[resources.name(node)] = node
+                else:
+                    found.pop(resources.name(node), None)
+                if not found:
+                    del self._by_trace[trace]
 
     def listen(self, callback: Callable[[str], None]) -> None:
-        """Told the name (and the instance, where a label says it) of every node that changed."""
+        """Told of every node that came, went or has another name or provider ID, once for each of its traces."""
 
         def changed(old: Object | None, new: Object | None) -> None:
-            node = new or old
-            if node is not None:
-                callback(resources.labels(node).get(INSTANCE_LABEL) or resources.name(node))
+            if old is None or new is None or _identity(old) != _identity(new):  # not of each heartbeat
+                for trace in _traces(old) | _traces(new):
+                    callback(trace)
 
         self._mirror.listen(changed)
+
+    @property
+    def are_read(self) -> bool:
+        """All of them, once."""
+        return self._mirror.synced.is_set()
 
     async def read(self) -> None:
         """Waits until all of them were read once."""
@@ -61,9 +101,16 @@ class Nodes:
 
     def find(self, instance: str, provider_id: str) -> Object | None:
         """As far as is known now."""
-        if (node := self._mirror.objects.get(("", instance))) is not None:
-            return node
-        return next((node for node in self.all() if is_node_of(node, instance, provider_id)), None)
+        for trace in (instance, *traces(provider_id=provider_id)):
+            for node in self._by_trace.get(trace, {}).values():
+                if is_node_of(node, instance, provider_id):
+                    return node
+        return None
+
+    def named(self, instance: str, provider_id: str, *, before: str = "") -> str:
+        """The VM's provider ID as its node says it. Without a node: as it was said before, else as the shard says it."""
+        node = self.find(instance, provider_id)
+        return resources.spec(node or {}).get("providerID") or before or provider_id
 
     async def find_surely(self, instance: str, provider_id: str) -> Object | None:
         """None only if the API server's own list has no such node. Raises KubeError."""

@@ -64,8 +64,15 @@ def machine(pod: Object, *, cluster: str, owned: bool) -> Object:
     }
 
 
+def wish(pod: Object) -> Object:
+    """The spec of its NstanceMachine."""
+    told = {
+        key: resources.annotations(pod).get(noted) for key, noted in (("group", GROUP), ("instanceType", INSTANCE_TYPE))
+    }
+    return {key: value for key, value in told.items() if value}
+
+
 def infrastructure(pod: Object, owner: Object, *, cluster: str) -> Object:
-    told = {"group": resources.annotations(pod)[GROUP], "instanceType": resources.annotations(pod).get(INSTANCE_TYPE)}
     return {
         "apiVersion": kinds.NSTANCE_MACHINE.api_version,
         "kind": kinds.NSTANCE_MACHINE.name,
@@ -74,8 +81,17 @@ def infrastructure(pod: Object, owner: Object, *, cluster: str) -> Object:
             "labels": {resources.CLUSTER_LABEL: cluster, POD_UID: resources.uid(pod)},
             "ownerReferences": [resources.owner(owner, kinds.MACHINE)],
         },
-        "spec": {key: value for key, value in told.items() if value},
+        "spec": wish(pod),
     }
+
+
+def _is_outdated(item: Object, pod: Object) -> bool:
+    """The pod says something else by now, and nothing was made yet."""
+    told = resources.spec(item)
+    wanted = wish(pod)
+    return not machines.is_asked_for(item) and any(
+        told.get(key) != wanted.get(key) for key in ("group", "instanceType")
+    )
 
 
 class Pods(Quiet):
@@ -107,7 +123,7 @@ class Pods(Quiet):
             self._asking[uid] = new
         else:
             self._asking.pop(uid, None)
-        if asked != (uid in self._asking):
+        if asked != (uid in self._asking) or (asked and old is not None and wish(old) != wish(pod)):
             self.queue.add(uid)
 
     def _machine_changed(self, old: Object | None, new: Object | None) -> None:
@@ -135,7 +151,18 @@ class Pods(Quiet):
                 return STALE_RETRY
             await self._make(pod)
             return None
+        if any(_is_outdated(each, pod) for each in items):
+            await self._delete(made, items)
+            return None
+        self._tell(pod, items)
         return await self._retry_failed(made, items)
+
+    def _tell(self, pod: Object, items: list[Object]) -> None:
+        """Whoever waits for the node looks at the pod, not at what was made for it."""
+        for item in items:
+            for each in resources.status(item).get("conditions", ()):
+                if each["type"] == "Ready" and each["reason"] in machines.TROUBLE:
+                    self._events.note(pod, "NodeNotMade", f"{resources.name(item)}: {each['message']}", warning=True)
 
     async def _still_asks(self, pod: Object) -> bool:
         try:

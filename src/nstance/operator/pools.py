@@ -2,7 +2,8 @@
 
 MachinePool (Cluster API's, with the replicas) and NstanceMachinePool (ours, with group and shards) are a pair by
 infrastructureRef. What each shard shall keep is an NstanceShardGroup; the next controller brings it to the shard. The trap:
-a pool without its MachinePool has no replicas, which is not the same as zero: then sizes stay as they are.
+a pool without its MachinePool has no replicas, which is not the same as zero: then sizes stay as they are. So do they where
+a pair cannot be read: a slip of the pen must not be a wish to delete everything.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,6 +13,7 @@ from nstance.kube.port import Object
 from nstance.kube.queue import Queue
 from nstance.operator import resources
 from nstance.operator.parts import Parts
+from nstance.operator.ports import Shards
 from nstance.operator.quiet import Quiet
 from nstance.operator.resources import Condition
 from nstance.operator.spread import spread
@@ -37,20 +39,45 @@ def wanted_groups(pool: Object, machine_pool: Object) -> dict[str, Object]:
     }
 
 
-def static_moves(pool: Object, groups: Iterable[Object]) -> str:
+def unreadable(pool: Object, machine_pool: Object) -> str:
+    """Why nothing can be made of this pair; empty if it can. The schemas refuse most of it where they are applied."""
+    told = resources.spec(pool)
+    shards, replicas = told.get("shards"), resources.spec(machine_pool).get("replicas")
+    if why := resources.misshapen(told, required=("group",), texts=("template", "instanceType", "subnetPool")):
+        return why
+    if not isinstance(shards, list) or not shards or not all(isinstance(each, str) for each in shards):
+        return f"spec.shards: expected names of shards, at least one, found {shards!r}"
+    if replicas is not None and (type(replicas) is not int or replicas < 0):
+        return (
+            f"the MachinePool's spec.replicas: expected a number, 0 or more, found {replicas!r}; sizes stay as they are"
+        )
+    return ""
+
+
+def static_moves(pool: Object, groups: Iterable[Object], shards: Shards) -> str:
     """Why a pool must not be spread over other shards than it is: a static group stays where its configuration has it, and
     what were left there would be nobody's. Empty: it may, or it is not asked."""
     held = [each for each in groups if not resources.is_leaving(each)]
-    here = [resources.spec(each)["shard"] for each in held]
-    if not any(resources.status(each).get("isStatic") for each in held) or set(here) == set(
-        resources.spec(pool)["shards"]
-    ):
+    if not any(resources.status(each).get("isStatic") for each in held):
         return ""
-    return f"the group is static, it is in the configuration of {', '.join(sorted(here))}: spec.shards cannot be changed here"
+    told = resources.spec(pool)
+    here, wanted = {resources.spec(each)["shard"] for each in held}, set(told["shards"])
+    # A shard that has the static group, and only here nothing says so, because somebody deleted that: it is made again.
+    forgotten = {
+        each
+        for each in wanted - here
+        if (link := shards.get(each)) is not None and (found := link.groups.get(told["group"])) and found.static
+    }
+    if wanted - forgotten == here:
+        return ""
+    there = ", ".join(sorted(here | forgotten))
+    return f"the group is static, it is in the configuration of {there}: spec.shards cannot be changed here"
 
 
-def summary(pool: Object, machine_pool: Object | None, groups: Sequence[Object]) -> tuple[Object, list[Condition]]:
-    """The pool's status (without its conditions) and its conditions."""
+def summary(
+    pool: Object, machine_pool: Object | None, groups: Sequence[Object], *, problem: str = ""
+) -> tuple[Object, list[Condition]]:
+    """The pool's status (without its conditions) and its conditions. `problem`: why it is not divided as it says."""
     parts = [(resources.spec(each), resources.status(each)) for each in groups]
     replicas = sum(status.get("replicas", 0) for _, status in parts)
     ready = sum(status.get("readyReplicas", 0) for _, status in parts)
@@ -64,10 +91,10 @@ def summary(pool: Object, machine_pool: Object | None, groups: Sequence[Object])
         return told | {"ready": False}, [
             Condition("Ready", False, "NoMachinePool", "no MachinePool names this pool as its infrastructure")
         ]
+    if problem:
+        return told | {"ready": False}, [Condition("Ready", False, "ConfigInvalid", problem)]
     silent = [spec["shard"] for spec, status in parts if not _holds(status, "ShardReachable")]
     invalid = [f"{spec['shard']}: {why}" for spec, status in parts if (why := _refusal(status))]
-    if moved := static_moves(pool, groups):
-        invalid.insert(0, moved)
     wished = resources.spec(machine_pool).get("replicas") or 0
     whole = bool(parts) and not silent and not invalid and ready >= wished and replicas == wished
     told["ready"] = whole
@@ -95,9 +122,13 @@ def _refusal(status: Object) -> str:
     return next((each["message"] or each["reason"] for each in said), "")
 
 
+def _says(pool: Object, problem: str) -> bool:
+    return any(each.get("message") == problem for each in resources.status(pool).get("conditions", ()))
+
+
 class Pools(Quiet):
     def __init__(self, parts: Parts) -> None:
-        self._kube, self._clock, self._events = parts.kube, parts.clock, parts.events
+        self._kube, self._clock, self._shards, self._events = parts.kube, parts.clock, parts.shards, parts.events
         self._namespace = parts.settings.namespace
         self._cluster = (self._namespace, parts.settings.name)
         self._clusters, self._machine_pools, self._pools, self._shard_groups = (
@@ -112,6 +143,11 @@ class Pools(Quiet):
 
     async def run(self) -> None:
         await self.queue.run()
+
+    def group_changed(self, shard: str, group: str) -> None:
+        for pool in self._pools.objects.values():
+            if resources.spec(pool).get("group") == group:
+                self._add(pool)
 
     def _add(self, pool: Object | None) -> None:
         if pool is not None:
@@ -142,18 +178,21 @@ class Pools(Quiet):
         if resources.is_leaving(pool):
             return await self._leave(pool, owned)
         machine_pool = resources.paired(self._machine_pools.objects.values(), kinds.NSTANCE_MACHINE_POOL, name)
-        if resources.is_paused(pool, self._clusters.objects.get(self._cluster)):
+        problem = ""
+        cluster = self._clusters.objects.get(self._cluster)
+        if any(resources.is_paused(each, cluster) for each in (pool, machine_pool) if each is not None):
             return None
         if not resources.is_ours(pool):
             await resources.hold(self._kube, kinds.NSTANCE_MACHINE_POOL, pool)
             return None  # the change comes back, and with it the next look
         if machine_pool is not None:
             await resources.adopt(self._kube, kinds.NSTANCE_MACHINE_POOL, pool, machine_pool, kinds.MACHINE_POOL)
-            if moved := static_moves(pool, owned):
-                self._events.note(pool, "ConfigValidationFailed", moved, warning=True)
-            else:
+            problem = unreadable(pool, machine_pool) or static_moves(pool, owned, self._shards)
+            if not problem:
                 await self._divide(pool, machine_pool, {resources.name(each): each for each in owned})
-        await self._tell(pool, machine_pool, owned)
+            elif not _says(pool, problem):
+                self._events.note(pool, "ConfigValidationFailed", problem, warning=True)
+        await self._tell(pool, machine_pool, owned, problem)
         return None
 
     async def _divide(self, pool: Object, machine_pool: Object, held: dict[str, Object]) -> None:
@@ -188,7 +227,7 @@ class Pools(Quiet):
                 raise errors.Conflict(why) from None
 
     async def _change(self, group: Object, wanted: Object) -> None:
-        keys = ("size", *_COPIED) if "size" in wanted else _COPIED
+        keys = {*wanted, *_COPIED}
         change = resources.merge_change(resources.spec(group), {key: wanted.get(key) for key in keys})
         if change:
             await self._kube.patch(
@@ -215,8 +254,8 @@ class Pools(Quiet):
         await resources.release(self._kube, kinds.NSTANCE_MACHINE_POOL, pool)
         return None
 
-    async def _tell(self, pool: Object, machine_pool: Object | None, owned: list[Object]) -> None:
-        told, conditions = summary(pool, machine_pool, owned)
+    async def _tell(self, pool: Object, machine_pool: Object | None, owned: list[Object], problem: str) -> None:
+        told, conditions = summary(pool, machine_pool, owned, problem=problem)
         told["conditions"] = resources.merged(
             resources.status(pool).get("conditions"),
             conditions,

@@ -39,6 +39,18 @@ def labels(item: Object) -> Mapping[str, str]:
     return item["metadata"].get("labels") or {}
 
 
+def misshapen(told: Object, *, required: Iterable[str], texts: Iterable[str]) -> str:
+    """What in a spec is not text, or not there. Without our CRDs, dev-k8s takes any JSON."""
+    for key in (*required, *texts):
+        value = told.get(key)
+        if (not value and key in required) or not isinstance(value, str | None):
+            return f"spec.{key}: expected text, found {value!r}"
+    values = told.get("vars") or {}
+    if not isinstance(values, Mapping) or not all(isinstance(each, str) for each in values.values()):
+        return f"spec.vars: expected a map of texts, found {values!r}"
+    return ""
+
+
 def is_leaving(item: Object) -> bool:
     return bool(item["metadata"].get("deletionTimestamp"))
 
@@ -51,6 +63,11 @@ def is_ours(item: Object) -> bool:
 def is_paused(item: Object, cluster: Object | None) -> bool:
     """Cluster API's way to say hands off: on the object or on its Cluster."""
     return PAUSED in annotations(item) or (cluster is not None and bool(spec(cluster).get("paused")))
+
+
+def is_tended(item: Object | None, cluster: Object | None) -> bool:
+    """Whether Cluster API's own controllers look after it: they set a phase first of all, the Cluster's before any other."""
+    return any(each is not None and bool(status(each).get("phase")) for each in (item, cluster))
 
 
 def owner(item: Object, kind: Kind, *, controller: bool = False) -> Object:

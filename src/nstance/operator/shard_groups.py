@@ -5,14 +5,18 @@ was lost, is set again. What the spec does not name is the server's. The trap: a
 missing only when the shard's whole snapshot was read.
 """
 
+import asyncio
+
 from nstance.kube import errors, kinds
 from nstance.kube.port import Object
 from nstance.kube.queue import Queue
 from nstance.operator import pools, resources
+from nstance.operator.nodes import Nodes
 from nstance.operator.parts import Parts
 from nstance.operator.ports import Shard, ShardRefused, ShardUnreachable
 from nstance.operator.quiet import Quiet
 from nstance.operator.resources import Condition
+from nstance.operator.rosters import Rosters
 from nstance.v1 import operator_pb2 as pb
 
 ABANDON = "nstance.dev/abandon"  # the way out when a shard is gone for good
@@ -21,6 +25,19 @@ LEAVING_RETRY = 30.0
 
 _FIXED = (("template", "template"), ("subnetPool", "subnet_pool"))
 _FREE = (*_FIXED, ("instanceType", "instance_type"))
+
+
+def unreadable(item: Object) -> str:
+    """Why nothing can be made of it; empty if it can. It belongs to the group and the shard of its name for life."""
+    told = resources.spec(item)
+    size = told.get("size")
+    if why := resources.misshapen(told, required=("group", "shard"), texts=("template", "instanceType", "subnetPool")):
+        return why
+    if (named := pools.shard_group_name(told["group"], told["shard"])) != resources.name(item):
+        return f"spec.group and spec.shard: expected those of its name, found those of {named}"
+    if size is not None and (type(size) is not int or size < 0):
+        return f"spec.size: expected a number, 0 or more, found {size!r}"
+    return ""
 
 
 def wished(spec: Object, found: pb.GroupStatus | None) -> pb.GroupConfig | None:
@@ -62,7 +79,6 @@ def shown(found: pb.GroupStatus) -> Object:
     return {
         "replicas": found.actual_size,
         "readyReplicas": found.ready_size,
-        "providerIDs": list(found.provider_ids),
         "isStatic": found.static,
         "config": {
             "template": found.template,
@@ -78,7 +94,8 @@ def shown(found: pb.GroupStatus) -> Object:
 
 
 class ShardGroups(Quiet):
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, nodes: Nodes) -> None:
+        self._nodes, self._rosters = nodes, Rosters(nodes, self.group_changed)
         self._kube, self._clock, self._shards, self._events = parts.kube, parts.clock, parts.shards, parts.events
         self._namespace = parts.settings.namespace
         self._cluster = (self._namespace, parts.settings.name)
@@ -99,7 +116,11 @@ class ShardGroups(Quiet):
         self._clusters.listen(lambda old, new: self._add_all())  # it may have been paused or resumed
 
     async def run(self) -> None:
-        await self.queue.run()
+        await asyncio.gather(self.queue.run(), self._list_when_nodes_are_read())
+
+    async def _list_when_nodes_are_read(self) -> None:
+        await self._nodes.read()
+        self._add_all()
 
     def _add_all(self) -> None:
         for item in self._shard_groups.objects.values():
@@ -108,6 +129,8 @@ class ShardGroups(Quiet):
     # ---- a shard has news
 
     def shard_changed(self, shard: str) -> None:
+        if self._shards.get(shard) is None:
+            self._rosters.forget(shard)
         for item in self._shard_groups.objects.values():
             if resources.spec(item).get("shard") == shard:
                 self.queue.add(resources.name(item))
@@ -116,6 +139,7 @@ class ShardGroups(Quiet):
         self.queue.add(pools.shard_group_name(group, shard))
 
     def instance_changed(self, shard: str, event: pb.InstanceEvent) -> None:
+        self._rosters.heard(shard, event)
         if event.state in ("deleted", "failed"):  # the last one of a group that leaves
             self.queue.add(pools.shard_group_name(event.group, shard))
 
@@ -129,6 +153,12 @@ class ShardGroups(Quiet):
     async def _reconcile(self, name: str) -> float | None:
         item = self._shard_groups.objects.get((self._namespace, name))
         if item is None:
+            return None
+        if problem := unreadable(item):
+            if resources.is_leaving(item) and resources.annotations(item).get(ABANDON) == "true":
+                await resources.release(self._kube, kinds.NSTANCE_SHARD_GROUP, item)
+            else:
+                await self._tell_refused(item, None, problem)
             return None
         shard = self._shards.get(resources.spec(item)["shard"])
         if resources.is_leaving(item):
@@ -161,7 +191,7 @@ class ShardGroups(Quiet):
             told["lastSyncTime"] = resources.timestamp(self._clock.wall())
             self._events.note(item, "SyncSucceeded", f"shard {shard.name} has size {found.size}")
         assert found is not None
-        told |= shown(found) | {"observedGeneration": item["metadata"].get("generation", 0)}
+        told |= self._shown(item, found) | {"observedGeneration": item["metadata"].get("generation", 0)}
         differences = fixed_differences(spec, found)
         valid = Condition("ConfigValid", True, "Accepted", "")
         if differences:
@@ -232,7 +262,12 @@ class ShardGroups(Quiet):
             Condition("ConfigValid", False, "Refused", why),
             Condition("Ready", False, "ConfigInvalid", why),
         ]
-        await self._write(item, shown(found) if found is not None else {}, conditions)
+        await self._write(item, self._shown(item, found) if found is not None else {}, conditions)
+
+    def _shown(self, item: Object, found: pb.GroupStatus) -> Object:
+        spec = resources.spec(item)
+        listed = self._rosters.listed(spec["shard"], spec["group"], found.provider_ids)
+        return shown(found) | ({} if listed is None else {"providerIDs": listed})
 
     async def _write(self, item: Object, told: Object, conditions: list[Condition]) -> None:
         generation = item["metadata"].get("generation", 0)

@@ -8,5 +8,5 @@ def spread(replicas: int, shards: Iterable[str]) -> dict[str, int]:
     distinct = list(dict.fromkeys(shards))
     if not distinct:
         return {}
-    each, rest = divmod(max(0, replicas), len(distinct))
+    each, rest = divmod(replicas, len(distinct))
     return {shard: each + (number < rest) for number, shard in enumerate(distinct)}

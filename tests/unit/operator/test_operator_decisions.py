@@ -257,3 +257,59 @@ def test_a_pod_is_trimmed_to_what_matters() -> None:
     assert not pods.wants_node(pods.trimmed({**asking, "status": {"phase": "Failed"}}), "demo--default")
     others = {**pod, "metadata": {**pod["metadata"], "annotations": {pods.GROUP: "web", pods.CLUSTER: "demo--other"}}}
     assert not pods.wants_node(pods.trimmed(others), "demo--default")
+
+
+# ---- what cannot be read
+
+POOL = {"group": "web", "shards": ["a"]}
+
+
+@pytest.mark.parametrize(
+    ("pool", "replicas", "why"),
+    [
+        (POOL, 3, ""),
+        (POOL, 0, ""),
+        (POOL, None, ""),
+        (POOL | {"template": None, "vars": None}, 1, ""),
+        (POOL, -1, "spec.replicas: expected a number, 0 or more, found -1"),
+        (POOL, "five", "spec.replicas: expected a number, 0 or more, found 'five'"),
+        (POOL, True, "found True"),
+        (POOL, 1.5, "found 1.5"),
+        ({"shards": ["a"]}, 1, "spec.group: expected text, found None"),
+        (POOL | {"group": 7}, 1, "spec.group: expected text, found 7"),
+        ({"group": "web"}, 1, "spec.shards: expected names of shards"),
+        (POOL | {"shards": "a"}, 1, "spec.shards: expected names of shards"),
+        (POOL | {"shards": [1]}, 1, "spec.shards: expected names of shards"),
+        (POOL | {"shards": []}, 1, "at least one"),
+        (POOL | {"template": ["x"]}, 1, "spec.template: expected text"),
+        (POOL | {"vars": {"x": 1}}, 1, "spec.vars: expected a map of texts"),
+        (POOL | {"vars": "x"}, 1, "spec.vars: expected a map of texts"),
+    ],
+)
+def test_a_pool_that_cannot_be_read(pool: Object, replicas: object, why: str) -> None:
+    said = pools.unreadable({"spec": pool}, {"spec": {"replicas": replicas}})
+    assert why in said
+    assert bool(said) == bool(why)
+
+
+@pytest.mark.parametrize(
+    ("spec", "why"),
+    [
+        ({"group": "web", "shard": "a", "size": 2}, ""),
+        ({"group": "web", "shard": "a"}, ""),
+        ({"group": "web", "shard": "b", "size": 2}, "expected those of its name, found those of web--b"),
+        ({"group": "web", "shard": "a", "size": "2"}, "spec.size"),
+        ({"group": "web", "shard": "a", "size": -1}, "spec.size"),
+        ({"group": "web"}, "spec.shard: expected text, found None"),
+        ({}, "spec.group"),
+    ],
+)
+def test_a_shard_group_that_cannot_be_read(spec: Object, why: str) -> None:
+    said = shard_groups.unreadable({"metadata": {"name": "web--a"}, "spec": spec})
+    assert why in said
+    assert bool(said) == bool(why)
+
+
+@pytest.mark.parametrize("group", [7, ["web"], {"name": "web"}, None, ""])
+def test_a_group_that_is_no_text_is_none(group: object) -> None:
+    assert machines.group_of({"spec": {"group": group}}) == ""

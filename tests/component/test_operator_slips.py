@@ -1,0 +1,114 @@
+"""What people type by mistake, and delete by hand: it is said, it loses nothing, and mending it is enough."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from component.operator_world import KUBERNETES, Cluster, operating
+from nstance.kube import errors, kinds
+from nstance.kube.port import Object
+
+pytestmark = pytest.mark.parametrize("kubernetes", KUBERNETES)
+
+TWO = {"zone-a": {"web": 2}, "zone-b": {"web": 1}}
+GROUP = "on-demand.nstance.dev/group"
+
+
+def ready(item: Object | None) -> Object:
+    found = (item or {}).get("status", {}).get("conditions", [])
+    return next((each for each in found if each["type"] == "Ready"), {})
+
+
+async def settled(cluster: Cluster) -> set[str]:
+    """All three run, and the pool says so."""
+
+    async def whole() -> bool:
+        return ready(await cluster.get(kinds.NSTANCE_MACHINE_POOL, "nstance-web")).get("status") == "True"
+
+    await cluster.until(whole)
+    await cluster.until(lambda: len(running(cluster)) == 3)
+    return running(cluster)
+
+
+def running(cluster: Cluster) -> set[str]:
+    return {id for shard in cluster.shards for id in cluster.running(shard, "web")}
+
+
+async def sizes(cluster: Cluster) -> dict[str, int]:
+    return {item["metadata"]["name"]: item["spec"]["size"] for item in await cluster.all(kinds.NSTANCE_SHARD_GROUP)}
+
+
+async def patch(cluster: Cluster, kind: kinds.Kind, name: str, body: Object) -> None:
+    await cluster.kube.patch(kind, name, body, namespace=cluster.namespace)
+
+
+async def test_a_negative_number_of_replicas_is_not_a_wish_for_none(tmp_path: Path, kubernetes: str) -> None:
+    """Cluster API's schema lets it through."""
+    async with operating(tmp_path, kubernetes, TWO, drain_timeout="0") as cluster:
+        before = await settled(cluster)
+        await patch(cluster, kinds.MACHINE_POOL, "nstance-web", {"spec": {"replicas": -2}})
+
+        async def refused() -> str:
+            said = ready(await cluster.get(kinds.NSTANCE_MACHINE_POOL, "nstance-web"))
+            return str(said["message"]) if said.get("reason") == "ConfigInvalid" else ""
+
+        assert "found -2" in await cluster.until(refused)
+        assert await sizes(cluster) == {"web--zone-a": 2, "web--zone-b": 1}
+        await patch(cluster, kinds.MACHINE_POOL, "nstance-web", {"spec": {"replicas": 3}})
+        assert await settled(cluster) == before
+
+
+async def test_a_shard_group_of_a_static_pool_that_is_deleted_by_hand_comes_back(
+    tmp_path: Path, kubernetes: str
+) -> None:
+    async with operating(tmp_path, kubernetes, TWO, drain_timeout="0") as cluster:
+        before = await settled(cluster)
+        old = await cluster.get(kinds.NSTANCE_SHARD_GROUP, "web--zone-a")
+        await cluster.kube.delete(kinds.NSTANCE_SHARD_GROUP, "web--zone-a", namespace=cluster.namespace)
+
+        async def another() -> bool:
+            found = await cluster.get(kinds.NSTANCE_SHARD_GROUP, "web--zone-a")
+            return found is not None and old is not None and found["metadata"]["uid"] != old["metadata"]["uid"]
+
+        await cluster.until(another)
+        assert await settled(cluster) == before
+        await cluster.scale("web", 5)
+        await cluster.until(lambda: len(cluster.running("zone-a", "web")) == 3)
+
+
+async def test_a_shard_group_is_not_moved_to_another_shard_by_hand(tmp_path: Path, kubernetes: str) -> None:
+    async with operating(tmp_path, kubernetes, TWO, drain_timeout="0") as cluster:
+        before = await settled(cluster)
+        with contextlib.suppress(errors.Invalid):  # where the schema says so already
+            await patch(cluster, kinds.NSTANCE_SHARD_GROUP, "web--zone-a", {"spec": {"shard": "zone-b"}})
+
+        async def back() -> bool:
+            found = await cluster.get(kinds.NSTANCE_SHARD_GROUP, "web--zone-a")
+            return found is not None and found["spec"]["shard"] == "zone-a" and ready(found)["status"] == "True"
+
+        await cluster.until(back)
+        assert await settled(cluster) == before
+
+
+async def test_a_pod_is_told_that_there_is_no_such_group_and_may_ask_for_another(
+    tmp_path: Path, kubernetes: str
+) -> None:
+    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 0}}) as cluster:
+        await cluster.pod("job", annotations={GROUP: "nosuch"})
+
+        async def told() -> bool:
+            listing = await cluster.kube.list(
+                kinds.EVENT, namespace=cluster.namespace, fields="involvedObject.name=job"
+            )
+            return any(
+                each["reason"] == "NodeNotMade"
+                and "no shard that can be reached has a group 'nosuch'" in each["message"]
+                for each in listing.items
+            )
+
+        await cluster.until(told)
+        await patch(cluster, kinds.POD, "job", {"metadata": {"annotations": {GROUP: "web"}}})
+        [instance] = await cluster.until(lambda: cluster.running("zone-a", "web"))
+        await cluster.kube.delete(kinds.POD, "job", namespace=cluster.namespace)
+        await cluster.until(lambda: instance not in cluster.running("zone-a", "web"))
