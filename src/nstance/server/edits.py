@@ -90,7 +90,7 @@ def given(config: operator_pb2.GroupConfig) -> dict[str, object]:
     if config.HasField("size"):
         said["size"] = config.size
     if config.vars:
-        said["vars"] = dict(config.vars)
+        said["vars"] = dict(sorted(config.vars.items()))  # people read the file; the wire has no order
     if config.load_balancers:
         said["load_balancers"] = list(config.load_balancers)
     if config.update_set:

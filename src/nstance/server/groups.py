@@ -21,6 +21,7 @@ from nstance.config import storage_keys
 from nstance.config.dynamic import DynamicGroups
 from nstance.config.errors import ConfigError
 from nstance.config.settings import Settings
+from nstance.model import durations
 from nstance.model.decision import Code
 from nstance.model.group import Group
 from nstance.model.ids import GroupKey, OperatorId
@@ -263,7 +264,7 @@ def _shown(value: object) -> str:
         case tuple():
             return ", ".join(map(str, value))
         case float():
-            return f"{value:g} s"
+            return durations.format(value)
         case _:
             return str(value)
 

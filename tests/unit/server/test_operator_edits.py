@@ -1,6 +1,8 @@
 """Edits of groups as pure functions: quotas, etags, what is left out."""
 
 import json
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -51,6 +53,12 @@ def refusal(edit: groups.Edit, dynamic: DynamicGroups = DynamicGroups()) -> GRPC
 
 def upserted(config: GroupConfig, dynamic: DynamicGroups = DynamicGroups(), key: GroupKey = WEB) -> DynamicGroups:  # noqa: B008
     return edits.upsert(key, config, etag="")(SETTINGS, dynamic)
+
+
+def test_vars_stand_in_the_file_in_their_order_whatever_the_wire_says() -> None:
+    names = [f"v{number}" for number in range(20)]
+    text = dynamics.dump(upserted(GroupConfig(template="web", vars=dict.fromkeys(names, ""))))
+    assert re.findall(r'"(v\d+)"', text) == sorted(names)
 
 
 def test_a_new_group_without_a_size_has_its_templates() -> None:
@@ -164,6 +172,7 @@ def test_changes_are_told_without_values_of_vars() -> None:
     old = Group(key=WEB, size=3, template="web", kind=Kind("web"), vars={"password": "s3cret", "same": "x"})
     new = Group(key=WEB, size=6, template="web", kind=Kind("web"), vars={"password": "other", "same": "x"}, paused=True)
     assert groups.describe(old, new) == "size 3 → 6; vars password changed; paused"
+    assert groups.describe(old, replace(old, drain_timeout=360_000_000.0)) == "drain timeout 5m → 4166d16h"
     assert groups.describe(None, new) == "the group was made with size 6"
     assert groups.describe(new, None) == "the group was deleted"
     assert groups.describe(old, old) == ""
