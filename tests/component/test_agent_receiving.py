@@ -1,0 +1,193 @@
+"""An agent makes keys, receives files, and runs the command for them."""
+
+import stat
+import threading
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from component import agent_world
+from component.agent_server import AgentServer, eventually
+from component.agent_world import Agent
+from nstance.agent import files, onreceive
+from nstance.model.ids import InstanceId
+from nstance.pki import keys as pki_keys
+from nstance.wire import status
+
+agent = agent_world.agent
+instance = agent_world.instance
+server = agent_world.server
+system_state = agent_world.system_state
+
+
+async def test_makes_keys_and_sends_the_public_halves(server: AgentServer, agent: Agent) -> None:
+    agent.start()
+    await eventually(lambda: server.heard.key_streams)
+    server.ask_keys(["netsy.server", "netsy.peer"])
+    [sent] = await eventually(lambda: server.heard.keys)
+    assert sent == {name: (agent.home / "keys" / f"{name}.pub").read_text() for name in ("netsy.server", "netsy.peer")}
+    assert stat.S_IMODE((agent.home / "keys" / "netsy.server.key").stat().st_mode) == 0o640
+
+
+async def test_keys_that_could_not_be_submitted_are_submitted_again(server: AgentServer, agent: Agent) -> None:
+    server.key_names = ["a"]
+    server.scripts.submit_keys.extend([status.unavailable("not leading"), None])
+    agent.start()
+    assert await eventually(lambda: server.heard.keys) == [{"a": (agent.home / "keys" / "a.pub").read_text()}]
+
+
+async def test_a_request_for_a_bad_key_name_is_reported_b21(server: AgentServer, agent: Agent) -> None:
+    server.key_names = ["../../etc/shadow"]
+    agent.start()
+    report = await eventually(lambda: next((r for r in server.heard.reports if r.files_error), None))
+    assert "refused" in report.files_error
+    server.ask_keys(["good"])
+    await eventually(lambda: server.heard.keys and server.heard.reports[-1].files_error == "")
+
+
+async def test_files_arrive_and_are_reported(server: AgentServer, agent: Agent) -> None:
+    server.push({"config.jsonc": b"{/* hello */}", "big.bin": b"x" * (1 << 20)}, "sha256:1")
+    agent.start()
+    report = await eventually(lambda: next((r for r in server.heard.reports if r.config_hash), None))
+    assert report.config_hash == "sha256:1"
+    assert {state.name for state in report.files} == {"config.jsonc", "big.bin"}
+    assert (agent.identity / "config.hash").read_text() == "sha256:1\n"
+    server.push({"config.jsonc": b"{}"}, "sha256:2")
+    await eventually(lambda: server.heard.reports[-1].config_hash == "sha256:2")
+    assert agent.received() == {"config.jsonc": b"{}"}
+
+
+async def test_certificates_are_reported_with_serial_and_expiry(
+    server: AgentServer, agent: Agent, instance: InstanceId
+) -> None:
+    pem = server.issue(instance, pki_keys.public_bytes(pki_keys.generate(server.chance))).certificate_pem
+    server.push({"server.crt": pem.encode()}, "sha256:1")
+    agent.start()
+    report = await eventually(lambda: next((r for r in server.heard.reports if r.config_hash), None))
+    certificate = x509.load_pem_x509_certificate(pem.encode())
+    [state] = report.files
+    assert (int(state.serial, 16), len(state.serial)) == (certificate.serial_number, 32)
+    assert state.expires_unix == int(certificate.not_valid_after_utc.timestamp())
+
+
+@pytest.mark.parametrize(
+    ("files", "count", "said"),
+    [
+        ({"good.txt": b"", "bad.json": b"{"}, 2, "expected JSON"),
+        ({"good.txt": b"", "../up": b""}, 2, "starts with a dot"),
+        ({"good.txt": b"", "x": b"x" * (1 << 20) + b"x"}, 2, "at most 1048576 bytes"),
+        ({"good.txt": b""}, 2, "expected 2 files"),
+    ],
+)
+async def test_a_bad_set_changes_nothing_and_is_reported_with_the_reason_b21_b22(
+    server: AgentServer, agent: Agent, files: dict[str, bytes], count: int, said: str
+) -> None:
+    server.push({"old.txt": b"old"}, "sha256:1")
+    agent.start()
+    await eventually(lambda: server.heard.reports and server.heard.reports[-1].config_hash == "sha256:1")
+    server.push(files, "sha256:2", count=count)
+    report = await eventually(lambda: next((r for r in server.heard.reports if r.files_error), None))
+    assert said in report.files_error
+    assert report.config_hash == "sha256:1"
+    assert agent.received() == {"old.txt": b"old"}
+    server.push({"new.txt": b"new"}, "sha256:3")
+    await eventually(lambda: server.heard.reports[-1].config_hash == "sha256:3")
+    assert server.heard.reports[-1].files_error == ""
+    assert agent.received() == {"new.txt": b"new"}
+
+
+async def test_a_set_cut_in_the_middle_leaves_the_old_one_f63(server: AgentServer, agent: Agent) -> None:
+    server.push({"old.txt": b"old"}, "sha256:1")
+    agent.start()
+    await eventually(lambda: server.heard.reports and server.heard.reports[-1].config_hash == "sha256:1")
+    whole = server.file_set({"new.txt": b"new", "more.txt": b"more"}, "sha256:2")
+    server.sets = whole[:1]  # the first file and no more
+    server.cut()
+    await eventually(lambda: (agent.recv / ".incoming-2" / "new.txt").exists())
+    assert (agent.recv / "old.txt").read_bytes() == b"old"
+    server.sets = whole
+    server.cut()
+    await eventually(lambda: server.heard.reports[-1].config_hash == "sha256:2")
+    assert agent.received() == {"new.txt": b"new", "more.txt": b"more"}
+
+
+async def test_on_reconnect_it_says_what_it_has(server: AgentServer, agent: Agent) -> None:
+    server.push({"a.txt": b"a"}, "sha256:1")
+    agent.start()
+    await eventually(lambda: server.heard.reports and server.heard.reports[-1].config_hash == "sha256:1")
+    server.sets = []
+    server.cut()
+    await eventually(lambda: len(server.heard.file_requests) == 2)
+    assert server.heard.file_requests[1].config_hash == "sha256:1"
+    assert [state.name for state in server.heard.file_requests[1].files] == ["a.txt"]
+
+
+async def test_the_command_runs_after_each_set_and_not_for_the_same_one(
+    server: AgentServer, agent: Agent, tmp_path: Path
+) -> None:
+    runs = tmp_path / "runs"
+    command = f"sh -c 'cat {agent.recv}/a.txt >> {runs}'"
+    server.push({"a.txt": b"1"}, "sha256:1")
+    agent.start(NSTANCE_ON_RECEIVE=command)
+    await eventually(lambda: runs.exists() and runs.read_text() == "1")
+    await eventually(lambda: (agent.identity / "on-receive.done").exists())
+    server.push({"a.txt": b"1"}, "sha256:1")
+    server.push({"a.txt": b"2"}, "sha256:2")
+    await eventually(lambda: runs.read_text() == "12")
+    await eventually(lambda: (agent.identity / "on-receive.done").exists())
+    (agent.identity / "on-receive.done").unlink()  # as if it had stopped before the command ended
+    await agent.stop()
+    agent.start(NSTANCE_ON_RECEIVE=command)
+    await eventually(lambda: runs.read_text() == "122")
+
+
+async def test_a_command_that_hangs_or_fails_is_said_and_does_not_stop_the_files(
+    server: AgentServer, agent: Agent, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(onreceive.OnReceive.__init__, "__kwdefaults__", {"timeout": 0.2})
+    server.push({"a.txt": b"1"}, "sha256:1")
+    agent.start(NSTANCE_ON_RECEIVE=f"sh -c 'grep -q 1 {agent.recv}/a.txt && sleep 600; exit 3'")
+    await eventually(lambda: "did not end in time" in caplog.text)
+    server.push({"a.txt": b"2"}, "sha256:2")
+    await eventually(lambda: "NSTANCE_ON_RECEIVE failed" in caplog.text)
+    assert agent.received() == {"a.txt": b"2"}
+
+
+async def test_a_set_is_acted_upon_even_if_the_connection_is_gone_by_then(
+    server: AgentServer, agent: Agent, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    real, begun, go_on = files.Incoming.commit, threading.Event(), threading.Event()
+
+    def slow(self: files.Incoming, config_hash: str, count: int) -> bool:
+        begun.set()
+        assert go_on.wait(10)
+        return real(self, config_hash, count)
+
+    monkeypatch.setattr(files.Incoming, "commit", slow)
+    server.push({"a.txt": b"1"}, "sha256:1")
+    agent.start(NSTANCE_ON_RECEIVE=f"touch {tmp_path}/ran")
+    await eventually(begun.is_set)
+    server.sets = []
+    server.cut()
+    await eventually(lambda: server.heard.connections == 2)
+    go_on.set()
+    await eventually((tmp_path / "ran").exists)
+
+
+async def test_a_command_that_was_cut_short_runs_again_at_the_next_start(
+    server: AgentServer, agent: Agent, tmp_path: Path
+) -> None:
+    runs, hold = tmp_path / "runs", tmp_path / "hold"
+    command = f"sh -c 'cat {agent.recv}/a.txt >> {runs}; while [ -e {hold} ]; do sleep 0.01; done'"
+    server.push({"a.txt": b"1"}, "sha256:1")
+    agent.start(NSTANCE_ON_RECEIVE=command)
+    await eventually(lambda: (agent.identity / "on-receive.done").exists())
+    hold.touch()
+    server.push({"a.txt": b"2"}, "sha256:2")
+    await eventually(lambda: runs.read_text() == "12")
+    await agent.crash()
+    hold.unlink()
+    server.sets = []
+    agent.start(NSTANCE_ON_RECEIVE=command)
+    await eventually(lambda: runs.read_text() == "122")
