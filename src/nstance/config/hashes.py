@@ -5,12 +5,12 @@ without the values that equal their defaults.
 """
 
 import hashlib
-import json
 from collections.abc import Mapping
 
 from pydantic import BaseModel
 
 from nstance.config.workload import Certificate, FileSpec, Userdata
+from nstance.model import codec
 
 
 def runtime_hash(
@@ -43,9 +43,7 @@ def infra_hash(
 
 
 def digest(value: object) -> str:
-    """Of canonical JSON: sorted keys, no spaces, UTF-8."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()
+    return "sha256:" + hashlib.sha256(codec.canonical(value)).hexdigest()
 
 
 def _written(models: Mapping[str, BaseModel]) -> dict[str, object]:

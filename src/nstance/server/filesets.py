@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from nstance.authority import certlog
 from nstance.authority.keyset import Authority
 from nstance.clock import Chance, Clock
+from nstance.config import hashes
 from nstance.config.resolve import Resolved
 from nstance.config.workload import CertificateFile, EnvFile, JsonFile, SecretFile, StorageFile, StringFile
-from nstance.model.codec import canonical
 from nstance.model.ids import ShardId
 from nstance.model.instance import Instance
 from nstance.objects import errors as storage
@@ -76,7 +76,7 @@ def set_hash(around: Surroundings, resolved: Resolved, instance: Instance) -> st
         instance.hostname,
         around.ca_bundle if any(isinstance(f, CertificateFile) for f in resolved.files.values()) else "",
     ]
-    return "sha256:" + hashlib.sha256(canonical(told)).hexdigest()
+    return hashes.digest(told)
 
 
 class FileSets:

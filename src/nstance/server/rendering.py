@@ -12,13 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from nstance import gotemplate
-from nstance.config import blocks, storage_keys
+from nstance.config import blocks, hashes, storage_keys
 from nstance.config.errors import quoted
 from nstance.config.resolve import Resolved
 from nstance.config.settings import Settings
 from nstance.config.workload import Certificate, EnvFile, JsonFile, StringFile, Userdata
 from nstance.model import ids
-from nstance.model.codec import canonical
 from nstance.model.instance import Instance
 from nstance.objects import keys
 from nstance.pki import ca, fields
@@ -134,7 +133,7 @@ def request_hash(made: CreateRequest) -> str:
         "userdata": hashlib.sha256(made.userdata).hexdigest(),
         "nonce": hashlib.sha256(made.nonce.encode()).hexdigest(),
     }
-    return "sha256:" + hashlib.sha256(canonical(told)).hexdigest()
+    return hashes.digest(told)
 
 
 def text(template: str, values: Mapping[str, object], what: str) -> str:
