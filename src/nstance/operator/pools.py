@@ -47,7 +47,7 @@ def unreadable(pool: Object, machine_pool: Object) -> str:
         return why
     if not isinstance(shards, list) or not shards or not all(isinstance(each, str) for each in shards):
         return f"spec.shards: expected names of shards, at least one, found {shards!r}"
-    if replicas is not None and (type(replicas) is not int or replicas < 0):
+    if replicas is not None and not resources.is_size(replicas):
         return (
             f"the MachinePool's spec.replicas: expected a number, 0 or more, found {replicas!r}; sizes stay as they are"
         )

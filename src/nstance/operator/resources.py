@@ -51,6 +51,11 @@ def misshapen(told: Object, *, required: Iterable[str], texts: Iterable[str]) ->
     return ""
 
 
+def is_size(value: object) -> bool:
+    """A number of instances, as the shards take it."""
+    return type(value) is int and 0 <= value < 2**31
+
+
 def is_leaving(item: Object) -> bool:
     return bool(item["metadata"].get("deletionTimestamp"))
 

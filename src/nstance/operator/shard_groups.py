@@ -35,7 +35,7 @@ def unreadable(item: Object) -> str:
         return why
     if (named := pools.shard_group_name(told["group"], told["shard"])) != resources.name(item):
         return f"spec.group and spec.shard: expected those of its name, found those of {named}"
-    if size is not None and (type(size) is not int or size < 0):
+    if size is not None and not resources.is_size(size):
         return f"spec.size: expected a number, 0 or more, found {size!r}"
     return ""
 

@@ -274,6 +274,7 @@ POOL = {"group": "web", "shards": ["a"]}
         (POOL, -1, "spec.replicas: expected a number, 0 or more, found -1"),
         (POOL, "five", "spec.replicas: expected a number, 0 or more, found 'five'"),
         (POOL, True, "found True"),
+        (POOL, 2**31, "found 2147483648"),
         (POOL, 1.5, "found 1.5"),
         ({"shards": ["a"]}, 1, "spec.group: expected text, found None"),
         (POOL | {"group": 7}, 1, "spec.group: expected text, found 7"),
