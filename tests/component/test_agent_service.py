@@ -224,3 +224,40 @@ async def test_a_var_that_nobody_has_set_is_reported_once(tmp_path: Path) -> Non
         (event,) = [e for e in events if ".Vars.zone" in e.message]
         assert (event.reason, event.group) == ("config", "web")
         assert not [e for e in events if ".Vars.greeting" in e.message]
+
+
+async def test_the_cache_has_public_keys_and_what_reports_say_that_is_new(world: World) -> None:
+    """Spec 3: kept for people. A report that says nothing new costs nothing; the last one is kept when the agent goes, so
+    that `instance show` tells when it was heard last, also by the next leader on this machine."""
+    cache = world.leader.lead_now.cache
+    assert cache is not None
+    puts: list[dict[str, Any]] = []
+    put_report = cache.put_report
+
+    def counted(id: Any, report: dict[str, Any], *, at: float) -> None:
+        puts.append(report)
+        put_report(id, report, at=at)
+
+    cache.put_report = counted  # type: ignore[method-assign,assignment]
+    agent, stub = await alone(world)
+    pem = keys.public_to_pem(keys.public_bytes(keys.generate(world.chance)))
+    asking = agent_pb2.SubmitPublicKeysRequest(keys=[agent_pb2.PublicKey(name="web", pem=pem)])
+    await call(stub.SubmitPublicKeys, asking, timeout=SECONDS)
+    assert await cache.public_keys(agent.id) == {"web": pem}
+    puts.clear()
+    async with stub.SubmitHealthReport.open() as stream:
+        for sequence, hash in enumerate(("h1", "h1", "h1", "h2"), 1):
+            report = agent_pb2.HealthReport(boot_id="b", sequence=sequence, config_hash=hash, cpu_percent=sequence)
+            await stream.send_message(agent_pb2.AgentMessage(report=report))
+            await asyncio.wait_for(stream.recv_message(), SECONDS)
+        assert [put.get("configHash") for put in puts] == ["h1", "h2"]
+        operator = await world.operator("acme")
+        shown = await operator.call("GetInstanceStatus", instance_id=agent.id)
+        await stream.cancel()
+    await eventually(lambda: world.leader.lead_now.agents.get(agent.id) is None)
+    assert len(puts) == 3
+    kept = await cache.report(agent.id)
+    assert kept is not None
+    assert (kept.report["cpuPercent"], int(kept.at * 1000)) == (4.0, shown.last_report_unix_ms)
+    later = await operator.call("GetInstanceStatus", instance_id=agent.id)
+    assert (later.connected, later.last_report_unix_ms) == (False, shown.last_report_unix_ms)

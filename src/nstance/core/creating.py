@@ -90,7 +90,7 @@ def failed(draft: Draft, instance: Instance, event: ev.VmCreateFailed) -> None:
             message = "its configuration changed before the provider was asked"
             draft.reason(Code.SUPERSEDED, message, instance.id)
             leaving.delete(draft, instance, Cause.SUPERSEDED, message)
-        case ev.Failure.UNAVAILABLE | ev.Failure.UNKNOWN:
+        case ev.Failure.UNAVAILABLE | ev.Failure.UNKNOWN | ev.Failure.UNSENT:
             attempts = facts.create_attempts + 1
             wait = min(RETRY_MOST, 2.0 ** min(attempts - 1, 10))
             draft.learn(instance.id, create_attempts=attempts, create_due=draft.now + wait)
@@ -102,6 +102,12 @@ def failed(draft: Draft, instance: Instance, event: ev.VmCreateFailed) -> None:
                 )
         case _:
             assert_never(event.failure)
+
+
+def never_asked(draft: Draft, instance: Instance) -> bool:
+    """Of one that is to go, and whose create was not sent: whether that is certain of all earlier ones too."""
+    facts = draft.facts(instance.id)
+    return instance.state is State.DELETING and facts.ours and not facts.create_attempts
 
 
 def give_up(draft: Draft, instance: Instance, message: str) -> None:
@@ -163,11 +169,13 @@ def _no_capacity(draft: Draft, instance: Instance, message: str) -> None:
 
 
 def _subnet(draft: Draft, wish: Group) -> str:
-    """Subnets are used in turn, so that a pool is filled evenly; one that was refused lately only if all were."""
+    """Subnets are used in turn, so that a pool is filled evenly; one that is nearly full or was refused lately only if
+    there is no better one."""
     if not wish.subnets:
         return ""
     refused = draft.trend.refused_subnets
     usable = [s for s in wish.subnets if refused.get(s, 0.0) <= draft.now] or list(wish.subnets)
+    usable = [s for s in usable if s not in draft.view.crowded] or usable
     used = dict.fromkeys(usable, 0)
     for member in draft.members.values():
         if member.subnet in used and member.counts:

@@ -42,6 +42,9 @@ def observe(draft: Draft, event: ev.Event, position: int) -> None:
             draft.learn(instance.id, creating=False)
             if instance.state is State.PENDING:
                 creating.failed(draft, instance, event)
+            elif event.failure is ev.Failure.UNSENT and creating.never_asked(draft, instance):
+                draft.reason(Code.DELETED, "the provider was never asked for it", instance.id)
+                draft.change(instance, state=State.DELETED, ended=draft.now)
             elif instance.provider_id is None:
                 draft.learn(instance.id, check_due=draft.now)  # its agent was faster than the provider's answer
         case ev.VmDeleted():

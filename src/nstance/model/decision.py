@@ -4,7 +4,7 @@ Changes are committed before any effect starts. Effects are idempotent and name 
 reports the outcome as an event.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -185,6 +185,7 @@ class View:
     mass_absence: bool = False  # so many VMs were missing from a listing that it is not believed
     operator_seen: float | None = None  # when an operator of the tenant was last connected; at the start of a
     # term: when listening began, if the tenant has a registered operator, because nobody knows yet
+    crowded: Set[str] = frozenset()  # subnets that are nearly full
     blocked: str = ""  # why no create request can be made now (userdata or image not to be had)
 
 

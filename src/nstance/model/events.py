@@ -24,6 +24,7 @@ class Failure(Enum):
     REFUSED = "refused"
     UNAVAILABLE = "unavailable"
     UNKNOWN = "unknown-outcome"
+    UNSENT = "unsent"  # nobody wanted it any more when its turn came: the provider was not asked
     STALE = "stale"  # the intent cannot be repeated byte by byte, and the provider does not know its VM
 
 

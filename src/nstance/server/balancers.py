@@ -9,7 +9,6 @@ the next listing shows that.
 import asyncio
 import functools
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -22,9 +21,9 @@ from nstance.objects.journal import Deposed
 from nstance.providers import errors
 from nstance.providers.port import Provider
 from nstance.server.cache import Cache, CacheUnavailable
+from nstance.server.calls import Calls, NotSent
 from nstance.server.shard import Committed, Shard
 from nstance.server.workers import Workers
-from nstance.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +51,7 @@ class Tools:
     shard: Shard
     provider: Provider
     clock: Clock
-    metrics: Metrics
-    timeout: Callable[[], float]  # of one call
+    calls: Calls
     cache: Cache | None = None
     records: dict[InstanceId, Instance] = field(
         default_factory=dict
@@ -140,7 +138,6 @@ class Balancer:
     _list_at: float = float("-inf")
     _list_failures: int = 0
     _listing: asyncio.Task[None] | None = None
-    _paused_until: float = float("-inf")
     _failures: dict[ProviderId, _Failure] = field(default_factory=dict)
     _flying: dict[ProviderId, asyncio.Task[None]] = field(default_factory=dict)
     _touched: set[ProviderId] = field(default_factory=set)  # by calls during a listing, which may be older than they
@@ -195,7 +192,7 @@ class Balancer:
     def _next_look(self) -> float:
         calls = [failure.again for id, failure in self._failures.items() if id not in self._flying]
         listing = [self._list_at] if self._listing is None else []
-        return max(self._paused_until, min((*calls, *listing), default=float("inf")))
+        return min((*calls, *listing), default=float("inf"))
 
     async def _rest(self, seconds: float) -> None:
         """For so long, or until there is something to do."""
@@ -222,17 +219,16 @@ class Balancer:
 
     async def _list(self) -> None:
         clock = self.tools.clock
-        code = "unknown"
+        calls, provider = self.tools.calls, self.tools.provider
         try:
-            async with asyncio.timeout(self.tools.timeout()):
-                members = await self.tools.provider.load_balancer_members(self.name)
-            code = "ok"
-        except (errors.ProviderError, TimeoutError) as problem:
-            code = type(problem).__name__.lower() if isinstance(problem, errors.ProviderError) else code
+            members = await calls.once(
+                "load_balancer_members", calls.questions, lambda: provider.load_balancer_members(self.name)
+            )
+        except Deposed:
+            return
+        except errors.ProviderError as problem:
             self._listing_failed(problem)
             return
-        finally:
-            self.tools.metrics.provider_request("load-balancer-members", code)
         newer = {id: self.known[id] for id in self._touched if id in self.known}
         self.known = {**dict.fromkeys(members, True), **newer}
         self.listed, self._list_failures = True, 0
@@ -256,8 +252,6 @@ class Balancer:
 
     def _start_calls(self) -> None:
         now = self.tools.clock.monotonic()
-        if now < self._paused_until:
-            return
         shard = self.tools.shard
         plan = balancing.plan(
             self.name, self.tools.records.values(), wishes=shard.wishes, healthy=self.healthy, member=self.member
@@ -295,27 +289,26 @@ class Balancer:
         return balancing.belongs(record, self.name, shard.wishes, self.healthy) is (verb is Verb.REGISTER)
 
     async def _call(self, verb: Verb, id: ProviderId, instance: InstanceId) -> None:
-        provider = self.tools.provider
-        act = provider.load_balancer_register if verb is Verb.REGISTER else provider.load_balancer_deregister
+        provider, calls = self.tools.provider, self.tools.calls
+        if verb is Verb.REGISTER:
+            act, lane = provider.load_balancer_register, calls.joins
+        else:
+            act, lane = provider.load_balancer_deregister, calls.leaves
         async with self._budgets[verb]:
             try:
-                await self.tools.shard.term.ready()
-            except Deposed:
-                return
-            if not self._is_wanted(verb, instance):
+                await calls.once(
+                    f"load_balancer_{verb.value}",
+                    lane,
+                    lambda: act(self.name, id),
+                    wanted=lambda: self._is_wanted(verb, instance),
+                )
+            except (Deposed, NotSent):
                 return  # decided otherwise while it waited for its turn
-            code = "unknown"
-            try:
-                async with asyncio.timeout(self.tools.timeout()):
-                    await act(self.name, id)
-                code = "ok"
+            except errors.ProviderError as problem:
+                self._failed(verb, id, problem)
+            else:
                 self.known[id] = verb is Verb.REGISTER
                 self._failures.pop(id, None)
-            except (errors.ProviderError, TimeoutError) as problem:
-                code = type(problem).__name__.lower() if isinstance(problem, errors.ProviderError) else code
-                self._failed(verb, id, problem)
-            finally:
-                self.tools.metrics.provider_request(f"load-balancer-{verb.value}", code)
 
     def _failed(self, verb: Verb, id: ProviderId, problem: BaseException) -> None:
         before = self._failures.get(id)
@@ -324,7 +317,6 @@ class Balancer:
         now = self.tools.clock.monotonic()
         self._failures[id] = _Failure(verb, now + wait, attempts)
         if isinstance(problem, errors.Throttled):
-            self._paused_until = now + wait
             return  # nothing is wrong; it is only slow
         if verb is Verb.REGISTER:
             self.known[id] = False if isinstance(problem, errors.Gone | errors.Refused | errors.Unavailable) else None

@@ -1,7 +1,9 @@
 """What a server remembers on its own disk: a cache that may vanish at any time (F6, F42).
 
-`put_*` and `remove_*` return at once and never fail, the queries are awaited and may raise CacheUnavailable. Nothing here
-is on the way of a decision: the truth is in object storage, and what is lost here is told again by it or by the agents.
+Nothing here is on the way of a decision: the truth is in object storage, and what is lost here is told again by it or by
+the agents. Last reports and public keys are kept for people: `instance show` tells when an agent that is away was heard
+last, and who looks into the file sees for which keys certificates were issued. `put_*` and `remove_*` return at once and
+never fail, the queries are awaited and may raise CacheUnavailable.
 """
 
 import functools
@@ -112,9 +114,9 @@ class Cache:
         """And everything about it."""
         self._thread.put(("removed", instance), functools.partial(_forget_instance, instance))
 
-    def put_report(self, instance: InstanceId, report: Mapping[str, Any]) -> None:
+    def put_report(self, instance: InstanceId, report: Mapping[str, Any], *, at: float) -> None:
         """`report`: plain JSON."""
-        save = functools.partial(_save_report, instance, self._clock.wall(), report)
+        save = functools.partial(_save_report, instance, at, report)
         self._thread.put(("report", instance), save)
 
     def put_public_keys(self, instance: InstanceId, pems: Mapping[str, str]) -> None:

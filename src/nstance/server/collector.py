@@ -4,7 +4,6 @@ The first listing of a term comes at once; before it is complete nothing is dele
 listing at all.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
@@ -16,9 +15,9 @@ from nstance.model.ids import ClusterId, GroupKey, InstanceId, ShardId
 from nstance.model.vm import SeenVm
 from nstance.providers import errors
 from nstance.providers.port import Provider, Vm
+from nstance.server.calls import Calls
 from nstance.server.effects import MEANING
 from nstance.server.shard import Shard
-from nstance.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -35,8 +34,7 @@ class Collector:
         cluster: ClusterId,
         name: ShardId,
         clock: Clock,
-        metrics: Metrics,
-        timeout: Callable[[], float],
+        calls: Calls,
         voices: Callable[[], Mapping[InstanceId, str]],
     ) -> None:
         """`voices`: the addresses from which the agents that are connected speak."""
@@ -45,8 +43,7 @@ class Collector:
         self._cluster = cluster
         self._name = name
         self._clock = clock
-        self._metrics = metrics
-        self._timeout = timeout
+        self._calls = calls
         self._voices = voices
         self._sightings: collecting.Sightings = {}
         self._missed: dict[InstanceId, float] = {}  # by the last listing, and since when
@@ -59,27 +56,18 @@ class Collector:
                 await self._collect()
                 failures = 0
                 wait = self._shard.policy.gc_interval
-            except (errors.ProviderError, TimeoutError) as problem:
+            except errors.ProviderError as problem:
                 delay = getattr(problem, "delay", 0.0)
                 wait = max(delay, min(RETRY_MOST, RETRY_FIRST * 2.0 ** min(failures, 10)))
                 failures += 1
                 log.warning(
                     "the provider could not be listed, nothing is concluded from that",
-                    extra={"error": str(problem) or "timed out", "retry": round(wait, 1)},
+                    extra={"error": str(problem), "retry": round(wait, 1)},
                 )
             await self._clock.sleep(wait)
 
     async def _collect(self) -> None:
-        code = "unknown"
-        try:
-            async with asyncio.timeout(self._timeout()):
-                vms = await self._provider.list()
-            code = "ok"
-        except errors.ProviderError as problem:
-            code = type(problem).__name__.lower()
-            raise
-        finally:
-            self._metrics.provider_request("list", code)
+        vms = await self._calls.once("list", self._calls.listings, self._provider.list)
         shard = self._shard
         found = collecting.compare(
             (_seen(vm) for vm in vms),

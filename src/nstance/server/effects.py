@@ -1,33 +1,30 @@
 """Carrying out what was decided: calls to the provider, whose outcomes return to the shard as events.
 
-Every call asks its term first, has a deadline, and ends in exactly one event. Creates, deletes and looks have budgets and
-a pace of their own, so that none starves another; where the provider throttles, each goes on in order and more slowly.
-Many looks at once become one listing.
+Every call ends in exactly one event; how it is made is told in `calls`. Creates, deletes and looks have budgets of their
+own, so that none starves another. Many looks at once become one listing. A create that waited until nobody wanted it any
+more is not sent, and its record ends without one.
 """
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
 from nstance import points
-from nstance.clock import Chance, Clock
+from nstance.clock import Clock
 from nstance.config import blocks
 from nstance.model import decision as dec
 from nstance.model import events as ev
+from nstance.model.ids import InstanceId
 from nstance.model.instance import Instance
 from nstance.objects.journal import Deposed
 from nstance.providers import errors
 from nstance.providers.port import CreateRequest, Provider, Status, Vm
 from nstance.server.budget import Budget
-from nstance.server.pace import Pace
+from nstance.server.calls import Calls, NotSent
 from nstance.server.rendering import CannotRender, NotYet, request_hash
-from nstance.server.term import Term
 from nstance.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 LIST_INSTEAD_FROM = 16  # so many looks at once are answered by one listing
 LOOKS_AT_ONCE = 16
@@ -57,35 +54,28 @@ class Effects:
         self,
         *,
         provider: Provider,
-        term: Term,
+        calls: Calls,
         clock: Clock,
-        chance: Chance,
         metrics: Metrics,
         settings: Callable[[], blocks.Shard],
         request: Callable[[Instance], CreateRequest],
+        wanted: Callable[[InstanceId], bool],
         post: Callable[[ev.Event], None],
         left: Callable[[Instance], Awaitable[None]],
         said: Callable[[Instance, str], None],
-        announce: Callable[[dec.Code, str], None],
     ) -> None:
-        """`settings` are asked each time, so that new timings apply at once. `left` waits until nothing sends requests to
-        the instance any more; `said` is told the console output of one that failed, `announce` what concerns everybody."""
+        """`settings` are asked each time, so that new timings apply at once. `wanted`: the instance is not about to go;
+        `left` waits until nothing sends requests to the instance any more; `said` is told the console output of one that
+        failed."""
         self._provider = provider
-        self._term = term
+        self._calls = calls
         self._clock = clock
         self._metrics = metrics
-        self._settings = settings
         self._request = request
+        self._wanted = wanted
         self._post = post
         self._left = left
         self._said = said
-        self._announce = announce
-        self._throttled = False
-        self._create_pace = Pace(
-            clock, chance, changed=self._pace_changed, at_least=lambda: settings().create_rate_limit
-        )
-        self._delete_pace = Pace(clock, chance, changed=self._pace_changed)
-        self._look_pace = Pace(clock, chance, changed=self._pace_changed)
         self._creates = Budget(lambda: settings().create_concurrency)
         self._deletes = asyncio.Semaphore(DELETES_AT_ONCE)
         self._looks = asyncio.Semaphore(LOOKS_AT_ONCE)
@@ -112,8 +102,7 @@ class Effects:
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
-        for pace in (self._create_pace, self._delete_pace, self._look_pace):
-            pace.close()
+        self._calls.close()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def finish(self, seconds: float) -> None:
@@ -135,47 +124,15 @@ class Effects:
             log.exception("an effect failed in a way nobody expected")
             raise
 
-    def _pace_changed(self) -> None:
-        """One event says that the provider throttles, whatever it refuses, and one that it no longer does."""
-        paces = {"creates": self._create_pace, "deletes": self._delete_pace, "looks": self._look_pace}
-        limited = [what for what, pace in paces.items() if pace.limited]
-        if limited and not self._throttled:
-            self._announce(
-                dec.Code.THROTTLED, f"the provider refuses {limited[0]} for haste: they go on more slowly, in order"
-            )
-        elif not limited:
-            self._announce(dec.Code.THROTTLED, "the provider no longer refuses calls for haste")
-        self._throttled = bool(limited)
-
-    async def _call(self, op: str, pace: Pace, make: Callable[[], Awaitable[T]], *, place: int | None = None) -> T:
-        """One provider call: in its term, at the provider's pace, with a deadline. Throttling is waited out here. `place`:
-        of a turn that has come already."""
-        if place is None:
-            place = await pace.turn()
-        while True:
-            await self._term.ready()
-            code, timeout, sent = "unknown", self._settings().request_timeout, self._clock.monotonic()
-            try:
-                async with asyncio.timeout(timeout):
-                    result = await make()
-                code = "ok"
-                pace.went_well()
-                return result
-            except errors.Throttled as problem:
-                code = "throttled"
-                pace.refused(sent=sent, delay=problem.delay)
-            except TimeoutError as problem:
-                raise errors.Unknown(f"{op} took longer than {timeout:.0f} s") from problem
-            except errors.ProviderError as problem:
-                code = type(problem).__name__.lower()
-                raise
-            finally:
-                self._metrics.provider_request(op, code)
-            await pace.turn(place)
-
     async def _create(self, instance: Instance, posted: float) -> None:
+        def wanted() -> bool:
+            return self._wanted(instance.id)
+
         async with self._creates:
-            place = await self._create_pace.turn()
+            place = await self._calls.creates.turn(wanted=wanted)
+            if not wanted():
+                self._post(ev.VmCreateFailed(instance.id, ev.Failure.UNSENT, "it is not wanted any more"))
+                return
             try:
                 request = self._request(instance)
             except CannotRender as problem:
@@ -190,11 +147,17 @@ class Effects:
             self._metrics.replaced(instance.key, began - posted)
             event: ev.Event
             try:
-                vm = await self._call("create", self._create_pace, lambda: self._provider.create(request), place=place)
+                vm = await self._calls.patiently(
+                    "create", self._calls.creates, lambda: self._provider.create(request), place=place, wanted=wanted
+                )
                 event = ev.VmCreated(
                     vm.id, vm.provider_id, vm.ip4, vm.ip6, vm.hostname, seen=self._provider.capabilities.consistent
                 )
                 self._metrics.created(instance.key, self._clock.monotonic() - began)
+            except NotSent as problem:
+                # Throttled means not made; but only of one that was never asked for is that certain.
+                failure = ev.Failure.UNAVAILABLE if problem.tried else ev.Failure.UNSENT
+                event = ev.VmCreateFailed(instance.id, failure, str(problem))
             except errors.NoCapacity as problem:
                 event = ev.VmCreateFailed(instance.id, ev.Failure.NO_CAPACITY, str(problem))
             except errors.Refused as problem:
@@ -225,8 +188,8 @@ class Effects:
             await points.reach(points.Point.BEFORE_DELETE)
             event: ev.Event | None
             try:
-                status = await self._call(
-                    "delete", self._delete_pace, lambda: self._provider.delete(instance.id, effect.provider_id)
+                status = await self._calls.patiently(
+                    "delete", self._calls.deletes, lambda: self._provider.delete(instance.id, effect.provider_id)
                 )
                 if isinstance(effect, dec.DeleteDouble):
                     event = ev.DoubleDeleted(instance.id, effect.provider_id)
@@ -244,8 +207,8 @@ class Effects:
         """It may say why the VM failed. A deletion does not wait long for it, and never fails for it."""
         try:
             async with asyncio.timeout(CONSOLE_SECONDS):
-                output = await self._call(
-                    "console", self._look_pace, lambda: self._provider.console(instance.id, instance.provider_id)
+                output = await self._calls.patiently(
+                    "console", self._calls.looks, lambda: self._provider.console(instance.id, instance.provider_id)
                 )
         except (errors.ProviderError, TimeoutError) as problem:
             log.info("no console output", extra={"instance": instance.id, "error": str(problem) or "timed out"})
@@ -259,7 +222,8 @@ class Effects:
         wanted, self._to_check = self._to_check, []
         if len(wanted) >= LIST_INSTEAD_FROM:
             try:
-                shown = {vm.id: vm for vm in await self._call("list", self._look_pace, self._provider.list)}
+                vms = await self._calls.patiently("list", self._calls.looks, self._provider.list)
+                shown = {vm.id: vm for vm in vms}
             except errors.ProviderError as problem:
                 log.warning("a listing failed, VMs are asked for singly", extra={"error": str(problem)})
                 shown = {}
@@ -274,7 +238,9 @@ class Effects:
             self._spawn(self._check(instance))
 
     async def _look(self, instance: Instance) -> Vm:
-        return await self._call("get", self._look_pace, lambda: self._provider.get(instance.id, instance.provider_id))
+        return await self._calls.patiently(
+            "get", self._calls.looks, lambda: self._provider.get(instance.id, instance.provider_id)
+        )
 
     async def _check(self, instance: Instance) -> None:
         async with self._looks:

@@ -4,7 +4,6 @@ A lookup that fails never takes away what was found before; where nothing was, t
 is none, groups that use the image wait. A new image reaches new instances only.
 """
 
-import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
@@ -13,8 +12,8 @@ from nstance.config import hashes, workload
 from nstance.providers import errors
 from nstance.providers.port import ImageQuery, Provider
 from nstance.server.cache import Cache, CacheUnavailable
+from nstance.server.calls import Calls
 from nstance.server.workers import Workers
-from nstance.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
@@ -33,18 +32,16 @@ class Images:
         provider: Provider,
         *,
         clock: Clock,
-        metrics: Metrics,
+        calls: Calls,
         interval: Callable[[], float],
-        timeout: Callable[[], float],
         changed: Callable[[], None],
         cache: Cache | None = None,
     ) -> None:
         """`changed` is told when a value or a reason is new."""
         self._provider = provider
         self._clock = clock
-        self._metrics = metrics
+        self._calls = calls
         self._interval = interval
-        self._timeout = timeout
         self._changed = changed
         self._cache = cache
         self._wanted: Mapping[str, workload.Image] = {}
@@ -93,11 +90,11 @@ class Images:
         while True:
             try:
                 found = await self._ask(lookup[1])
-            except (errors.ProviderError, TimeoutError) as problem:
+            except errors.ProviderError as problem:
                 asked = problem.delay if isinstance(problem, errors.Throttled) else 0.0
                 wait = max(asked, min(RETRY_MOST, self._interval(), RETRY_FIRST * 2.0 ** min(failures, 10)))
                 failures += 1
-                self._failed(lookup, str(problem) or f"no answer within {self._timeout():.0f} s", wait)
+                self._failed(lookup, str(problem), wait)
             else:
                 failures, wait = 0, self._interval()
                 self._succeeded(lookup, found)
@@ -112,17 +109,7 @@ class Images:
             sort=image.sort,
             order=image.order,
         )
-        code = "unknown"
-        try:
-            async with asyncio.timeout(self._timeout()):
-                found = await self._provider.find_image(query)
-            code = "ok"
-            return found
-        except errors.ProviderError as problem:
-            code = type(problem).__name__.lower()
-            raise
-        finally:
-            self._metrics.provider_request("find-image", code)
+        return await self._calls.once("find_image", self._calls.questions, lambda: self._provider.find_image(query))
 
     async def _remember(self, lookup: Lookup) -> None:
         if self._cache is None or lookup in self._found:

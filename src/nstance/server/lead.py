@@ -15,12 +15,14 @@ from nstance.providers.port import Capabilities, CreateRequest
 from nstance.server import fetching, rendering
 from nstance.server.agents import Agents
 from nstance.server.balancers import Balancers
+from nstance.server.cache import Cache
 from nstance.server.configuration import Configuration
 from nstance.server.filesets import FileSets
 from nstance.server.images import Images
 from nstance.server.issuing import Issuer
 from nstance.server.rendering import CannotRender, NotYet, Surroundings
 from nstance.server.shard import Shard
+from nstance.server.subnets import Subnets
 from nstance.server.userdata import Userdata
 from nstance.telemetry.metrics import Metrics
 
@@ -71,8 +73,10 @@ class Lead:
         metrics: Metrics,
         advertised: Advertised,
         images: Images,
+        subnets: Subnets,
         userdata: Userdata,
         capabilities: Capabilities,
+        cache: Cache | None = None,
     ) -> None:
         self.name = name
         self.configuration = configuration
@@ -82,8 +86,10 @@ class Lead:
         self.advertised = advertised
         self.on_configured: list[Callable[[], None]] = []  # told after a new configuration is in force
         self.images = images
+        self.subnets = subnets
         self.userdata = userdata
         self.consoles: dict[GroupKey, Console] = {}
+        self.cache = cache
         self._capabilities = capabilities
         self._lacking: set[tuple[GroupKey, str]] = set()  # what was said to be missing
         self._announced: dict[GroupKey, str] = {}  # why groups are blocked, as far as it was told
@@ -113,6 +119,7 @@ class Lead:
     def _ask_for_supplies(self) -> None:
         settings = self.configuration.settings
         self.images.configure(settings.images, kind=settings.shard.infra.provider)
+        self.subnets.configure(resolved.group for resolved in self.configuration.groups.values())
         specs = (
             [resolved.userdata for resolved in self.configuration.groups.values()]
             if self._capabilities.userdata

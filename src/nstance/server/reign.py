@@ -25,13 +25,13 @@ from nstance.model.instance import ENDED, Put, State
 from nstance.objects import errors, journal, slots
 from nstance.objects.lease import Lease
 from nstance.objects.port import ObjectStore
-from nstance.providers import errors as provider_errors
 from nstance.providers.port import Provider
 from nstance.secretstore.port import SecretStore
 from nstance.server import configuration as configurations
 from nstance.server.agents import Agents
 from nstance.server.balancers import Balancers, Tools
 from nstance.server.cache import Cache
+from nstance.server.calls import Calls
 from nstance.server.collector import Collector
 from nstance.server.configuration import Configuration, NoConfiguration
 from nstance.server.effects import Effects
@@ -41,7 +41,9 @@ from nstance.server.history import History
 from nstance.server.images import Images
 from nstance.server.issuing import Issuer
 from nstance.server.lead import Advertised, Lead
+from nstance.server.network import LeaderNetwork
 from nstance.server.shard import Committed, Shard
+from nstance.server.subnets import Subnets
 from nstance.server.term import Term
 from nstance.server.userdata import Userdata
 from nstance.telemetry.metrics import GroupCount, Metrics
@@ -52,7 +54,6 @@ FINISH_SECONDS = 0.3
 FLUSH_SECONDS = 2.0
 CONFIG_CHECK_SECONDS = 60.0
 SNAPSHOT_CHECK_SECONDS = 1.0
-NETWORK_RETRY_MOST = 60.0
 BEGIN_PAUSES = (0.1, 0.3, 1.0)  # between attempts to read what a term begins with
 OPERATORS_SECONDS = 2.0  # a term does not wait longer to learn who has operators
 
@@ -130,7 +131,7 @@ class Reign:
             raise slots.Damaged(f"the journal ends at slot {book.tail}, but the lease has seen slot {held.tail}")
         for problem in violations(book.instances):
             log.error("a record is inconsistent", extra={"problem": problem})
-        lead, effects, collector = self._assemble(term, writer, book)
+        lead, effects, collector, network = self._assemble(term, writer, book)
         concerned = lead.shard.keys()
         for tenant in {key.tenant for key in concerned} if present is None else present:
             lead.shard.operators_seen[tenant] = lead.shard.hearing.listening_since
@@ -153,7 +154,8 @@ class Reign:
                     collector.run(),
                     self._snapshots(writer),
                     self._watch_config(term),
-                    self._leader_network(term),
+                    network.run(),
+                    lead.subnets.run(),
                     lead.images.run(),
                     lead.userdata.run(),
                     lead.balancers.run(),
@@ -162,7 +164,7 @@ class Reign:
                 await _first(tasks)
                 tasks[1].cancel()  # no new decisions
                 lead.shard.write_notes()
-                await effects.finish(FINISH_SECONDS)
+                await asyncio.gather(effects.finish(FINISH_SECONDS), network.release(FINISH_SECONDS))
                 async with asyncio.timeout(FLUSH_SECONDS):
                     await writer.settled()
         finally:
@@ -175,12 +177,23 @@ class Reign:
                 asyncio.gather(*(port.close() for port in ports), effects.close(), *tasks, return_exceptions=True)
             )
 
-    def _assemble(self, term: Term, writer: journal.Writer, book: journal.Book) -> tuple[Lead, Effects, Collector]:
+    def _assemble(
+        self, term: Term, writer: journal.Writer, book: journal.Book
+    ) -> tuple[Lead, Effects, Collector, LeaderNetwork]:
         parts = self.parts
 
         def told() -> blocks.Shard:
             return lead.configuration.settings.shard
 
+        calls = Calls(
+            ready=term.ready,
+            clock=parts.clock,
+            chance=parts.chance,
+            metrics=parts.metrics,
+            timeout=lambda: told().request_timeout,
+            announce=lambda code, message: lead.shard.announce(code, message),
+            between_creates=lambda: told().create_rate_limit,
+        )
         lead = Lead(
             name=parts.name,
             configuration=self.configuration,
@@ -200,31 +213,31 @@ class Reign:
             images=Images(
                 parts.provider,
                 clock=parts.clock,
-                metrics=parts.metrics,
+                calls=calls,
                 interval=lambda: told().image_refresh_interval,
-                timeout=lambda: told().request_timeout,
                 changed=lambda: lead.supplied(),
                 cache=parts.cache,
             ),
+            subnets=Subnets(parts.provider, calls=calls, clock=parts.clock),
             userdata=Userdata(
                 clock=parts.clock,
                 changed=lambda: lead.supplied(),
                 cache=parts.cache,
             ),
             capabilities=parts.provider.capabilities,
+            cache=parts.cache,
         )
         effects = Effects(
             provider=parts.provider,
-            term=term,
+            calls=calls,
             clock=parts.clock,
-            chance=parts.chance,
             metrics=parts.metrics,
             settings=told,
             request=lead.request,
+            wanted=lambda id: lead.shard.wants(id),
             post=lambda event: lead.shard.post(event),
             left=lambda instance: lead.balancers.left(instance),
             said=lead.said,
-            announce=lambda code, message: lead.shard.announce(code, message),
         )
         lead.on_configured.append(effects.configured)
         lead.agents = Agents(lambda event: lead.shard.post(event), parts.metrics.agents_connected, parts.clock)
@@ -240,14 +253,13 @@ class Reign:
             act=effects.start,
             heard=lead.agents.heard,
         )
-        lead.shard.blocked = lead.blocked()
+        lead.shard.blocked, lead.shard.crowded = lead.blocked(), lead.subnets.crowded
         lead.balancers = Balancers(
             Tools(
                 shard=lead.shard,
                 provider=parts.provider,
                 clock=parts.clock,
-                metrics=parts.metrics,
-                timeout=lambda: told().request_timeout,
+                calls=calls,
                 cache=parts.cache,
             )
         )
@@ -264,11 +276,13 @@ class Reign:
             cluster=parts.cluster,
             name=parts.name,
             clock=parts.clock,
-            metrics=parts.metrics,
-            timeout=lambda: told().request_timeout,
+            calls=calls,
             voices=lead.agents.voices,
         )
-        return lead, effects, collector
+        network = LeaderNetwork(
+            parts.provider, calls=calls, clock=parts.clock, wanted=lambda: told().leader_network is not None
+        )
+        return lead, effects, collector, network
 
     async def _begin(self) -> None:
         """What a term begins with must have been read in it: under an older configuration, groups that were made since
@@ -370,25 +384,6 @@ class Reign:
             except (errors.StorageError, TimeoutError) as problem:
                 log.warning("a snapshot could not be written, it is tried again", extra={"error": str(problem)})
                 await self.parts.clock.sleep(30.0)
-
-    async def _leader_network(self, term: Term) -> None:
-        """In the background: correctness does not depend on it (clients know all addresses)."""
-        provider, clock = self.parts.provider, self.parts.clock
-        if provider.capabilities.leader_network and self.configuration.settings.shard.leader_network is not None:
-            wait = 1.0
-            while True:
-                await term.ready()
-                try:
-                    async with asyncio.timeout(self.configuration.settings.shard.request_timeout):
-                        await provider.assign_leader_network()
-                    break
-                except (provider_errors.ProviderError, TimeoutError) as problem:
-                    log.warning(
-                        "the leader network could not be assigned", extra={"error": str(problem), "retry": wait}
-                    )
-                    await clock.sleep(wait)
-                    wait = min(NETWORK_RETRY_MOST, wait * 2)
-        await term.ended.wait()
 
 
 async def _to_the_end(work: asyncio.Future[Any]) -> None:

@@ -8,7 +8,7 @@ rest on a change that is still on its way, so it waits for everything queued bef
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from nstance.clock import Clock
@@ -18,7 +18,7 @@ from nstance.model import events as ev
 from nstance.model.decision import Code, Decision, Facts, Reason, Refused, Trend, View
 from nstance.model.group import Group, Policy
 from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName, IdMaker, InstanceId, Kind, TenantId
-from nstance.model.instance import Change, Instance, Put, Remove, State
+from nstance.model.instance import ENDED, Change, Instance, Put, Remove, State
 from nstance.objects import journal, slots
 from nstance.server.hearing import TICK, Hearing
 from nstance.server.term import Term
@@ -82,6 +82,7 @@ class Shard:
         self.wishes: dict[GroupKey, Group] = dict(wishes)
         self.operators_seen: dict[TenantId, float] = {}
         self.blocked: dict[GroupKey, str] = {}
+        self.crowded: Set[str] = frozenset()  # subnets that are nearly full
         self.observers: list[Callable[[Committed], None]] = []
         self._writer = writer
         self._clock = clock
@@ -123,6 +124,11 @@ class Shard:
         answer: asyncio.Future[Refused | None] = asyncio.get_running_loop().create_future()
         self._put(target, _Item(event, self._clock.monotonic(), answer))
         return await answer
+
+    def wants(self, id: InstanceId) -> bool:
+        """It is not on its way out, as far as was decided."""
+        instance = self.instances.get(id)
+        return instance is not None and instance.state is not State.DELETING and instance.state not in ENDED
 
     def owner_of_key(self, public_key: str) -> InstanceId | None:
         return self._keys.get(public_key)
@@ -355,6 +361,7 @@ class Shard:
             mass_silence=self.hearing.mass_silence,
             mass_absence=self.mass_absence,
             operator_seen=self.operators_seen.get(key.tenant),
+            crowded=self.crowded,
             blocked=self.blocked.get(key, ""),
         )
 

@@ -5,6 +5,7 @@ marked suspect, and then it is not ready. Nor is one whose VM is known not to ru
 Times in records are steady time; a deadline is shown in wall time.
 """
 
+import contextlib
 import json
 from collections.abc import Iterable
 
@@ -17,6 +18,7 @@ from nstance.model.decision import TROUBLE, Reason
 from nstance.model.events import VmState
 from nstance.model.ids import GroupKey
 from nstance.model.instance import ENDED, Instance, State
+from nstance.server.cache import CacheUnavailable
 from nstance.server.lead import Lead
 from nstance.server.records import Records
 from nstance.v1 import operator_pb2
@@ -87,6 +89,15 @@ class Statuses:
             vm_status=(facts.vm if facts is not None else VmState.UNKNOWN).value,
             plan=plan,
         )
+
+    async def whole(self, instance: Instance) -> operator_pb2.InstanceStatus:
+        """With what only the cache remembers."""
+        status, cache = self.instance(instance), self._lead.cache
+        if not status.last_report_unix_ms and cache is not None:
+            with contextlib.suppress(CacheUnavailable):
+                kept = await cache.report(instance.id)
+                status.last_report_unix_ms = _milliseconds(kept.at if kept is not None else None)
+        return status
 
     def instance_event(self, instance: Instance, before: Instance | None = None) -> operator_pb2.InstanceEvent:
         return operator_pb2.InstanceEvent(

@@ -27,8 +27,8 @@ KEY = GroupKey(TenantId("default"), GroupName("web"))
 CLUSTER, SHARD = ClusterId("c"), ShardId("s")
 GC = 60.0
 PING = 4.0
-FATES = ["ok", "lost", "late", "no-capacity", "refused", "unavailable", "unknown-outcome"]
-FATE_WEIGHTS = [60, 8, 6, 5, 5, 5, 5]
+FATES = ["ok", "lost", "late", "no-capacity", "refused", "unavailable", "unknown-outcome", "unsent"]
+FATE_WEIGHTS = [60, 8, 6, 5, 5, 5, 5, 6]
 
 
 @dataclass(slots=True)

@@ -69,6 +69,35 @@ def test_whoever_writes_an_intent_knows_that_it_is_the_first_to_ask() -> None:
     assert after([], wanted, size=0).fact("d").ours
 
 
+@pytest.mark.parametrize(
+    ("facts", "state"),
+    [
+        pytest.param(Facts(heard=0.0, ours=True, creating=True), State.DELETED, id="never asked for"),
+        pytest.param(Facts(heard=0.0, creating=True), State.DELETING, id="an earlier leader may have asked"),
+        pytest.param(
+            Facts(heard=0.0, ours=True, creating=True, create_attempts=1), State.DELETING, id="an earlier call, unknown"
+        ),
+    ],
+)
+def test_one_that_nobody_wants_any_more_and_that_was_not_sent(facts: Facts, state: State) -> None:
+    """Its record ends at once if it is certain that the provider never heard of it; else the provider is told to delete."""
+    leaving = replace(PENDING, state=State.DELETING, cause=Cause.SCALE_DOWN)
+    waiting = after([leaving], ev.Woke(), size=0, facts={"a": facts})
+    assert waiting.effects(DeleteVm) == ""  # not before the create that waits for its turn is settled
+    follows = after([leaving], failed(Failure.UNSENT), size=0, facts={"a": facts})
+    assert follows["a"].state is state
+    assert follows.effects(DeleteVm) == ("" if state is State.DELETED else "a")
+    assert not follows.fact("a").creating
+
+
+def test_a_nearly_full_subnet_comes_last() -> None:
+    group = wish(2, subnets=("s1", "s2"))
+    assert {m.subnet for m in after([], group=group, crowded={"s1"}).made} == {"s2"}
+    assert {m.subnet for m in after([], group=group, crowded={"s1", "s2"}).made} == {"s1", "s2"}
+    refused = Trend(refused_subnets={"s2": NOW + 1.0})
+    assert {m.subnet for m in after([], group=group, crowded={"s1"}, trend=refused).made} == {"s1"}
+
+
 def test_subnets_are_filled_evenly() -> None:
     follows = after([member("a", subnet="s1")], group=wish(4, subnets=("s1", "s2")))
     assert sorted(m.subnet for m in follows.made) == ["s1", "s2", "s2"]

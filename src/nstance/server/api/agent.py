@@ -9,6 +9,7 @@ import asyncio
 import logging
 from typing import Any
 
+from google.protobuf import json_format
 from grpclib.exceptions import GRPCError
 
 from nstance.clock import Chance, Clock
@@ -104,6 +105,8 @@ class AgentApi(agent_grpc.AgentServiceBase):
             raise
         finally:
             agents.went(presence, goodbye=goodbye)
+            if agents.get(presence.id) is None:  # no newer connection has taken its place
+                self._keep(presence)
             if not goodbye and not connection.closed.is_set():
                 # Without its health stream the agent counts as gone; let it begin anew instead of staying half here.
                 if refused:
@@ -122,7 +125,15 @@ class AgentApi(agent_grpc.AgentServiceBase):
         self._lead.balancers.reported(presence.id)
         if report.files_error and (presence.report is None or presence.report.files_error != report.files_error):
             self._trouble(presence.id, f"it could not put its files in place: {report.files_error[:500]}")
-        presence.report = report
+        before, presence.report = presence.report, report
+        if before is None or _substance(before) != _substance(report):
+            self._keep(presence)
+
+    def _keep(self, presence: Presence) -> None:
+        """The last report, for people: in the cache when it says something new, and when there will be no further one."""
+        cache, report = self._lead.cache, presence.report
+        if cache is not None and report is not None and presence.reported is not None:
+            cache.put_report(presence.id, json_format.MessageToDict(report), at=presence.reported)
 
     def _answer(self, sequence: int) -> agent_pb2.HealthAnswer:
         spread = 1000 * len(self._lead.agents) // RECONNECTS_PER_SECOND
@@ -184,6 +195,9 @@ class AgentApi(agent_grpc.AgentServiceBase):
             except keys.UnacceptableKey as problem:
                 raise status.invalid(f"keys[{key.name[:64]}]", str(problem)) from None
         presence.public_keys.update(accepted)
+        if self._lead.cache is not None:
+            pems = {name: keys.public_to_pem(key) for name, key in accepted.items()}
+            self._lead.cache.put_public_keys(presence.id, pems)
         presence.changed.set()
         await stream.send_message(agent_pb2.SubmitPublicKeysResponse())
 
@@ -289,6 +303,11 @@ class AgentApi(agent_grpc.AgentServiceBase):
         instance = self._lead.shard.instances.get(id)
         if instance is not None and self._may_write(id):
             self._lead.shard.tell(instance.key, code, message, id)
+
+
+def _substance(report: agent_pb2.HealthReport) -> tuple[object, ...]:
+    """What does not change from one healthy report to the next."""
+    return report.boot_id, report.version, report.config_hash, report.files_error, report.files
 
 
 def _renewal(files: Any, now: float) -> float | None:

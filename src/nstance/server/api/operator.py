@@ -280,7 +280,7 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
 
     async def GetInstanceStatus(self, stream: Any) -> None:
         request, tenancy = await self._asked(stream)
-        await stream.send_message(self._statuses.instance(tenancy.instance(request.instance_id)))
+        await stream.send_message(await self._statuses.whole(tenancy.instance(request.instance_id)))
 
     async def CreateInstance(self, stream: Any) -> None:
         request, tenancy = await self._asked(stream, changes=True)
