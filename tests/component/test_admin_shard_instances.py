@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -71,11 +72,43 @@ async def test_instances_are_made_replaced_and_deleted(tmp_path: Path) -> None:
         assert len(await admin.json("instance", "list", "--deleted")) > 2
 
 
+async def test_a_drain_ends_when_a_person_says_so(tmp_path: Path) -> None:
+    slow = {"default": {"web": {"template": "web", "size": 1, "drain_timeout": "100000h"}}}
+    async with World(tmp_path, config(groups=slow)) as world:
+        await world.start()
+        admin = await shell(world)
+        await admin.ok("wait")
+        [old] = await admin.json("instance", "list")
+        id = old["instance_id"]
+        assert "expected an instance that is draining, found" in await admin.refused("instance", "drained", id)
+        await admin.ok("instance", "delete", id)
+        await eventually(lambda: states(world, "web")[id] == "draining")
+        assert re.search(r"requested, until \d{4}-\d\d-\d\d \d\d:\d\dZ", (await admin.ok("instance", "list")).stdout)
+        plan = await admin.json("instance", "drained", id, "--dry-run")
+        assert [(each["action"], each["instance_id"], each["reason"]) for each in plan] == [("delete", id, "requested")]
+        assert states(world, "web")[id] == "draining"
+        await admin.ok("instance", "drained", id)
+        await eventually(lambda: states(world, "web")[id] == "deleted")
+
+
+async def test_instances_of_a_deleted_group_are_listed_while_they_leave(tmp_path: Path) -> None:
+    async with World(tmp_path) as world:
+        await world.start()
+        admin = await shell(world)
+        await admin.ok("group", "create", "web", "--template", "web", "--size", "1", "--drain-timeout", "1h")
+        await admin.ok("wait")
+        await admin.ok("group", "delete", "web")
+        await eventually(lambda: "draining" in states(world, "web").values())
+        [left] = await admin.json("instance", "list", "--group", "web")
+        assert left["state"] == "draining"
+        assert "there is no group wob" in await admin.refused("instance", "list", "--group", "wob")
+
+
 async def test_instances_that_nobody_knows(tmp_path: Path) -> None:
     async with World(tmp_path, agents=False) as world:
         await world.start()
         admin = await shell(world)
-        for verb in ("show", "delete", "replace"):
+        for verb in ("show", "delete", "replace", "drained"):
             assert "there is no such instance" in await admin.refused("instance", verb, UNKNOWN)
             await admin.refused("instance", verb, "web-1", code=2)
 

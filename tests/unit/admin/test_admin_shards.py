@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nstance.admin import client, failures, main, output, reach
-from nstance.admin.shard import asking, event_lines, groups, history, overview, records, tree
+from nstance.admin.shard import asking, event_lines, groups, history, instances, overview, records, tree
 from nstance.model.ids import ShardId
 from nstance.v1 import operator_pb2
 
@@ -191,6 +191,24 @@ async def test_a_change_is_made_again_over_what_somebody_else_changed() -> None:
 # ---- answers
 
 
+class Crowded:
+    """A shard with more instances than one answer holds."""
+
+    def __init__(self, count: int) -> None:
+        self.all = [operator_pb2.InstanceStatus(instance_id=f"i{number:05}") for number in range(count)]
+
+    async def call(self, rpc: str, *, group: str, include_deleted: bool, after_id: str, limit: int) -> Any:
+        assert 0 < limit <= 5_000
+        later = [each for each in self.all if each.instance_id > after_id]
+        return operator_pb2.ListInstancesResponse(instances=later[:limit], more=limit < len(later))
+
+
+@pytest.mark.parametrize("count", [0, 1, instances.PAGE, instances.PAGE + 1, 3 * instances.PAGE])
+async def test_all_instances_are_found_page_by_page(count: int) -> None:
+    shard = Crowded(count)
+    assert await instances.everything(cast("client.Client", shard)) == shard.all
+
+
 def test_what_is_found_somewhere_need_not_be_everywhere() -> None:
     def absent() -> failures.Refused:
         return client.Refusal("there is no such instance", Status.NOT_FOUND)
@@ -235,7 +253,7 @@ def instance(state: str = "running", **fields: Any) -> records.Record:
 
 
 @pytest.mark.parametrize(
-    ("status", "instances", "wanted"),
+    ("status", "members", "wanted"),
     [
         ({"actual_size": 2, "ready_size": 2}, [instance(), instance()], []),
         ({"actual_size": 2, "ready_size": 2}, [instance(), instance(), instance(on_demand=True)], []),
@@ -249,8 +267,8 @@ def instance(state: str = "running", **fields: Any) -> records.Record:
         ({"actual_size": 2, "ready_size": 2}, [instance(), instance(connected=False)], ["1 without agent"]),
     ],
 )
-def test_when_a_group_is_stable(status: dict[str, Any], instances: list[records.Record], wanted: list[str]) -> None:
-    assert overview.unsettled(group(**status), instances) == wanted
+def test_when_a_group_is_stable(status: dict[str, Any], members: list[records.Record], wanted: list[str]) -> None:
+    assert overview.unsettled(group(**status), members) == wanted
 
 
 def test_the_tree_folds_and_opens_and_escapes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -287,6 +305,15 @@ def test_of_what_concerns_the_whole_shard_only_the_latest_word_is_shown(capsys: 
 
 
 # ---- records
+
+
+def test_a_deadline_on_another_day_has_its_date() -> None:
+    def notes(seconds: float) -> list[str]:
+        status = operator_pb2.InstanceStatus(state="draining", drain_deadline_unix_ms=int(1000 * (NOW + seconds)))
+        return records.instance_notes(records.instance(HERE, status), now=NOW)
+
+    assert notes(60) == ["until 08:01:00Z"]
+    assert notes(86400) == ["until 2027-01-16 08:00Z"]
 
 
 def test_equal_creations_are_one_row_and_long_words_are_said_once() -> None:

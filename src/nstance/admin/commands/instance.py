@@ -1,4 +1,4 @@
-"""`instance`: list, show, create, delete, replace."""
+"""`instance`: list, show, create, delete, replace, drained."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +42,9 @@ nstance-admin instance create --group web --instance-type large --var ROLE=test 
 DELETE_EXAMPLES = """\
 nstance-admin instance delete wrk-01jw51srryegh9snf9cmeh3k4q --shard us-west-2a --dry-run
 """
+DRAINED_EXAMPLES = """\
+nstance-admin instance drained wrk-01jw51srryegh9snf9cmeh3k4q --shard us-west-2a
+"""
 REPLACE_EXAMPLES = """\
 nstance-admin instance replace wrk-01jw51srryegh9snf9cmeh3k4q --shard us-west-2a
 """
@@ -54,14 +57,11 @@ nstance-admin instance replace wrk-01jw51srryegh9snf9cmeh3k4q --shard us-west-2a
 @reach_flags
 def list_instances(reach: Reach, group: str | None, deleted: bool, form: str) -> None:
     """List instances with state, age and what is out of the ordinary."""
-    from nstance.admin.shard import asking, groups
+    from nstance.admin.shard import asking, instances
 
-    async def work(client: "Client") -> Any:
-        if group:
-            await groups.find(client, group)
-        return (await client.call("ListInstances", group=group or "", include_deleted=deleted)).instances
-
-    answers = asking.ask(reach, work).forgive_absence()
+    answers = asking.ask(
+        reach, lambda client: instances.everything(client, group=group or "", deleted=deleted)
+    ).forgive_absence()
     _show([(shard, status) for shard, found in answers.good for status in found], reach, form)
     answers.check()
 
@@ -130,6 +130,26 @@ def delete(reach: Reach, instance: str, dry_run: bool, form: str) -> None:
 def replace(reach: Reach, instance: str, dry_run: bool, form: str) -> None:
     """Make another instance in INSTANCE's place, then let it go."""
     _on_one("ReplaceInstance", reach, instance, dry_run, form)
+
+
+@command.command(examples=DRAINED_EXAMPLES)
+@instance_argument
+@dry_run_flag
+@format_flag
+@reach_flags
+def drained(reach: Reach, instance: str, dry_run: bool, form: str) -> None:
+    """Say that INSTANCE, which is draining, is empty: it is deleted now and not at its deadline."""
+    from nstance.admin.shard import asking, instances, plans
+
+    answers = asking.ask(
+        reach, lambda client: instances.say_drained(client, instance, dry_run=dry_run)
+    ).forgive_absence()
+    if dry_run:
+        answers.good = [(shard, [instances.departure(status)]) for shard, status in answers.good]
+        plans.show(answers, reach, form)
+        return
+    _show(answers.good, reach, form)
+    answers.check()
 
 
 def _on_one(rpc: str, reach: Reach, instance: str, dry_run: bool, form: str) -> None:

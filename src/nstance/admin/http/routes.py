@@ -15,7 +15,7 @@ from nstance.admin import failures, output
 from nstance.admin.client import Client, Refusal
 from nstance.admin.http import access, openapi, stream
 from nstance.admin.http.openapi import Operation, answer, ref
-from nstance.admin.shard import asking, groups, history, records
+from nstance.admin.shard import asking, groups, history, instances, records
 from nstance.clock import Clock
 from nstance.model import ids
 from nstance.model.ids import ShardId
@@ -164,11 +164,9 @@ class Api:
 
     async def instances(self, request: web.Request) -> web.Response:
         group, deleted = request.query.get("group", ""), _flag(request, "deleted")
-        answers = await self._ask(
-            request, lambda client: client.call("ListInstances", group=group, include_deleted=deleted)
-        )
+        answers = await self._ask(request, lambda client: instances.everything(client, group=group, deleted=deleted))
         answers.forgive_absence()
-        found = [records.instance(shard, status) for shard, told in answers.good for status in told.instances]
+        found = [records.instance(shard, status) for shard, told in answers.good for status in told]
         return _reply("instances", found, answers)
 
     async def events(self, request: web.Request) -> web.StreamResponse:

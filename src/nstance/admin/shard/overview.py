@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from nstance.admin.client import Client
-from nstance.admin.shard.records import Record, config, event, group, instance, instance_notes
+from nstance.admin.shard import instances
+from nstance.admin.shard.records import Record, config, event, group, instance
 
 LATELY = 3600.0  # trouble that is older is history
 EVENTS = 200
@@ -41,17 +42,17 @@ class ShardView:
 async def look(client: Client, *, now: float) -> ShardView:
     config_status = await client.call("GetConfigStatus")
     groups = (await client.call("ListGroups")).groups
-    instances = [instance(client.shard, each) for each in (await client.call("ListInstances")).instances]
+    found = [instance(client.shard, each) for each in await instances.everything(client)]
     events = (await client.call("ListEvents", limit=EVENTS)).events
     trouble = [
         event(client.shard, each) for each in events if each.trouble and each.time_unix_ms > (now - LATELY) * 1000
     ]
-    views = [view(group(client.shard, each), instances, trouble) for each in groups]
+    views = [view(group(client.shard, each), found, trouble) for each in groups]
     known = {each.group["group"] for each in views}
     return ShardView(
         config=config(client.shard, config_status),
         groups=views,
-        left=[each for each in instances if each["group"] not in known],
+        left=[each for each in found if each["group"] not in known],
         trouble=trouble,
     )
 
@@ -61,8 +62,18 @@ def view(record: Record, instances: Sequence[Record], trouble: Sequence[Record] 
     return GroupView(
         group=record,
         unsettled=unsettled(record, mine),
-        odd=[each for each in mine if each["state"] != "running" or instance_notes(each) not in ([], ["on-demand"])],
+        odd=[each for each in mine if _is_odd(each)],
         trouble=[each for each in trouble if each["group"] == record["group"]][-SHOWN:],
+    )
+
+
+def _is_odd(record: Record) -> bool:
+    return (
+        record["state"] != "running"
+        or record["suspect"]
+        or record["drifted"]
+        or not record["connected"]
+        or record["reason"] is not None
     )
 
 

@@ -109,11 +109,17 @@ def instance_row(record: Record, *, now: float) -> Record:
         "group": record["group"],
         "state": record["state"],
         "age": age(now - datetime.datetime.fromisoformat(born).timestamp()) if born else "",
-        "notes": instance_notes(record),
+        "notes": instance_notes(record, now=now),
     }
 
 
-def instance_notes(record: Record) -> list[str]:
+def _soon(moment: str, now: float) -> str:
+    """The date only if it is another one than today's."""
+    today = datetime.datetime.fromtimestamp(now, datetime.UTC).date().isoformat()
+    return f"{moment[11:19]}Z" if moment.startswith(today) else f"{moment[:10]} {moment[11:16]}Z"
+
+
+def instance_notes(record: Record, *, now: float) -> list[str]:
     """What is out of the ordinary."""
     marks = [mark for mark in ("on_demand", "suspect", "drifted") if record[mark]]
     if record["state"] == "running" and not record["connected"] and not record["suspect"]:
@@ -121,7 +127,7 @@ def instance_notes(record: Record) -> list[str]:
     if record["reason"]:
         marks.append(record["reason"])
     if record["drain_deadline"]:
-        marks.append(f"until {record['drain_deadline'][11:19]}Z")
+        marks.append(f"until {_soon(record['drain_deadline'], now)}")
     return [mark.replace("_", "-") for mark in marks]
 
 

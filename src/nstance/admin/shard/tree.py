@@ -7,7 +7,7 @@ from rich.tree import Tree
 
 from nstance.admin import output
 from nstance.admin.shard.overview import GroupView, ShardView
-from nstance.admin.shard.records import Record, instance_notes, instance_row
+from nstance.admin.shard.records import Record, instance_row
 from nstance.model.ids import ShardId
 
 GOOD, ODD, BAD, DIM = "green", "yellow", "red", "dim"
@@ -72,7 +72,7 @@ def _open(branch: Tree, view: GroupView, *, now: float) -> None:
 def _instances(branch: Tree, instances: Sequence[Record], *, now: float) -> None:
     for each in instances[:MAX_INSTANCES]:
         row = instance_row(each, now=now)
-        notes = ", ".join(instance_notes(each))
+        notes = ", ".join(row["notes"])
         branch.add(_line((each["instance_id"], ""), (f"  {row['state']} {row['age']}", ODD), (f"  {notes}", "")))
     if len(instances) > MAX_INSTANCES:
         branch.add(_line((f"and {len(instances) - MAX_INSTANCES} more: see `nstance-admin instance list`", DIM)))

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from nstance.admin import failures
 from nstance.admin.client import Client
-from nstance.admin.shard import asking, groups, overview
+from nstance.admin.shard import asking, groups, instances, overview
 from nstance.admin.shard.records import group, instance
 from nstance.clock import Clock
 
@@ -39,18 +39,20 @@ async def until_stable(
 async def _missing(client: Client, wanted: Sequence[str]) -> tuple[list[str], list[str]]:
     """A line for each group that is not stable, and the names of the groups that were looked at."""
     found = await groups.everything(client)
-    instances = [instance(client.shard, each) for each in (await client.call("ListInstances")).instances]
+    all_instances = [instance(client.shard, each) for each in await instances.everything(client)]
     lines, names = [], []
     for each in found:
         if wanted and each.key not in wanted:
             continue
         names.append(each.key)
-        view = overview.view(group(client.shard, each), instances)
+        view = overview.view(group(client.shard, each), all_instances)
         if view.unsettled:
             error = f" ({view.group['last_error']})" if view.group["last_error"] else ""
             lines.append(f"{each.key} {', '.join(view.unsettled)}{error}")
     # A group that was deleted is stable when its last instance has left; those on demand stay.
-    left = Counter(each["group"] for each in instances if not each["on_demand"] or each["state"] in overview.LEAVING)
+    left = Counter(
+        each["group"] for each in all_instances if not each["on_demand"] or each["state"] in overview.LEAVING
+    )
     for name, count in sorted(left.items()):
         if all(each.key != name for each in found) and (not wanted or name in wanted):
             names.append(name)
