@@ -7,12 +7,12 @@ with one call to storage or to the provider that ends badly.
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from nstance.points import Point
 from nstance.sim.setup import Setup
+from nstance.sim.swarm import workers
 from nstance.sim.wishes import GroupWish, Wishes
 from nstance.sim.world import World, world
 
@@ -41,7 +41,7 @@ class Case:
         return " and ".join(parts) or "nothing"
 
 
-def tell(w: World) -> None:
+def story(w: World) -> None:
     """The story."""
     w.begin()
     w.advance(8.0)
@@ -79,12 +79,12 @@ class Outcome:
     visits: Counter[Point]
 
 
-def play(case: Case) -> Outcome:
-    with world(SEED, SETUP) as w:
+def play(case: Case, *, tell: Callable[[str], None] | None = None) -> Outcome:
+    with world(SEED, SETUP, tell=tell) as w:
         w.crashes = list(case.crashes)
         w.storage_weather.script = list(case.storage)
         w.provider_weather.script = list(case.provider)
-        tell(w)
+        story(w)
         w.calm()
         w.settle(SETTLES_WITHIN)
         return Outcome(case, tuple(w.violations), Counter(w.visits))
@@ -116,17 +116,22 @@ def pairs() -> Iterator[Case]:
             yield Case(crashes=((first, 1, first_fate), (second, visit, second_fate)))
 
 
+def cases(*, with_pairs: bool) -> list[Case]:
+    return [*singles(), *calls(), *(pairs() if with_pairs else ())]
+
+
 def run_all(*, with_pairs: bool, jobs: int) -> int:
     """Says how many cases failed; prints them."""
-    cases = [*singles(), *calls(), *(pairs() if with_pairs else ())]
+    every = cases(with_pairs=with_pairs)
     failed, visits = 0, Counter[Point]()
-    with ProcessPoolExecutor(jobs) as pool:
-        for outcome in pool.map(play, cases, chunksize=8):
+    with workers(jobs) as pool:
+        for outcome in pool.map(play, every, chunksize=8):
             visits.update(outcome.visits)
             if outcome.violations:
                 failed += 1
                 print(f"{outcome.case}: {outcome.violations[0]}", flush=True)
-    print(f"{len(cases)} cases, {failed} with violations")
+                print(f"to see it again: nstance-sim exhaustive --only '{outcome.case}'", flush=True)
+    print(f"{len(every)} cases, {failed} with violations")
     for point in Point:
         if not visits[point]:
             print(f"never reached: {point.value}")

@@ -10,7 +10,7 @@ from nstance.sim import exhaustive, forecast_command
 from nstance.sim.scenarios import SCENARIOS
 from nstance.sim.schedule import play
 from nstance.sim.setup import draw
-from nstance.sim.swarm import ENOUGH, swarm
+from nstance.sim.swarm import ENOUGH, CannotResume, again, swarm
 
 MOST_AGENTS = 20_000
 MOST_HOURS = 24 * 7
@@ -18,7 +18,11 @@ MOST_HOURS = 24 * 7
 
 def main(argv: list[str] | None = None) -> int:
     options = _parser().parse_args(argv)
-    code: int = options.run(options)
+    try:
+        code: int = options.run(options)
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        return 130
     return code
 
 
@@ -29,10 +33,10 @@ def _parser() -> argparse.ArgumentParser:
     cores = os.cpu_count() or 1
 
     many = commands.add_parser("swarm", help="play many seeds; exit 1 if one of them violates an invariant")
-    many.add_argument("--seeds", type=int, default=2000, help="how many (default 2000)")
+    many.add_argument("--seeds", type=_whole, default=2000, help="how many (default 2000)")
     many.add_argument("--start", type=int, default=0, help="the first one (default 0)")
     many.add_argument("--servers", type=int, choices=(2, 3), help="of the shard; each seed draws it if left out")
-    many.add_argument("--jobs", type=int, default=cores, help=f"processes (default {cores})")
+    many.add_argument("--jobs", type=_whole, default=cores, help=f"processes (default {cores})")
     many.add_argument("--resume", type=Path, help="keep how far the run has come in this file, and go on from there")
     many.add_argument("--counts", action="store_true", help="print how often everything happened")
     many.set_defaults(run=_swarm)
@@ -45,7 +49,8 @@ def _parser() -> argparse.ArgumentParser:
 
     every = commands.add_parser("exhaustive", help="crash and pause at every named point, and bend every call")
     every.add_argument("--pairs", action="store_true", help="also all pairs of points")
-    every.add_argument("--jobs", type=int, default=cores)
+    every.add_argument("--jobs", type=_whole, default=cores, help=f"processes (default {cores})")
+    every.add_argument("--only", metavar="CASE", help="tell the story of one case, named as it was printed")
     every.set_defaults(run=_exhaustive)
 
     mine = commands.add_parser(
@@ -66,6 +71,12 @@ def _parser() -> argparse.ArgumentParser:
     mine.add_argument("--svg", type=Path, help="draw it into this file (default forecast-SCENARIO.svg)")
     mine.set_defaults(run=forecast_command.run)
     return parser
+
+
+def _whole(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text)):
+        raise argparse.ArgumentTypeError(f"expected a whole number from 1 on, found {text!r}")
+    return int(text)
 
 
 def _agents(text: str) -> int:
@@ -93,24 +104,28 @@ def _number(text: str, least: float, most: float, unit: str) -> float:
 
 
 def _swarm(options: argparse.Namespace) -> int:
-    tally = swarm(
-        seeds=options.seeds,
-        start=options.start,
-        servers=options.servers,
-        jobs=options.jobs,
-        resume=options.resume,
-        progress=sys.stderr.isatty(),
-    )
+    try:
+        tally = swarm(
+            seeds=options.seeds,
+            start=options.start,
+            servers=options.servers,
+            jobs=options.jobs,
+            resume=options.resume,
+            progress=sys.stderr.isatty(),
+        )
+    except CannotResume as problem:
+        print(problem, file=sys.stderr)
+        return 2
     if options.counts:
         for what, number in sorted(tally.counts.items()):
             print(f"{number:9}  {what}")
     print(tally.summary())
-    unseen = tally.unseen()
+    unseen = tally.unseen() if tally.seeds >= ENOUGH else []
     if unseen:
         print(f"never happened: {', '.join(unseen)}")
     for seed in tally.failures:
-        print(f"to see it again: nstance-sim replay {seed}")
-    return 1 if tally.failures or (unseen and tally.seeds >= ENOUGH) else 0
+        print(f"to see it again: {again(seed, options.servers)}")
+    return 1 if tally.failures or unseen else 0
 
 
 def _replay(options: argparse.Namespace) -> int:
@@ -126,6 +141,13 @@ def _replay(options: argparse.Namespace) -> int:
 
 
 def _exhaustive(options: argparse.Namespace) -> int:
+    if options.only is not None:
+        case = next((case for case in exhaustive.cases(with_pairs=True) if str(case) == options.only), None)
+        if case is None:
+            print(f"there is no case {options.only!r}; its name is what is printed before the colon", file=sys.stderr)
+            return 2
+        outcome = exhaustive.play(case, tell=print)
+        return 1 if outcome.violations else 0
     failed = exhaustive.run_all(with_pairs=options.pairs, jobs=options.jobs)
     return 1 if failed else 0
 

@@ -5,6 +5,7 @@ A fault that never happened was not tested: `EXPECTED` names what a swarm must h
 
 import json
 import os
+import signal
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -53,6 +54,10 @@ EXPECTED: tuple[str, ...] = (
     ),
     "decided security",
 )
+
+
+class CannotResume(Exception):
+    """The file that is to keep a run cannot be used."""
 
 
 class Tally:
@@ -114,37 +119,67 @@ def verdicts(seeds: Iterable[int], *, jobs: int, servers: int | None) -> Iterato
     if jobs <= 1:
         yield from map(run, seeds)
         return
-    with ProcessPoolExecutor(jobs) as pool:
+    with workers(jobs) as pool:
         yield from pool.map(run, seeds, chunksize=CHUNK)
+
+
+def workers(jobs: int) -> ProcessPoolExecutor:
+    """Ctrl-C reaches every process of a terminal; whoever waits for these ends them."""
+    return ProcessPoolExecutor(jobs, initializer=signal.signal, initargs=(signal.SIGINT, signal.SIG_IGN))
 
 
 def swarm(
     *, seeds: int, start: int, servers: int | None, jobs: int, resume: Path | None = None, progress: bool = False
 ) -> Tally:
-    """`resume`: a file that keeps how far a long run has come."""
+    """`resume`: a file that keeps how far a long run has come, also if it is interrupted. Raises CannotResume."""
     tally, done = Tally(), 0
-    if resume is not None and resume.exists():
-        kept = json.loads(resume.read_text())
-        if (kept["start"], kept["servers"]) == (start, servers):
-            tally, done = Tally.load(kept["tally"]), int(kept["done"])
+    if resume is not None:
+        tally, done = _resumed(resume, start, servers)
     block = seeds if resume is None else 20 * CHUNK * jobs
     while done < seeds:
         until = min(seeds, done + block)
-        for verdict in verdicts(range(start + done, start + until), jobs=jobs, servers=servers):
-            tally.add(verdict)
-            done += 1
-            if verdict.violations:
-                _say(f"seed {verdict.seed}: {verdict.violations[0]}  (nstance-sim replay {verdict.seed})", progress)
-            if progress and (done % CHUNK == 0 or done == seeds):
-                _bar(done, seeds, len(tally.failures))
-        if resume is not None:
-            kept = {"start": start, "servers": servers, "done": done, "tally": tally.dump()}
-            draft = resume.with_name(resume.name + ".new")
-            draft.write_text(json.dumps(kept))
-            os.replace(draft, resume)
+        try:
+            for verdict in verdicts(range(start + done, start + until), jobs=jobs, servers=servers):
+                tally.add(verdict)
+                done += 1
+                if verdict.violations:
+                    _say(f"seed {verdict.seed}: {verdict.violations[0]}  ({again(verdict.seed, servers)})", progress)
+                if progress and (done % CHUNK == 0 or done == seeds):
+                    _bar(done, seeds, len(tally.failures))
+        finally:
+            if resume is not None:
+                _keep(resume, {"start": start, "servers": servers, "done": done, "tally": tally.dump()})
     if progress:
         sys.stderr.write("\n")
     return tally
+
+
+def again(seed: int, servers: int | None) -> str:
+    """What to type to see it."""
+    return f"nstance-sim replay {seed}" + (f" --servers {servers}" if servers is not None else "")
+
+
+def _resumed(path: Path, start: int, servers: int | None) -> tuple[Tally, int]:
+    try:
+        if not path.exists():
+            _keep(path, {"start": start, "servers": servers, "done": 0, "tally": Tally().dump()})  # better told now
+        kept = json.loads(path.read_text())
+        if (kept["start"], kept["servers"]) != (start, servers):
+            raise CannotResume(
+                f"{path} keeps a run from seed {kept['start']} with servers={kept['servers']}, not from {start} with "
+                f"servers={servers}: name another file, or remove this one"
+            )
+        return Tally.load(kept["tally"]), int(kept["done"])
+    except OSError as problem:
+        raise CannotResume(f"the run cannot be kept: {problem}") from None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise CannotResume(f"{path} is no file of an interrupted run: name another one, or remove it") from None
+
+
+def _keep(path: Path, kept: dict[str, object]) -> None:
+    draft = path.with_name(path.name + ".new")
+    draft.write_text(json.dumps(kept))
+    os.replace(draft, path)
 
 
 def _say(text: str, progress: bool) -> None:

@@ -1,5 +1,6 @@
 """nstance-sim as a user calls it."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,8 @@ def test_a_violation_ends_a_swarm_with_1_and_the_seed(
         return Verdict(seed, violations, found.hash, found.counts, found.virtual_seconds, found.seconds)
 
     monkeypatch.setattr(swarm, "play", spoiled)
-    assert main.main(["swarm", "--seeds", "3", "--start", "5", "--jobs", "1"]) == 1
-    assert "nstance-sim replay 6" in capsys.readouterr().out
+    assert main.main(["swarm", "--seeds", "3", "--start", "5", "--jobs", "1", "--servers", "3"]) == 1
+    assert "to see it again: nstance-sim replay 6 --servers 3\n" in capsys.readouterr().out
 
 
 def test_a_long_run_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
@@ -43,6 +44,66 @@ def test_a_long_run_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     assert played == [7]
     assert both.seeds == 3
     assert both.counts["terms"] > first.counts["terms"]
+
+
+def test_what_was_played_before_an_interruption_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(seed: int, *, servers: int | None) -> Verdict:
+        if seed == 7:
+            raise KeyboardInterrupt
+        return play(seed, servers=servers)
+
+    kept = tmp_path / "progress.json"
+    monkeypatch.setattr(swarm, "play", interrupted)
+    run = ["swarm", "--seeds", "100", "--start", "5", "--jobs", "1", "--resume", str(kept)]
+    assert main.main(run) == 130
+    assert json.loads(kept.read_text())["done"] == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('{"start": 9, "servers": null, "done": 2, "tally": {}}', "keeps a run from seed 9"),
+        ('{"start": 5, "servers": null, "done": 2, "tally": {}}', "no file of an interrupted run"),
+        ("[]", "no file of an interrupted run"),
+        ("{", "no file of an interrupted run"),
+    ],
+)
+def test_a_file_of_something_else_is_left_alone(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = tmp_path / "progress.json"
+    kept.write_text(text)
+    assert main.main(["swarm", "--seeds", "1", "--start", "5", "--resume", str(kept)]) == 2
+    assert said in capsys.readouterr().err
+    assert kept.read_text() == text
+
+
+def test_a_place_where_nothing_can_be_kept_is_told_before_anything_is_played(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(swarm, "play", None)
+    assert main.main(["swarm", "--seeds", "1", "--resume", str(tmp_path / "no" / "such.json")]) == 2
+    assert "cannot be kept" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("option", ["--seeds", "--jobs"])
+@pytest.mark.parametrize("number", ["0", "-1", "x", "1.5"])
+def test_a_swarm_of_nothing_is_no_success(option: str, number: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.main(["swarm", option, number])
+    assert ended.value.code == 2
+
+
+def test_one_case_of_the_exhaustive_run_tells_its_story(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "crash at visit 1 of before-create and pause at visit 1 of after-commit"
+    assert main.main(["exhaustive", "--only", name]) == 0
+    told = capsys.readouterr().out
+    assert "before-create" in told
+    assert "rest" in told
+    assert main.main(["exhaustive", "--only", "crash at visit 1 of nowhere"]) == 2
+    assert "there is no case" in capsys.readouterr().err
 
 
 def test_replay_tells_the_story(capsys: pytest.CaptureFixture[str]) -> None:
