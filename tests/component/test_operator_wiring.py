@@ -1,173 +1,32 @@
-"""The operator as a whole: start, probes, lease, Cluster and kubeconfig, webhook over TLS, changes, an orderly end."""
+"""The operator as a whole: start, probes, lease, Cluster and kubeconfig, changes, an orderly end."""
 
 import asyncio
 import base64
-import contextlib
-import io
 import json
 import os
 import signal
-import ssl
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import aiohttp
 import pytest
 import yaml
 
-from component.whole_server import CLUSTER, SHARD, World, config, eventually
+from component import operator_site
+from component.operator_site import NAME, get, is_ready, ready, running, site
+from component.whole_server import SHARD, eventually
 from nstance.clock import SystemChance, SystemClock
-from nstance.config.addresses import Service
 from nstance.kube import errors, kinds, kubeconfig, lease, memory
 from nstance.kube.kubeconfig import Access
 from nstance.kube.memory import MemoryKube
 from nstance.kube.mirror import Mirror
 from nstance.kube.port import Kube, Object
-from nstance.model.ids import TenantId
-from nstance.operator import clusters, configuration, identity, registration, serving, workload
-from nstance.operator.clusters import Clusters
+from nstance.operator import clusters, registration, workload
 from nstance.operator.errors import Fatal
-from nstance.operator.options import WEBHOOK_CONFIGURATION, Bind, Endpoint, Environment, Options
-from nstance.operator.serving import Serving
-from nstance.operator.wiring import Operator
+from nstance.operator.options import Bind, Endpoint, Environment
 
-NAME = "demo--default"
-LOOPBACK = Bind("127.0.0.1", 0)
-
-
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(configuration, "LOOK_SECONDS", 0.02)
-    monkeypatch.setattr(identity, "RETRY_SECONDS", 0.01)
-    for name, seconds in (("LENGTH", 1.5), ("DEADLINE", 1.0), ("RETRY", 0.1)):
-        monkeypatch.setattr(lease, name, seconds)
-    defaults = lease.Election.__init__.__kwdefaults__
-    monkeypatch.setitem(defaults, "length", 1.5)
-    monkeypatch.setitem(defaults, "deadline", 1.0)
-    monkeypatch.setitem(defaults, "retry", 0.1)
-
-
-class Site:
-    """A shard, a Kubernetes prepared for it, and operators between them."""
-
-    def __init__(self, world: World, dir: Path) -> None:
-        self.world = world
-        self.dir = dir
-        self.api = memory.cluster(world.clock, world.chance)
-        self.kube = MemoryKube(self.api, world.clock)
-        self.others: dict[str, MemoryKube] = {}  # by server
-        (dir / "kubeconfig").write_text(
-            json.dumps(
-                {
-                    "current-context": "x",
-                    "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x", "namespace": "default"}}],
-                    "clusters": [{"name": "x", "cluster": {"server": "https://10.0.0.1:6443"}}],
-                    "users": [{"name": "x", "user": {"token": "t"}}],
-                }
-            )
-        )
-
-    async def prepare(self) -> None:
-        world = self.world
-        token = world.operators().new_nonce(world.leader.lead_now.issuer.authority, tenant=TenantId("default"))
-        await self.kube.create(
-            kinds.CONFIG_MAP,
-            {"metadata": {"name": "nstance-cluster-ca"}, "data": {"ca.crt": world.ca_pem}},
-            namespace="default",
-        )
-        await self.secret("nstance-operator-nonce", {"nonce.jwt": token})
-        await self.kube.create(
-            kinds.SERVICE_ACCOUNT, {"metadata": {"name": "nstance-capi-workload"}}, namespace="default"
-        )
-        self.configure()
-
-    async def secret(self, name: str, content: dict[str, str]) -> None:
-        data = {key: base64.b64encode(value.encode()).decode() for key, value in content.items()}
-        await self.kube.create(kinds.SECRET, {"metadata": {"name": name}, "data": data}, namespace="default")
-
-    def configure(self, **more: str) -> None:
-        base = self.world.servers["a"].base
-        ports = {service: base + number for number, service in enumerate(Service)}
-        shards = {
-            SHARD: {
-                "registration_addr": f"127.0.0.1:{ports[Service.REGISTRATION]}",
-                "operator_addr": f"127.0.0.1:{ports[Service.OPERATOR]}",
-            }
-        }
-        shards |= {name: {"registration_addr": address, "operator_addr": address} for name, address in more.items()}
-        text = yaml.safe_dump({"cluster_id": CLUSTER, "tenant": "default", "shards": shards}, sort_keys=False)
-        (self.dir / "config.yaml").write_text(text)
-
-    def connect(self, access: Access) -> Kube:
-        return self.others.get(access.server) or MemoryKube(self.api, self.world.clock)
-
-    def operator(self, **more: Any) -> Operator:
-        given: dict[str, Any] = {"health": LOOPBACK, "metrics": LOOPBACK, "webhook": None, **more}
-        options = Options(config=self.dir / "config.yaml", kubeconfig=str(self.dir / "kubeconfig"), **given)
-        return Operator(
-            options,
-            clock=self.world.clock,
-            chance=self.world.chance,
-            variables={},
-            home=self.dir,
-            connect=self.connect,
-            build=lambda parts: [Clusters(parts)],
-            service_account=self.dir / "none",
-        )
-
-    async def find(self, kind: kinds.Kind, name: str = NAME) -> Object | None:
-        try:
-            return await self.kube.get(kind, name, namespace="default")
-        except errors.NotFound:
-            return None
-
-    async def until(self, kind: kinds.Kind, right: Callable[[Object], Any], name: str = NAME) -> Object:
-        async with asyncio.timeout(30):
-            while True:
-                found = await self.find(kind, name)
-                if found is not None and right(found):
-                    return found
-                await asyncio.sleep(0.01)
-
-
-@contextlib.asynccontextmanager
-async def site(tmp_path: Path) -> AsyncIterator[Site]:
-    async with World(tmp_path / "server", config(), agents=False) as world:
-        await world.start()
-        made = Site(world, tmp_path)
-        await made.prepare()
-        yield made
-
-
-@contextlib.asynccontextmanager
-async def running(operator: Operator) -> AsyncIterator["asyncio.Task[None]"]:
-    task = asyncio.create_task(operator.run())
-    try:
-        yield task
-    finally:
-        operator.stop()
-        await asyncio.wait({task}, timeout=30)
-        assert task.done()
-        if not task.cancelled():
-            task.exception()
-
-
-async def get(operator: Operator, path: str) -> tuple[int, str]:
-    door = operator.scrapes.door if path == "/metrics" else operator.probes.door
-    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{door.port}{path}") as answer:
-        return answer.status, await answer.text()
-
-
-def ready(found: Object) -> Object:
-    conditions = found.get("status", {}).get("conditions", [])
-    return next((each for each in conditions if each["type"] == "Ready"), {})
-
-
-def is_ready(operator: Operator) -> bool:
-    return operator.unready is None
+impatient = operator_site.impatient
 
 
 async def test_from_nothing_to_ready_and_to_an_orderly_end(tmp_path: Path) -> None:
@@ -371,139 +230,6 @@ async def test_nodes_are_read_through_the_secret_wherever_it_leads(tmp_path: Pat
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await remote.close()
-
-
-# ---- the webhook
-
-
-async def webhook_configuration(here: Site) -> None:
-    await here.kube.create(
-        kinds.VALIDATING_WEBHOOK,
-        {
-            "metadata": {"name": WEBHOOK_CONFIGURATION},
-            "webhooks": [
-                {
-                    "name": "validate.infrastructure.nstance.dev",
-                    "clientConfig": {"service": {"name": "hook", "namespace": "nstance-system", "path": "/validate"}},
-                    "rules": [],
-                    "sideEffects": "None",
-                    "admissionReviewVersions": ["v1"],
-                }
-            ],
-        },
-    )
-
-
-async def post(operator: Operator, context: ssl.SSLContext, body: Any, path: str = "/validate") -> tuple[int, Any]:
-    assert operator.webhook is not None
-    address = f"https://127.0.0.1:{operator.webhook.door.port}{path}"
-    data, name = io.BytesIO(json.dumps(body).encode()), "hook.nstance-system.svc"
-    async with (
-        aiohttp.ClientSession() as session,
-        session.post(address, data=data, ssl=context, server_hostname=name) as answer,
-    ):
-        return answer.status, await answer.json() if answer.content_type == "application/json" else await answer.text()
-
-
-async def bundle(here: Site) -> str:
-    found = await here.kube.get(kinds.VALIDATING_WEBHOOK, WEBHOOK_CONFIGURATION)
-    return base64.b64decode(found["webhooks"][0]["clientConfig"].get("caBundle", "")).decode()
-
-
-async def test_the_webhook_answers_over_tls_that_the_api_server_believes(tmp_path: Path) -> None:
-    async with site(tmp_path) as here:
-        await webhook_configuration(here)
-        given = {"webhook": LOOPBACK, "webhook_certificates": tmp_path / "none", "leader_elect": True}
-        one, two = here.operator(**given), here.operator(**given)
-        async with running(one), running(two):
-            for operator in (one, two):  # the one that waits for the lease serves too
-                await eventually(
-                    lambda operator=operator: operator.webhook and operator.webhook._serving.context  # type: ignore[misc]
-                )
-            context = ssl.create_default_context(cadata=await bundle(here))
-            new = {"spec": {"group": "web", "shards": ["a"], "template": "big"}}
-            old = {"spec": {"group": "web", "shards": ["a"]}, "status": {"isStatic": True}}
-            asked = {
-                "apiVersion": "admission.k8s.io/v1",
-                "kind": "AdmissionReview",
-                "request": {
-                    "uid": "7",
-                    "kind": {"kind": "NstanceMachinePool"},
-                    "operation": "UPDATE",
-                    "object": new,
-                    "oldObject": old,
-                },
-            }
-            for operator in (one, two):
-                status, answer = await post(operator, context, asked)
-                assert status == 200
-                assert answer["response"]["allowed"] is False
-                assert answer["response"]["uid"] == "7"
-                assert "static" in answer["response"]["status"]["message"]
-            assert (await post(one, context, {"kind": "Pod"}))[0] == 400
-            assert (await post(one, context, asked, "/elsewhere"))[0] == 404
-            assert (await post(one, context, {"kind": "AdmissionReview", "pad": "x" * (2 << 20)}))[0] == 413
-
-
-class Late(SystemClock):
-    def __init__(self) -> None:
-        super().__init__()
-        self.ahead = 0.0
-
-    def wall(self) -> float:
-        return super().wall() + self.ahead
-
-
-async def test_the_serving_certificate_and_its_ca_are_renewed_before_they_end(tmp_path: Path) -> None:
-    async with site(tmp_path) as here:
-        await webhook_configuration(here)
-        clock = Late()
-        made = Serving(
-            here.kube,
-            namespace="default",
-            cluster=CLUSTER,
-            configuration=WEBHOOK_CONFIGURATION,
-            mounted=tmp_path / "none",
-            clock=clock,
-            chance=here.world.chance,
-        )
-        first = await made._keep()
-        believed = await bundle(here)
-        assert await made._keep() == first
-        clock.ahead = serving.CERTIFICATE_LIFE * 0.7
-        second = await made._keep()
-        assert second.certificate_pem != first.certificate_pem
-        assert await bundle(here) == believed  # the CA is the same
-        clock.ahead = serving.ca.CA_LIFE * 0.7
-        third = await made._keep()
-        assert (await bundle(here)).endswith(believed)
-        assert await bundle(here) != believed
-        await here.kube.patch(kinds.SECRET, serving.SECRET, {"data": {"tls.key": "AAAA"}}, namespace="default")
-        fourth = await made._keep()
-        assert len({first.certificate_pem, second.certificate_pem, third.certificate_pem, fourth.certificate_pem}) == 4
-
-
-async def test_a_mounted_certificate_is_used_as_it_is(tmp_path: Path) -> None:
-    async with site(tmp_path) as here:
-        made = Serving(
-            here.kube,
-            namespace="default",
-            cluster=CLUSTER,
-            configuration=WEBHOOK_CONFIGURATION,
-            mounted=tmp_path / "none",
-            clock=here.world.clock,
-            chance=here.world.chance,
-        )
-        pair = await made._keep()
-        mounted = tmp_path / "certs"
-        mounted.mkdir()
-        (mounted / "tls.crt").write_text(pair.certificate_pem)
-        (mounted / "tls.key").write_text(pair.key_pem)
-        await here.kube.delete(kinds.SECRET, serving.SECRET, namespace="default")
-        operator = here.operator(webhook=LOOPBACK, webhook_certificates=mounted)
-        async with running(operator):
-            await eventually(lambda: operator.webhook and operator.webhook._serving.context)
-            assert await here.find(kinds.SECRET, serving.SECRET) is None
 
 
 # ---- ends

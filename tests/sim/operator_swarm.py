@@ -15,7 +15,6 @@ import logging
 import sys
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from nstance.kube import errors, kinds, memory
@@ -24,268 +23,25 @@ from nstance.kube.events import Recorder
 from nstance.kube.memory import READS, Fate, MemoryKube, Verb
 from nstance.kube.port import Object
 from nstance.model import ids
-from nstance.model.ids import ClusterId, InstanceId, Kind, TenantId
+from nstance.model.ids import ClusterId, InstanceId, TenantId
 from nstance.operator import controllers, drains, resources
 from nstance.operator.machines import UUID
 from nstance.operator.metrics import Metrics
 from nstance.operator.parts import Mirrors, Parts, Settings
-from nstance.operator.ports import Listener, ShardRefused, ShardUnreachable
+from nstance.operator.ports import Listener
 from nstance.operator.spread import spread
 from nstance.sim.chance import SeededChance
 from nstance.sim.loop import Machine, VirtualLoop
 from nstance.v1 import operator_pb2 as pb
+from sim.operator_shards import Link, Links, Shard, copied
 
 NAMESPACE = "default"
 SHARDS = ("a", "b")
 STORM, CALM = 240.0, 240.0
-DRAIN = 30.0
-ALIVE = ("starting", "running", "draining")
 
 
 class Violation(AssertionError):
     """What must never happen."""
-
-
-@dataclass
-class Shard:
-    """A shard as the operator sees it: groups and instances that come and go by themselves."""
-
-    name: str
-    world: "World"
-    up: bool = True
-    groups: dict[str, pb.GroupStatus] = field(default_factory=dict)
-    instances: dict[str, pb.InstanceEvent] = field(default_factory=dict)
-    links: "list[Link]" = field(default_factory=list)
-    etags: int = 0
-
-    def alive(self, group: str, *, on_demand: bool) -> list[pb.InstanceEvent]:
-        return [
-            each
-            for each in self.instances.values()
-            if (each.group, each.on_demand) == (group, on_demand) and each.state in ALIVE
-        ]
-
-    def upsert(self, key: str, config: pb.GroupConfig, etag: str) -> pb.GroupStatus:
-        old = self.groups.get(key)
-        if etag and (old is None or old.etag != etag):
-            raise ShardRefused("ABORTED", "changed meanwhile")
-        self.etags += 1
-        size = config.size if config.HasField("size") else old.size if old is not None else 0
-        status = pb.GroupStatus(
-            key=key, tenant="default", template=config.template or "web", size=size, etag=str(self.etags), config=config
-        )
-        self.groups[key] = status
-        self.settle(key)
-        return status
-
-    def settle(self, key: str) -> None:
-        """As many as are wished: made at once, or drained."""
-        group = self.groups.get(key)
-        wished = group.size if group is not None else 0
-        here = self.alive(key, on_demand=False)
-        staying = [each for each in here if each.state != "draining"]
-        returning = [each for each in here if each.state == "draining"][: max(0, wished - len(staying))]
-        staying += [
-            self.put(each.instance_id, state="running", drain_cancelled=True, waits=False) for each in returning
-        ]
-        for _ in range(wished - len(staying)):
-            self.make(key, self.world.fresh(), on_demand=False)
-        for each in staying[wished:]:
-            self.leave(each.instance_id)
-        if group is not None:
-            now = self.alive(key, on_demand=False)
-            group.actual_size = len(now)
-            group.ready_size = sum(each.state == "running" for each in now)
-            group.provider_ids[:] = sorted(each.provider_id for each in now)
-        self.tell(lambda link: link.hear_group(key))
-
-    def make(self, group: str, number: int, *, on_demand: bool) -> pb.InstanceEvent:
-        id = ids.instance_id(Kind("web"), number)
-        if id in self.instances:
-            return self.instances[id]
-        event = pb.InstanceEvent(
-            instance_id=id, provider_id=f"dev:///{self.name}/{id}", group=group, state="starting", on_demand=on_demand
-        )
-        self.instances[id] = event
-        self.tell(lambda link: link.hear_instance(event))
-        self.world.later(self.world.dice.uniform(0.0, 3.0), lambda: self.boot(id))
-        return event
-
-    def boot(self, id: InstanceId) -> None:
-        if self.instances[id].state == "starting":
-            self.put(id, state="running")
-            self.world.node(id, self.instances[id].provider_id)
-            self.settle(self.instances[id].group)
-
-    def leave(self, id: str) -> pb.InstanceEvent:
-        event = self.instances[id]
-        if event.state == "draining" or event.state not in ALIVE:
-            return event
-        event = self.put(id, state="draining", waits=True, reason="requested", drain_cancelled=False)
-        started = self.world.now()
-        self.world.drains[id] = started
-        self.world.later(DRAIN, lambda: self.world.drains.get(id) == started and self.end(id))
-        return event
-
-    def end(self, id: str) -> None:
-        if self.instances[id].state == "draining":
-            group = self.instances[id].group
-            self.put(id, state="deleted", waits=False)
-            self.world.drains.pop(id, None)
-            self.world.unnode(id)
-            self.settle(group)
-
-    def put(self, id: str, **changes: Any) -> pb.InstanceEvent:
-        event = pb.InstanceEvent()
-        event.CopyFrom(self.instances[id])
-        for key, value in changes.items():
-            setattr(event, key, value)
-        self.instances[id] = event
-        self.tell(lambda link: link.hear_instance(event))
-        return event
-
-    def tell(self, say: "Callable[[Link], None]") -> None:
-        for link in self.links:
-            if link.synced:
-                say(link)
-
-
-class Link:
-    """One operator's way to a shard."""
-
-    def __init__(self, shard: Shard, listener: Callable[[], list[Listener]]) -> None:
-        self.shard = shard
-        self.name = shard.name
-        self.synced = False
-        self.trouble = "not connected yet"
-        self.groups: dict[str, pb.GroupStatus] = {}
-        self.instances: dict[str, pb.InstanceEvent] = {}
-        self._listeners = listener
-        shard.links.append(self)
-
-    def connect(self) -> None:
-        if self.synced or not self.shard.up:
-            return
-        gone = self.instances.keys() - self.shard.instances.keys()
-        groups = self.groups.keys() | self.shard.groups.keys()
-        self.synced, self.trouble = True, ""
-        self.groups = {key: _copy(each) for key, each in self.shard.groups.items()}
-        self.instances = {
-            id: _copy(each) for id, each in self.shard.instances.items() if each.state not in ("deleted", "failed")
-        }
-        for listener in self._listeners():
-            for key in groups:
-                listener.group_changed(self.name, key)
-            for event in list(self.instances.values()):
-                listener.instance_changed(self.name, event)
-            for id in gone:
-                listener.instance_changed(self.name, pb.InstanceEvent(instance_id=id, state="deleted", vm_gone=True))
-            listener.shard_changed(self.name)
-
-    def lose(self) -> None:
-        if self.synced:
-            self.synced, self.trouble = False, "the connection was lost"
-            for listener in self._listeners():
-                listener.shard_changed(self.name)
-
-    def hear_group(self, key: str) -> None:
-        if key in self.shard.groups:
-            self.groups[key] = _copy(self.shard.groups[key])
-        else:
-            self.groups.pop(key, None)
-        for listener in self._listeners():
-            listener.group_changed(self.name, key)
-
-    def hear_instance(self, event: pb.InstanceEvent) -> None:
-        if event.state == "deleted":
-            self.instances.pop(event.instance_id, None)
-        else:
-            self.instances[event.instance_id] = _copy(event)
-        for listener in self._listeners():
-            listener.instance_changed(self.name, _copy(event))
-
-    async def _call(self, act: Callable[[], Any]) -> Any:
-        world = self.shard.world
-        await asyncio.sleep(world.dice.uniform(0.0, 0.05))
-        if not self.synced or not self.shard.up or world.unlucky(0.1):
-            raise ShardUnreachable("no answer")
-        answer = act()
-        await asyncio.sleep(world.dice.uniform(0.0, 0.05))
-        if world.unlucky(0.1):
-            raise ShardUnreachable("applied, but the answer was lost")
-        return answer
-
-    async def upsert_group(self, key: str, config: pb.GroupConfig, *, etag: str = "") -> pb.GroupStatus:
-        return _copy(await self._call(lambda: self.shard.upsert(key, config, etag)))
-
-    async def delete_group(self, key: str, *, etag: str = "") -> None:
-        def act() -> None:
-            if self.shard.groups.pop(key, None) is None:
-                raise ShardRefused("NOT_FOUND", "no such group")
-            self.shard.settle(key)
-
-        await self._call(act)
-
-    async def create_instance(self, request: pb.CreateInstanceRequest) -> pb.InstanceStatus:
-        def act() -> pb.InstanceStatus:
-            if request.group not in self.shard.groups:
-                raise ShardRefused("NOT_FOUND", "no such group")
-            number = uuid.UUID(request.uuid).int
-            self.shard.world.asked(request.uuid)
-            return self._status(self.shard.make(request.group, number, on_demand=True).instance_id)
-
-        return await self._call(act)  # type: ignore[no-any-return]
-
-    async def delete_instance(self, instance: str) -> pb.InstanceStatus:
-        def act() -> pb.InstanceStatus:
-            self._status(instance)
-            self.shard.leave(instance)
-            return self._status(instance)
-
-        return await self._call(act)  # type: ignore[no-any-return]
-
-    async def instance(self, instance: str) -> pb.InstanceStatus:
-        return await self._call(lambda: self._status(instance))  # type: ignore[no-any-return]
-
-    async def acknowledge_drained(self, instance: str) -> pb.AcknowledgeDrainedResponse:
-        def act() -> pb.AcknowledgeDrainedResponse:
-            event = self.shard.instances.get(instance)
-            if event is None or event.state != "draining":
-                return pb.AcknowledgeDrainedResponse(accepted=False, message="it does not drain")
-            self.shard.world.acknowledged(instance)
-            self.shard.end(instance)
-            return pb.AcknowledgeDrainedResponse(accepted=True)
-
-        return await self._call(act)  # type: ignore[no-any-return]
-
-    def _status(self, instance: str) -> pb.InstanceStatus:
-        event = self.shard.instances.get(instance)
-        if event is None:
-            raise ShardRefused("NOT_FOUND", "no such instance")
-        return pb.InstanceStatus(
-            instance_id=instance,
-            provider_id=event.provider_id,
-            group=event.group,
-            state=event.state,
-            on_demand=event.on_demand,
-        )
-
-
-def _copy(message: Any) -> Any:
-    fresh = type(message)()
-    fresh.CopyFrom(message)
-    return fresh
-
-
-class Links:
-    def __init__(self, links: Mapping[str, Link]) -> None:
-        self._links = dict(links)
-
-    def names(self) -> tuple[str, ...]:
-        return tuple(self._links)
-
-    def get(self, name: str) -> Link | None:
-        return self._links.get(name)
 
 
 class World:
@@ -527,7 +283,7 @@ class World:
         if here and self.dice.random() < 0.5:
             target.leave(self.dice.choice(here).instance_id)
         elif "web" in target.groups:
-            config = _copy(target.groups["web"].config)
+            config = copied(target.groups["web"].config)
             config.size = self.dice.randrange(5)
             target.upsert("web", config, "")
 

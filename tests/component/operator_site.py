@@ -1,0 +1,160 @@
+"""A whole operator between a server and a Kubernetes in memory."""
+
+import asyncio
+import base64
+import contextlib
+import json
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+import yaml
+
+from component.whole_server import CLUSTER, SHARD, World, config
+from nstance.config.addresses import Service
+from nstance.kube import errors, kinds, lease, memory
+from nstance.kube.kubeconfig import Access
+from nstance.kube.memory import MemoryKube
+from nstance.kube.port import Kube, Object
+from nstance.model.ids import TenantId
+from nstance.operator import configuration, identity
+from nstance.operator.clusters import Clusters
+from nstance.operator.options import Bind, Options
+from nstance.operator.wiring import Operator
+
+NAME = "demo--default"
+LOOPBACK = Bind("127.0.0.1", 0)
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(configuration, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(identity, "RETRY_SECONDS", 0.01)
+    for name, seconds in (("LENGTH", 1.5), ("DEADLINE", 1.0), ("RETRY", 0.1)):
+        monkeypatch.setattr(lease, name, seconds)
+    defaults = lease.Election.__init__.__kwdefaults__
+    monkeypatch.setitem(defaults, "length", 1.5)
+    monkeypatch.setitem(defaults, "deadline", 1.0)
+    monkeypatch.setitem(defaults, "retry", 0.1)
+
+
+class Site:
+    """A shard, a Kubernetes prepared for it, and operators between them."""
+
+    def __init__(self, world: World, dir: Path) -> None:
+        self.world = world
+        self.dir = dir
+        self.api = memory.cluster(world.clock, world.chance)
+        self.kube = MemoryKube(self.api, world.clock)
+        self.others: dict[str, MemoryKube] = {}  # by server
+        (dir / "kubeconfig").write_text(
+            json.dumps(
+                {
+                    "current-context": "x",
+                    "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x", "namespace": "default"}}],
+                    "clusters": [{"name": "x", "cluster": {"server": "https://10.0.0.1:6443"}}],
+                    "users": [{"name": "x", "user": {"token": "t"}}],
+                }
+            )
+        )
+
+    async def prepare(self) -> None:
+        world = self.world
+        token = world.operators().new_nonce(world.leader.lead_now.issuer.authority, tenant=TenantId("default"))
+        await self.kube.create(
+            kinds.CONFIG_MAP,
+            {"metadata": {"name": "nstance-cluster-ca"}, "data": {"ca.crt": world.ca_pem}},
+            namespace="default",
+        )
+        await self.secret("nstance-operator-nonce", {"nonce.jwt": token})
+        await self.kube.create(
+            kinds.SERVICE_ACCOUNT, {"metadata": {"name": "nstance-capi-workload"}}, namespace="default"
+        )
+        self.configure()
+
+    async def secret(self, name: str, content: dict[str, str]) -> None:
+        data = {key: base64.b64encode(value.encode()).decode() for key, value in content.items()}
+        await self.kube.create(kinds.SECRET, {"metadata": {"name": name}, "data": data}, namespace="default")
+
+    def configure(self, **more: str) -> None:
+        base = self.world.servers["a"].base
+        ports = {service: base + number for number, service in enumerate(Service)}
+        shards = {
+            SHARD: {
+                "registration_addr": f"127.0.0.1:{ports[Service.REGISTRATION]}",
+                "operator_addr": f"127.0.0.1:{ports[Service.OPERATOR]}",
+            }
+        }
+        shards |= {name: {"registration_addr": address, "operator_addr": address} for name, address in more.items()}
+        text = yaml.safe_dump({"cluster_id": CLUSTER, "tenant": "default", "shards": shards}, sort_keys=False)
+        (self.dir / "config.yaml").write_text(text)
+
+    def connect(self, access: Access) -> Kube:
+        return self.others.get(access.server) or MemoryKube(self.api, self.world.clock)
+
+    def operator(self, **more: Any) -> Operator:
+        given: dict[str, Any] = {"health": LOOPBACK, "metrics": LOOPBACK, "webhook": None, **more}
+        options = Options(config=self.dir / "config.yaml", kubeconfig=str(self.dir / "kubeconfig"), **given)
+        return Operator(
+            options,
+            clock=self.world.clock,
+            chance=self.world.chance,
+            variables={},
+            home=self.dir,
+            connect=self.connect,
+            build=lambda parts: [Clusters(parts)],
+            service_account=self.dir / "none",
+        )
+
+    async def find(self, kind: kinds.Kind, name: str = NAME) -> Object | None:
+        try:
+            return await self.kube.get(kind, name, namespace="default")
+        except errors.NotFound:
+            return None
+
+    async def until(self, kind: kinds.Kind, right: Callable[[Object], Any], name: str = NAME) -> Object:
+        async with asyncio.timeout(30):
+            while True:
+                found = await self.find(kind, name)
+                if found is not None and right(found):
+                    return found
+                await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def site(tmp_path: Path) -> AsyncIterator[Site]:
+    async with World(tmp_path / "server", config(), agents=False) as world:
+        await world.start()
+        made = Site(world, tmp_path)
+        await made.prepare()
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def running(operator: Operator) -> AsyncIterator["asyncio.Task[None]"]:
+    task = asyncio.create_task(operator.run())
+    try:
+        yield task
+    finally:
+        operator.stop()
+        await asyncio.wait({task}, timeout=30)
+        assert task.done()
+        if not task.cancelled():
+            task.exception()
+
+
+async def get(operator: Operator, path: str) -> tuple[int, str]:
+    door = operator.scrapes.door if path == "/metrics" else operator.probes.door
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{door.port}{path}") as answer:
+        return answer.status, await answer.text()
+
+
+def ready(found: Object) -> Object:
+    conditions = found.get("status", {}).get("conditions", [])
+    return next((each for each in conditions if each["type"] == "Ready"), {})
+
+
+def is_ready(operator: Operator) -> bool:
+    return operator.unready is None
