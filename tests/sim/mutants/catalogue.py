@@ -169,8 +169,8 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "effects-without-a-term",
-        "nstance.server.effects",
-        "            await self._term.ready()\n",
+        "nstance.server.calls",
+        "        await self._ready()\n",
         "",
         "the provider is called by a server that no longer leads",
     ),
@@ -223,9 +223,9 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "unknown-create-given-up",
         "nstance.core.creating",
-        "        case ev.Failure.UNAVAILABLE | ev.Failure.UNKNOWN:\n",
+        "        case ev.Failure.UNAVAILABLE | ev.Failure.UNKNOWN | ev.Failure.UNSENT:\n",
         "        case ev.Failure.UNKNOWN:\n            give_up(draft, instance, event.message)\n"
-        "        case ev.Failure.UNAVAILABLE:\n",
+        "        case ev.Failure.UNAVAILABLE | ev.Failure.UNSENT:\n",
         "a create whose outcome is unknown gets a second ID",
     ),
     Mutant(
@@ -248,10 +248,27 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "list-error-is-empty",
         "nstance.server.collector",
-        "            code = type(problem).__name__.lower()\n            raise\n",
-        "            code = type(problem).__name__.lower()\n            vms = []\n",
+        '        vms = await self._calls.once("list", self._calls.listings, self._provider.list)\n',
+        '        try:\n            vms = await self._calls.once("list", self._calls.listings, self._provider.list)\n'
+        "        except errors.ProviderError:\n            vms = []\n",
         "a listing that failed reads as: there are no VMs",
         tests=FINDINGS,
+    ),
+    Mutant(
+        "unsent-is-certain",
+        "nstance.core.creating",
+        "    return instance.state is State.DELETING and facts.ours and not facts.create_attempts\n",
+        "    return instance.state is State.DELETING\n",
+        "a create that was not sent ends a record whose VM an earlier call may have made",
+        tests=CREATING,
+    ),
+    Mutant(
+        "unwanted-create-is-sent",
+        "nstance.server.calls",
+        "        if not wanted():\n",
+        "        if False:\n",
+        "a create that was throttled is made although nobody wants it any more",
+        tests=("tests/component/test_provider_throttling.py",),
     ),
     Mutant(
         "look-error-is-gone",
