@@ -70,6 +70,7 @@ class Cluster:
     dir: Path
     shards: dict[str, World]
     clock: SystemClock
+    kubeconfig: str = dev_k8s.KUBECONFIG.format(port=1)  # what the operator is told; `connect` decides where it goes
     operators: dict[str, tuple[Operator, "asyncio.Task[None]"]] = field(default_factory=dict)
 
     # ---- the operator
@@ -132,7 +133,7 @@ class Cluster:
 
     def _kubeconfig(self) -> Path:
         path = self.dir / "kubeconfig"
-        path.write_text(dev_k8s.KUBECONFIG.format(port=1))
+        path.write_text(self.kubeconfig)
         return path
 
     @property
@@ -248,6 +249,8 @@ async def operating(
             await world.start()
         namespace = f"t-{uuid.uuid4().hex[:12]}"
         cluster = Cluster(kube, connect, access, namespace, dir, shards, clock)
+        if kubernetes == "real":
+            cluster.kubeconfig = Path(os.environ[REAL]).read_text()
         await _prepare(cluster)
         following = asyncio.create_task(cluster._follow_vms())
         try:

@@ -2,11 +2,12 @@
 
     python tests/support/real_kube.py pytest tests/contracts/test_kube_contract.py
 
-builds what is missing (Go builds kube-apiserver and kube-controller-manager from their published module, a quarter of an
-hour on two cores, kept in the user's cache directory; etcd comes from Debian's package, unpacked there), starts it all,
-applies the CRDs of Cluster API and ours, runs the command with NSTANCE_TEST_KUBECONFIG set, and ends what it started.
-The controller manager runs only garbage collection, disruption budgets, namespaces and service accounts: no scheduler and
-no kubelet move anything behind a test's back.
+builds what is missing (Go builds kube-apiserver, kube-controller-manager and Cluster API's controllers from their published
+modules, a quarter of an hour on two cores, kept in the user's cache directory; etcd comes from Debian's package, unpacked
+there), starts all but Cluster API (`cluster_api` does, for tests that want it), applies the CRDs of Cluster API and ours,
+runs the command with NSTANCE_TEST_KUBECONFIG set, and ends what it started. The controller manager runs only garbage
+collection, disruption budgets, namespaces and service accounts: no scheduler and no kubelet move anything behind a test's
+back.
 """
 
 import base64
@@ -32,7 +33,8 @@ PROGRAMS = ("kube-apiserver", "kube-controller-manager")
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nstance" / f"kubernetes-{KUBERNETES}"
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "loopback-only-admin-token"
-CAPI_CRDS = ("clusters", "machines", "machinepools")
+CLUSTER_API_PROGRAM = CACHE / f"cluster-api-{CLUSTER_API}"
+NO_CLUSTER_API = "NSTANCE_TEST_NO_CLUSTER_API"  # variable: why its controllers cannot be run
 
 
 class Missing(Exception):
@@ -43,32 +45,36 @@ class Failed(Exception):
     """What is there did not work: a reason to fail."""
 
 
-def _say(text: str) -> None:
+def say(text: str) -> None:
     print(f"test-kube: {text}", file=sys.stderr, flush=True)
 
 
-def _run(*command: str, cwd: Path | None = None) -> str:
-    done = subprocess.run(command, cwd=cwd, text=True, capture_output=True, check=False)
+def run(*command: str, cwd: Path | None = None, given: str = "") -> str:
+    done = subprocess.run(command, cwd=cwd, text=True, capture_output=True, check=False, input=given)
     if done.returncode:
         raise Failed(f"'{' '.join(command)}' failed: {(done.stderr or done.stdout).strip()[-600:]}")
     return done.stdout
 
 
-def _module(name: str, version: str) -> Path:
+def module(name: str, version: str) -> Path:
     """The directory of a Go module, downloaded."""
     return Path(
-        json.loads(_run("go", "mod", "download", "-json", f"{name}@v{version}", cwd=Path(tempfile.gettempdir())))["Dir"]
+        json.loads(run("go", "mod", "download", "-json", f"{name}@v{version}", cwd=Path(tempfile.gettempdir())))["Dir"]
     )
+
+
+def need_go(what: str) -> None:
+    if not shutil.which("go"):
+        raise Missing(
+            f"Go is missing; it builds {what}. Install it, or set NSTANCE_TEST_KUBECONFIG to a cluster of yours"
+        )
 
 
 def _build_kubernetes() -> None:
     if all((CACHE / program).exists() for program in PROGRAMS):
         return
-    if not shutil.which("go"):
-        raise Missing(
-            "Go is missing; it builds kube-apiserver. Install it, or set NSTANCE_TEST_KUBECONFIG to a cluster of yours"
-        )
-    source = _module("k8s.io/kubernetes", KUBERNETES)
+    need_go("kube-apiserver")
+    source = module("k8s.io/kubernetes", KUBERNETES)
     staging = [line.split()[0] for line in (source / "go.mod").read_text().splitlines() if "=> ./staging/" in line]
     go = next(line.split()[1] for line in (source / "go.mod").read_text().splitlines() if line.startswith("go "))
     work = CACHE / "build"
@@ -81,15 +87,15 @@ def _build_kubernetes() -> None:
     )
     imports = "\n".join(f'import _ "k8s.io/kubernetes/cmd/{program}"' for program in PROGRAMS)
     (work / "tools.go").write_text(f"//go:build tools\n\npackage tools\n\n{imports}\n")
-    _say("resolving the modules of Kubernetes")
-    _run("go", "mod", "tidy", cwd=work)
+    say("resolving the modules of Kubernetes")
+    run("go", "mod", "tidy", cwd=work)
     stamp = "k8s.io/component-base/version"
     major, minor, _ = KUBERNETES.split(".")
     flags = f"-s -w -X {stamp}.gitVersion=v{KUBERNETES} -X {stamp}.gitMajor={major} -X {stamp}.gitMinor={minor}"
     for program in PROGRAMS:
-        _say(f"building {program} {KUBERNETES} into {CACHE} (once; several minutes)")
+        say(f"building {program} {KUBERNETES} into {CACHE} (once; several minutes)")
         target = CACHE / program
-        _run(
+        run(
             "go",
             "build",
             "-trimpath",
@@ -103,6 +109,21 @@ def _build_kubernetes() -> None:
         Path(f"{target}.new").rename(target)
 
 
+def cluster_api_source() -> Path:
+    return module("sigs.k8s.io/cluster-api", CLUSTER_API)
+
+
+def _build_cluster_api() -> None:
+    """The manager of its core provider, with controllers and webhooks."""
+    if CLUSTER_API_PROGRAM.exists():
+        return
+    need_go("Cluster API's controllers")
+    say(f"building Cluster API {CLUSTER_API} into {CACHE} (once; several minutes)")
+    new = f"{CLUSTER_API_PROGRAM}.new"
+    run("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", new, ".", cwd=cluster_api_source())
+    Path(new).rename(CLUSTER_API_PROGRAM)
+
+
 def _etcd() -> str:
     if found := shutil.which("etcd"):
         return found
@@ -110,15 +131,15 @@ def _etcd() -> str:
     if not program.exists():
         if not shutil.which("apt-get"):
             raise Missing("etcd is missing: install it (Debian: apt-get install etcd-server)")
-        _say("unpacking etcd from Debian's package")
+        say("unpacking etcd from Debian's package")
         (CACHE / "etcd").mkdir(parents=True, exist_ok=True)
-        _run("apt-get", "download", "etcd-server", cwd=CACHE / "etcd")
+        run("apt-get", "download", "etcd-server", cwd=CACHE / "etcd")
         package = next((CACHE / "etcd").glob("etcd-server_*.deb"))
-        _run("dpkg", "-x", str(package), str(CACHE / "etcd"))
+        run("dpkg", "-x", str(package), str(CACHE / "etcd"))
     return str(program)
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [one.getsockname()[1] for one in sockets]
     for one in sockets:
@@ -162,10 +183,9 @@ def _kubeconfig(url: str, certificate: bytes) -> str:
 
 @contextmanager
 def running() -> Iterator[Path]:
-    """Yields the path of a kubeconfig with all rights."""
-    _build_kubernetes()
+    """Yields the path of a kubeconfig with all rights. The programs are built."""
     etcd = _etcd()
-    etcd_port, peer_port, port = _free_ports(3)
+    etcd_port, peer_port, port = free_ports(3)
     url = f"https://127.0.0.1:{port}"
     started: list[subprocess.Popen[bytes]] = []
     with tempfile.TemporaryDirectory(prefix="nstance-kube-") as name:
@@ -181,7 +201,7 @@ def running() -> Iterator[Path]:
             return process, log
 
         try:
-            _run("openssl", "genrsa", "-out", str(work / "accounts.key"), "2048")
+            run("openssl", "genrsa", "-out", str(work / "accounts.key"), "2048")
             (work / "tokens.csv").write_text(f'{TOKEN},admin,admin,"system:masters"\n')
             clients, peers = f"http://127.0.0.1:{etcd_port}", f"http://127.0.0.1:{peer_port}"
             start(
@@ -222,11 +242,10 @@ def running() -> Iterator[Path]:
                 "--leader-elect=false",
                 "--secure-port=0",
             )
-            capi = _module("sigs.k8s.io/cluster-api", CLUSTER_API) / "config" / "crd" / "bases"
-            for plural in CAPI_CRDS:
-                _kubectl(kubeconfig, "apply", "--server-side", "-f", str(capi / f"cluster.x-k8s.io_{plural}.yaml"))
-            _kubectl(kubeconfig, "apply", "--server-side", "-k", str(ROOT / "config" / "crd"))
-            _kubectl(kubeconfig, "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
+            capi = cluster_api_source() / "config" / "crd" / "bases"
+            kubectl(kubeconfig, "apply", "--server-side", "-f", str(capi))
+            kubectl(kubeconfig, "apply", "--server-side", "-k", str(ROOT / "config" / "crd"))
+            kubectl(kubeconfig, "wait", "--for=condition=Established", "crd", "--all", "--timeout=60s")
             yield kubeconfig
         finally:
             for process in reversed(started):
@@ -239,22 +258,29 @@ def running() -> Iterator[Path]:
                     process.wait()
 
 
-def _kubectl(kubeconfig: Path, *arguments: str) -> None:
-    _run("kubectl", f"--kubeconfig={kubeconfig}", *arguments)
+def kubectl(kubeconfig: Path, *arguments: str, given: str = "") -> str:
+    return run("kubectl", f"--kubeconfig={kubeconfig}", *arguments, given=given)
 
 
 def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    told: dict[str, str] = {}
     try:
+        _build_kubernetes()
+        try:
+            _build_cluster_api()
+        except (Missing, Failed) as problem:
+            say(f"tests with Cluster API's controllers are skipped: {problem}")
+            told[NO_CLUSTER_API] = str(problem)
         with running() as kubeconfig:
-            _say(f"kube-apiserver {KUBERNETES} is ready")
-            told = dict.fromkeys(("NSTANCE_TEST_KUBECONFIG", "KUBECONFIG"), str(kubeconfig))
+            say(f"kube-apiserver {KUBERNETES} is ready")
+            told |= dict.fromkeys(("NSTANCE_TEST_KUBECONFIG", "KUBECONFIG"), str(kubeconfig))
             return subprocess.call(sys.argv[1:], env=os.environ | told)
     except Missing as missing:
-        _say(f"skipped: {missing}")
+        say(f"skipped: {missing}")
         return 0
     except Failed as failed:
-        _say(f"failed: {failed}")
+        say(f"failed: {failed}")
         return 1
 
 

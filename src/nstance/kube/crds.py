@@ -170,7 +170,9 @@ _STATUSES: dict[Kind, Schema] = {
     kinds.NSTANCE_MACHINE_POOL: _fields(
         "What the shards say.",
         {
-            "ready": _flag("As many instances run as are wished for."),
+            "ready": _flag(
+                "It was provisioned once, as Cluster API reads it. Whether all run, the condition Ready says."
+            ),
             "replicas": _number("Instances there are."),
             "readyReplicas": _number("Of these, how many are ready."),
             "isStatic": _flag(

@@ -67,6 +67,8 @@ class Clusters(Quiet):
         if what == KUBECONFIG:
             return await self._reconcile_kubeconfig()
         cluster = await self._cluster()
+        if resources.is_leaving(cluster):
+            return None  # Cluster API waits until what is behind it is gone: made anew, it would be waited for for ever
         await self._say_initialized(cluster)
         behind = await self._nstance_cluster(cluster)
         await self._status(behind)
@@ -133,7 +135,8 @@ class Clusters(Quiet):
             },
             "conditions": resources.merged(conditions, [said], generation=generation, now=self._parts.clock.wall()),
         }
-        await resources.write_status(self._parts.kube, kinds.CLUSTER, cluster, told)
+        # Cluster API writes conditions of the same list: not over what it wrote since.
+        await resources.write_status(self._parts.kube, kinds.CLUSTER, cluster, told, unchanged=True)
 
     async def _status(self, found: Object) -> None:
         names = self._parts.shards.names()

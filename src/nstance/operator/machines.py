@@ -119,12 +119,10 @@ class Machines(Quiet):
     # ---- news
 
     def _item_changed(self, old: Object | None, new: Object | None) -> None:
-        for each in (old, new):
-            for trace in _traces(each):
-                if each is new:
-                    self._by_trace[trace] = resources.name(each)
-                else:
-                    self._by_trace.pop(trace, None)
+        for trace in _traces(old):
+            self._by_trace.pop(trace, None)
+        if new is not None:
+            self._by_trace.update(dict.fromkeys(_traces(new), resources.name(new)))
         if new is None and old is not None:
             self._first_missed.pop(resources.uid(old), None)
         self.queue.add(resources.name(new or old or {}))

@@ -87,20 +87,22 @@ def summary(
         "isStatic": any(status.get("isStatic", False) for _, status in parts),
         "observedGeneration": pool["metadata"].get("generation", 0),
     }
+    silent = [spec["shard"] for spec, status in parts if not _holds(status, "ShardReachable")]
+    # Cluster API reads this once, to go on; it must not become false again. Of pools it reads `ready` in its place, and
+    # while that is false it follows neither replicas nor nodes: whether all are there, the condition says.
+    before = bool(resources.status(pool).get("initialization", {}).get("provisioned"))
+    told["ready"] = before or (machine_pool is not None and bool(parts) and not silent and not problem)
+    if told["ready"]:
+        told["initialization"] = {"provisioned": True}
     if machine_pool is None:
-        return told | {"ready": False}, [
+        return told, [
             Condition("Ready", False, "NoMachinePool", "no MachinePool names this pool as its infrastructure")
         ]
     if problem:
-        return told | {"ready": False}, [Condition("Ready", False, "ConfigInvalid", problem)]
-    silent = [spec["shard"] for spec, status in parts if not _holds(status, "ShardReachable")]
+        return told, [Condition("Ready", False, "ConfigInvalid", problem)]
     invalid = [f"{spec['shard']}: {why}" for spec, status in parts if (why := _refusal(status))]
     wished = resources.spec(machine_pool).get("replicas") or 0
     whole = bool(parts) and not silent and not invalid and ready >= wished and replicas == wished
-    told["ready"] = whole
-    # Cluster API reads this once, to go on; it must not become false again.
-    if (parts and not silent) or resources.status(pool).get("initialization", {}).get("provisioned"):
-        told["initialization"] = {"provisioned": True}
     if invalid:
         return told, [Condition("Ready", False, "ConfigInvalid", "; ".join(invalid))]
     if silent:
@@ -271,7 +273,8 @@ class Pools(Quiet):
                 namespace=self._namespace,
             )
         await resources.write_status(self._kube, kinds.NSTANCE_MACHINE_POOL, pool, told)
-        if machine_pool is not None and not resources.status(machine_pool).get("phase"):
-            # Where Cluster API's own controller runs it writes this, and a phase first of all.
+        if machine_pool is not None and not resources.is_tended(
+            machine_pool, self._clusters.objects.get(self._cluster)
+        ):  # else Cluster API's own controller writes this
             counts = {key: told[key] for key in ("replicas", "readyReplicas")}
             await resources.write_status(self._kube, kinds.MACHINE_POOL, machine_pool, counts)

@@ -141,13 +141,15 @@ def merge_change(old: Mapping[str, Any], wanted: Mapping[str, Any], *, whole: bo
     return change
 
 
-async def write_status(kube: Kube, kind: Kind, item: Object, wanted: Object) -> None:
-    """Only when something changes: a status that is written for nothing wakes everybody who watches."""
+async def write_status(kube: Kube, kind: Kind, item: Object, wanted: Object, *, unchanged: bool = False) -> None:
+    """Only when something changes: a status that is written for nothing wakes everybody who watches. `unchanged`: and only
+    if nobody changed the object since."""
     if change := merge_change(status(item), wanted):
         metadata = item["metadata"]
-        await kube.patch(
-            kind, metadata["name"], {"status": change}, namespace=metadata.get("namespace", ""), subresource="status"
-        )
+        body: Object = {"status": change}
+        if unchanged:
+            body["metadata"] = {"resourceVersion": metadata["resourceVersion"]}
+        await kube.patch(kind, metadata["name"], body, namespace=metadata.get("namespace", ""), subresource="status")
 
 
 async def hold(kube: Kube, kind: Kind, item: Object, annotated: Mapping[str, str] | None = None) -> Object:

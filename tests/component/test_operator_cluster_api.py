@@ -1,0 +1,343 @@
+"""The operator beside Cluster API's own controllers and webhooks, at a real API server: who writes what, and who waits for
+whom. Only `make test-kube` has both; everywhere else these are skipped.
+
+What Cluster API is known to do that we rely on, or guard against, is named at each test.
+"""
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from component.operator_world import REAL, Cluster, operating
+from component.test_operator_pools import make_pool
+from nstance.kube import errors, kinds
+from nstance.kube.kinds import Kind
+from nstance.kube.port import Object
+from nstance.operator import resources
+from support import cluster_api, real_kube
+
+pytestmark = [
+    pytest.mark.skipif(not os.environ.get(REAL), reason=f"{REAL} is not set: make test-kube"),
+    pytest.mark.skipif(
+        bool(os.environ.get(real_kube.NO_CLUSTER_API)) or not real_kube.CLUSTER_API_PROGRAM.exists(),
+        reason=f"Cluster API's controllers cannot be run: {os.environ.get(real_kube.NO_CLUSTER_API) or 'make test-kube'}",
+    ),
+]
+
+NAME = "demo--default"
+ROLES = Path(__file__).parents[2] / "config" / "rbac" / "role.yaml"
+SAID_BY_KUBELETS = [
+    {"type": type, "status": status, "reason": "Kubelet", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    for type, status in (
+        ("Ready", "True"),
+        ("MemoryPressure", "False"),
+        ("DiskPressure", "False"),
+        ("PIDPressure", "False"),
+    )
+]
+DEPLOYMENT = Kind(kinds.CAPI, "v1beta2", "MachineDeployment", "machinedeployments")
+
+
+@contextlib.asynccontextmanager
+async def together(
+    dir: Path,
+    caplog: pytest.LogCaptureFixture,
+    groups: dict[str, dict[str, int]],
+    *,
+    drain_timeout: str = "0",
+    hold: Callable[[], bool] = lambda: False,
+) -> AsyncIterator[Cluster]:
+    """Shards, the operator, and Cluster API with the rights that the manifests give it. Nobody is refused anything. While
+    `hold` says so, nodes do not become ready."""
+    caplog.set_level(logging.INFO, "nstance")
+    work = dir / "cluster-api"
+    work.mkdir()
+    async with operating(dir, "real", groups, start=False, drain_timeout=drain_timeout) as cluster:
+        manager = cluster_api.running(Path(os.environ[REAL]), cluster.namespace, work)
+        running = await asyncio.to_thread(manager.__enter__)
+        kubelets = asyncio.create_task(_kubelets(cluster, hold))
+        try:
+            async with _workload_rights(cluster):
+                await cluster.start()
+                yield cluster
+        finally:
+            kubelets.cancel()
+            await asyncio.to_thread(manager.__exit__, None, None, None)
+        assert not [line for line in running.complaints() if "forbidden" in line]
+    refused = [record for record in caplog.records if "admission webhook" in str(getattr(record, "reason", ""))]
+    assert not refused, [record.__dict__ for record in refused]
+
+
+@contextlib.asynccontextmanager
+async def _workload_rights(cluster: Cluster) -> AsyncIterator[None]:
+    """What config/rbac gives the account behind the kubeconfig Secret."""
+    [role] = [
+        each for each in yaml.safe_load_all(ROLES.read_text()) if each["metadata"]["name"] == "nstance-capi-workload"
+    ]
+    name, group = f"{cluster.namespace}-workload", cluster_api.RBAC
+    subject = {"kind": "ServiceAccount", "name": "nstance-capi-workload", "namespace": cluster.namespace}
+    bodies = {
+        Kind(group, "v1", "ClusterRole", "clusterroles", False): {"rules": role["rules"]},
+        Kind(group, "v1", "ClusterRoleBinding", "clusterrolebindings", False): {
+            "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": name},
+            "subjects": [subject],
+        },
+    }
+    for kind, body in bodies.items():
+        await cluster.kube.create(kind, {"metadata": {"name": name}, **body})
+    try:
+        yield
+    finally:
+        for kind in bodies:
+            await cluster.kube.delete(kind, name)
+
+
+async def _kubelets(cluster: Cluster, hold: Callable[[], bool]) -> None:
+    while True:
+        for name, node in (await cluster.nodes()).items():
+            if not resources.status(node).get("conditions") and not hold():
+                with contextlib.suppress(errors.NotFound):
+                    await cluster.kube.patch(
+                        kinds.NODE, name, {"status": {"conditions": SAID_BY_KUBELETS}}, subresource="status"
+                    )
+        await asyncio.sleep(0.05)
+
+
+def condition(item: Object, type: str) -> str:
+    return next((each["status"] for each in resources.status(item).get("conditions", ()) if each["type"] == type), "")
+
+
+def controller(item: Object) -> tuple[str, str] | None:
+    found = [each for each in item["metadata"].get("ownerReferences", ()) if each.get("controller")]
+    return (found[0]["kind"], found[0]["name"]) if found else None
+
+
+def whole(cluster: Cluster, name: str, count: int) -> Callable[[], Awaitable[Object | None]]:
+    """Cluster API says that the pool runs, with that many nodes."""
+
+    async def look() -> Object | None:
+        pool = await cluster.get(kinds.MACHINE_POOL, name)
+        told = resources.status(pool or {})
+        runs = told.get("phase") == "Running" and len(told.get("nodeRefs") or ()) == count == told.get("replicas")
+        return pool if runs else None
+
+    return look
+
+
+async def test_an_imported_pool_runs_and_scales(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Cluster API finds nodes by comparing provider IDs letter by letter, and reads `status.ready` of a pool as "it was
+    provisioned": while that is false it forgets replicas and nodes."""
+    held: list[str] = []
+    groups = {"zone-a": {"web": 2}, "zone-b": {"web": 1}}
+    async with together(tmp_path, caplog, groups, hold=lambda: bool(held)) as cluster:
+        pool = await cluster.until(whole(cluster, "nstance-web", 3))
+        ours = await cluster.get(kinds.NSTANCE_MACHINE_POOL, "nstance-web")
+        found = await cluster.get(kinds.CLUSTER, NAME)
+        assert ours is not None
+        assert found is not None
+        nodes = await cluster.nodes()
+        ids = sorted(node["spec"]["providerID"] for node in nodes.values())
+        assert pool["spec"]["providerIDList"] == ours["spec"]["providerIDList"] == ids
+        assert controller(ours) == ("MachinePool", "nstance-web")
+        assert resources.is_owned_by(pool, resources.uid(found))
+        assert {each["metadata"]["annotations"]["cluster.x-k8s.io/owner-name"] for each in nodes.values()} == {
+            "nstance-web"
+        }
+        held.append("for now")
+        await cluster.scale("web", 5)
+        await cluster.until(lambda: _is_in(cluster, "ScalingUp", 3))
+        held.clear()
+        await cluster.until(whole(cluster, "nstance-web", 5))
+        await cluster.scale("web", 1)
+        await cluster.until(whole(cluster, "nstance-web", 1))
+
+
+async def _is_in(cluster: Cluster, phase: str, nodes: int) -> bool:
+    """Cluster API says that the pool is in this phase, and goes on knowing the nodes that it knew."""
+    pool = await cluster.get(kinds.MACHINE_POOL, "nstance-web")
+    told = resources.status(pool or {})
+    assert told["initialization"]["infrastructureProvisioned"] is True
+    assert len(told.get("nodeRefs") or ()) >= nodes
+    return bool(told["phase"] == phase)
+
+
+async def test_the_cluster_is_accepted_and_then_nobody_writes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Without a control plane Machine of its own Cluster API would say "not initialized", again and again."""
+    async with together(tmp_path, caplog, {"zone-a": {"web": 1}}) as cluster:
+        await cluster.until(whole(cluster, "nstance-web", 1))
+
+        async def connected() -> Object | None:
+            found = await cluster.get(kinds.CLUSTER, NAME)
+            return found if found is not None and condition(found, "RemoteConnectionProbe") == "True" else None
+
+        found = await cluster.until(connected)
+        assert found["status"]["phase"] == "Provisioned"
+        assert found["status"]["initialization"] == {"controlPlaneInitialized": True, "infrastructureProvisioned": True}
+        assert [each["name"] for each in found["status"]["failureDomains"]] == ["zone-a"]
+        for each in ("ControlPlaneInitialized", "InfrastructureReady", "WorkersAvailable"):
+            assert condition(found, each) == "True", each
+
+        async def quiet() -> bool:
+            before = await _versions(cluster)
+            await asyncio.sleep(5)  # Cluster API looks at an object once a second at most
+            return await _versions(cluster) == before
+
+        await cluster.until(quiet)
+
+
+async def _versions(cluster: Cluster) -> dict[tuple[str, str], str]:
+    watched = (
+        kinds.CLUSTER,
+        kinds.NSTANCE_CLUSTER,
+        kinds.MACHINE_POOL,
+        kinds.NSTANCE_MACHINE_POOL,
+        kinds.NSTANCE_SHARD_GROUP,
+        kinds.NODE,
+    )
+    return {
+        (kind.name, resources.name(item)): item["metadata"]["resourceVersion"]
+        for kind in watched
+        for item in await cluster.all(kind)
+    }
+
+
+async def test_a_node_that_drains_is_not_deleted_under_its_pods(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Cluster API deletes the Node of a provider ID that a pool no longer lists."""
+    async with together(tmp_path, caplog, {"zone-a": {"web": 1}}, drain_timeout="60s") as cluster:
+        await cluster.until(whole(cluster, "nstance-web", 1))
+        [(name, node)] = (await cluster.nodes()).items()
+        await cluster.pod("guarded", node=name, labels={"app": "guarded"})
+        healthy = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+        await cluster.kube.patch(
+            kinds.POD, "guarded", {"status": healthy}, namespace=cluster.namespace, subresource="status"
+        )
+        budget = {"spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "guarded"}}}}
+        await cluster.kube.create(
+            kinds.POD_DISRUPTION_BUDGET, {"metadata": {"name": "guard"}, **budget}, namespace=cluster.namespace
+        )
+        await cluster.scale("web", 0)
+
+        async def refused() -> bool:
+            listing = await cluster.kube.list(kinds.EVENT, fields=f"involvedObject.name={name}")
+            return any(each["reason"] == "EvictionRefused" for each in listing.items)
+
+        await cluster.until(refused)
+        await cluster.until(lambda: _is_in(cluster, "ScalingDown", 1))
+        await asyncio.sleep(3)  # for whoever would delete it
+        found = await cluster.get(kinds.NODE, name)
+        assert found is not None
+        assert resources.uid(found) == resources.uid(node)
+        await cluster.kube.delete(kinds.POD_DISRUPTION_BUDGET, "guard", namespace=cluster.namespace)
+        await cluster.until(lambda: _is_gone(cluster, kinds.NODE, name))
+        pool = await cluster.until(whole(cluster, "nstance-web", 0))
+        assert not pool["spec"].get("providerIDList")
+
+
+async def _is_gone(cluster: Cluster, kind: Kind, name: str) -> bool:
+    return await cluster.get(kind, name) is None
+
+
+async def test_a_pod_gets_a_machine_that_runs_and_goes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Cluster API drains no node and deletes none where it knows of no control plane Machine: that is left to us."""
+    async with together(tmp_path, caplog, {"zone-a": {"web": 0}}, drain_timeout="60s") as cluster:
+        await cluster.pod("job", annotations={"on-demand.nstance.dev/group": "web"})
+        machine = await cluster.until(lambda: _running_machine(cluster))
+        [(name, node)] = (await cluster.nodes()).items()
+        item = await cluster.get(kinds.NSTANCE_MACHINE, resources.name(machine))
+        assert item is not None
+        assert machine["spec"]["providerID"] == item["spec"]["providerID"] == node["spec"]["providerID"]
+        assert machine["status"]["nodeRef"] == {"name": name}
+        assert machine["status"]["failureDomain"] == "zone-a"
+        assert controller(item) == ("Machine", resources.name(machine))
+        await cluster.pod("other", node=name)
+        await cluster.kube.delete(kinds.POD, "job", namespace=cluster.namespace)
+        await cluster.until(lambda: _nothing_left(cluster))
+        assert await _is_gone(cluster, kinds.POD, "other")
+
+
+async def _running_machine(cluster: Cluster) -> Object | None:
+    for machine in await cluster.all(kinds.MACHINE):
+        if condition(machine, "Ready") == "True" and resources.status(machine).get("phase") == "Running":
+            return machine
+    return None
+
+
+async def _nothing_left(cluster: Cluster) -> bool:
+    left = [await cluster.all(kind) for kind in (kinds.MACHINE, kinds.NSTANCE_MACHINE)]
+    return not any(left) and not await cluster.nodes()
+
+
+async def test_machines_of_a_deployment_are_made_replaced_and_deleted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Cluster API copies the NstanceMachineTemplate, and replaces a Machine that went because its instance did."""
+    async with together(tmp_path, caplog, {"zone-a": {"web": 0}}) as cluster:
+        await cluster.until(lambda: cluster.get(kinds.CLUSTER, NAME))
+        await _deploy(cluster, "jobs", 2)
+        await cluster.until(lambda: _run(cluster, 2))
+        before = {resources.uid(each) for each in await cluster.all(kinds.MACHINE)}
+        lost = (await cluster.all(kinds.NSTANCE_MACHINE))[0]["status"]["instanceID"]
+        server = await cluster.shards["zone-a"].operator()
+        await server.call("DeleteInstance", instance_id=lost)
+
+        async def replaced() -> bool:
+            now = {resources.uid(each) for each in await cluster.all(kinds.MACHINE)}
+            return len(now & before) == 1 and await _run(cluster, 2)
+
+        await cluster.until(replaced)
+        await cluster.kube.delete(DEPLOYMENT, "jobs", namespace=cluster.namespace)
+        await cluster.until(lambda: _nothing_left(cluster))
+
+
+async def _deploy(cluster: Cluster, name: str, replicas: int) -> None:
+    template: Object = {"metadata": {"name": name}, "spec": {"template": {"spec": {"group": "web"}}}}
+    await cluster.kube.create(kinds.NSTANCE_MACHINE_TEMPLATE, template, namespace=cluster.namespace)
+    machine = {
+        "clusterName": NAME,
+        "bootstrap": {"dataSecretName": ""},
+        "infrastructureRef": {
+            "apiGroup": kinds.INFRASTRUCTURE,
+            "kind": kinds.NSTANCE_MACHINE_TEMPLATE.name,
+            "name": name,
+        },
+    }
+    spec = {"clusterName": NAME, "replicas": replicas, "template": {"spec": machine}}
+    await cluster.kube.create(DEPLOYMENT, {"metadata": {"name": name}, "spec": spec}, namespace=cluster.namespace)
+
+
+async def _run(cluster: Cluster, count: int) -> bool:
+    machines = await cluster.all(kinds.MACHINE)
+    return len(machines) == count and all(condition(each, "Ready") == "True" for each in machines)
+
+
+async def test_a_deleted_cluster_takes_everything_with_it_and_comes_back(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Cluster API waits until the object behind the Cluster is gone: an operator that made it anew would be waited for for
+    ever. The VMs of a static group stay; Kubernetes has only lost sight of them."""
+    async with together(tmp_path, caplog, {"zone-a": {"web": 1}}) as cluster:
+        await cluster.until(whole(cluster, "nstance-web", 1))
+        await make_pool(cluster, "jobs", 2, ["zone-a"], template="web")
+        await cluster.until(whole(cluster, "jobs", 2))
+        first = await cluster.get(kinds.CLUSTER, NAME)
+        assert first is not None
+        await cluster.kube.delete(kinds.CLUSTER, NAME, namespace=cluster.namespace)
+
+        async def another() -> bool:
+            found = await cluster.get(kinds.CLUSTER, NAME)
+            behind = await cluster.get(kinds.NSTANCE_CLUSTER, NAME)
+            is_new = found is not None and resources.uid(found) != resources.uid(first)
+            return is_new and behind is not None and not resources.is_leaving(behind)
+
+        await cluster.until(another)
+        assert not await cluster.all(kinds.MACHINE_POOL)
+        assert not cluster.running("zone-a", "jobs")
+        assert len(cluster.running("zone-a", "web")) == 1
