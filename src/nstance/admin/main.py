@@ -3,7 +3,9 @@
 A new command group is one line in `COMMANDS` and a module in `commands/`.
 """
 
+import io
 import os
+import sys
 
 import click
 
@@ -52,4 +54,7 @@ def root() -> None:
 
 
 def main() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # a terminal without these letters shows their numbers
     root.main(prog_name=PROGRAM)

@@ -1,5 +1,6 @@
 """The command line itself: help, completion, start-up, names."""
 
+import os
 import re
 import subprocess
 import sys
@@ -112,6 +113,19 @@ def test_python_m_runs_it_too() -> None:
         [sys.executable, "-m", "nstance.admin", "--version"], capture_output=True, text=True, check=True, timeout=60
     )
     assert re.fullmatch(r"nstance-admin, version \d+\.\d+\.\d+\n", done.stdout)
+
+
+def test_a_terminal_without_our_letters_gets_their_numbers() -> None:
+    code = "from nstance.admin import main; main.root.main = lambda **_: print('\u2713'); main.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert done.stdout == "\\u2713\n"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -10,7 +10,7 @@ from nstance.admin.reach import Reach, reach_flags
 EXAMPLES = """\
 nstance-admin status --all-shards
 nstance-admin status --shard us-west-2a -o json
-watch --color nstance-admin status --all-shards
+watch nstance-admin status --all-shards
 """
 
 
