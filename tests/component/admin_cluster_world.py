@@ -24,6 +24,7 @@ from support import s3_server
 
 CLUSTER = ClusterId("example-cluster")
 KEY = "thisisatest32bytekey123456789012"
+OTHER_KEY = "another-test-key-of-32-bytes-567"
 PLACES = opening.Places("cluster/")
 CLOCK, CHANCE = SystemClock(), SystemChance()
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "config-dev.jsonc"

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from component.test_admin_cluster import HISTORY, KEY, authority
+from component.admin_cluster_world import HISTORY, KEY, authority
 from nstance.objects import file
 from nstance.objects.port import Key
 

@@ -20,6 +20,7 @@ from component.admin_cluster_world import (
     EXAMPLE,
     KEY,
     ONE,
+    OTHER_KEY,
     PLACES,
     Bucket,
     authority,
@@ -36,9 +37,6 @@ from nstance.secretstore import sealing
 
 bucket = admin_cluster_world.bucket
 empty = admin_cluster_world.empty
-
-
-OTHER_KEY = "another-test-key-of-32-bytes-567"
 
 
 # --- nonce -----------------------------------------------------------------------------------------------------------

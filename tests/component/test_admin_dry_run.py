@@ -6,7 +6,7 @@ import pathlib
 
 import pytest
 
-from component.test_admin_cluster import KEY, OTHER_KEY, Bucket, authority
+from component.admin_cluster_world import KEY, OTHER_KEY, Bucket, authority
 from nstance.admin.cluster.rehearsal import Rehearsal
 from nstance.clock import SystemClock
 from nstance.objects import errors, memory

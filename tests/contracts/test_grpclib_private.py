@@ -142,7 +142,7 @@ def test_a_client_stream_uses_the_wrapper_we_put_in_place() -> None:
 async def test_no_connection_or_stream_carries_a_large_event() -> None:
     """A new event in grpclib would cost its 760 bytes again, for every stream."""
     parser = transport.Parser(transport.configuration(client=False), Limits())
-    link = transport.Connection(parser, None, config=Configuration().__for_client__())  # type: ignore[arg-type]
+    link = transport.Connection(parser, None, config=Configuration().__for_client__())
     assert link.write_ready.is_set()
     for each in (link, link.create_stream(stream_id=1)):
         events = [value for value in vars(each).values() if isinstance(value, asyncio.Event)]

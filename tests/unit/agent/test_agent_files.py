@@ -202,7 +202,7 @@ class Disk:
         def call(*args: object, **kwargs: object) -> object:
             stopping = self.stop_at is not None and len(self.trace) >= self.stop_at
             if stopping and name == "write" and len(self.trace) == self.stop_at:
-                real(args[0], bytes(args[1])[: len(bytes(args[1])) // 2])  # type: ignore[arg-type]
+                real(args[0], bytes(args[1])[: len(bytes(args[1])) // 2])
             self.trace.append((name, args[0]))
             if stopping:
                 raise Crash
