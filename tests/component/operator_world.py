@@ -250,7 +250,7 @@ async def operating(
         namespace = f"t-{uuid.uuid4().hex[:12]}"
         cluster = Cluster(kube, connect, access, namespace, dir, shards, clock)
         if kubernetes == "real":
-            cluster.kubeconfig = Path(os.environ[REAL]).read_text()
+            cluster.kubeconfig = _real_kubeconfig()
         await _prepare(cluster)
         following = asyncio.create_task(cluster._follow_vms())
         try:
@@ -264,6 +264,10 @@ async def operating(
             await asyncio.gather(following, return_exceptions=True)
             if kubernetes == "real":
                 await _clear(cluster)
+
+
+def _real_kubeconfig() -> str:
+    return Path(os.environ[REAL]).read_text()
 
 
 async def _clear(cluster: Cluster) -> None:
