@@ -70,7 +70,7 @@ test: tools ## Run all tests
 	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
 
 test-kube: tools ## Run the operator's tests against a real kube-apiserver and Cluster API (Go builds both, once)
-	$(BIN)/python tests/support/real_kube.py $(BIN)/pytest -q -k "real or cluster_api" tests/contracts/test_kube_contract.py tests/component/test_operator_*.py tests/e2e/test_operator_process.py
+	$(BIN)/python tests/support/real_kube.py $(BIN)/pytest -q -k "real or cluster_api" tests/contracts/test_kube_contract*.py tests/component/test_operator_*.py tests/e2e/test_operator_process.py
 
 lint: tools proto-check manifests-check ## Check format, types, layers, and that generated code is up to date
 	$(BIN)/ruff format --check .

@@ -16,8 +16,8 @@ from typing import TypeVar
 class Server:
     """Listens, and ends what it began."""
 
-    def __init__(self, upstream: int) -> None:
-        self.upstream = upstream
+    def __init__(self, upstream: int, host: str = "127.0.0.1") -> None:
+        self.upstream, self.host = upstream, host
         self.address = ""
         self.counts: Counter[str] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -62,8 +62,8 @@ class Line:
 class Wire(Server):
     """Passes bytes on and knows nothing of them."""
 
-    def __init__(self, upstream: int) -> None:
-        super().__init__(upstream)
+    def __init__(self, upstream: int, host: str = "127.0.0.1") -> None:
+        super().__init__(upstream, host)
         self._lines: set[Line] = set()
         self._held = False
 
@@ -104,7 +104,7 @@ class Wire(Server):
         self._lines.add(line)
         try:
             await line.passes.wait()
-            theirs, ours = await asyncio.open_connection("127.0.0.1", self.upstream)
+            theirs, ours = await asyncio.open_connection(self.host, self.upstream)
             try:
                 await asyncio.gather(_pump(line, reader, ours), _pump(line, theirs, writer))
             finally:

@@ -9,6 +9,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
+import pytest
+from bench import wires
+from bench.wires import Wire
+
 from nstance.clock import SystemChance, SystemClock
 from nstance.dev.k8s import main as dev_k8s
 from nstance.kube import errors, kinds, kubeconfig, memory
@@ -141,17 +145,17 @@ async def memory_world() -> AsyncIterator[World]:
 async def dev_world(folder: Path) -> AsyncIterator[World]:
     async with (
         dev_k8s.serving(folder, port=0, window=WINDOW) as port,
-        _through_a_proxy(Access(server=f"http://127.0.0.1:{port}")) as (kube, proxy),
+        _through_a_wire(Access(server=f"http://127.0.0.1:{port}")) as (kube, wire),
     ):
-        world = World(kube, proxy.cut)
+        world = World(kube, wire.reset)
         await world.prepare()
         yield world
 
 
 @contextlib.asynccontextmanager
 async def real_world() -> AsyncIterator[World]:
-    async with _through_a_proxy(kubeconfig.load([Path(os.environ[REAL])])) as (kube, proxy):
-        world = World(kube, proxy.cut, collects=False, forgets=False)
+    async with _through_a_wire(kubeconfig.load([Path(os.environ[REAL])])) as (kube, wire):
+        world = World(kube, wire.reset, collects=False, forgets=False)
         await world.prepare()
         try:
             yield world
@@ -159,69 +163,38 @@ async def real_world() -> AsyncIterator[World]:
             await kube.delete(kinds.NAMESPACE, world.namespace)
 
 
-class Proxy:
-    """Hands bytes on, and can cut all connections at once."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self._host, self._port = host, port
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._writers: set[asyncio.StreamWriter] = set()
-
-    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.ensure_future(self._serve(reader, writer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writers = {writer}
-        self._writers.add(writer)
-        try:
-            with contextlib.suppress(OSError):
-                onward, back = await asyncio.open_connection(self._host, self._port)
-                writers.add(back)
-                self._writers.add(back)
-                await asyncio.gather(_copy(reader, back), _copy(onward, writer))
-        finally:
-            self._writers -= writers
-            for each in writers:
-                each.transport.abort()
-                with contextlib.suppress(OSError):
-                    await each.wait_closed()
-
-    def cut(self) -> None:
-        for writer in self._writers:
-            writer.transport.abort()
-
-    async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with contextlib.suppress(OSError):
-        while piece := await reader.read(65536):
-            writer.write(piece)
-            await writer.drain()
-    writer.transport.abort()
-
-
 @contextlib.asynccontextmanager
-async def _through_a_proxy(access: Access) -> AsyncIterator[tuple[HttpKube, Proxy]]:
+async def _through_a_wire(access: Access) -> AsyncIterator[tuple[HttpKube, Wire]]:
     parts = urlsplit(access.server)
     host = parts.hostname or ""
-    proxy = Proxy(host, parts.port or (443 if parts.scheme == "https" else 80))
-    listener = await asyncio.start_server(proxy.accept, "127.0.0.1", 0)
-    port = listener.sockets[0].getsockname()[1]
-    near = replace(
-        access,
-        server=f"{parts.scheme}://127.0.0.1:{port}{parts.path}",
-        tls_server_name=access.tls_server_name or (host if parts.scheme == "https" else ""),
-    )
-    kube = HttpKube(near, SystemClock(), page=PAGE)
-    try:
-        yield kube, proxy
-    finally:
-        await kube.close()
-        listener.close()
-        await proxy.close()
+    far = Wire(parts.port or (443 if parts.scheme == "https" else 80), host)
+    async with wires.listening(far) as wire:
+        near = replace(
+            access,
+            server=f"{parts.scheme}://{wire.address}{parts.path}",
+            tls_server_name=access.tls_server_name or (host if parts.scheme == "https" else ""),
+        )
+        kube = HttpKube(near, SystemClock(), page=PAGE)
+        try:
+            yield kube, wire
+        finally:
+            await kube.close()
+
+
+@pytest.fixture(params=["memory", "dev-k8s", *(["real"] if REAL in os.environ else [])])
+async def world(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[World]:
+    opened = {
+        "memory": memory_world,
+        "dev-k8s": lambda: dev_world(tmp_path),
+        "real": real_world,
+    }[request.param]()
+    async with opened as made:
+        yield made
+
+
+def names(items: list[Object]) -> list[str]:
+    return sorted(item["metadata"]["name"] for item in items)
+
+
+def told(found: list[tuple[Change, Object]]) -> list[tuple[str, str]]:
+    return [(change.value, body["metadata"]["name"]) for change, body in found]
