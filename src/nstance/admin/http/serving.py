@@ -1,6 +1,7 @@
 """From start to signal."""
 
 import asyncio
+import logging
 import signal
 from collections.abc import Sequence
 
@@ -25,7 +26,7 @@ async def serve(reach: Reach, bind: Address, guard: access.Access) -> None:
     clock = SystemClock()
     async with asking.opened(reach) as clients:
         app = routes.application(clients, guard, clock)
-        runner = web.AppRunner(app, access_log=None, shutdown_timeout=GOODBYE_SECONDS)
+        runner = web.AppRunner(app, access_log=None, logger=_quiet(), shutdown_timeout=GOODBYE_SECONDS)
         await runner.setup()
         try:
             try:
@@ -41,6 +42,14 @@ async def serve(reach: Reach, bind: Address, guard: access.Access) -> None:
                 renewing.cancel()
         finally:
             await runner.cleanup()
+
+
+def _quiet() -> logging.Logger:
+    """Bad requests are answered; strangers do not fill our log with them."""
+    quiet = logging.getLogger("nstance.admin.http.refused")
+    quiet.addHandler(logging.NullHandler())
+    quiet.propagate = False
+    return quiet
 
 
 async def _renew(clients: Sequence[Client], clock: Clock) -> None:

@@ -66,7 +66,9 @@ class Streams:
         for client in clients:
             if client.shard not in seen:
                 seen |= await self._begin(client, response, told, group=group, instance=instance, limit=limit)
-        await _write(response, f"id: {_spell(seen)}\n\n" if seen else "")  # from here on, whatever comes next
+        begun = f"id: {_spell(seen)}\n\n" if seen else ""  # from here on, whatever comes next
+        await _write(response, begun + "".join(told))
+        told.clear()
         coming = history.follow(
             clients,
             after=dict(seen),
