@@ -10,7 +10,7 @@ from grpclib.const import Status
 from nstance.admin.client import Client, Refusal
 from nstance.v1 import operator_pb2
 
-ATTEMPTS = 5
+ATTEMPTS = 20  # of several writers at once only one gets through each time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
