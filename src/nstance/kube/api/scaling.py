@@ -47,6 +47,22 @@ def applied(served: Served, body: Object, scale: Any) -> Object:
     return changed
 
 
+def faults(served: Served, body: Object) -> list[Cause]:
+    """Whatever else a schema allows, a size is a number from 0 up."""
+    paths = served.version.scale
+    replicas = values.at(body, paths.replicas) if paths is not None else None
+    if paths is None or replicas is None:
+        return []
+    field = ".".join(("", *paths.replicas))
+    if isinstance(replicas, bool) or not isinstance(replicas, int):
+        return [Cause(field, f"Invalid value: {replicas!r}: should be an integer")]
+    if replicas < 0:
+        return [Cause(field, f"Invalid value: {replicas}: should be a non-negative integer")]
+    if replicas >= 2**31:
+        return [Cause(field, f"Invalid value: {replicas}: should be less than or equal to {2**31 - 1}")]
+    return []
+
+
 def _paths(served: Served) -> ScalePaths:
     if served.version.scale is None:
         raise status.no_such_path()

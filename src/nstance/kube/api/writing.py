@@ -3,7 +3,7 @@
 import base64
 from collections.abc import Callable
 
-from nstance.kube.api import definitions, metadata, schema, shapes, status, values
+from nstance.kube.api import definitions, metadata, scaling, schema, shapes, status, values
 from nstance.kube.api.resources import Served
 from nstance.kube.api.status import Cause
 from nstance.kube.port import Object
@@ -67,6 +67,7 @@ def check(served: Served, body: Object) -> None:
         causes += definitions.faults(body)
     if served.version.schema is not None:
         causes += schema.faults(body, served.version.schema)
+    causes = causes or scaling.faults(served, body)
     if resource.id == "secrets" and not causes:
         causes += _secret_faults(body.get("data") or {})
     if causes:
