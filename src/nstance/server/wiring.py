@@ -53,6 +53,7 @@ RETRY_FIRST = 1.0
 RETRY_MOST = 60.0
 HEALTH = addresses.Address("0.0.0.0", 8990)  # until the configuration is known
 EXIT_JITTER_LEAST, EXIT_JITTER_MOST = 10.0, 40.0  # until a configuration says otherwise
+SHUTDOWN_SECONDS = 10.0  # the same
 
 
 class Server:
@@ -82,15 +83,30 @@ class Server:
         self._provider = provider
         self._health: addresses.Address | None = None  # where probes are answered now
         self._stopping = asyncio.Event()
+        self._shutdown_seconds = SHUTDOWN_SECONDS
+        self._patience = asyncio.timeout(None)
 
     def stop(self) -> None:
-        """Orderly: the lease is given back."""
+        """Orderly: the lease is given back. What takes longer than `shard.shutdown_timeout` is cut short."""
+        if not self._stopping.is_set():
+            self._patience.reschedule(asyncio.get_running_loop().time() + self._shutdown_seconds)
         self._stopping.set()
         if self.elector is not None:
             self.elector.stop()
 
     async def run(self) -> None:
         """Until stopped. Raises Fatal."""
+        try:
+            async with self._patience:
+                await self._run()
+        except TimeoutError:
+            if not self._patience.expired():
+                raise
+            raise Fatal(
+                f"the orderly stop took longer than {self._shutdown_seconds:g} s (shard.shutdown_timeout): cut short"
+            ) from None
+
+    async def _run(self) -> None:
         store = Observed(self.open_store(), self.metrics.storage_request)
         probes = Probes(unwell=lambda: self.unwell, metrics=self.metrics)
         try:
@@ -187,6 +203,7 @@ class Server:
         settings, clock, chance = configuration.settings, self._clock, self._chance
         jitter = settings.shard.error_exit_jitter
         self.exit_jitter = (jitter.min_delay, jitter.max_delay)
+        self._shutdown_seconds = settings.shard.shutdown_timeout
         cluster = ClusterId(settings.cluster.id)
         cluster_store = self._cluster_store(store, settings)
         if cluster_store is not store:

@@ -1,13 +1,15 @@
-"""What a server does about its own bugs."""
+"""Servers that end: by a bug of their own, or in order but not in time."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
 
-from component.whole_server import SECONDS, SHARD, World
+from component.whole_server import SECONDS, SHARD, World, config
 from nstance.config import storage_keys
 from nstance.objects import lease
+from nstance.objects.memory import Fate, Verb
+from nstance.server.errors import Fatal
 from nstance.telemetry import loop_lag
 
 
@@ -28,3 +30,17 @@ async def test_a_part_that_dies_gives_the_lease_back_and_ends_the_server(
         with pytest.raises(RuntimeError, match="a bug"):
             await asyncio.wait_for(server.task, SECONDS)
         assert lease.decode(world.store.contents()[storage_keys.lease(SHARD)]).free
+
+
+async def test_an_orderly_stop_that_takes_too_long_is_cut_short(tmp_path: Path) -> None:
+    """Storage takes no lease any more, so that it cannot be given back."""
+    async with World(tmp_path, config(shutdown_timeout="1s")) as world:
+        server = await world.start()
+
+        def fate(verb: Verb, key: str) -> Fate:
+            return Fate(before=3600.0) if key == storage_keys.lease(SHARD) else Fate()
+
+        world.fate = fate
+        server.server.stop()
+        with pytest.raises(Fatal, match=r"took longer than 1 s \(shard.shutdown_timeout\)"):
+            await asyncio.wait_for(server.task, SECONDS)
