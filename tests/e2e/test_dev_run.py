@@ -26,12 +26,17 @@ DEV = [sys.executable, "-m", "nstance.dev"]
 class Run:
     """A `make dev` in a folder of its own, with what it has said."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    def __init__(self, folder: Path, *arguments: str, ports: int) -> None:
         self.folder = folder
+        self.ports = ports
         self.output = folder.parent / "output"
         with self.output.open("wb") as out:
             self.process = subprocess.Popen(
-                [*DEV, "--dir", str(folder), *arguments], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=out
+                [*DEV, "--dir", str(folder), "--ports", str(ports), *arguments],
+                cwd=ROOT,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
             )
 
     def said(self, pattern: str) -> re.Match[str] | None:
@@ -59,7 +64,7 @@ class Run:
 
 @contextlib.contextmanager
 def running(folder: Path, *arguments: str) -> Iterator[Run]:
-    run = Run(folder, "--ports", str(configs.free_port(SystemChance(), (0, 100))), *arguments)
+    run = Run(folder, *arguments, ports=configs.free_port(SystemChance(), (0, 100)))
     try:
         yield run
     finally:
@@ -83,6 +88,31 @@ def test_once_kills_an_agent_shows_its_replacement_and_leaves_nothing_behind(fol
         assert replacement != killed
         assert run.started() == set()
         assert run.said("ended 3 agents") is not None
+
+
+def test_the_commands_of_the_first_page_look_at_it_and_steer_it(folder: Path, tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "getting-started.md").read_text()
+    [block] = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    with running(folder) as run:
+        run.await_word(r"kill -9 (\d+) +the leader")
+        block = block.replace("temp/dev", str(folder)).replace("$PWD/.venv/bin", str(Path(sys.executable).parent))
+        for port, own in (("8993", run.ports + 3), ("9093", run.ports + 103)):
+            assert port in block
+            block = block.replace(port, str(own))
+        clean = {name: value for name, value in os.environ.items() if not name.startswith("NSTANCE_")}
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", block],
+            cwd=tmp_path,
+            env=clean,
+            capture_output=True,
+            text=True,
+            timeout=90,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "✓ demo 3" in done.stdout
+        assert re.search(r"create ×2 +scale-up", done.stdout)
+        assert "vars greeting changed" in done.stdout
+        assert run.end(signal.SIGINT) == 0
 
 
 def test_the_leader_is_killed_then_everything_ends_with_ctrl_c(folder: Path) -> None:
