@@ -104,6 +104,19 @@ async def test_instances_of_a_deleted_group_are_listed_while_they_leave(tmp_path
         assert "there is no group wob" in await admin.refused("instance", "list", "--group", "wob")
 
 
+async def test_a_change_whose_answer_is_late_may_have_been_done(tmp_path: Path) -> None:
+    """Nobody shakes hands within a millisecond."""
+    maybe = "it may have been done: look before you try again"
+    async with World(tmp_path, agents=False) as world:
+        await world.start()
+        admin = await shell(world)
+        assert maybe in await admin.refused("config", "refresh", "--timeout", "1ms")
+        for words in (["config", "refresh", "--dry-run"], ["group", "list"]):
+            assert maybe not in await admin.refused(*words, "--timeout", "1ms")
+        nobody = {"NSTANCE_ADMIN_SERVERS": f"{SHARD}=127.0.0.1:1"}
+        assert maybe not in await admin.refused("config", "refresh", **nobody)
+
+
 async def test_instances_that_nobody_knows(tmp_path: Path) -> None:
     async with World(tmp_path, agents=False) as world:
         await world.start()

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from grpclib.const import Status
-from grpclib.exceptions import GRPCError
+from grpclib.exceptions import GRPCError, StreamTerminatedError
 
 from nstance.admin import failures, files, output
 from nstance.clock import Clock
@@ -27,6 +27,8 @@ from nstance.wire.credentials import Credentials
 
 CERTIFICATE, KEY, CA = "tls.crt", "tls.key", "ca.crt"
 MAX_FILE = 1 << 20
+READING = ("Get", "List", "Plan")  # calls that begin so change nothing
+MAYBE = "it may have been done: look before you try again"
 REGISTER = "make one with `nstance-admin cluster register-operator --output-dir`"
 
 
@@ -119,16 +121,16 @@ class Client:
     async def call(self, rpc: str, request: Any = None, /, **fields: Any) -> Any:
         """Calls are spelled as in the proto, their requests given whole or by their fields. Raises Refusal."""
         method = getattr(operator_grpc.OperatorServiceStub(self._channel), rpc)
+        asked = request or method.request_type(**fields)
         try:
-            return await call(method, request or method.request_type(**fields), timeout=self._timeout)
+            return await call(method, asked, timeout=self._timeout)
         except GRPCError as refusal:
             raise Refusal(status.explain(refusal), refusal.status) from refusal
         except status.Unreachable as lost:
-            raise Refusal(
-                f"no answer: {_reason(lost, self._addresses)}; "
-                "check --servers, and that a server of the shard runs and leads",
-                Status.UNAVAILABLE,
-            ) from lost
+            changes = not rpc.startswith(READING) and not getattr(asked, "dry_run", False)
+            sent = isinstance(lost.__cause__, TimeoutError | StreamTerminatedError | GRPCError)
+            advice = MAYBE if changes and sent else "check --servers, and that a server of the shard runs and leads"
+            raise Refusal(f"no answer: {_reason(lost, self._addresses)}; {advice}", Status.UNAVAILABLE) from lost
 
     async def renew_if_due(self) -> None:
         """A renewal that fails is told and tried again next time: there is a third of its life left."""
