@@ -108,3 +108,43 @@ async def test_a_pod_is_told_that_there_is_no_such_group_and_may_ask_for_another
         [instance] = await cluster.until(lambda: cluster.running("zone-a", "web"))
         await cluster.kube.delete(kinds.POD, "job", namespace=cluster.namespace)
         await cluster.until(lambda: instance not in cluster.running("zone-a", "web"))
+
+
+async def test_objects_that_are_not_of_their_kinds_shape_hold_nobody_up(tmp_path: Path, kubernetes: str) -> None:
+    """Cluster API's kinds have no schema in dev-k8s until their CRDs are applied, and files are edited by hand."""
+    async with operating(tmp_path, kubernetes, TWO, drain_timeout="0") as cluster:
+        await settled(cluster)
+        for kind, spec in (
+            (kinds.MACHINE, {"infrastructureRef": [1]}),
+            (kinds.MACHINE, "text"),
+            (kinds.MACHINE_POOL, {"replicas": 1, "template": "text"}),
+            (kinds.MACHINE_POOL, {"replicas": 1, "template": {"spec": {"infrastructureRef": 5}}}),
+            (kinds.NODE, {"providerID": 7}),
+        ):
+            with contextlib.suppress(errors.Invalid):
+                name = {"generateName": "odd-"}
+                await cluster.kube.create(kind, {"metadata": name, "spec": spec}, namespace=cluster.namespace)
+        await cluster.pod("job", annotations={GROUP: "web"})
+        await cluster.until(lambda: len(running(cluster)) == 4)
+        await cluster.scale("web", 1)
+        await cluster.until(lambda: len(running(cluster)) == 2)
+
+
+async def test_an_id_that_somebody_wrote_does_not_keep_its_machine(tmp_path: Path, kubernetes: str) -> None:
+    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 0}}) as cluster:
+        noted = {"nstance.dev/instance-uuid": "nonsense", "nstance.dev/shard": "zone-a"}
+        metadata = {"name": "odd", "annotations": noted, "finalizers": ["nstance.dev/operator"]}
+        await cluster.kube.create(
+            kinds.NSTANCE_MACHINE, {"metadata": metadata, "spec": {"group": "web"}}, namespace=cluster.namespace
+        )
+
+        async def refused() -> bool:
+            return ready(await cluster.get(kinds.NSTANCE_MACHINE, "odd")).get("reason") == "Refused"
+
+        await cluster.until(refused)
+        await cluster.kube.delete(kinds.NSTANCE_MACHINE, "odd", namespace=cluster.namespace)
+
+        async def gone() -> bool:
+            return await cluster.get(kinds.NSTANCE_MACHINE, "odd") is None
+
+        await cluster.until(gone)

@@ -128,9 +128,9 @@ class Machines(Quiet):
         self.queue.add(resources.name(new or old or {}))
 
     def _machine_changed(self, old: Object | None, new: Object | None) -> None:
-        reference = resources.spec(new or old or {}).get("infrastructureRef") or {}
+        reference = resources.infrastructure(new or old or {})
         if reference.get("kind") == kinds.NSTANCE_MACHINE.name:
-            self.queue.add(reference.get("name", ""))
+            self.queue.add(str(reference.get("name", "")))
 
     def _node_changed(self, trace: str) -> None:
         if name := self._by_trace.get(trace):
@@ -239,8 +239,10 @@ class Machines(Quiet):
             told["initialization"] = {"provisioned": True}
         ready = condition(said)
         await self._write(item, told, [ready])
-        held = resources.spec(item).get("providerID", "")
-        vm = said.provider_id and self._nodes.named(said.instance_id, said.provider_id, before=held)
+        held = resources.provider_id(item)
+        node = self._nodes.find(said.instance_id, said.provider_id)
+        # Once its node has named it, it keeps that name: Cluster API would look for a node of another one.
+        vm = said.provider_id and (node_names.provider_id_of(node) or held or said.provider_id)
         if vm != held:
             await self._kube.patch(
                 kinds.NSTANCE_MACHINE,
@@ -250,9 +252,9 @@ class Machines(Quiet):
             )
         tended = resources.is_tended(machine, self._clusters.objects.get(self._cluster))
         if machine is not None and not tended and vm:
-            await self._stand_in(machine, said, vm)
+            await self._stand_in(machine, said, vm, node)
 
-    async def _stand_in(self, machine: Object, said: Said, vm: str) -> None:
+    async def _stand_in(self, machine: Object, said: Said, vm: str, node: Object | None) -> None:
         """What Cluster API's own controller writes where it runs."""
         if resources.spec(machine).get("providerID") != vm:
             await self._kube.patch(
@@ -262,7 +264,7 @@ class Machines(Quiet):
                 namespace=self._namespace,
             )
         told: Object = {"addresses": addresses(said)} if addresses(said) else {}
-        if (node := self._nodes.find(said.instance_id, said.provider_id)) is not None:
+        if node is not None:
             told["nodeRef"] = {"name": resources.name(node)}
         await resources.write_status(self._kube, kinds.MACHINE, machine, told)
 
@@ -296,13 +298,13 @@ class Machines(Quiet):
             if shard is None or not shard.synced:
                 await self._tell_unreachable(item, shard)
                 return None
-            if (again := await self._delete(item, shard, uuid.UUID(noted[UUID]).int)) is not None:
+            if (again := await self._delete(item, shard, _number(noted[UUID]))) is not None:
                 return again
         self._first_missed.pop(resources.uid(item), None)
         await resources.release(self._kube, kinds.NSTANCE_MACHINE, item)
         return None
 
-    async def _delete(self, item: Object, shard: Shard, number: int) -> float | None:
+    async def _delete(self, item: Object, shard: Shard, number: int | None) -> float | None:
         """When to look again, or None if there is nothing left to delete."""
         known = resources.status(item).get("instanceID")
         if not known:
@@ -352,7 +354,15 @@ def _traces(item: Object | None) -> set[str]:
     if item is None:
         return set()
     known = resources.status(item).get("instanceID", "")
-    return node_names.traces(names=(known,), provider_id=resources.spec(item).get("providerID", ""))
+    return node_names.traces(names=(known,), provider_id=resources.provider_id(item))
+
+
+def _number(noted: str) -> int | None:
+    """None: somebody wrote something else there, and no shard has made an instance of it."""
+    try:
+        return uuid.UUID(noted).int
+    except ValueError:
+        return None
 
 
 def _said(item: Object, reason: str) -> bool:

@@ -7,6 +7,7 @@ from an absence reads the list itself.
 """
 
 from collections.abc import Callable, Iterable
+from typing import cast
 
 from nstance.kube import kinds
 from nstance.kube.mirror import Mirror
@@ -39,21 +40,25 @@ def _traces(node: Object | None) -> set[str]:
     if node is None:
         return set()
     names = (resources.name(node), resources.labels(node).get(INSTANCE_LABEL, ""))
-    return traces(names=names, provider_id=resources.spec(node).get("providerID", ""))
+    return traces(names=names, provider_id=resources.provider_id(node))
 
 
 def _identity(node: Object) -> tuple[str, ...]:
     return (
         resources.uid(node),
         resources.labels(node).get(INSTANCE_LABEL, ""),
-        resources.spec(node).get("providerID", ""),
+        resources.provider_id(node),
     )
+
+
+def provider_id_of(node: Object | None) -> str:
+    return cast(str, resources.spec(node or {}).get("providerID", ""))
 
 
 def is_node_of(node: Object, instance: str, provider_id: str) -> bool:
     if instance in (resources.name(node), resources.labels(node).get(INSTANCE_LABEL)):
         return True
-    return same_vm(provider_id, resources.spec(node).get("providerID", ""))
+    return same_vm(provider_id, resources.provider_id(node))
 
 
 class Nodes:
@@ -107,10 +112,9 @@ class Nodes:
                     return node
         return None
 
-    def named(self, instance: str, provider_id: str, *, before: str = "") -> str:
-        """The VM's provider ID as its node says it. Without a node: as it was said before, else as the shard says it."""
-        node = self.find(instance, provider_id)
-        return resources.spec(node or {}).get("providerID") or before or provider_id
+    def named(self, instance: str, provider_id: str) -> str:
+        """The VM's provider ID as its node says it, or as the shard does."""
+        return provider_id_of(self.find(instance, provider_id)) or provider_id
 
     async def find_surely(self, instance: str, provider_id: str) -> Object | None:
         """None only if the API server's own list has no such node. Raises KubeError."""

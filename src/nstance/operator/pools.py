@@ -162,8 +162,7 @@ class Pools(Quiet):
     def _machine_pool_changed(self, old: Object | None, new: Object | None) -> None:
         for each in (old, new):
             if each is not None:
-                inner = resources.spec(resources.spec(each).get("template") or {})
-                self.queue.add((inner.get("infrastructureRef") or {}).get("name", ""))
+                self.queue.add(str(resources.infrastructure(each).get("name", "")))
 
     def _shard_group_changed(self, old: Object | None, new: Object | None) -> None:
         for each in (old, new):

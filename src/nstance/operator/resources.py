@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from nstance.kube import kinds
 from nstance.kube.kinds import Kind
 from nstance.kube.port import Kube, Object
 
@@ -23,12 +22,29 @@ def uid(item: Object) -> str:
     return cast(str, item["metadata"].get("uid", ""))
 
 
+def part(value: object) -> Object:
+    """An object within another one. What is something else counts as empty: without CRDs, dev-k8s takes any JSON, and one
+    object that is not of its kind's shape must not hold up all others."""
+    return value if isinstance(value, dict) else {}
+
+
 def spec(item: Object) -> Object:
-    return item.get("spec") or {}
+    return part(item.get("spec"))
 
 
 def status(item: Object) -> Object:
-    return item.get("status") or {}
+    return part(item.get("status"))
+
+
+def provider_id(item: Object) -> str:
+    found = spec(item).get("providerID")
+    return found if isinstance(found, str) else ""
+
+
+def infrastructure(item: Object) -> Object:
+    """What a Machine or a MachinePool refers to."""
+    told = spec(item)
+    return part((spec(part(told["template"])) if "template" in told else told).get("infrastructureRef"))
 
 
 def annotations(item: Object) -> Mapping[str, str]:
@@ -83,11 +99,6 @@ def owner(item: Object, kind: Kind, *, controller: bool = False) -> Object:
 
 def is_owned_by(item: Object, owned_by: str) -> bool:
     return any(each.get("uid") == owned_by for each in item["metadata"].get("ownerReferences") or [])
-
-
-def refers_to(reference: Object | None, kind: Kind, wanted: str) -> bool:
-    """Whether a reference of Cluster API names that object of ours."""
-    return reference is not None and (reference.get("kind"), reference.get("name")) == (kind.name, wanted)
 
 
 def timestamp(seconds: float) -> str:
@@ -188,9 +199,7 @@ async def release(kube: Kube, kind: Kind, item: Object) -> None:
 def paired(items: Iterable[Object], kind: Kind, wanted: str) -> Object | None:
     """The MachinePool or Machine whose infrastructure is that object of ours."""
     for item in items:
-        inner = spec(item)
-        if kind is kinds.NSTANCE_MACHINE_POOL:
-            inner = spec(inner.get("template") or {})
-        if refers_to(inner.get("infrastructureRef"), kind, wanted):
+        reference = infrastructure(item)
+        if (reference.get("kind"), reference.get("name")) == (kind.name, wanted):
             return item
     return None

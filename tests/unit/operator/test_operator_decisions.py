@@ -314,3 +314,19 @@ def test_a_shard_group_that_cannot_be_read(spec: Object, why: str) -> None:
 @pytest.mark.parametrize("group", [7, ["web"], {"name": "web"}, None, ""])
 def test_a_group_that_is_no_text_is_none(group: object) -> None:
     assert machines.group_of({"spec": {"group": group}}) == ""
+
+
+@pytest.mark.parametrize(
+    ("spec", "reference"),
+    [
+        ({"infrastructureRef": {"name": "a"}}, {"name": "a"}),
+        ({"template": {"spec": {"infrastructureRef": {"name": "a"}}}}, {"name": "a"}),
+        ({"infrastructureRef": [1]}, {}),
+        ({"template": "text"}, {}),
+        ({"template": {"spec": 3}}, {}),
+        ("text", {}),
+        (None, {}),
+    ],
+)
+def test_what_a_machine_or_a_pool_refers_to(spec: object, reference: Object) -> None:
+    assert resources.infrastructure({"spec": spec}) == reference
