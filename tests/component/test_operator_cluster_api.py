@@ -58,16 +58,16 @@ async def together(
     work = dir / "cluster-api"
     work.mkdir()
     async with operating(dir, "real", groups, start=False, drain_timeout=drain_timeout) as cluster:
-        manager = cluster_api.running(Path(os.environ[REAL]), cluster.namespace, work)
-        running = await asyncio.to_thread(manager.__enter__)
-        kubelets = asyncio.create_task(_kubelets(cluster))
-        try:
-            async with _workload_rights(cluster):
+        async with _workload_rights(cluster):
+            manager = cluster_api.running(Path(os.environ[REAL]), cluster.namespace, work)
+            running = await asyncio.to_thread(manager.__enter__)
+            kubelets = asyncio.create_task(_kubelets(cluster))
+            try:
                 await cluster.start()
                 yield cluster
-        finally:
-            kubelets.cancel()
-            await asyncio.to_thread(manager.__exit__, None, None, None)
+            finally:
+                kubelets.cancel()
+                await asyncio.to_thread(manager.__exit__, None, None, None)
         assert not [line for line in running.complaints() if "forbidden" in line]
     refused = [record for record in caplog.records if "admission webhook" in str(getattr(record, "reason", ""))]
     assert not refused, [record.__dict__ for record in refused]

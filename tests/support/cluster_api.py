@@ -72,14 +72,19 @@ def running(kubeconfig: Path, namespace: str, work: Path) -> Iterator[Manager]:
             real_kube.kubectl(kubeconfig, "apply", "-f", "-", given=json.dumps(body))
         yield Manager(process, log)
     finally:
-        for body in (*hooks, *rights):
-            real_kube.kubectl(kubeconfig, "delete", "--ignore-not-found", "-f", "-", given=json.dumps(body))
+        _remove(kubeconfig, hooks)  # first: without its webhooks nobody could write any more
         process.terminate()
         try:
             process.wait(20)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        _remove(kubeconfig, rights)
+
+
+def _remove(kubeconfig: Path, bodies: list[dict[str, object]]) -> None:
+    for body in bodies:
+        real_kube.kubectl(kubeconfig, "delete", "--ignore-not-found", "-f", "-", given=json.dumps(body))
 
 
 def _certificate(work: Path) -> bytes:
