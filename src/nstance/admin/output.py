@@ -87,4 +87,10 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], whole: Collect
         table.add_column(heading, overflow="fold", no_wrap=kept, style="" if columns or index else "bold")
     for row in rows:
         table.add_row(*map(Text, row))
-    console().print(table)
+    screen = console()
+    if sys.stdout.isatty():
+        screen.print(table)
+        return
+    with screen.capture() as written:  # programs read lines, and columns are filled up with blanks
+        screen.print(table)
+    click.echo("".join(f"{line.rstrip()}\n" for line in written.get().splitlines()), nl=False)
