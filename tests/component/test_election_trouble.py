@@ -1,4 +1,4 @@
-"""A term that cannot begin: storage that is away is news and no defect, everything else is one with a traceback."""
+"""A term that cannot begin: storage that is away or damaged is news and no defect, everything else is one with a traceback."""
 
 import asyncio
 import logging
@@ -7,7 +7,7 @@ import pytest
 
 from nstance.clock import SystemChance, SystemClock
 from nstance.core.election import Timings
-from nstance.objects import errors, lease, memory
+from nstance.objects import errors, lease, memory, slots
 from nstance.objects.port import Key
 from nstance.server import peers
 from nstance.server.election import Elector
@@ -50,6 +50,7 @@ async def failed_with(problem: Exception) -> None:
     [
         (errors.Unavailable("503"), logging.WARNING),
         (errors.Denied("403"), logging.WARNING),
+        (slots.Damaged("slot 7 is missing"), logging.ERROR),
         (KeyError("x"), logging.ERROR),
     ],
 )
@@ -58,4 +59,4 @@ async def test_why_a_term_failed(problem: Exception, level: int, caplog: pytest.
     await failed_with(problem)
     (said,) = (record for record in caplog.records if record.message == "leading failed")
     assert said.levelno == level
-    assert (said.exc_info is not None) == (level == logging.ERROR)
+    assert (said.exc_info is not None) == isinstance(problem, KeyError)

@@ -11,6 +11,7 @@ from nstance.core import election as rules
 from nstance.objects import errors, settle
 from nstance.objects.journal import Deposed
 from nstance.objects.lease import Lease
+from nstance.objects.slots import Damaged
 from nstance.server import peers
 from nstance.server.holder import Holding
 from nstance.server.seat import Seat
@@ -105,7 +106,8 @@ class Elector:
             if standby.promised():
                 continue  # a heartbeat came while storage was asked
             standby.claiming = True
-            holding = Holding(self._seat, self._time, tail=self._tail())
+            # What others have seen of the journal is handed on: a slot that is missing must not be forgotten.
+            holding = Holding(self._seat, self._time, tail=max(self._tail(), standby.tail))
             try:
                 await holding.claim(target)
                 return holding
@@ -158,6 +160,8 @@ class Elector:
         else:
             if isinstance(problem, errors.StorageError):
                 log.warning("leading failed", extra={"error": str(problem)})
+            elif isinstance(problem, Damaged):
+                log.error("leading failed", extra={"error": str(problem)})
             elif problem is not None:
                 log.error("leading failed", exc_info=problem)
             # Over before the lease is free: whoever takes it may act at once.

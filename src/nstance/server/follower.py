@@ -92,7 +92,7 @@ class Follower:
                 try:
                     await self.read()
                 except slots.Damaged as damage:
-                    log.error("the journal is damaged, this server will not lead", extra={"damage": str(damage)})
+                    log.error("the journal is damaged, nobody can lead with it", extra={"damage": str(damage)})
                 except (errors.StorageError, TimeoutError) as problem:
                     log.debug("could not read along", extra={"error": str(problem)})
             self._news.clear()

@@ -10,6 +10,7 @@ import uvloop
 
 from nstance.clock import AnchoredClock, Chance, SystemChance, SystemClock
 from nstance.objects import errors
+from nstance.objects.lease import BadLease
 from nstance.server import configuration as configurations
 from nstance.server import options as parsing
 from nstance.server.configuration import NoConfiguration
@@ -35,7 +36,7 @@ async def run(options: Options, clock: AnchoredClock, chance: Chance) -> int:
         loop.add_signal_handler(number, server.stop)
     try:
         await server.run()
-    except Fatal as problem:
+    except (Fatal, BadLease) as problem:
         print(f"nstance-server: {problem}", file=sys.stderr)  # noqa: T201
         # Many servers that fail for one reason must not restart in step. People do not wait.
         if not sys.stderr.isatty() and not options.insecure_dev:
@@ -50,15 +51,22 @@ def validate(options: Options, clock: AnchoredClock, chance: Chance) -> int:
     """Shows all faults of a configuration; says whether there were any."""
     try:
         if options.validate:
-            configurations.parse(Path(options.validate).read_bytes(), shard=options.shard, source=options.validate)
+            configurations.parse(_read(options.validate), shard=options.shard, source=options.validate)
             print(f"{options.validate} is valid")  # noqa: T201
         else:
             uvloop.run(_validate_bucket(options, clock, chance))
             print(f"the configuration of shard {options.shard} is valid")  # noqa: T201
-    except (NoConfiguration, OSError, errors.StorageError, Fatal) as problem:
+    except (NoConfiguration, errors.StorageError, Fatal) as problem:
         print(f"nstance-server: {problem}", file=sys.stderr)  # noqa: T201
         return 1
     return 0
+
+
+def _read(path: str) -> bytes:
+    try:
+        return Path(path).read_bytes()
+    except OSError as problem:
+        raise Fatal(f"{path} cannot be read: {problem.strerror or problem}") from problem
 
 
 async def _validate_bucket(options: Options, clock: AnchoredClock, chance: Chance) -> None:

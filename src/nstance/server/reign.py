@@ -122,13 +122,11 @@ class Reign:
     async def _run(self, term: Term) -> None:
         parts = self.parts
         book, _, present = await asyncio.gather(parts.follower.take(), self._begin(), self._operators())
+        await self._read_all(book)
         writer = journal.Writer(
             parts.books, book, epoch=term.epoch, guard=term.ready, chance=parts.chance, appended=parts.wrote
         )
         await writer.fence(read=parts.history.read_along)
-        held = parts.held()
-        if held is not None and book.tail < held.tail:
-            raise slots.Damaged(f"the journal ends at slot {book.tail}, but the lease has seen slot {held.tail}")
         for problem in violations(book.instances):
             log.error("a record is inconsistent", extra={"problem": problem})
         lead, effects, collector, network = self._assemble(term, writer, book)
@@ -175,6 +173,17 @@ class Reign:
                 task.cancel()
             await _to_the_end(
                 asyncio.gather(*(port.close() for port in ports), effects.close(), *tasks, return_exceptions=True)
+            )
+
+    async def _read_all(self, book: journal.Book) -> None:
+        """Before the fence, which would take the place of a slot that is missing."""
+        held = self.parts.held()
+        if held is None or book.tail >= held.tail:
+            return
+        await self.parts.books.follow(book, read=self.parts.history.read_along)
+        if book.tail < held.tail:
+            raise slots.Damaged(
+                f"the journal ends at slot {book.tail}, but the lease has seen slot {held.tail}: restore what is missing"
             )
 
     def _assemble(

@@ -43,6 +43,7 @@ class Standby:
         self._seen: Seen | None = None
         self._seen_at = 0.0
         self._max_epoch = 0
+        self.tail = 0  # the journal was at least so long, as leases and heartbeats told
         self._promise_until = NEVER
         self._heartbeat: peers.Heartbeat | None = None  # the last one promised upon
         self._released: peers.Released | None = None
@@ -101,6 +102,7 @@ class Standby:
             self._seen, self._seen_at = found, now
             self._time.read(found)
         self._max_epoch = max(self._max_epoch, current.epoch)
+        self.tail = max(self.tail, current.tail)
         target = Target(current.epoch + 1, found.version, alone=current.holder.server == me.server)
         if current.free or current.holder.incarnation == me.incarnation:
             return target, 0.0  # nobody's, or this server's own from a term that it has given up
@@ -145,6 +147,7 @@ class Standby:
                 until = rules.promise_until(received=self._seat.clock.monotonic(), promise=self._seat.timings.promise)
                 self._promise_until = max(self._promise_until, until)
                 self._heartbeat = message
+                self.tail = max(self.tail, message.tail)
                 self._heard_tail(message.tail)
                 self._time.heard(message.at)
                 link.send(peers.Promise(message.epoch, message.number))
