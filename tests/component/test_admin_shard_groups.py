@@ -170,6 +170,9 @@ async def test_a_dead_shard_hides_nothing_and_decides_the_exit_code(tmp_path: Pa
         assert tree.exit_code == 1
         assert "✗ shard dead  does not answer" in tree.stdout
         assert "✓ static 1" in tree.stdout
+        late = await admin("wait", "--all-shards", "--within", "1ms", NSTANCE_ADMIN_SERVERS=both)
+        assert (late.exit_code, late.stdout) == (1, "")
+        assert "not stable after 0.001 s: shard dead: no answer: 127.0.0.1:1" in late.stderr
         two = await admin("group", "list", "--all-shards", NSTANCE_ADMIN_SERVERS=f"dead={DEAD},gone={DEAD}")
         assert (two.exit_code, two.stderr.count("\n")) == (1, 2)
 

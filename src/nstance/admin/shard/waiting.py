@@ -26,7 +26,7 @@ async def until_stable(
             _check_known(wanted, [name for _, (_, names) in answers.good for name in names])
             known = True
         told = [f"{_where(shard, found)}{line}" for shard, (lines, _) in answers.good for line in lines]
-        told += [f"{_where(shard, found)}{failures.explain(problem)}" for shard, problem in answers.bad]
+        told += [f"shard {shard}: {failures.explain(problem)}" for shard, problem in answers.bad]
         if not told:
             return
         progress("; ".join(told))
