@@ -1,5 +1,7 @@
 """Faults of leadership that a fault list names, each alone, with whole simulated shards."""
 
+import itertools
+
 import pytest
 
 from nstance.config import storage_keys
@@ -78,4 +80,26 @@ def test_f29_a_slow_store_gets_a_longer_lease() -> None:
         w.advance(40.0)
         assert not lease(w).members
         assert lease(w).length > Timings().length_standby
+        assert not w.violations
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_f25_servers_that_keep_losing_the_lease_hold_back_longer_each_time(seed: int) -> None:
+    """Whoever leads loses storage at once, for five minutes: the terms become rare, and nothing is damaged by them."""
+    with world(seed, quiet_shard()) as w:
+        rested(w)
+        cut, terms = w.storage_weather.cut, [w.counts["terms"]]
+        for second in range(300):
+            leader = w.leader()
+            if leader is not None and not cut.get(leader.name):
+                cut[leader.name] = 1
+                w.do(w.later, 8.0, cut.pop, leader.name, None)
+            w.advance(1.0)
+            if second % 100 == 99:
+                terms.append(w.counts["terms"])
+        begun = [after - before for before, after in itertools.pairwise(terms)]
+        assert sum(begun) >= 6, "it flaps"
+        assert begun[2] <= 6, "both are held back for up to a minute; otherwise it were thirteen"
+        w.do(w.calm)
+        w.settle(300.0)
         assert not w.violations
