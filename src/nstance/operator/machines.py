@@ -193,7 +193,11 @@ class Machines(Quiet):
         chosen = resources.annotations(item).get(SHARD)
         shard, problem = (chosen, "") if chosen else choose_shard(self._shards, group, wanted)
         if not shard:
-            await self._refuse(item, "NoShard", problem)
+            links = [self._shards.get(name) for name in self._shards.names()]
+            if wanted or all(link is not None and link.synced for link in links):
+                await self._refuse(item, "NoShard", problem)
+            else:  # one that has not answered yet may have it: nothing to be alarmed about
+                await self._write(item, {}, [Condition("Ready", False, "ShardUnreachable", problem)])
             return REFUSED_RETRY
         number = ids.uuid7(int(self._clock.wall() * 1000), self._chance.bits(74))
         chosen_id = resources.annotations(item).get(UUID) or str(uuid.UUID(int=number))
@@ -242,7 +246,7 @@ class Machines(Quiet):
         held = resources.provider_id(item)
         node = self._nodes.find(said.instance_id, said.provider_id)
         # Once its node has named it, it keeps that name: Cluster API would look for a node of another one.
-        vm = said.provider_id and (node_names.provider_id_of(node) or held or said.provider_id)
+        vm = said.provider_id and (resources.provider_id(node or {}) or held or said.provider_id)
         if vm != held:
             await self._kube.patch(
                 kinds.NSTANCE_MACHINE,

@@ -7,7 +7,6 @@ from an absence reads the list itself.
 """
 
 from collections.abc import Callable, Iterable
-from typing import cast
 
 from nstance.kube import kinds
 from nstance.kube.mirror import Mirror
@@ -49,10 +48,6 @@ def _identity(node: Object) -> tuple[str, ...]:
         resources.labels(node).get(INSTANCE_LABEL, ""),
         resources.provider_id(node),
     )
-
-
-def provider_id_of(node: Object | None) -> str:
-    return cast(str, resources.spec(node or {}).get("providerID", ""))
 
 
 def is_node_of(node: Object, instance: str, provider_id: str) -> bool:
@@ -114,7 +109,7 @@ class Nodes:
 
     def named(self, instance: str, provider_id: str) -> str:
         """The VM's provider ID as its node says it, or as the shard does."""
-        return provider_id_of(self.find(instance, provider_id)) or provider_id
+        return resources.provider_id(self.find(instance, provider_id) or {}) or provider_id
 
     async def find_surely(self, instance: str, provider_id: str) -> Object | None:
         """None only if the API server's own list has no such node. Raises KubeError."""

@@ -49,23 +49,22 @@ def nodes_of(mirror: NodeMirror) -> Nodes:
 
 
 @pytest.mark.parametrize(
-    ("found", "before", "named"),
+    ("found", "named"),
     [
-        (None, "", "i-1"),
-        (None, "aws:///zone/i-1", "aws:///zone/i-1"),
-        (node("web-1"), "", "i-1"),
-        (node("web-1", vm="aws:///zone/i-1"), "", "aws:///zone/i-1"),
-        (node("ip-10-0-0-1", instance="web-1", vm="other://x"), "", "other://x"),
-        (node("ip-10-0-0-1", vm="aws:///zone/i-1"), "i-1", "aws:///zone/i-1"),
-        (node("ip-10-0-0-1", vm="aws:///zone/i-2"), "", "i-1"),
+        (None, "i-1"),
+        (node("web-1"), "i-1"),
+        (node("web-1", vm="aws:///zone/i-1"), "aws:///zone/i-1"),
+        (node("ip-10-0-0-1", instance="web-1", vm="other://x"), "other://x"),
+        (node("ip-10-0-0-1", vm="aws:///zone/i-1"), "aws:///zone/i-1"),
+        (node("ip-10-0-0-1", vm="aws:///zone/i-2"), "i-1"),
     ],
 )
-def test_a_vm_is_named_as_its_node_names_it(found: Object | None, before: str, named: str) -> None:
+def test_a_vm_is_named_as_its_node_names_it(found: Object | None, named: str) -> None:
     mirror = NodeMirror()
     nodes = nodes_of(mirror)
     if found is not None:
         mirror.put(found["metadata"]["name"], found)
-    assert nodes.named("web-1", "i-1", before=before) == named
+    assert nodes.named("web-1", "i-1") == named
 
 
 NAMES = st.sampled_from(["a", "b", "c"])
