@@ -234,11 +234,11 @@ async def test_the_cache_has_public_keys_and_what_reports_say_that_is_new(world:
     puts: list[dict[str, Any]] = []
     put_report = cache.put_report
 
-    def counted(id: Any, report: dict[str, Any], *, at: float) -> None:
-        puts.append(report)
+    def counted(id: Any, report: Any, *, at: float) -> None:
+        puts.append(report())
         put_report(id, report, at=at)
 
-    cache.put_report = counted  # type: ignore[method-assign,assignment]
+    cache.put_report = counted  # type: ignore[method-assign]
     agent, stub = await alone(world)
     pem = keys.public_to_pem(keys.public_bytes(keys.generate(world.chance)))
     asking = agent_pb2.SubmitPublicKeysRequest(keys=[agent_pb2.PublicKey(name="web", pem=pem)])

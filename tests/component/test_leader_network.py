@@ -58,3 +58,4 @@ async def test_a_nearly_full_subnet_is_not_tried_first(tmp_path: Path) -> None:
         made = await running.until(lambda: [m for m in running.shard.instances.values() if m.provider_id])
         await running.until(lambda: len(running.shard.instances) == 4)
         assert {m.subnet for m in made} == {"roomy"}
+        assert running.shard.crowded is running.lead_now.subnets.crowded  # also under the new configuration

@@ -30,7 +30,7 @@ async def test_everything_put_can_be_asked_for_and_outlives_the_process(path: Pa
     async with cached(path) as cache:
         assert await cache.sync(config_hash="c1", group_hashes={WEB: "w1"})
         cache.put_instance(instance())
-        cache.put_report(A, {"sequence": 7, "files": {"a": "b"}}, at=1.0)
+        cache.put_report(A, lambda: {"sequence": 7, "files": {"a": "b"}}, at=1.0)
         cache.put_public_keys(A, {"kubelet.pub": "pem-1", "etcd.pub": "pem-2"})
         cache.put_image("ubuntu/24.04", "ami-1")
         cache.put_members("front", {A, B})
@@ -83,7 +83,7 @@ async def test_a_removed_instance_takes_everything_about_it_along(path: Path) ->
     async with cached(path) as cache:
         for id in (A, B):
             cache.put_instance(instance(id))
-            cache.put_report(id, {}, at=1.0)
+            cache.put_report(id, dict, at=1.0)
             cache.put_public_keys(id, {"k": id})
         cache.remove_instance(A)
         assert [i.id for i in await cache.instances()] == [B]
@@ -194,8 +194,8 @@ def test_the_last_word_counts_however_changes_are_gathered(steps: list[tuple[str
 async def test_nothing_put_can_raise_or_take_others_along(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with cached(path) as cache:
         cache.put_public_keys(A, {"k": "half \ud800", "good": "pem"})
-        cache.put_report(A, {"x": object()}, at=1.0)
-        cache.put_report(B, {"x": float("nan")}, at=1.0)
+        cache.put_report(A, lambda: {"x": object()}, at=1.0)
+        cache.put_report(B, lambda: {"x": float("nan")}, at=1.0)
         cache.put_image("x", object())  # type: ignore[arg-type]
         event(cache, "half \ud800 " + "x" * 100_000)
         assert await cache.public_keys(A) == {"good": "pem"}

@@ -10,7 +10,7 @@ import functools
 import json
 import os
 import sqlite3
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,8 +114,8 @@ class Cache:
         """And everything about it."""
         self._thread.put(("removed", instance), functools.partial(_forget_instance, instance))
 
-    def put_report(self, instance: InstanceId, report: Mapping[str, Any], *, at: float) -> None:
-        """`report`: plain JSON."""
+    def put_report(self, instance: InstanceId, report: Callable[[], Mapping[str, Any]], *, at: float) -> None:
+        """`report` makes plain JSON; the cache's own thread calls it."""
         save = functools.partial(_save_report, instance, at, report)
         self._thread.put(("report", instance), save)
 
@@ -255,8 +255,10 @@ def _forget_instance(instance: InstanceId, db: sqlite3.Connection) -> None:
         db.execute(f"DELETE FROM {table} WHERE instance = ?", (instance,))
 
 
-def _save_report(instance: InstanceId, at: float, report: Mapping[str, Any], db: sqlite3.Connection) -> None:
-    text = codec.canonical(report).decode()
+def _save_report(
+    instance: InstanceId, at: float, report: Callable[[], Mapping[str, Any]], db: sqlite3.Connection
+) -> None:
+    text = codec.canonical(report()).decode()
     db.execute("INSERT OR REPLACE INTO reports VALUES (?, ?, ?)", (instance, at, text))
 
 

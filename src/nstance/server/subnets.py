@@ -33,7 +33,7 @@ class Subnets:
         names: dict[str, None] = {}
         if self._provider.capabilities.subnet_capacity:
             names = {name: None for group in groups if len(group.subnets) > 1 for name in group.subnets}
-        self.crowded &= names.keys()
+        self.crowded.intersection_update(names)  # in place: decisions look at this very set
         self._workers.want(names)
 
     async def run(self) -> None:

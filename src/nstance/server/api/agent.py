@@ -6,6 +6,7 @@ boot counts.
 """
 
 import asyncio
+import functools
 import logging
 from typing import Any
 
@@ -133,7 +134,7 @@ class AgentApi(agent_grpc.AgentServiceBase):
         """The last report, for people: in the cache when it says something new, and when there will be no further one."""
         cache, report = self._lead.cache, presence.report
         if cache is not None and report is not None and presence.reported is not None:
-            cache.put_report(presence.id, json_format.MessageToDict(report), at=presence.reported)
+            cache.put_report(presence.id, functools.partial(json_format.MessageToDict, report), at=presence.reported)
 
     def _answer(self, sequence: int) -> agent_pb2.HealthAnswer:
         spread = 1000 * len(self._lead.agents) // RECONNECTS_PER_SECOND
