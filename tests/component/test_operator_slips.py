@@ -148,3 +148,27 @@ async def test_an_id_that_somebody_wrote_does_not_keep_its_machine(tmp_path: Pat
             return await cluster.get(kinds.NSTANCE_MACHINE, "odd") is None
 
         await cluster.until(gone)
+
+
+async def test_a_pod_is_not_alarmed_while_shards_have_not_answered(tmp_path: Path, kubernetes: str) -> None:
+    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 0}, "zone-b": {}}) as cluster:
+        await cluster.until(lambda: cluster.get(kinds.NSTANCE_SHARD_GROUP, "web--zone-a"))
+        await cluster.shards["zone-a"].servers["a"].stop()
+
+        async def unreachable() -> bool:
+            item = await cluster.get(kinds.NSTANCE_SHARD_GROUP, "web--zone-a")
+            found = (item or {}).get("status", {}).get("conditions", [])
+            return any(each["type"] == "ShardReachable" and each["status"] == "False" for each in found)
+
+        await cluster.until(unreachable)
+        await cluster.pod("job", annotations={GROUP: "web"})
+
+        async def waits() -> bool:
+            items = await cluster.all(kinds.NSTANCE_MACHINE)
+            return bool(items) and ready(items[0]).get("reason") == "ShardUnreachable"
+
+        await cluster.until(waits)
+        await cluster.shards["zone-a"].start("a")
+        await cluster.until(lambda: cluster.running("zone-a", "web"))
+        events = await cluster.kube.list(kinds.EVENT, namespace=cluster.namespace, fields="involvedObject.name=job")
+        assert {each["reason"] for each in events.items} == {"NodeRequested"}
