@@ -26,6 +26,14 @@ CLOCK = ("tests/unit/test_clock.py",)
 SHARD_TIME = ("tests/unit/server/test_shard_time.py",)
 SILENCE = ("tests/component/test_server_silence.py",)
 CREATING = ("tests/unit/core/test_core_creating.py",)
+DRAINING = ("tests/unit/core/test_core_draining.py",)
+DELETING = ("tests/unit/core/test_core_deleting.py",)
+SCALING = ("tests/unit/core/test_core_scaling.py",)
+ROTATION = ("tests/unit/core/test_core_rotation.py",)
+HEALTH = ("tests/unit/core/test_core_health.py",)
+TERM = ("tests/unit/server/test_term.py",)
+STANDBY = ("tests/unit/server/test_standby.py",)
+LEADERSHIP_FAULTS = ("tests/sim/test_leadership_faults.py",)
 
 CATALOGUE: tuple[Mutant, ...] = (
     # ---- journal
@@ -597,5 +605,130 @@ CATALOGUE: tuple[Mutant, ...] = (
         "        if False:  #",
         "a group whose agents never connect does not back off",
         tests=CREATING,
+    ),
+    # ---- what a judge would think of
+    Mutant(
+        "acts-beyond-the-lease",
+        "nstance.server.term",
+        "return not self.ended.is_set() and self._clock.monotonic() < self._until",
+        "return not self.ended.is_set()",
+        "a leader whose lease ran out goes on until somebody tells it",
+        tests=TERM,
+    ),
+    Mutant(
+        "sleep-unnoticed",
+        "nstance.server.term",
+        "                if not self._slept():\n",
+        "                if True:\n",
+        "a suspended machine wakes up and acts as if no time had passed (F15)",
+        tests=TERM,
+    ),
+    Mutant(
+        "sleeper-does-not-look",
+        "nstance.server.term",
+        "                if not await self._reread():\n",
+        "                if False:\n",
+        "a suspended machine takes for granted that the lease is still its own (F15)",
+        tests=TERM,
+    ),
+    Mutant(
+        "promise-to-anybody",
+        "nstance.server.standby",
+        "                if message.epoch < self._max_epoch or link.fingerprint != holder.fingerprint:\n"
+        "                    link.send(peers.Refusal(self._max_epoch))\n                    return False\n",
+        "",
+        "a deposed leader is promised that everybody keeps still",
+        tests=STANDBY,
+    ),
+    Mutant(
+        "release-by-anybody",
+        "nstance.server.standby",
+        "                if message.epoch < self._max_epoch or link.fingerprint != holder.fingerprint:\n"
+        "                    return False\n",
+        "",
+        "a deposed leader gives away a lease that is another's",
+        tests=STANDBY,
+    ),
+    Mutant(
+        "no-hold-off",
+        "nstance.core.election",
+        "    if flaps < timings.flap_count:\n",
+        "    if True:\n",
+        "leadership flaps for as long as storage does (F25)",
+        tests=LEADERSHIP_FAULTS,
+    ),
+    Mutant(
+        "drain-begins-anew-with-the-leader",
+        "nstance.core.draining",
+        "    if draft.now < drain.deadline:\n        draft.wake(drain.deadline)\n        return\n",
+        "    until = max(drain.started, draft.view.listening_since) + drain.deadline - drain.started\n"
+        "    if draft.now < until:\n        draft.wake(until)\n        return\n",
+        "each fail-over makes drains longer (F66)",
+        tests=DRAINING,
+    ),
+    Mutant(
+        "drain-answer-of-anybody",
+        "nstance.core.observe",
+        "        draft.refuse(position, Refused.NOT_DRAINING)\n",
+        "        leaving.delete(draft, instance, Cause.REQUESTED, 'drained')\n",
+        "who says that an instance is drained deletes it, whatever it does (F67)",
+        tests=DRAINING,
+    ),
+    Mutant(
+        "unknown-create-given-up-in-the-end",
+        "nstance.core.creating",
+        "            attempts = facts.create_attempts + 1\n",
+        "            attempts = facts.create_attempts + 1\n            if attempts >= 3:\n"
+        "                give_up(draft, instance, event.message)\n                return\n",
+        "a create whose outcome stays unknown gets a second ID",
+        tests=CREATING,
+    ),
+    Mutant(
+        "old-goes-before-the-new-one-speaks",
+        "nstance.core.replacing",
+        "        enough = (State.STARTING, State.RUNNING) if cause is Cause.FORCED_EXPIRY else (State.RUNNING,)\n",
+        "        enough = (State.STARTING, State.RUNNING)\n",
+        "an instance goes although its replacement has not registered",
+        tests=ROTATION,
+    ),
+    Mutant(
+        "pause-ignored",
+        "nstance.core.decide",
+        "    if view.wish is None or not view.wish.paused:\n",
+        "    if True:\n",
+        "a paused group is scaled and rotated",
+        tests=SCALING,
+    ),
+    Mutant(
+        "mass-absence-ignored",
+        "nstance.core.collecting",
+        "lost > max(MISSING_AT_LEAST, MISSING_SHARE * sum(r.seen for r in expected))",
+        "False",
+        "a listing that lacks most VMs is believed (F50)",
+        tests=COLLECTING_TESTS,
+    ),
+    Mutant(
+        "failed-delete-forgotten",
+        "nstance.core.observe",
+        "draft.learn(instance.id, deleting=False, delete_attempts=attempts, delete_due=draft.now + _backoff(attempts - 1))",
+        "draft.learn(instance.id, delete_attempts=attempts)",
+        "a delete that failed is never repeated",
+        tests=DELETING,
+    ),
+    Mutant(
+        "place-not-handed-on",
+        "nstance.core.leaving",
+        "            draft.change(newcomer, replaces=old.id, replaces_for=instance.replaces_for)",
+        "            pass",
+        "the replacement of a replacement gets a place of its own",
+        tests=SCALING,
+    ),
+    Mutant(
+        "hint-softens-a-notice",
+        "nstance.core.observe",
+        "    if facts.notice is not None and _WEIGHT[event.kind] <= _WEIGHT[facts.notice]:\n",
+        "    if False:\n",
+        "a later notice moves the end that an earlier one has announced (F56)",
+        tests=HEALTH,
     ),
 )

@@ -5,11 +5,22 @@ names.
 """
 
 import sys
+from typing import Any
 
 from sim.mutants import patching
 from sim.mutants.catalogue import CATALOGUE
 
 SEEDS = 250
+
+
+class First:
+    """A pytest plugin that remembers which test failed first."""
+
+    nodeid: str | None = None
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed and self.nodeid is None:
+            self.nodeid = report.nodeid
 
 
 def hunt(name: str, seeds: int) -> str | None:
@@ -18,9 +29,9 @@ def hunt(name: str, seeds: int) -> str | None:
     if mutant.tests:
         import pytest
 
-        if pytest.main(["-q", "-x", "--no-header", "-p", "no:cacheprovider", "-n0", *mutant.tests]) == 1:
-            return " ".join(mutant.tests)
-        return None
+        first = First()
+        pytest.main(["-q", "-x", "--no-header", "-p", "no:cacheprovider", "-n0", *mutant.tests], plugins=[first])
+        return first.nodeid
     from nstance.sim import exhaustive
     from nstance.sim.schedule import play
 
