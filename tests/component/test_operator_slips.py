@@ -172,3 +172,15 @@ async def test_a_pod_is_not_alarmed_while_shards_have_not_answered(tmp_path: Pat
         await cluster.until(lambda: cluster.running("zone-a", "web"))
         events = await cluster.kube.list(kinds.EVENT, namespace=cluster.namespace, fields="involvedObject.name=job")
         assert {each["reason"] for each in events.items} == {"NodeRequested"}
+
+
+async def test_shard_groups_that_nobody_owns_are_taken_over(tmp_path: Path, kubernetes: str) -> None:
+    """As after `kubectl delete --cascade=orphan`, once the group is imported again."""
+    async with operating(tmp_path, kubernetes, TWO, drain_timeout="0", start=False) as cluster:
+        for shard, size in (("zone-a", 2), ("zone-b", 1)):
+            left = {"metadata": {"name": f"web--{shard}"}, "spec": {"group": "web", "shard": shard, "size": size}}
+            await cluster.kube.create(kinds.NSTANCE_SHARD_GROUP, left, namespace=cluster.namespace)
+        await cluster.start()
+        await settled(cluster)
+        await cluster.scale("web", 1)
+        await cluster.until(lambda: len(running(cluster)) == 1)

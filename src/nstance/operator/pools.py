@@ -221,7 +221,12 @@ class Pools(Quiet):
             await self._kube.create(kind, body)
         except errors.AlreadyExists:
             found = await self._kube.get(kind, name, namespace=self._namespace)
-            if not resources.is_owned_by(found, resources.uid(pool)):
+            if not found["metadata"].get("ownerReferences") and not resources.is_leaving(found):
+                # Orphaned on purpose, or made by hand: it is this pool's from now on.
+                kept = {key: metadata[key] for key in ("labels", "ownerReferences")}
+                kept["resourceVersion"] = found["metadata"]["resourceVersion"]
+                await self._kube.patch(kind, name, {"metadata": kept}, namespace=self._namespace)
+            elif not resources.is_owned_by(found, resources.uid(pool)):
                 # Two pools that name the same group and shard would pull it to and fro.
                 why = f"{name} belongs to another pool, or has not gone yet"
                 self._events.note(pool, "GroupTaken", why, warning=True)
