@@ -52,18 +52,23 @@ async def together(
     groups: dict[str, dict[str, int]],
     *,
     drain_timeout: str = "0",
+    alone: Callable[[Cluster], Awaitable[None]] | None = None,
 ) -> AsyncIterator[Cluster]:
-    """Shards, the operator, and Cluster API with the rights that the manifests give it. Nobody is refused anything."""
+    """Shards, the operator, and Cluster API with the rights that the manifests give it. Nobody is refused anything.
+    `alone`: what happens before there is a Cluster API; the operator is started there."""
     caplog.set_level(logging.INFO, "nstance")
     work = dir / "cluster-api"
     work.mkdir()
     async with operating(dir, "real", groups, start=False, drain_timeout=drain_timeout) as cluster:
         async with _workload_rights(cluster):
+            if alone is not None:
+                await alone(cluster)
             manager = cluster_api.running(Path(os.environ[REAL]), cluster.namespace, work)
             running = await asyncio.to_thread(manager.__enter__)
             kubelets = asyncio.create_task(_kubelets(cluster))
             try:
-                await cluster.start()
+                if alone is None:
+                    await cluster.start()
                 yield cluster
             finally:
                 kubelets.cancel()
@@ -267,8 +272,7 @@ async def _running_machine(cluster: Cluster) -> Object | None:
 
 
 async def _nothing_left(cluster: Cluster) -> bool:
-    left = [await cluster.all(kind) for kind in (kinds.MACHINE, kinds.NSTANCE_MACHINE)]
-    return not any(left) and not await cluster.nodes()
+    return await _no_machines(cluster) and not await cluster.nodes()
 
 
 async def test_machines_of_a_deployment_are_made_replaced_and_deleted(
@@ -337,3 +341,32 @@ async def test_a_deleted_cluster_takes_everything_with_it_and_comes_back(
         assert not await cluster.all(kinds.MACHINE_POOL)
         assert not cluster.running("zone-a", "jobs")
         assert len(cluster.running("zone-a", "web")) == 1
+
+
+async def test_cluster_api_that_comes_later_takes_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What the operator wrote in its place is accepted. And since Cluster API makes its Cluster an owner of each Machine,
+    Kubernetes does not clear up after a pod that went while the operator was away: the operator does."""
+
+    async def alone(cluster: Cluster) -> None:
+        await cluster.start()
+        await cluster.pod("job", annotations={"on-demand.nstance.dev/group": "web"})
+
+        async def filled_in() -> bool:
+            machines = await cluster.all(kinds.MACHINE)
+            return any("nodeRef" in resources.status(each) for each in machines)
+
+        await cluster.until(filled_in)
+
+    async with together(tmp_path, caplog, {"zone-a": {"web": 1}}, alone=alone) as cluster:
+        await cluster.until(whole(cluster, "nstance-web", 1))
+        await cluster.until(lambda: _running_machine(cluster))
+        await cluster.stop()
+        await cluster.kube.delete(kinds.POD, "job", namespace=cluster.namespace)
+        await asyncio.sleep(2)  # for whoever would clear up
+        assert len(await cluster.all(kinds.MACHINE)) == 1
+        await cluster.start()
+        await cluster.until(lambda: _no_machines(cluster))
+
+
+async def _no_machines(cluster: Cluster) -> bool:
+    return not any([await cluster.all(kind) for kind in (kinds.MACHINE, kinds.NSTANCE_MACHINE)])
