@@ -89,7 +89,9 @@ class Auditor:
         if epoch < before or (epoch == before and holder != held_by):
             self._wrong("I5", f"the lease goes from epoch {before} of {held_by} to {epoch} of {holder}")
         if not before:
-            self._world.began = float(raw["at"]) - self._world.now
+            # By its writer's clock: what the lease says is older, if the writer was paused before it was stored.
+            writer = next(s for s in self._world.servers if s.name == raw["holder"]["server"])
+            self._world.began = writer.machine.steady() - self._world.now
         if epoch > before and before:
             self._world.count("lease changed hands")
         self._lease = epoch, holder

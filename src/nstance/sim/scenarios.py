@@ -46,9 +46,11 @@ def spot_storm(w: World, seconds: float) -> list[Happening]:
 
 
 def zone_brown_out(w: World, seconds: float) -> list[Happening]:
-    """For a tenth of the time the provider is slow and fails, and a tenth of the VMs die at its beginning."""
+    """For a tenth of the time the provider is slow and half of the calls to it end badly, and a tenth of the VMs die at its
+    beginning."""
 
     def begin() -> None:
+        w.provider_weather.brown = 0.1
         w.provider_weather.brown_until = w.now + seconds * 0.1
         victims = [a for a in w.agents() if a.alive]
         for agent in w.random.sample(victims, max(1, len(victims) // 10)):

@@ -87,6 +87,7 @@ class ProviderWeather:
         self._count = count
         self.quiet = False
         self.brown_until = 0.0
+        self.brown = 0.2  # likelihood of each of five bad endings then: none ends well
         self.throttled_until = 0.0
         self.full: dict[str, float] = {}  # subnets without capacity, until when
         self.lying_until = 0.0  # listings are incomplete and do not say so
@@ -99,7 +100,7 @@ class ProviderWeather:
         after = r.uniform(0.01, 0.2)
         p = 0.0 if self.quiet else self._setup.provider
         if now < self.brown_until:
-            before, p = before * 4, 0.2
+            before, p = before * 4, self.brown
         if now < self.throttled_until and r.random() < 0.7:
             self._count("provider throttled")
             return Outcome(

@@ -6,7 +6,9 @@ import json
 from nstance.model.ids import InstanceId
 from nstance.model.instance import Put, State
 from nstance.objects import slots
+from nstance.points import Point
 from nstance.providers.port import Scope
+from nstance.sim import exhaustive
 from nstance.sim.auditor import JOURNAL, LEASE
 from nstance.sim.nemesis import Nemesis
 from nstance.sim.setup import Setup
@@ -143,3 +145,9 @@ def test_a_shard_that_does_not_settle_in_time_is_found() -> None:
         w.begin()
         w.settle(0.5)
         only(w, "I4")
+
+
+def test_a_leader_that_paused_before_its_first_lease_was_stored_is_not_accused() -> None:
+    """What that lease says is five seconds older than the shard: drains looked as if they were cut short."""
+    pauses = tuple((Point.BEFORE_LEASE, visit, "pause") for visit in (1, 2))
+    assert exhaustive.play(exhaustive.Case(crashes=pauses)).violations == ()
