@@ -34,7 +34,7 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nsta
 ROOT = Path(__file__).resolve().parents[2]
 TOKEN = "loopback-only-admin-token"
 CLUSTER_API_PROGRAM = CACHE / f"cluster-api-{CLUSTER_API}"
-NO_CLUSTER_API = "NSTANCE_TEST_NO_CLUSTER_API"  # variable: why its controllers cannot be run
+CLUSTER_API_VARIABLE = "NSTANCE_TEST_CLUSTER_API"  # the program, or why its controllers cannot be run
 
 
 class Missing(Exception):
@@ -269,9 +269,10 @@ def main() -> int:
         _build_kubernetes()
         try:
             _build_cluster_api()
+            told[CLUSTER_API_VARIABLE] = str(CLUSTER_API_PROGRAM)
         except (Missing, Failed) as problem:
             say(f"tests with Cluster API's controllers are skipped: {problem}")
-            told[NO_CLUSTER_API] = str(problem)
+            told[CLUSTER_API_VARIABLE] = str(problem)
         with running() as kubeconfig:
             say(f"kube-apiserver {KUBERNETES} is ready")
             told |= dict.fromkeys(("NSTANCE_TEST_KUBECONFIG", "KUBECONFIG"), str(kubeconfig))
