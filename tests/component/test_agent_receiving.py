@@ -1,5 +1,6 @@
 """An agent makes keys, receives files, and runs the command for them."""
 
+import json
 import stat
 import threading
 from pathlib import Path
@@ -191,3 +192,22 @@ async def test_a_command_that_was_cut_short_runs_again_at_the_next_start(
     server.sets = []
     agent.start(NSTANCE_ON_RECEIVE=command)
     await eventually(lambda: runs.read_text() == "122")
+
+
+async def test_a_key_that_was_lost_is_made_anew_and_so_are_the_certificates(server: AgentServer, agent: Agent) -> None:
+    """Without a new set the old certificate would stay beside a key that it does not belong to, until its renewal."""
+    server.key_names = ["a"]
+    agent.start()
+    await eventually(lambda: server.heard.keys)
+    server.push({"motd": b"hello"}, "h1")
+    await eventually(lambda: any(report.config_hash == "h1" for report in server.heard.reports))
+    before = len(server.heard.file_requests)
+    server.ask_keys(["a"])  # nothing is lost: nothing is asked for
+    await eventually(lambda: len(server.heard.keys) == 2)
+    (agent.home / "keys" / "a.key").unlink()
+    server.ask_keys(["a"])
+    await eventually(lambda: len(server.heard.keys) == 3)
+    assert server.heard.keys[1] == server.heard.keys[0] != server.heard.keys[2]
+    asked = await eventually(lambda: server.heard.file_requests[before:])
+    assert [request.config_hash for request in asked] == [""]
+    await eventually(lambda: json.loads((agent.identity / "files.json").read_text())["config_hash"] == "h1")

@@ -60,6 +60,7 @@ class Duties:
         self._boot = f"{parts.chance.bits(128):032x}"
         self._sequence = 0
         self._problems: dict[str, str] = {}
+        self._anew = asyncio.Event()  # all files are to be asked for again
 
     async def report(self) -> agent_pb2.HealthReport:
         config_hash, states, vitals = await self._on_disk(self._look)
@@ -84,7 +85,7 @@ class Duties:
             await stream.send_message(agent_pb2.ReceiveKeyRequestsRequest(), end=True)
             while (request := await stream.recv_message()) is not None:
                 try:
-                    pairs = await self._on_disk(keys.ensure, list(request.names), self._parts.keys, self._parts.make)
+                    pairs, new = await self._on_disk(self._ensure_keys, list(request.names))
                 except keys.Refused as error:
                     self._trouble("keys", str(error))
                     continue
@@ -93,13 +94,23 @@ class Duties:
                 submission = agent_pb2.SubmitPublicKeysRequest(keys=public)
                 await call(stub.SubmitPublicKeys, submission, timeout=CALL_SECONDS)
                 log.debug("public keys submitted", extra={"keys": len(public)})
+                if new:
+                    self._anew.set()
+
+    def _ensure_keys(self, names: list[str]) -> tuple[list[keys.PublicKey], bool]:
+        """And whether one is new: certificates for the one that it replaces are of no use then. That is noted on disk
+        before the key is, so that no crash in between leaves the two apart."""
+        had, _ = self._states()
+        pairs = keys.ensure(names, self._parts.keys, self._parts.make, before_new=self._parts.received.distrust)
+        return pairs, bool(had) and not self._states()[0]
 
     async def receive_files(self, stub: agent_grpc.AgentServiceStub) -> None:
+        self._anew.clear()
         config_hash, states = await self._on_disk(self._states)
         incoming: files.Incoming | None = None
         async with stub.ReceiveFiles.open() as stream:
             await stream.send_message(agent_pb2.ReceiveFilesRequest(config_hash=config_hash, files=states), end=True)
-            while (message := await stream.recv_message()) is not None:
+            while (message := await self._next_file(stream)) is not None:
                 kind = message.WhichOneof("kind")
                 if incoming is None:
                     incoming = await self._on_disk(self._parts.received.begin)
@@ -108,6 +119,19 @@ class Duties:
                 elif kind == "commit":
                     await self._commit(incoming, message.commit)
                     incoming = None
+            if self._anew.is_set():
+                await stream.cancel()  # its end would be waited for
+
+    async def _next_file(self, stream: Any) -> Any:
+        """None at the end of the stream, or when another one is to be opened."""
+        tasks = [asyncio.ensure_future(stream.recv_message()), asyncio.ensure_future(self._anew.wait())]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            return tasks[0].result() if tasks[0].done() else None
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _commit(self, incoming: files.Incoming, commit: agent_pb2.Commit) -> None:
         work = asyncio.get_running_loop().run_in_executor(

@@ -16,7 +16,7 @@ import logging
 import os
 import stat
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nstance.agent import certificates, content, settings
 from nstance.agent.folder import Folder, Inside, Unusable, name_problem
@@ -98,6 +98,13 @@ class ReceivedFiles:
         whole = {state.name: state.sha256 for state in states} == dict(manifest.files)
         return (manifest.config_hash if whole else ""), states
 
+    def distrust(self) -> None:
+        """What is in place does not fit this instance any more: without a hash to show, the server sends it anew."""
+        self.recover()
+        manifest = self._manifest()
+        if manifest.config_hash:
+            self._write(replace(manifest, config_hash=""))
+
     def _state(self, recv: Inside, name: str) -> FileState | None:
         status = recv.status(name)
         if status is None or not stat.S_ISREG(status.st_mode):
@@ -133,15 +140,9 @@ class ReceivedFiles:
 
     def put_in_place(self, manifest: _Manifest) -> None:
         """The commit. Raises Refused; the files beside are synced already."""
-        values = {
-            "number": manifest.number,
-            "config_hash": manifest.config_hash,
-            "files": dict(manifest.files),
-            "removed": manifest.removed,
-        }
         try:
             self._before_commit()
-            self._identity.write(MANIFEST, json.dumps(values).encode())
+            self._write(manifest)
         except OSError as error:
             raise Refused(f"cannot write the manifest: {error.strerror}") from error
         try:
@@ -151,6 +152,15 @@ class ReceivedFiles:
             raise Refused(
                 f"the set is accepted but not yet in place, it will be tried again: {error.strerror}"
             ) from error
+
+    def _write(self, manifest: _Manifest) -> None:
+        values = {
+            "number": manifest.number,
+            "config_hash": manifest.config_hash,
+            "files": dict(manifest.files),
+            "removed": manifest.removed,
+        }
+        self._identity.write(MANIFEST, json.dumps(values).encode())
 
     def _roll_forward(self, recv: Inside, manifest: _Manifest) -> None:
         with recv.child(manifest.beside) as beside:

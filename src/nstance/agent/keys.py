@@ -1,10 +1,11 @@
 """Workload keys: made here on request, kept, and never sent. What leaves the VM is the public half.
 
 The private key is on disk before the public one is written or sent; a pair that lost its public half is repaired from
-the private one. A private key that cannot be read is never replaced: certificates in use may belong to it.
+the private one. A private key that cannot be read is never replaced: certificates in use may belong to it. The trap: for
+a key that was lost a new one is made, and then certificates that are already here belong to none.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from nstance.agent import keywork
@@ -23,14 +24,19 @@ class PublicKey:
     pem: str
 
 
-def ensure(names: Iterable[str], folder: Folder, make: keywork.Maker) -> list[PublicKey]:
-    """All the requested pairs, made where they are missing. Raises Refused."""
+def ensure(
+    names: Iterable[str], folder: Folder, make: keywork.Maker, *, before_new: Callable[[], None] = lambda: None
+) -> list[PublicKey]:
+    """All the requested pairs, made where they are missing; `before_new` is called before a new one is kept. Raises
+    Refused."""
     wanted = list(dict.fromkeys(names))
     _check(wanted)
     try:
         with folder.enter() as inside:
             stored = {name: inside.read(f"{name}.key") for name in wanted}
             pairs = make({name: keywork.Wish(private) for name, private in stored.items()}) if wanted else {}
+            if None in stored.values():
+                before_new()
             for name, pair in pairs.items():
                 _keep(name, stored[name], pair, inside)
     except OSError as error:
