@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from nstance import points
 from nstance.config import storage_keys
 from nstance.model.ids import InstanceId, ProviderId
-from nstance.objects import journal
+from nstance.objects import journal, slots
 from nstance.providers import port
 from nstance.server.shard import Committed
 from nstance.sim import operator
@@ -330,7 +330,11 @@ class World:
             snapshot_prefix=storage_keys.snapshot_prefix(SHARD),
             clock=self.cloud_clock,
         )
-        book, alarms = await books.load()
+        try:
+            book, alarms = await books.load()
+        except slots.Damaged as damage:
+            self.violation(f"I6: the journal cannot be read anew: {damage}")
+            return
         if alarms or book.instances != self.auditor.fold:
             self.violation(f"I6: reading the journal anew gives something else {alarms}")
 

@@ -75,6 +75,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "                        self._deposed_by(overtaken)\n",
         "                        pass\n",
         "a refused write is taken for a success",
+        tests=JOURNAL_TESTS,
     ),
     Mutant(
         "snapshot-forgets",
@@ -226,7 +227,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "    if facts.create_attempts or not facts.ours:\n",
         "    if False:\n",
         "an ID is asked for elsewhere while an earlier call is under way",
-        tests=FINDINGS,
+        tests=CREATING,
     ),
     Mutant(
         "unknown-create-given-up",

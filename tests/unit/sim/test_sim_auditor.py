@@ -151,3 +151,12 @@ def test_a_leader_that_paused_before_its_first_lease_was_stored_is_not_accused()
     """What that lease says is five seconds older than the shard: drains looked as if they were cut short."""
     pauses = tuple((Point.BEFORE_LEASE, visit, "pause") for visit in (1, 2))
     assert exhaustive.play(exhaustive.Case(crashes=pauses)).violations == ()
+
+
+def test_a_journal_that_nobody_can_read_is_found() -> None:
+    """It must end in a violation of this seed, not in the end of the whole swarm."""
+    with world(1, SETUP) as w:
+        at_rest(w)
+        w.storage.tamper(f"{JOURNAL}{2:020d}.json", None)
+        w.settle(10.0)
+        only(w, "I6")
