@@ -32,6 +32,7 @@ LEASE = storage_keys.lease(SHARD)
 RUNS = frozenset({Status.PENDING, Status.RUNNING})
 LEAVING = frozenset({State.DRAINING, State.DELETING})
 OPEN = frozenset({State.PENDING, State.STARTING, State.DRAINING, State.DELETING})
+UP = frozenset({State.STARTING, State.RUNNING})
 MEMORY = 30.0  # seconds that a decision may be under way to storage
 FINDS_ITS_WAY = 10.0  # seconds in which an agent that is well comes to a new leader
 ALLOWANCE = 1.5  # seconds by which what the auditor sees may be off: latencies, drifts, timers
@@ -54,6 +55,7 @@ class Auditor:
     def __init__(self, world: "World") -> None:
         self._world = world
         self.fold: dict[InstanceId, Instance] = {}  # the journal as it is stored
+        self.made: set[InstanceId] = set()  # whose VMs were there, in worlds that are not audited
         self.tail = 0
         self.epoch = 0
         self.planted: dict[InstanceId, ProviderId | None] = {}  # VMs that others made with our tags
@@ -76,6 +78,9 @@ class Auditor:
             if key.startswith(JOURNAL) and body is not None:
                 for entry in slots.decode_slot(int(key[len(JOURNAL) : -5]), body).entries:
                     slots.apply(self.fold, entry.changes)
+                    self.made.update(
+                        c.instance.id for c in entry.changes if isinstance(c, Put) and c.instance.state in UP
+                    )
         elif key == LEASE and body is not None:
             self._leased(body)
         elif key.startswith(JOURNAL) and body is not None:

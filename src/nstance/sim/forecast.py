@@ -17,7 +17,6 @@ from typing import Any
 from nstance.config import durations, jsonc, legacy, rules
 from nstance.config.dynamic import DynamicGroups
 from nstance.config.findings import Findings
-from nstance.model.decision import Code
 from nstance.model.ids import GroupKey
 from nstance.model.instance import State
 from nstance.server import configuration
@@ -149,6 +148,7 @@ class _Story:
         self._told = 0.0  # seconds of the story
         self._busy_until = 0.0
         self._began = Counter(w.counts)
+        self._made_before = len(w.auditor.made)
         self._quiet: Counter[str] = Counter()  # requests of quiet stretches, in thousandths
         self._news = self._heard_news()
         self._rest_since, self._rest_counts = w.now, Counter(w.counts)
@@ -249,7 +249,7 @@ class _Story:
                 ready=ready,
                 coming=coming,
                 leaving=leaving,
-                made=counts[f"decided {Code.CREATED.value}"],
+                made=len(w.auditor.made) - self._made_before,
                 requests=math.fsum(requests.values()),
                 price=math.fsum(prices),
             )

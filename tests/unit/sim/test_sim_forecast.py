@@ -67,6 +67,14 @@ def test_processes_start_sooner_than_a_clouds_machines() -> None:
     assert told.counts["calls create"] <= 6
 
 
+def test_whatever_the_provider_answers_everything_that_was_made_is_counted() -> None:
+    """In a brown-out answers are lost, and agents speak before anybody knows of their VMs."""
+    document = forecast.adapt(CONFIG, source="config.jsonc", agents=60)
+    told = forecast.forecast(document, scenario="zone-brown-out", hours=1.0)
+    assert told.points[-1].ready == 60
+    assert told.points[-1].made >= 6
+
+
 def test_quiet_hours_cost_nothing_and_count_the_same() -> None:
     """What is counted for quiet hours is what playing them gives."""
     document = forecast.adapt(CONFIG, source="config.jsonc", agents=6)
