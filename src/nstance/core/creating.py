@@ -207,4 +207,5 @@ def abandon_unregistered(draft: Draft) -> None:
             message = f"{what} within {draft.now - instance.created:.0f} s"
             draft.reason(Code.UNREGISTERED, message, instance.id)
             leaving.delete(draft, instance, Cause.UNREGISTERED, message)
-            count_failure(draft, instance, message)
+            if not draft.facts(instance.id).creating:  # a call that waits in a row says nothing about the group
+                count_failure(draft, instance, message)

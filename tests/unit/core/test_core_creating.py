@@ -220,6 +220,15 @@ def test_registration_timeout(state: State, age: float, listed: bool, silence: b
     assert follows.decision.trend.failures == given_up
 
 
+def test_a_call_that_waits_too_long_for_its_turn_says_nothing_about_the_group() -> None:
+    """F45: it is the provider that is slow, so the group does not back off."""
+    waiting = member("a", State.PENDING, created=NOW - 301.0, provider_id=None)
+    follows = after([waiting], ev.Woke(), size=1, facts={"a": Facts(heard=0.0, creating=True, ours=True)})
+    assert follows["a"].state is State.DELETING
+    assert len(follows.made) == 1
+    assert follows.decision.trend.failures == 0
+
+
 def test_after_an_outage_late_vms_get_the_agents_grace() -> None:
     """F27: nothing deleted until full inventory and agent grace."""
     old = member("a", State.STARTING, created=NOW - 86_400.0)
