@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -14,12 +15,13 @@ from nstance import clock
 from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName, InstanceId, TenantId
 from nstance.model.instance import Instance, State
 from nstance.server import cache_disk, cache_thread
-from nstance.server.cache import Cache
+from nstance.server.cache import Cache, Event
 
 CLOCK = clock.SystemClock()
 SECONDS = 20.0
 A, B = InstanceId("knc-01jw51srryegh9snf9cmeh3k4q"), InstanceId("knc-01jw51srryegh9snf9cmeh3k5r")
 WEB = GroupKey(DEFAULT_TENANT, GroupName("web"))
+IDS = itertools.count(1)
 
 
 def opened(path: Path, *, cluster: str = "demo", shard: str = "zone-a") -> Cache:
@@ -51,8 +53,15 @@ def instance(id: InstanceId = A, state: State = State.RUNNING, tenant: TenantId 
     return Instance(id=id, tenant=tenant, group=GroupName("web"), state=state, created=5.0, vars={"a": "ü"})
 
 
-def event(cache: Cache, message: str, tenant: TenantId = DEFAULT_TENANT, **more: Any) -> None:
-    cache.put_event(**{"tenant": tenant, "group": "web", "instance": A, "code": "scale-up", "message": message} | more)
+def happened(id: int, message: str, **more: Any) -> Event:
+    said = {"tenant": DEFAULT_TENANT, "group": "web", "instance": A, "code": "scale-up", "trouble": False}
+    return Event(id=id, time=5.0, message=message, **said | more)
+
+
+def event(cache: Cache, message: str, **more: Any) -> None:
+    """One more, behind all others."""
+    id = next(IDS)
+    cache.put_events(id, lambda: [happened(id, message, **more)], count=1)
 
 
 async def until(condition: Callable[[], bool], what: str) -> None:
@@ -79,7 +88,11 @@ from pathlib import Path
 from nstance import clock
 from nstance.model.ids import InstanceId, TenantId
 from nstance.server import cache_thread
-from nstance.server.cache import Cache
+from nstance.server.cache import Cache, Event
+
+def tell(cache, id, message):
+    said = dict(tenant=TenantId("default"), group="", instance="", code="c", trouble=False)
+    cache.put_events(id, lambda: [Event(id=id, time=5.0, message=message, **said)], count=1)
 
 async def main():
     cache = Cache.open(sys.argv[1], cluster="demo", shard="zone-a", clock=clock.SystemClock())

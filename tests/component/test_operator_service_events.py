@@ -6,8 +6,12 @@ from pathlib import Path
 from component.whole_server import World, eventually, states
 from nstance.model.decision import Code
 from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName
+from nstance.objects.errors import Unavailable
+from nstance.objects.memory import Fate
 from nstance.server.shard import MAX_NOTES, NOTE_SECONDS
 from nstance.v1.operator_pb2 import GroupConfig
+
+WEB = GroupKey(DEFAULT_TENANT, GroupName("web"))
 
 
 async def test_the_history_outlives_the_leader(tmp_path: Path) -> None:
@@ -59,14 +63,31 @@ async def test_what_changes_no_record_outlives_the_leader_too(tmp_path: Path) ->
 
 
 async def test_what_is_told_costs_few_writes(tmp_path: Path) -> None:
-    """However much is told, the journal is written twice a second for it at most, and what it holds is bounded."""
+    """However much is told, the journal is written twice a second for it at most, and what waits for it is bounded."""
     async with World(tmp_path, agents=False) as world:
         server = await world.start()
         operator = await world.operator()
         before = server.shard._writer.tail
         for number in range(3 * MAX_NOTES):
-            server.shard.tell(GroupKey(DEFAULT_TENANT, GroupName("web")), Code.SECURITY, f"knock {number}")
+            server.shard.tell(WEB, Code.SECURITY, f"knock {number}")
         await eventually(lambda: server.shard._writer.tail > before)
         await asyncio.sleep(2 * NOTE_SECONDS)
         assert server.shard._writer.tail == before + 1
-        assert len((await operator.call("ListEvents", limit=1000)).events) >= 3 * MAX_NOTES
+        told = [e.message for e in (await operator.call("ListEvents", limit=MAX_NOTES)).events]
+        assert told == [f"knock {number}" for number in range(MAX_NOTES)]
+
+
+async def test_what_is_told_while_nothing_can_be_written_is_bounded_and_kept(tmp_path: Path) -> None:
+    """F1: without storage, notes wait; they do not pile up."""
+    async with World(tmp_path, agents=False) as world:
+        server = await world.start()
+        operator = await world.operator()
+        writer = server.shard._writer
+        world.fate = lambda verb, key: Fate(error=Unavailable("out")) if "/journal/" in key else Fate()
+        for number in range(8):
+            server.shard.tell(WEB, Code.SECURITY, f"knock {number}")
+            await asyncio.sleep(NOTE_SECONDS / 4)
+        assert len(writer._waiting) <= 1
+        world.fate = lambda verb, key: Fate()
+        told = [e.message for e in (await operator.call("ListEvents")).events]
+        assert told == [f"knock {number}" for number in range(8)]

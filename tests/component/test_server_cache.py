@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import itertools
 import json
 import sqlite3
 from pathlib import Path
@@ -13,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from component import cache_world
-from component.cache_world import WEB, A, B, cached, event, instance, opened
-from nstance import clock
+from component.cache_world import WEB, A, B, cached, event, happened, instance, opened
 from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName, InstanceId, TenantId
 from nstance.model.instance import State
-from nstance.server import cache_thread
+from nstance.objects import slots
+from nstance.server import cache_thread, history
 from nstance.server.cache import Cache
 
 path = cache_world.path
@@ -130,19 +129,35 @@ async def test_events_are_found_by_tenant_group_instance_and_followed_by_id(path
         assert [e.message for e in everything if e.trouble] == ["4"]
 
 
-async def test_event_ids_grow_over_a_clock_that_jumps_back_and_over_a_lost_cache(path: Path, tmp_path: Path) -> None:
-    class Jumping(clock.SystemClock):
-        times = itertools.chain([2000.0, 1000.0], itertools.count(3000.0))
+async def test_events_that_are_told_again_take_the_place_of_what_was_known_from_there_on(path: Path) -> None:
+    """A standby reads the journal from its last snapshot; and a journal may be another one than that of the last run."""
 
-        def wall(self) -> float:
-            return next(self.times)
+    def told(cache: Cache, *messages: str, first: int) -> None:
+        cache.put_events(first, lambda: [happened(first + n, m) for n, m in enumerate(messages)], count=len(messages))
 
-    cache = Cache.open(path, cluster="demo", shard="zone-a", clock=Jumping())
-    for message in ("a", "b", "c"):
-        event(cache, message)
-    ids = [e.id for e in await cache.events()]
-    await cache.close()
-    assert ids == [2000_000_000, 2000_000_001, 3000_000_000]
+    async with cached(path) as cache:
+        told(cache, "a", "b", first=10)
+        told(cache, "c", first=20)
+        told(cache, "lost", first=30)
+    async with cached(path) as cache:
+        told(cache, "b", first=11)
+        told(cache, "c", first=20)
+        assert [(e.id, e.message) for e in await cache.events()] == [(10, "a"), (11, "b"), (20, "c")]
+
+
+async def test_a_file_of_a_version_that_numbered_events_by_the_time_is_read_on(path: Path) -> None:
+    async with cached(path) as cache:
+        old = happened(4_000_000_000_000_000, "in 2096")
+        cache.put_events(old.id, lambda: [old], count=1)
+    async with cached(path) as cache:
+        slot = slots.Slot(
+            number=1, epoch=1, op="x", at=7.0, entries=(slots.Entry(id="1-1", reason=(slots.Why("c", "new", A, "t"),)),)
+        )
+        [new] = history.events(slot)
+        assert (new.time, new.tenant) == (7.0, "t")
+        cache.put_events(history.first_id(1), lambda: [new], count=1)
+        assert [e.message for e in await cache.events()] == ["in 2096", "new"]
+        assert await cache.events(after=old.id) == [new]
 
 
 async def test_only_the_newest_events_are_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -150,7 +150,7 @@ async def test_f43_killed_at_any_moment_the_next_start_works(path: Path) -> None
     while True:
         number += 1
         cache.put_public_keys(A, {str(number): "x" * 500})
-        cache.put_event(tenant=TenantId("default"), code="c", message="x" * 500)
+        tell(cache, number, "x" * 500)
         if number % 100 == 0:
             await cache.events(limit=1)
     """

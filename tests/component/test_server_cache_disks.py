@@ -32,7 +32,7 @@ FULL = """
     resource.setrlimit(resource.RLIMIT_FSIZE, (120_000, limits[1]))
     for number in range(2000):
         cache.put_public_keys(A, {str(number): "x" * 500})
-        cache.put_event(tenant=TenantId("default"), code="c", message=str(number))
+        tell(cache, number, str(number))
     assert len(await cache.public_keys(A)) == 2000
     assert not cache.on_disk
     assert len(await cache.events(limit=1000)) == 1000
@@ -183,7 +183,7 @@ class Stuck:
 
     def __init__(self, cache: Cache) -> None:
         self.entered, self.go_on = threading.Event(), threading.Event()
-        cache._thread.append(lambda db: (self.entered.set(), self.go_on.wait(SECONDS)))
+        cache._thread.append(lambda db: (self.entered.set(), self.go_on.wait(SECONDS)), count=0)
 
 
 async def test_f44_a_disk_that_does_not_answer_stops_nobody(path: Path) -> None:

@@ -133,7 +133,13 @@ class World:
                 if mine is None:
                     mine, _ = await books.load()
                 writer = journal.Writer(
-                    books, mine, epoch=term.epoch, guard=term.ready, chance=chance, appended=elector.wrote, timeout=2.0
+                    books,
+                    mine,
+                    epoch=term.epoch,
+                    guard=term.ready,
+                    chance=chance,
+                    appended=lambda slot: elector.wrote(slot.number),
+                    timeout=2.0,
                 )
                 lease = elector.held
                 await writer.fence()

@@ -73,8 +73,9 @@ class Journal:
     def snapshot_key(self, number: int) -> Key:
         return Key(f"{self.snapshot_prefix}{number:020d}.json")
 
-    async def load(self) -> tuple[Book, list[str]]:
-        """The state from scratch, and what was found damaged on the way but could be done without."""
+    async def load(self, *, read: Callable[[slots.Slot], None] = lambda slot: None) -> tuple[Book, list[str]]:
+        """The state from scratch, and what was found damaged on the way but could be done without. `read` is told each
+        slot behind the snapshot that was used."""
         book, alarms = Book(), []
         numbers = await self.numbers(self.snapshot_prefix)
         for number in reversed(numbers):
@@ -88,10 +89,10 @@ class Journal:
                 continue
             book = Book(dict(snapshot.instances), tail=number, epoch=snapshot.epoch, snapshot=number)
             break
-        await self._catch_up(book)
+        await self._catch_up(book, read)
         return book, alarms
 
-    async def _catch_up(self, book: Book) -> None:
+    async def _catch_up(self, book: Book, read: Callable[[slots.Slot], None]) -> None:
         """Read everything that a listing shows, many at a time, then on until a slot is missing."""
         listed = [n for n in await self.numbers(self.journal_prefix, after=self.slot_key(book.tail)) if n > book.tail]
         last = listed[-1] if listed else book.tail
@@ -103,8 +104,10 @@ class Journal:
             for number, body in zip(part, await asyncio.gather(*(self._slot(n) for n in part)), strict=True):
                 if body is None:
                     raise slots.Damaged(f"journal slot {number} is missing, but slot {last} is there")
-                book.take(slots.decode_slot(number, body), len(body))
-        await self.follow(book)
+                slot = slots.decode_slot(number, body)
+                book.take(slot, len(body))
+                read(slot)
+        await self.follow(book, read=read)
 
     async def follow(self, book: Book, *, read: Callable[[slots.Slot], None] = lambda slot: None) -> int:
         """Read on from where the book ends; says how many slots there were. `read` is told each of them."""
@@ -168,11 +171,11 @@ class Writer:
         epoch: int,
         guard: Guard,
         chance: Chance,
-        appended: Callable[[int], None] = lambda tail: None,
+        appended: Callable[[slots.Slot], None] = lambda slot: None,
         timeout: float = 5.0,
     ) -> None:
         """`guard` is awaited before each attempt to write: it waits while the term is frozen and raises Deposed when it
-        is over. `appended` is told the journal's new length."""
+        is over. `appended` is told each slot as it became durable."""
         self._journal = journal
         self._book = book
         self._epoch = epoch
@@ -263,7 +266,7 @@ class Writer:
         """As many decisions as fit into one slot, at least one."""
         size, count = 0, 0
         for entry, _ in self._waiting:
-            size += 200 + 700 * len(entry.changes)
+            size += 200 + 700 * len(entry.changes) + sum(100 + len(why.message) for why in entry.reason)
             if count and size > MAX_SLOT:
                 break
             count += 1
@@ -286,8 +289,9 @@ class Writer:
             timeout=self._timeout,
             retry=self._retry,
         )
-        self._book.take(slots.Slot(number=number, epoch=self._epoch, op=op, at=at, entries=tuple(entries)), len(body))
-        self._appended(number)
+        slot = slots.Slot(number=number, epoch=self._epoch, op=op, at=at, entries=tuple(entries))
+        self._book.take(slot, len(body))
+        self._appended(slot)
 
     async def _retry(self, problem: errors.StorageError) -> None:
         await self._journal.clock.sleep(self._chance.uniform(0.02, 0.2))

@@ -10,7 +10,7 @@ import functools
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,7 +31,7 @@ _CONFIG, _GROUP = "config", "group"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    id: int  # grows; microseconds since 1970, unless two came at once
+    id: int  # grows, and is the same on every server
     time: float
     tenant: TenantId
     group: str
@@ -134,13 +134,10 @@ class Cache:
         members = json.dumps(sorted(instances))
         self._save("INSERT OR REPLACE INTO members VALUES (?, ?)", balancer, members, key=1)
 
-    def put_event(
-        self, *, tenant: TenantId, group: str = "", instance: str = "", code: str, message: str, trouble: bool = False
-    ) -> None:
-        # Half a surrogate pair, as a stranger may send, cannot be stored.
-        text = message[:MAX_MESSAGE].encode("utf-8", "replace").decode()
-        values = (self._clock.wall(), tenant, group, instance, code, text, trouble)
-        self._thread.append(functools.partial(_save_event, values))
+    def put_events(self, first: int, make: Callable[[], Sequence[Event]], *, count: int) -> None:
+        """They take the place of all whose ID is `first` or later: what follows them is told again, or was of a journal
+        that is gone. The cache's own thread calls `make`; `count`: so many at most."""
+        self._thread.append(functools.partial(_save_events, first, make), count=count)
 
     def _save(self, statement: str, *values: object, key: int) -> None:
         """`key`: so many of the values say what it is about."""
@@ -262,10 +259,17 @@ def _save_report(
     db.execute("INSERT OR REPLACE INTO reports VALUES (?, ?, ?)", (instance, at, text))
 
 
-def _save_event(values: tuple[object, ...], db: sqlite3.Connection) -> None:
-    # From the time, so that IDs grow over a lost cache and a change of leaders too.
-    id = "max(CAST(? * 1000000 AS INTEGER), coalesce((SELECT max(id) FROM events), 0) + 1)"
-    db.execute(f"INSERT INTO events VALUES ({id}, ?, ?, ?, ?, ?, ?, ?)", (values[0], *values))
+def _save_events(first: int, make: Callable[[], Sequence[Event]], db: sqlite3.Connection) -> None:
+    db.execute("DELETE FROM events WHERE id >= ?", (first,))
+    db.executemany(
+        "INSERT INTO events VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        [(e.id, e.time, e.tenant, e.group, e.instance, e.code, _storable(e.message), e.trouble) for e in make()],
+    )
+
+
+def _storable(message: str) -> str:
+    """Short, and without half a surrogate pair, as a stranger may send it."""
+    return message[:MAX_MESSAGE].encode("utf-8", "replace").decode()
 
 
 def _group_key(text: str) -> GroupKey:

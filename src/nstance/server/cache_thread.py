@@ -48,6 +48,7 @@ _Question = tuple[Callable[[sqlite3.Connection], Any], "asyncio.Future[Any]"]
 class _Taken:
     updates: list[Change]
     events: list[Change]
+    count: int  # of the events in them
     questions: list[_Question]
     last: bool  # nothing comes after this
 
@@ -64,7 +65,8 @@ class CacheThread:
         self._clock = clock
         self._condition = threading.Condition()
         self._pending: dict[Hashable, Change] = {}
-        self._events: deque[Change] = deque()
+        self._events: list[Change] = []
+        self._count = 0  # of the events in them
         self._questions: deque[_Question] = deque()
         self._idle = False
         self._torn = False
@@ -95,13 +97,14 @@ class CacheThread:
             self._pending[key] = change
             self._wake()
 
-    def append(self, event: Change) -> None:
-        """A change of its own, dropped when there are too many. Never waits, never raises."""
+    def append(self, events: Change, *, count: int) -> None:
+        """A change of its own that keeps so many events, dropped when there are too many. Never waits, never raises."""
         with self._condition:
-            if self._ended or len(self._events) >= MAX_EVENTS:
-                self.lost_events += 1
+            if self._ended or self._count >= MAX_EVENTS:
+                self.lost_events += count
                 return
-            self._events.append(event)
+            self._events.append(events)
+            self._count += count
             self._wake()
 
     def _wake(self) -> None:
@@ -171,10 +174,10 @@ class CacheThread:
             updates = list(self._pending.values())
             if self._torn:
                 updates.insert(0, self._forget)
-            taken = _Taken(updates, list(self._events), list(self._questions), self._closing)
+            taken = _Taken(updates, self._events, self._count, list(self._questions), self._closing)
             self._torn = False
             self._pending.clear()
-            self._events.clear()
+            self._events, self._count = [], 0
             self._questions.clear()
             return taken
 
@@ -203,7 +206,7 @@ class CacheThread:
     def _commit(self, taken: "_Taken") -> None:
         if self.on_disk and disk.number(self._path) != self._number:
             self._make_again()
-        kept = self._kept + len(taken.events)
+        kept = self._kept + taken.count  # at most: some take the place of others
         with disk.transaction(self._db):
             for change in (*taken.updates, *taken.events):
                 try:

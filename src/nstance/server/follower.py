@@ -26,7 +26,7 @@ class Follower:
         leading: Callable[[], bool],
         told: Callable[[slots.Slot], None] = lambda slot: None,
     ) -> None:
-        """`told` hears of each slot that is read along."""
+        """`told` hears of each slot that is read; of some again, when the copy is made anew."""
         self._books = books
         self._clock = clock
         self._leading = leading
@@ -60,7 +60,7 @@ class Follower:
             try:
                 began = self._clock.boot()
                 if self._book is None or self._is_old():
-                    self._book, alarms = await self._books.load()
+                    self._book, alarms = await self._books.load(read=self._told)
                     for alarm in alarms:
                         log.error(alarm)
                 else:
@@ -77,7 +77,7 @@ class Follower:
         async with self._reading:
             book, self._book = self._book, None
             if book is None or self._is_old():
-                book, alarms = await self._books.load()
+                book, alarms = await self._books.load(read=self._told)
                 for alarm in alarms:
                     log.error(alarm)
             return book

@@ -124,9 +124,9 @@ class Reign:
         book, _, present = await asyncio.gather(parts.follower.take(), self._begin(), self._operators())
         await self._read_all(book)
         writer = journal.Writer(
-            parts.books, book, epoch=term.epoch, guard=term.ready, chance=parts.chance, appended=parts.wrote
+            parts.books, book, epoch=term.epoch, guard=term.ready, chance=parts.chance, appended=self._appended
         )
-        await writer.fence(read=parts.history.read_along)
+        await writer.fence(read=parts.history.keep)
         for problem in violations(book.instances):
             log.error("a record is inconsistent", extra={"problem": problem})
         lead, effects, collector, network = self._assemble(term, writer, book)
@@ -175,12 +175,16 @@ class Reign:
                 asyncio.gather(*(port.close() for port in ports), effects.close(), *tasks, return_exceptions=True)
             )
 
+    def _appended(self, slot: slots.Slot) -> None:
+        self.parts.wrote(slot.number)
+        self.parts.history.keep(slot)
+
     async def _read_all(self, book: journal.Book) -> None:
         """Before the fence, which would take the place of a slot that is missing."""
         held = self.parts.held()
         if held is None or book.tail >= held.tail:
             return
-        await self.parts.books.follow(book, read=self.parts.history.read_along)
+        await self.parts.books.follow(book, read=self.parts.history.keep)
         if book.tail < held.tail:
             raise slots.Damaged(
                 f"the journal ends at slot {book.tail}, but the lease has seen slot {held.tail}: restore what is missing"

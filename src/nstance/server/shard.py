@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from nstance.clock import Clock
 from nstance.core.decide import decide
@@ -26,8 +27,9 @@ from nstance.server.term import Term
 log = logging.getLogger(__name__)
 
 MAX_INBOX = 200_000
-MAX_NOTES = 200  # in one entry; what is more is only in the history of this server
-NOTE_SECONDS = 0.5
+MAX_NOTES = 1_000  # that wait for the journal; what is more is only in the log
+NOTE_SECONDS = 0.5  # the journal is not written more often for them
+NOTE_SOON = 0.05  # often a change follows at once, and they share its slot
 
 
 class Overloaded(Exception):
@@ -101,6 +103,8 @@ class Shard:
         self._ticking: asyncio.TimerHandle | None = None
         self._notes: list[slots.Why] = []
         self._noting: asyncio.TimerHandle | None = None
+        self._noted: asyncio.Future[None] | None = None  # the last notes, on their way
+        self._noted_at = float("-inf")
         for instance in self.instances.values():
             self._group(instance.key).members[instance.id] = instance
             if instance.public_key:
@@ -171,14 +175,30 @@ class Shard:
             self.tell(GroupKey(tenant, GroupName("")), code, message)
 
     def tell(self, key: GroupKey, code: Code, message: str, instance: InstanceId | None = None) -> None:
-        """Something worth knowing that changes no record. The journal has it with the next change or shortly after, for
-        the history that standbys keep."""
+        """Something worth knowing that changes no record. The journal has it with the next change or shortly after, and
+        then the history."""
+        reasons = (Reason(code, message, instance),)
         for observe in self.observers:
-            observe(Committed(key, (), (Reason(code, message, instance),), {}))
-        if len(self._notes) < MAX_NOTES:
-            self._notes.append(slots.Why(code.value, message, instance or "", key.tenant, key.name))
-        if self._noting is None:
-            self._noting = asyncio.get_running_loop().call_later(NOTE_SECONDS, self.write_notes)
+            observe(Committed(key, (), reasons, {}))
+        self._note(key, reasons)
+
+    def _note(self, key: GroupKey, reasons: Iterable[Reason]) -> None:
+        room = MAX_NOTES - len(self._notes)
+        self._notes += islice((_why(reason, key) for reason in reasons), room)
+        if self._notes and self._noting is None:
+            self._note_later()
+
+    def _note_later(self) -> None:
+        now = self._clock.monotonic()
+        delay = max(NOTE_SOON, self._noted_at + NOTE_SECONDS - now)
+        self._noting = asyncio.get_running_loop().call_later(delay, self._write_notes_in_turn)
+
+    def _write_notes_in_turn(self) -> None:
+        if self._noted is not None and not self._noted.done():
+            self._noted_at = self._clock.monotonic()
+            self._note_later()  # while nothing can be written, no more than these wait
+        else:
+            self.write_notes()
 
     def write_notes(self) -> None:
         """Queue for the journal what was told."""
@@ -186,8 +206,8 @@ class Shard:
             self._noting.cancel()
             self._noting = None
         if self._notes:
-            notes, self._notes = tuple(self._notes), []
-            self._writer.commit(slots.Entry(id=self._entry_id(), reason=notes))
+            notes, self._notes, self._noted_at = tuple(self._notes), [], self._clock.monotonic()
+            self._noted = self._writer.commit(slots.Entry(id=self._entry_id(), reason=notes))
 
     def operator_seen(self, tenant: TenantId) -> None:
         self.operators_seen[tenant] = self._clock.steady()
@@ -275,9 +295,11 @@ class Shard:
         self._schedule(key, state, decision.wake_at, now)
         for id in _registered(decision, items):
             self.hearing.registering(id)
-        barrier = self._writer.commit(self._entry(decision, changes)) if changes else self._writer.barrier()
         if changes:
             self.write_notes()  # they share its slot
+        elif decision.reasons:
+            self._note(key, decision.reasons)
+        barrier = self._writer.commit(self._entry(key, decision, changes)) if changes else self._writer.barrier()
         posted = min(item.posted for item in items)
         committed = Committed(key, changes, decision.reasons, before)
         if barrier is None:
@@ -401,11 +423,10 @@ class Shard:
         self._entries += 1
         return f"{self.term.epoch}-{self._entries}"
 
-    def _entry(self, decision: Decision, changes: tuple[Change, ...]) -> slots.Entry:
+    def _entry(self, key: GroupKey, decision: Decision, changes: tuple[Change, ...]) -> slots.Entry:
+        about = None if any(isinstance(change, Put) for change in changes) else key  # else the records say it
         return slots.Entry(
-            id=self._entry_id(),
-            reason=tuple(slots.Why(r.code.value, r.message, r.instance or "") for r in decision.reasons),
-            changes=changes,
+            id=self._entry_id(), reason=tuple(_why(reason, about) for reason in decision.reasons), changes=changes
         )
 
     def _schedule(self, key: GroupKey, state: _GroupState, wake_at: float | None, now: float) -> None:
@@ -428,6 +449,11 @@ def _registered(decision: Decision, items: Sequence[_Item]) -> list[InstanceId]:
         for position, item in enumerate(items)
         if isinstance(item.event, ev.Registered) and position not in decision.refusals
     ]
+
+
+def _why(reason: Reason, about: GroupKey | None) -> slots.Why:
+    tenant, group = (about.tenant, about.name) if about is not None else ("", "")
+    return slots.Why(reason.code.value, reason.message, reason.instance or "", tenant, group)
 
 
 def _subject(change: Change) -> InstanceId:

@@ -246,7 +246,7 @@ class Server:
             books,
             clock,
             leading=lambda: self.elector is not None and self.elector.term is not None,
-            told=history.read_along,
+            told=history.keep,
         )
         operators = Operators(
             cluster_store, prefix=settings.cluster.storage.prefix, cluster=cluster, clock=clock, chance=chance

@@ -48,7 +48,7 @@ class Unkept:
     def remove_instance(self, id: InstanceId) -> None:
         return
 
-    def put_event(self, **told: object) -> None:
+    def put_events(self, *told: object, **more: object) -> None:
         return
 
 

@@ -63,26 +63,21 @@ END = event(99_000, "end")
 
 
 @virtually
-async def test_what_the_last_leader_told_is_not_told_again_by_the_next(clock: Machine) -> None:
-    """A standby numbers what it reads along by its own time."""
+async def test_the_next_leader_goes_on_where_the_last_one_stopped(clock: Machine) -> None:
+    """It has the same events with the same IDs; what happens twice is told twice."""
     first = [event(1_000, SIZE), event(2_000, "made")]
-    second = [event(1_040, SIZE), event(2_040, "made"), event(2_050, "never told"), event(9_000, SIZE)]
+    second = [*first, event(2_050, "never told"), event(9_000, SIZE)]
     told = await followed(clock, Leaders(first, None, second, [*second, END]), after={HERE: 0})
     assert told == [SIZE, "made", "never told", SIZE]
 
 
-@virtually
-async def test_without_a_change_of_leaders_the_same_may_happen_twice(clock: Machine) -> None:
-    first = [event(1_000, SIZE)]
-    told = await followed(clock, Leaders(first, [*first, event(1_500, SIZE), END]), after={HERE: 0})
-    assert told == [SIZE, SIZE]
+def test_a_shards_events_stay_in_their_order_when_a_leaders_clock_is_behind() -> None:
+    def at(id: int, time: int) -> Any:
+        return operator_pb2.Event(id=id, time_unix_ms=time, group="web", message=f"{id}")
 
-
-@virtually
-async def test_after_the_next_leader_has_caught_up_the_same_may_happen_again(clock: Machine) -> None:
-    first = [event(1_000, SIZE)]
-    later = [*first, event(5_000, SIZE), END]
-    assert await followed(clock, Leaders(first, None, first, later), after={HERE: 0}) == [SIZE, SIZE]
+    one, other = [at(1, 5_000), at(2, 1_000), at(3, 6_000)], [at(1, 900), at(2, 5_500)]
+    found = history.merged([(HERE, one), (ShardId("b"), other)], limit=4)
+    assert [(each["shard"], each["message"]) for each in found] == [("a", "1"), ("a", "2"), ("b", "2"), ("a", "3")]
 
 
 @pytest.mark.parametrize(("begin", "wanted"), [(0, ["new"]), (2, ["8", "9", "new"])])

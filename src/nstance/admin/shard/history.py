@@ -1,12 +1,11 @@
 """Events of several shards: the latest, then those that come.
 
-Their IDs grow over changes of leaders, so whoever follows asks for what came after the last one seen. The traps: an
-unreachable shard must neither end the following nor be passed over in silence; and a standby numbers what it read along
-by its own time, so the last moments of a leader may come again from the next one.
+Every server of a shard gives an event the same ID, and later ones higher IDs, so whoever follows asks for what came after
+the last one seen. The traps: an unreachable shard must neither end the following nor be passed over in silence; and the
+times are those of the leaders' clocks, so a shard's own order is that of the IDs.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any
 
@@ -19,10 +18,8 @@ from nstance.model.ids import ShardId
 POLL_SECONDS = 0.5
 PAGE = 500
 WAITING = 1_000
-AGAIN_MS = 5_000  # so much later what a leader told last may be told again
 
 Tell = Callable[[ShardId, str], None]
-_Said = tuple[str, str, str, str]
 
 
 async def latest(client: Client, *, group: str, instance: str = "", limit: int) -> Sequence[Any]:
@@ -31,10 +28,15 @@ async def latest(client: Client, *, group: str, instance: str = "", limit: int) 
 
 
 def merged(shards: Sequence[tuple[ShardId, Sequence[Any]]], *, limit: int) -> list[Record]:
-    """Oldest first; the newest `limit` of all."""
-    found = [(told.time_unix_ms, shard, told.id, told) for shard, events in shards for told in events]
-    found.sort(key=lambda each: each[:3])
-    return [event(shard, told) for _, shard, _, told in found[max(0, len(found) - limit) :]]
+    """Oldest first; the newest `limit` of all. Each shard's in their own order, also if a clock went back."""
+    found = []
+    for shard, events in shards:
+        latest = 0
+        for told in events:
+            latest = max(latest, told.time_unix_ms)
+            found.append((latest, shard, told))
+    found.sort(key=lambda each: each[:2])
+    return [event(shard, told) for _, shard, told in found[max(0, len(found) - limit) :]]
 
 
 async def follow(
@@ -60,14 +62,11 @@ async def follow(
     async def _watch(client: Client) -> None:
         last, silent, shown = after.get(client.shard, 0), False, client.shard in after or begin > 0
         limit = PAGE if client.shard in after else max(1, begin)
-        lately: deque[tuple[int, _Said]] = deque(maxlen=PAGE)
-        again: dict[_Said, int] = {}
         while True:
             try:
                 answer = await client.call("ListEvents", group=group, instance_id=instance, after_id=last, limit=limit)
             except failures.Refused as problem:
                 if not silent:
-                    again = {said: at for at, said in lately}
                     tell(client.shard, f"{failures.explain(problem)}; trying on")
                 silent = True
                 await clock.sleep(2 * POLL_SECONDS)
@@ -77,15 +76,10 @@ async def follow(
                 silent = False
             for told in answer.events:
                 last = max(last, told.id)
-                said = (told.group, told.instance_id, told.reason, told.message)
-                if abs(told.time_unix_ms - again.pop(said, -AGAIN_MS)) < AGAIN_MS:
-                    continue
                 if shown:
-                    lately.append((told.time_unix_ms, said))
                     await queue.put((told.id, event(client.shard, told)))
             limit, shown = PAGE, True
             if len(answer.events) < PAGE:
-                again.clear()
                 await client.renew_if_due()
                 await clock.sleep(POLL_SECONDS)
 
