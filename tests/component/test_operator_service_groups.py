@@ -1,5 +1,6 @@
 """Groups through the operator's API: a whole server, real TLS."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import pytest
 from grpclib.const import Status
 
-from component.whole_server import SHARD, World, config, eventually, states
+from component.whole_server import SHARD, Operator, World, config, eventually, states
 from nstance.config import jsonc
 from nstance.model.events import VmState
 from nstance.objects import errors
@@ -238,6 +239,40 @@ async def test_an_edit_by_hand_at_the_same_time_is_kept(tmp_path: Path) -> None:
         assert [group.key for group in (await operator.call("ListGroups")).groups] == ["hand", "web"]
 
 
+async def test_only_what_a_call_changed_is_said_to_be_its_callers(tmp_path: Path) -> None:
+    """A person's edits of the file are told without a name, and nobody's under another caller's."""
+    async with World(tmp_path, agents=False) as world:
+        await world.start()
+        acme, globex = await world.operator("acme"), await world.operator("globex")
+        await acme.call("UpsertGroup", key="web", config=GroupConfig(template="web", size=1))
+        by_hand = {"web": {"template": "web", "size": 2}, "hand": {"template": "web", "size": 2}}
+        world.store.tamper(GROUPS, json.dumps({"acme": by_hand}).encode())
+        grown = GroupConfig(template="web", size=3)
+        await asyncio.gather(*(operator.call("UpsertGroup", key="web", config=grown) for operator in (acme, globex)))
+
+        async def told(operator: Operator) -> list[tuple[str, str]]:
+            return [(e.group, e.message) for e in (await operator.call("ListEvents")).events if e.reason == "config"]
+
+        one, other = acme.identity.id, globex.identity.id
+        assert await told(acme) == [
+            ("web", f"the group was made with size 1 (by {one})"),
+            ("hand", "the group was made with size 2"),
+            ("web", "size 1 → 2"),
+            ("web", f"size 2 → 3 (by {one})"),
+        ]
+        assert await told(globex) == [("web", f"the group was made with size 3 (by {other})")]
+
+
+async def test_a_file_that_is_no_json_is_named_and_its_place(tmp_path: Path) -> None:
+    async with World(tmp_path, agents=False) as world:
+        await world.start()
+        world.store.tamper(GROUPS, b'{"globex": \n  secret-plan}')
+        [error] = (await (await world.operator()).call("RefreshConfig")).errors
+        assert error.startswith(f"{GROUPS} (line 2, column 3): expected ")
+        [hidden] = (await (await world.operator("acme")).call("GetConfigStatus")).errors
+        assert hidden == "and 1 problems in groups of other tenants"
+
+
 async def test_a_file_broken_by_hand_is_said_without_what_is_in_it(tmp_path: Path) -> None:
     async with World(tmp_path, agents=False) as world:
         await world.start()
@@ -256,8 +291,6 @@ async def test_a_file_broken_by_hand_is_said_without_what_is_in_it(tmp_path: Pat
 @pytest.mark.parametrize("count", [40])
 async def test_many_changes_at_once_are_all_made(tmp_path: Path, count: int) -> None:
     """They share writes: far fewer than there are changes."""
-    import asyncio
-
     async with World(tmp_path, agents=False) as world:
         await world.start()
         operator = await world.operator("acme")

@@ -28,7 +28,7 @@ READ_TIMEOUT = 30.0
 
 class NoConfiguration(Exception):
     """There is none, or it is not valid. The message says everything that is wrong with it; problems of groups have paths
-    that start with `groups.{tenant}`, wherever the group was written."""
+    that start with `groups.{tenant}`, wherever the group was written; those of the whole of `groups.jsonc`, its key."""
 
     def __init__(self, message: str, problems: tuple[Problem, ...] = ()) -> None:
         super().__init__(message)
@@ -88,7 +88,7 @@ def resolve(settings: Settings, dynamic: DynamicGroups) -> Mapping[GroupKey, Res
         return resolving.resolve(settings, dynamic)
     except ConfigError as error:
         raise NoConfiguration(
-            f"the dynamic groups do not fit the configuration:\n{error}", _of_groups(error.problems)
+            f"the dynamic groups do not fit the configuration:\n{error}", _of_groups(error.problems, "groups")
         ) from error
 
 
@@ -101,11 +101,12 @@ async def _dynamic(store: ObjectStore, shard: ShardId) -> tuple[DynamicGroups, V
     try:
         return dynamics.parse(stored.body, source=key), stored.version
     except ConfigError as error:
-        raise NoConfiguration(f"{key} is not valid:\n{error}", _of_groups(error.problems)) from error
+        raise NoConfiguration(f"{key} is not valid:\n{error}", _of_groups(error.problems, key)) from error
 
 
-def _of_groups(problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
-    return tuple(replace(problem, path=f"groups.{problem.path}") for problem in problems)
+def _of_groups(problems: tuple[Problem, ...], source: str) -> tuple[Problem, ...]:
+    """What is wrong with the file as a whole has its name instead of a path."""
+    return tuple(p if p.path == source else replace(p, path=f"groups.{p.path}") for p in problems)
 
 
 def needs_restart(booted: Settings, now: Settings) -> list[str]:

@@ -9,7 +9,7 @@ elsewhere is never shown to a caller.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from grpclib.exceptions import GRPCError
@@ -110,7 +110,7 @@ class Groups:
             self._check_leading()
             base, seen = await self._read()
             before = self._lead.configuration
-            wanted, accepted = await self._apply(changes, before.settings, base)
+            wanted, accepted, authors = await self._apply(changes, before.settings, base)
             if not accepted:
                 return
             version = seen
@@ -119,9 +119,11 @@ class Groups:
                     version = await self._store_groups(wanted, seen)
                 except errors.Conflict:
                     continue
-            after = self._resolved(before, base, wanted, version, whole=seen != before.dynamic_version)
+            found = before if seen == before.dynamic_version else self._read_anew(before, base, seen)
+            after = self._resolved(found, base, wanted, version)
             self._take(after)
-            self._tell(before, after, accepted)
+            self._tell(before, found, {})  # what a person wrote into the file
+            self._tell(found, after, authors)
             for change in accepted:
                 if not change.answer.done():
                     change.answer.set_result(after)
@@ -151,18 +153,22 @@ class Groups:
 
     async def _apply(
         self, changes: list[_Change], settings: Settings, base: DynamicGroups
-    ) -> tuple[DynamicGroups, list[_Change]]:
+    ) -> tuple[DynamicGroups, list[_Change], dict[GroupKey, list[OperatorId]]]:
+        """The groups as they shall be, the changes that are in them, and who changed which."""
         wanted, accepted = base, []
+        authors: dict[GroupKey, list[OperatorId]] = {}
         for change in changes:
             if change.answer.done():  # refused before, or nobody waits and nothing was begun
                 continue
             try:
-                wanted = change.edit(settings, wanted)
+                before, wanted = wanted, change.edit(settings, wanted)
                 accepted.append(change)
+                for key in _changed(before, wanted):
+                    authors.setdefault(key, []).append(change.who)
             except GRPCError as refusal:
                 change.answer.set_exception(refusal)
             await asyncio.sleep(0)  # each check takes a while when there are many groups
-        return wanted, accepted
+        return wanted, accepted, authors
 
     async def _store_groups(self, wanted: DynamicGroups, seen: Version | None) -> Version:
         """Raises Conflict, and storage errors when the outcome stays unknown."""
@@ -191,39 +197,39 @@ class Groups:
         if not self._lead.shard.term.leading():
             raise status.unavailable(NOT_LEADING)
 
+    def _read_anew(self, now: Configuration, found: DynamicGroups, version: Version | None) -> Configuration:
+        """With the dynamic groups as somebody else left them."""
+        return replace(now, dynamic=found, groups=resolving.resolve(now.settings, found), dynamic_version=version)
+
     def _resolved(
-        self,
-        now: Configuration,
-        base: DynamicGroups,
-        wanted: DynamicGroups,
-        version: Version | None,
-        *,
-        whole: bool = False,
+        self, now: Configuration, base: DynamicGroups, wanted: DynamicGroups, version: Version | None
     ) -> Configuration:
-        """With these dynamic groups. Each was checked; only what differs is worked out anew, unless told otherwise."""
-        if whole:
-            groups = dict(resolving.resolve(now.settings, wanted))
-        else:
-            groups = dict(now.groups)
-            for key in {*base.groups, *wanted.groups}:
-                told = wanted.groups.get(key)
-                if told == base.groups.get(key):
-                    continue
-                if told is not None or key in now.settings.groups:
-                    groups[key] = resolving.one(now.settings, key, told)
-                else:
-                    groups.pop(key, None)
+        """With these dynamic groups. Each was checked; only what differs is worked out anew."""
+        groups = dict(now.groups)
+        for key in _changed(base, wanted):
+            told = wanted.groups.get(key)
+            if told is not None or key in now.settings.groups:
+                groups[key] = resolving.one(now.settings, key, told)
+            else:
+                groups.pop(key, None)
         return replace(now, dynamic=wanted, groups=groups, dynamic_version=version)
 
-    def _tell(self, before: Configuration, after: Configuration, changes: list[_Change]) -> None:
-        who = ", ".join(dict.fromkeys(change.who for change in changes))
-        for key in {*before.groups, *after.groups}:
+    def _tell(self, before: Configuration, after: Configuration, authors: Mapping[GroupKey, list[OperatorId]]) -> None:
+        if before is after:
+            return
+        for key in sorted({*before.groups, *after.groups}):
             old, new = before.groups.get(key), after.groups.get(key)
             if old is new:
                 continue
             what = describe(old.group if old is not None else None, new.group if new is not None else None)
             if what:
-                self._lead.shard.tell(key, Code.CONFIG, f"{what} (by {who})")
+                who = ", ".join(dict.fromkeys(authors.get(key, ())))
+                self._lead.shard.tell(key, Code.CONFIG, f"{what} (by {who})" if who else what)
+
+
+def _changed(before: DynamicGroups, after: DynamicGroups) -> list[GroupKey]:
+    old, new = before.groups, after.groups
+    return [key for key in {**old, **new} if old.get(key) is not new.get(key) and old.get(key) != new.get(key)]
 
 
 def describe(old: Group | None, new: Group | None) -> str:

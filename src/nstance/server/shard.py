@@ -424,7 +424,8 @@ class Shard:
         return f"{self.term.epoch}-{self._entries}"
 
     def _entry(self, key: GroupKey, decision: Decision, changes: tuple[Change, ...]) -> slots.Entry:
-        about = None if any(isinstance(change, Put) for change in changes) else key  # else the records say it
+        named = any(isinstance(change, Put) for change in changes)  # by a record that the entry changes
+        about = None if named else key
         return slots.Entry(
             id=self._entry_id(), reason=tuple(_why(reason, about) for reason in decision.reasons), changes=changes
         )

@@ -190,6 +190,8 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
         told = []
         for problem in problems:
             owner = problem.path.split(".")[1] if problem.path.startswith("groups.") else tenant
+            if problem.path == storage_keys.groups(self._lead.name):
+                owner = ""  # all tenants' file: what a message quotes may be anybody's
             flat = tenant == DEFAULT_TENANT and owner not in self._lead.configuration.settings.tenants
             if owner == tenant or flat:
                 told.append(str(problem))
