@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from component.whole_server import CLUSTER, SHARD, World, config, eventually
+from component.whole_server import CLUSTER, SHARD, World, config, eventually, states
 from nstance.providers import errors
 from nstance.providers.behaviour import Call, Outcome
 from nstance.providers.port import Scope
@@ -11,8 +11,8 @@ from nstance.providers.port import Scope
 SCOPE = Scope(cluster=CLUSTER, shard=SHARD)
 
 
-def told(**shard: Any) -> dict[str, Any]:
-    return config(leader_network={"ip": "10.0.0.9"}, **shard)
+def told(**other: Any) -> dict[str, Any]:
+    return config(leader_network={"ip": "10.0.0.9"}, **other)
 
 
 async def test_the_leader_network_is_given_back_by_one_that_stops_in_order(tmp_path: Path) -> None:
@@ -44,6 +44,17 @@ async def test_a_release_that_hangs_or_fails_holds_nobody_up(tmp_path: Path) -> 
             world.behaviour.then(Call.RELEASE_LEADER_NETWORK, outcome)
             await running.stop()
             assert world.cloud.calls[Call.RELEASE_LEADER_NETWORK] == number + 1
+
+
+async def test_f26_a_leader_without_its_network_leads_all_the_same(tmp_path: Path) -> None:
+    groups = {"default": {"web": {"template": "web", "size": 1}}}
+    async with World(tmp_path, told(groups=groups)) as world:
+        refused = Outcome(applied=False, error=errors.Refused("it is attached elsewhere"))
+        world.behaviour.then(Call.ASSIGN_LEADER_NETWORK, refused)
+        await world.start("a")
+        await eventually(lambda: list(states(world, "web").values()) == ["running"])
+        await eventually(lambda: world.cloud.leader_networks == {SCOPE: "a"})  # asked again in the background
+        assert world.cloud.calls[Call.ASSIGN_LEADER_NETWORK] == 2
 
 
 async def test_a_nearly_full_subnet_is_not_tried_first(tmp_path: Path) -> None:

@@ -205,6 +205,7 @@ async def test_an_unavailable_store_is_not_an_empty_one() -> None:
 
 
 async def test_snapshots_shorten_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """F40: however long a bucket was written to, a start reads the last snapshot and what came after it."""
     monkeypatch.setattr(journal, "SNAPSHOT_SLOTS", 4)
     store = MemoryStore(SystemClock())
     async with writing(store) as writer:
