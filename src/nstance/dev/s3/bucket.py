@@ -5,19 +5,18 @@ An ETag here is the file store's version: it changes with every write and when a
 """
 
 import email.utils
-import mimetypes
 import pathlib
-import re
 import urllib.parse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from aiohttp import web
 
 from nstance import clock as clocks
-from nstance.dev.s3 import documents, listing, uploads
-from nstance.dev.s3.errors import S3Error, invalid, not_implemented
-from nstance.objects import file
-from nstance.objects.port import Head, Key, Version
+from nstance.dev.s3 import conditions, documents, kept, listing, uploads
+from nstance.dev.s3.errors import S3Error, invalid, not_implemented, translated
+from nstance.objects import errors as storage
+from nstance.objects import file, keys
+from nstance.objects.port import Head, Key, Stored, Version
 
 Query = Mapping[str, str]
 Headers = Mapping[str, str]
@@ -30,65 +29,105 @@ class Bucket:
         self.name = name
         self.folder = folder
         self.store = file.FileStore(folder, clock=clock)
+        self._clock = clock
+        self._kept = kept.Kept(folder, chance)
         self._uploads = uploads.Uploads(folder, chance)
 
     async def close(self) -> None:
         await self.store.close()
 
-    async def get(self, key: Key, headers: Headers) -> web.Response:
+    async def get(self, key: Key, headers: Headers, query: Query) -> web.Response:
         found = await self.store.get(key)
         head = Head(found.version, len(found.body), (await self.store.head(key)).modified)
-        early = _unwanted(head, headers)
-        if early is not None:
-            return early
-        described = _described(key, head)
-        first, last = _range(headers.get("range"), head.size)
-        if (first, last) == (0, head.size):
-            return web.Response(body=found.body, headers=described)
-        described["Content-Range"] = f"bytes {first}-{last - 1}/{head.size}"
-        return web.Response(status=206, body=found.body[first:last], headers=described)
+        answer = self._read(key, head, headers, query)
+        if answer.status != 304:
+            first, last = conditions.span(headers.get("range"), head.size)
+            answer.body = found.body if last - first == head.size else found.body[first:last]
+        return answer
 
-    async def head(self, key: Key, headers: Headers) -> web.Response:
-        head = await self.store.head(key)
-        early = _unwanted(head, headers)
-        if early is not None:
-            return early
-        return web.Response(headers={**_described(key, head), "Content-Length": str(head.size)})
+    async def head(self, key: Key, headers: Headers, query: Query) -> web.Response:
+        return self._read(key, await self.store.head(key), headers, query)
+
+    def _read(self, key: Key, head: Head, headers: Headers, query: Query) -> web.Response:
+        """The answer to a read, without the bytes. `query` may overrule headers of the answer."""
+        described = {
+            "etag": _quoted(head.version),
+            "last-modified": email.utils.formatdate(head.modified, usegmt=True),
+            "accept-ranges": "bytes",
+        }
+        if conditions.unchanged(head, headers):
+            return web.Response(status=304, headers=described)
+        described["content-type"] = kept.guessed(key)
+        described |= self._kept.read(key, head.version)  # in small letters: so clients want the names of metadata
+        described |= {name.removeprefix("response-"): kept.sendable(name, query[name]) for name in query}
+        first, last = conditions.span(headers.get("range"), head.size)
+        described["content-length"] = str(last - first)
+        if last - first == head.size:
+            return web.Response(headers=described)
+        described["content-range"] = f"bytes {first}-{last - 1}/{head.size}"
+        return web.Response(status=206, headers=described)
 
     async def put(self, key: Key, body: bytes, headers: Headers) -> web.Response:
-        return web.Response(headers={"ETag": _quoted(await self._write(key, body, headers))})
+        version = await self._write(key, body, headers, kept.wanted(key, headers))
+        return web.Response(headers={"ETag": _quoted(version)})
 
     async def copy(self, key: Key, source: "Bucket", source_key: Key, headers: Headers) -> web.Response:
-        found = await source.store.get(source_key)
-        wanted = headers.get("x-amz-copy-source-if-match")
-        if wanted is not None and _unquoted(wanted) != found.version:
-            raise S3Error(412, "PreconditionFailed", "the source has another ETag")
-        version = await self._write(key, found.body, headers)
+        found = await source._copied(source_key, headers)
+        replaced = headers.get("x-amz-metadata-directive", "COPY") == "REPLACE"
+        described = kept.wanted(key, headers) if replaced else source._kept.read(source_key, found.version)
+        version = await self._write(key, found.body, headers, described)
         head = await self.store.head(key)
         return xml(
             "CopyObjectResult", [("ETag", _quoted(version)), ("LastModified", documents.timestamp(head.modified))]
         )
 
+    async def _copied(self, key: Key, headers: Headers) -> Stored:
+        """The object that is copied from here, if it is the one that is meant."""
+        found = await self.store.get(key)
+        head = Head(found.version, len(found.body), (await self.store.head(key)).modified)
+        conditions.copied(head, headers)
+        return found
+
+    async def tags(self, key: Key) -> web.Response:
+        """None, ever. The aws CLI asks before it copies a large object."""
+        await self.store.head(key)
+        return xml("Tagging", [("TagSet", [])])
+
     async def delete(self, key: Key, headers: Headers) -> web.Response:
         if "if-match" in headers:
             raise not_implemented("DELETE with If-Match")
-        await self.store.delete(key)
+        await self._delete(key)
         return web.Response(status=204)
 
     async def delete_many(self, body: bytes) -> web.Response:
         request = documents.read(body, "Delete")
-        names = [element.findtext("Key") or "" for element in request.iter("Object")]
-        if not 1 <= len(names) <= MOST_DELETED:
-            raise S3Error(400, "MalformedXML", f"expected 1 to {MOST_DELETED} objects to delete, found {len(names)}")
-        for name in names:
-            await self.store.delete(Key(name))
+        objects = list(request.iter("Object"))
+        if not 1 <= len(objects) <= MOST_DELETED:
+            raise S3Error(400, "MalformedXML", f"expected 1 to {MOST_DELETED} objects to delete, found {len(objects)}")
+        more = {child.tag for each in objects for child in each if child.text != "null"} - {"Key"}
+        if more:  # "null" is the version of an object in a bucket without versions
+            raise not_implemented(f"deleting objects with {', '.join(sorted(more))}")
         quiet = request.findtext("Quiet") == "true"
-        return xml("DeleteResult", [] if quiet else [("Deleted", [("Key", name)]) for name in names])
+        nodes: list[documents.Node] = []
+        for each in objects:
+            name = each.findtext("Key") or ""
+            try:
+                await self._delete(Key(name))
+            except storage.StorageError as problem:
+                refused = translated(problem)
+                nodes.append(("Error", [("Key", name), ("Code", refused.code), ("Message", refused.message)]))
+            else:
+                nodes += [] if quiet else [("Deleted", [("Key", name)])]
+        return xml("DeleteResult", nodes)
+
+    async def _delete(self, key: Key) -> None:
+        await self.store.delete(key)
+        self._kept.forget(key)
 
     async def list(self, query: Query) -> web.Response:
         second = query.get("list-type") == "2"
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
-        size = listing.page_size(query.get("max-keys"))
+        size = listing.number("max-keys", query, listing.LARGEST_PAGE)
         start = query.get("start-after" if second else "marker", "")
         token = query.get("continuation-token") if second else None
         # A marker that is a common prefix stands for everything below it: that is how version 1 names the next page.
@@ -98,15 +137,13 @@ class Bucket:
         keys = [key async for key in self.store.list(prefix, after=after.text)]
         page = listing.page(keys, prefix=prefix, delimiter=delimiter, after=after, size=size)
         heads = await self.store.heads(Key(key) for key in page.keys)
-        encode = _url_encoded if query.get("encoding-type") == "url" else _shown
+        encode = _encoding(query)
         nodes: list[documents.Node] = [("Name", self.name), ("Prefix", encode(prefix)), ("MaxKeys", str(size))]
         if delimiter:
             nodes.append(("Delimiter", encode(delimiter)))
-        if query.get("encoding-type", "url") != "url":
-            raise invalid("encoding-type must be url")
         if "encoding-type" in query:
             nodes.append(("EncodingType", "url"))
-        nodes.append(("IsTruncated", "true" if page.next else "false"))
+        nodes.append(("IsTruncated", _truth(page.next is not None)))
         if second:
             nodes.append(("KeyCount", str(len(heads) + len(page.prefixes))))
             nodes += [("StartAfter", encode(start))] if start else []
@@ -131,37 +168,81 @@ class Bucket:
         nodes += [("CommonPrefixes", [("Prefix", encode(common))]) for common in page.prefixes]
         return xml("ListBucketResult", nodes)
 
-    async def begin_upload(self, key: Key) -> web.Response:
-        upload = await self._uploads.begin(key)
+    async def begin_upload(self, key: Key, headers: Headers) -> web.Response:
+        keys.check(key)
+        upload = await self._uploads.begin(key, kept.wanted(key, headers))
         nodes = [("Bucket", self.name), ("Key", key), ("UploadId", upload)]
         return xml("InitiateMultipartUploadResult", nodes)
 
     async def put_part(self, key: Key, query: Query, body: bytes) -> web.Response:
         etag = await self._uploads.store_part(key, query["uploadId"], query["partNumber"], body)
-        return web.Response(headers={"ETag": f'"{etag}"'})
+        return web.Response(headers={"ETag": _quoted(etag)})
 
-    async def list_parts(self, key: Key, upload: str) -> web.Response:
+    async def copy_part(
+        self, key: Key, query: Query, source: "Bucket", source_key: Key, headers: Headers
+    ) -> web.Response:
+        found = await source._copied(source_key, headers)
+        first, last = conditions.copied_span(headers.get("x-amz-copy-source-range"), len(found.body))
+        etag = await self._uploads.store_part(key, query["uploadId"], query["partNumber"], found.body[first:last])
+        now = documents.timestamp(self._clock.wall())
+        return xml("CopyPartResult", [("ETag", _quoted(etag)), ("LastModified", now)])
+
+    async def list_parts(self, key: Key, query: Query) -> web.Response:
+        upload, after = query["uploadId"], listing.number("part-number-marker", query, 0)
+        size = listing.number("max-parts", query, listing.LARGEST_PAGE)
+        parts = [part for part in await self._uploads.parts(key, upload) if part[0] > after]
         nodes: list[documents.Node] = [
             ("Bucket", self.name),
             ("Key", key),
             ("UploadId", upload),
-            ("IsTruncated", "false"),
+            ("PartNumberMarker", str(after)),
+            ("MaxParts", str(size)),
+            ("IsTruncated", _truth(len(parts) > size > 0)),
         ]
-        for number, etag, size in await self._uploads.parts(key, upload):
-            nodes.append(("Part", [("PartNumber", str(number)), ("ETag", f'"{etag}"'), ("Size", str(size))]))
+        nodes += [("NextPartNumberMarker", str(part[0])) for part in parts[:size][-1:]]
+        for number, etag, length in parts[:size]:
+            nodes.append(("Part", [("PartNumber", str(number)), ("ETag", _quoted(etag)), ("Size", str(length))]))
         return xml("ListPartsResult", nodes)
+
+    async def list_uploads(self, query: Query) -> web.Response:
+        if query.get("delimiter"):
+            raise not_implemented("a listing of uploads with a delimiter")
+        encode = _encoding(query)
+        size = listing.number("max-uploads", query, listing.LARGEST_PAGE)
+        key, upload = query.get("key-marker", ""), query.get("upload-id-marker", "")
+        found = [
+            each
+            for each in await self._uploads.all()
+            if each.key.startswith(query.get("prefix", ""))
+            and (each.key > key or (upload and each.key == key and each.id > upload))
+        ]
+        nodes: list[documents.Node] = [
+            ("Bucket", self.name),
+            ("KeyMarker", encode(key)),
+            ("UploadIdMarker", upload),
+            ("Prefix", encode(query.get("prefix", ""))),
+            ("MaxUploads", str(size)),
+            ("IsTruncated", _truth(len(found) > size > 0)),
+        ]
+        nodes += [("EncodingType", "url")] if "encoding-type" in query else []
+        for each in found[:size][-1:]:
+            nodes += [("NextKeyMarker", encode(each.key)), ("NextUploadIdMarker", each.id)]
+        for each in found[:size]:
+            begun = documents.timestamp(each.begun)
+            nodes.append(("Upload", [("Key", encode(each.key)), ("UploadId", each.id), ("Initiated", begun)]))
+        return xml("ListMultipartUploadsResult", nodes)
 
     async def end_upload(self, key: Key, upload: str, body: bytes, headers: Headers) -> web.Response:
         request = documents.read(body, "CompleteMultipartUpload")
         try:
             parts = [
-                (int(part.findtext("PartNumber") or ""), _unquoted(part.findtext("ETag") or ""))
+                (int(part.findtext("PartNumber") or ""), conditions.unquoted(part.findtext("ETag") or ""))
                 for part in request.iter("Part")
             ]
         except ValueError:
             raise S3Error(400, "MalformedXML", "a part has no number") from None
         whole = await self._uploads.join(key, upload, parts)
-        version = await self._write(key, whole, headers)
+        version = await self._write(key, whole, headers, self._uploads.headers(key, upload))
         await self._uploads.end(key, upload)
         nodes = [("Location", f"/{self.name}/{key}"), ("Bucket", self.name), ("Key", key), ("ETag", _quoted(version))]
         return xml("CompleteMultipartUploadResult", nodes)
@@ -170,7 +251,12 @@ class Bucket:
         await self._uploads.end(key, upload)
         return web.Response(status=204)
 
-    async def _write(self, key: Key, body: bytes, headers: Headers) -> Version:
+    async def _write(self, key: Key, body: bytes, headers: Headers, described: Headers) -> Version:
+        version = await self._write_if(key, body, headers)
+        self._kept.write(key, version, described)
+        return version
+
+    async def _write_if(self, key: Key, body: bytes, headers: Headers) -> Version:
         seen, absent = headers.get("if-match"), headers.get("if-none-match")
         if absent not in (None, "*"):
             raise not_implemented("a write with an If-None-Match other than *")
@@ -181,51 +267,23 @@ class Bucket:
         if seen == "*":
             raise not_implemented("a write with If-Match: *")
         if seen is not None:
-            return await self.store.replace(key, body, seen=Version(_unquoted(seen)))
+            return await self.store.replace(key, body, seen=Version(conditions.unquoted(seen)))
         return await self.store.put(key, body)
-
-
-def _unwanted(head: Head, headers: Headers) -> web.Response | None:
-    """The answer to a read whose conditions do not hold."""
-    match, none_match = headers.get("if-match"), headers.get("if-none-match")
-    if match is not None and match != "*" and head.version not in _etags(match):
-        raise S3Error(412, "PreconditionFailed", "the object has another ETag")
-    if none_match is not None and (none_match == "*" or head.version in _etags(none_match)):
-        return web.Response(status=304, headers={"ETag": _quoted(head.version)})
-    return None
-
-
-def _etags(header: str) -> list[str]:
-    return [_unquoted(part) for part in header.split(",")]
-
-
-def _range(header: str | None, size: int) -> tuple[int, int]:
-    """From and to (exclusive). What cannot be read is no range, as HTTP says."""
-    match = re.fullmatch(r"bytes=([0-9]{0,19})-([0-9]{0,19})", header.strip()) if header else None
-    if match is None or match[1] == match[2] == "":
-        return 0, size
-    if match[1] == "":
-        first, last = max(0, size - int(match[2])), size
-    else:
-        first, last = int(match[1]), min(size, int(match[2]) + 1) if match[2] else size
-        if match[2] and int(match[2]) < first:
-            return 0, size
-    if first >= last:
-        raise S3Error(416, "InvalidRange", f"the object has {size} bytes, the range is {header}")
-    return first, last
-
-
-def _described(key: Key, head: Head) -> dict[str, str]:
-    return {
-        "ETag": _quoted(head.version),
-        "Last-Modified": email.utils.formatdate(head.modified, usegmt=True),
-        "Accept-Ranges": "bytes",
-        "Content-Type": mimetypes.guess_type(key)[0] or "binary/octet-stream",
-    }
 
 
 def xml(name: str, nodes: Sequence[documents.Node]) -> web.Response:
     return web.Response(body=documents.write(name, nodes), content_type="application/xml")
+
+
+def _encoding(query: Query) -> Callable[[str], str]:
+    asked = query.get("encoding-type")
+    if asked not in (None, "url"):
+        raise invalid("encoding-type must be url")
+    return _url_encoded if asked else _shown
+
+
+def _truth(value: bool) -> str:
+    return "true" if value else "false"
 
 
 def _url_encoded(text: str) -> str:
@@ -244,7 +302,3 @@ def _is_prefix(text: str, delimiter: str) -> bool:
 
 def _quoted(version: str) -> str:
     return f'"{version}"'
-
-
-def _unquoted(etag: str) -> str:
-    return etag.strip().removeprefix("W/").strip('"')

@@ -1,5 +1,7 @@
 """What the server refuses, in the words of S3."""
 
+from nstance.objects import errors as storage
+
 
 class S3Error(Exception):
     def __init__(self, status: int, code: str, message: str) -> None:
@@ -15,3 +17,17 @@ def invalid(message: str) -> S3Error:
 
 def not_implemented(what: str) -> S3Error:
     return S3Error(501, "NotImplemented", f"{what}: this development server does not have it")
+
+
+def translated(problem: storage.StorageError) -> S3Error:
+    match problem:
+        case storage.Missing():
+            return S3Error(404, "NoSuchKey", str(problem))
+        case storage.Conflict():
+            return S3Error(412, "PreconditionFailed", str(problem))
+        case storage.Denied():
+            return S3Error(400, "InvalidArgument", str(problem))
+        case storage.Unavailable():
+            return S3Error(503, "ServiceUnavailable", str(problem))
+        case _:
+            return S3Error(500, "InternalError", str(problem))

@@ -2,7 +2,7 @@
 
 import base64
 import binascii
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from nstance.dev.s3.errors import invalid
@@ -41,12 +41,14 @@ def from_token(token: str) -> Place:
     return Place(text[1:], text[0] == "p")
 
 
-def page_size(text: str | None) -> int:
+def number(name: str, query: Mapping[str, str], default: int) -> int:
+    """A number in the query; of a page's size, LARGEST_PAGE at most."""
+    text = query.get(name)
     if text is None:
-        return LARGEST_PAGE
+        return default
     if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise invalid(f"max-keys must be a number of 0 or more, not {text[:40]!r}")
-    return min(int(text), LARGEST_PAGE)
+        raise invalid(f"{name} must be a number of 0 or more, not {text[:40]!r}")
+    return min(int(text), LARGEST_PAGE) if name.startswith("max-") else int(text)
 
 
 def page(keys: Iterable[str], *, prefix: str, delimiter: str, after: Place, size: int) -> Page:

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from aiohttp import web
 
 from nstance import clock as clocks
-from nstance.dev.s3 import documents, payload, signature
+from nstance.dev.s3 import documents, payload, presigned_v2, signature
 from nstance.dev.s3.bucket import Bucket, xml
-from nstance.dev.s3.errors import S3Error, not_implemented
+from nstance.dev.s3.errors import S3Error, not_implemented, translated
 from nstance.objects import errors as storage
 from nstance.objects.port import Key
 
@@ -27,6 +27,21 @@ _HARMLESS = frozenset({"x-id"})  # SDKs put the name of the operation into the q
 _LISTING = frozenset(
     {"list-type", "prefix", "delimiter", "max-keys", "start-after", "continuation-token", "encoding-type", "marker"}
     | {"fetch-owner"}
+)
+_UPLOADS = frozenset(
+    {"uploads", "prefix", "delimiter", "max-uploads", "key-marker", "upload-id-marker", "encoding-type"}
+)
+_PARTS = frozenset({"uploadId", "max-parts", "part-number-marker"})
+_OVERRULED = frozenset(  # headers of the answer that the query may choose
+    f"response-{name}"
+    for name in (
+        *("content-type", "content-language", "content-disposition", "content-encoding"),
+        *("cache-control", "expires"),
+    )
+)
+_UNKEPT = (  # headers that ask for what no file has
+    *("x-amz-server-side-encryption-customer-", "x-amz-copy-source-server-side-encryption-"),
+    *("x-amz-object-lock-", "x-amz-website-redirect-location", "x-amz-grant-", "x-amz-write-offset-bytes"),
 )
 
 
@@ -44,7 +59,7 @@ class Service:
         except S3Error as problem:
             response = self._refusal(request, problem, request_id)
         except storage.StorageError as problem:
-            response = self._refusal(request, _translated(problem), request_id)
+            response = self._refusal(request, translated(problem), request_id)
         except OSError as problem:
             refused = S3Error(500, "InternalError", problem.strerror or str(problem))
             response = self._refusal(request, refused, request_id)
@@ -65,38 +80,63 @@ class Service:
         return web.Response(status=problem.status, body=body, content_type="application/xml")
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
-        target = request.raw_path
-        signed = signature.verify(
-            request.method, target, request.headers, credentials=self._credentials, clock=self._clock
-        )
-        path, pairs = signature.split_target(target)
-        query = {name: value for name, value in pairs if name not in _HARMLESS and not name.startswith("X-Amz-")}
-        name, key = self._place(path, request.headers.get("host", ""))
+        path, pairs = signature.split_target(request.raw_path)
+        host_bucket = self._host_bucket(request.headers.get("host", ""))
+        signed, headers, query = self._verified(request, dict(pairs), host_bucket)
+        name, _, key = (f"/{host_bucket}{path}" if host_bucket else path).removeprefix("/").partition("/")
         if not name:
-            return self._list_buckets(request.method)
-        body = payload.unwrap(await _body(request), request.headers, signed)
+            return self._list_buckets(request.method, query)
+        body = payload.unwrap(await _body(request), headers, signed)
         if name not in self._buckets:
-            raise S3Error(
-                404, "NoSuchBucket", f"there is no bucket {name!r}; start the server with --bucket {name}=DIR"
-            )
+            hint = f"start the server with --bucket {name}=DIR"
+            if request.method == "PUT" and not key:
+                raise not_implemented(f"making the bucket {name!r} ({hint})")
+            raise S3Error(404, "NoSuchBucket", f"there is no bucket {name!r}; {hint}")
         bucket = self._buckets[name]
         if key:
-            return await self._object(request.method, bucket, Key(key), query, request.headers, body)
+            return await self._object(request.method, bucket, Key(key), query, headers, body)
         return await self._whole_bucket(request.method, bucket, query, body)
 
-    def _place(self, path: str, host: str) -> tuple[str, str]:
-        """Bucket and key, from the path or, in the virtual-hosted style, from the first part of the host's name."""
-        first, _, rest = host.partition(".")
-        if first in self._buckets and not rest.replace(".", "").partition(":")[0].isdigit() and rest:
-            return first, path.removeprefix("/")
-        name, _, key = path.removeprefix("/").partition("/")
-        return name, key
+    def _verified(
+        self, request: web.BaseRequest, query: dict[str, str], host_bucket: str
+    ) -> tuple[signature.Signed, Mapping[str, str], dict[str, str]]:
+        """Who asks, and the headers and parameters that are left: a presigned URL may have headers among the latter."""
+        headers = request.headers.copy()
+        second = presigned_v2.claimed(query)
+        for name in query:
+            if name[:6].lower() == "x-amz-" or (second and name in ("content-type", "content-md5")):
+                headers.setdefault(name, query[name])
+        rest = {
+            name: value
+            for name, value in query.items()
+            if name not in _HARMLESS
+            and name[:6].lower() != "x-amz-"
+            and not (second and name in presigned_v2.PARAMETERS)
+            and (name, value) != ("versionId", "null")  # that of an object in a bucket without versions
+        }
+        method, target = request.method, request.raw_path
+        credentials, clock = self._credentials, self._clock
+        if second:
+            signed = presigned_v2.verify(
+                method, target, headers, host_bucket=host_bucket, credentials=credentials, clock=clock
+            )
+        else:
+            signed = signature.verify(method, target, request.headers, credentials=credentials, clock=clock)
+        return signed, headers, rest
 
-    def _list_buckets(self, method: str) -> web.Response:
+    def _host_bucket(self, host: str) -> str:
+        """The bucket, in the virtual-hosted style: the first part of the host's name."""
+        first, _, rest = host.partition(".")
+        virtual = first in self._buckets and rest and not rest.replace(".", "").partition(":")[0].isdigit()
+        return first if virtual else ""
+
+    def _list_buckets(self, method: str, query: Mapping[str, str]) -> web.Response:
         if method not in ("GET", "HEAD"):
             raise S3Error(405, "MethodNotAllowed", "only GET is allowed on /")
         nodes: list[documents.Node] = []
         for name, bucket in sorted(self._buckets.items()):
+            if not name.startswith(query.get("prefix", "")):
+                continue
             made = documents.timestamp(bucket.folder.stat().st_mtime)
             nodes.append(("Bucket", [("Name", name), ("CreationDate", made)]))
         owner: documents.Node = ("Owner", [("ID", "dev"), ("DisplayName", "dev")])
@@ -108,6 +148,8 @@ class Service:
                 return web.Response(headers={"x-amz-bucket-region": "us-east-1"})
             case "GET", ["location"]:
                 return xml("LocationConstraint", [])
+            case "GET", names if "uploads" in names and _UPLOADS.issuperset(names):
+                return await bucket.list_uploads(query)
             case "GET", ["versioning"]:
                 return xml("VersioningConfiguration", [])
             case "GET", names if _LISTING.issuperset(names):
@@ -127,35 +169,52 @@ class Service:
         headers: Mapping[str, str],
         body: bytes,
     ) -> web.Response:
+        if method in ("PUT", "POST"):
+            _refuse_unkept(headers)
         match method, sorted(query):
-            case "GET", []:
-                return await bucket.get(key, headers)
-            case "HEAD", []:
-                return await bucket.head(key, headers)
+            case "GET", names if _OVERRULED.issuperset(names):
+                return await bucket.get(key, headers, query)
+            case "HEAD", names if _OVERRULED.issuperset(names):
+                return await bucket.head(key, headers, query)
+            case "GET", ["tagging"]:
+                return await bucket.tags(key)
             case "PUT", [] if "x-amz-copy-source" in headers:
-                return await self._copy(bucket, key, headers)
+                return await bucket.copy(key, *self._source(headers), headers)
             case "PUT", []:
                 return await bucket.put(key, body, headers)
             case "DELETE", []:
                 return await bucket.delete(key, headers)
             case "POST", ["uploads"]:
-                return await bucket.begin_upload(key)
-            case "PUT", ["partNumber", "uploadId"] if "x-amz-copy-source" not in headers:
+                return await bucket.begin_upload(key, headers)
+            case "PUT", ["partNumber", "uploadId"] if "x-amz-copy-source" in headers:
+                return await bucket.copy_part(key, query, *self._source(headers), headers)
+            case "PUT", ["partNumber", "uploadId"]:
                 return await bucket.put_part(key, query, body)
-            case "GET", ["uploadId"]:
-                return await bucket.list_parts(key, query["uploadId"])
+            case "GET", names if "uploadId" in names and _PARTS.issuperset(names):
+                return await bucket.list_parts(key, query)
             case "POST", ["uploadId"]:
                 return await bucket.end_upload(key, query["uploadId"], body, headers)
             case "DELETE", ["uploadId"]:
                 return await bucket.abort_upload(key, query["uploadId"])
         raise not_implemented(f"{method} of an object with {sorted(query)}")
 
-    async def _copy(self, bucket: Bucket, key: Key, headers: Mapping[str, str]) -> web.Response:
-        source = urllib.parse.unquote(headers["x-amz-copy-source"]).removeprefix("/")
-        name, _, source_key = source.partition("?")[0].partition("/")
+    def _source(self, headers: Mapping[str, str]) -> tuple[Bucket, Key]:
+        """What is copied. It is cut before it is decoded: a key may have a question mark."""
+        path, _, version = headers["x-amz-copy-source"].partition("?")
+        if version not in ("", "versionId=null"):
+            raise not_implemented(f"copying with {version}")
+        name, _, key = urllib.parse.unquote(path).removeprefix("/").partition("/")
         if name not in self._buckets:
             raise S3Error(404, "NoSuchBucket", f"there is no bucket {name!r} to copy from")
-        return await bucket.copy(key, self._buckets[name], Key(source_key), headers)
+        return self._buckets[name], Key(key)
+
+
+def _refuse_unkept(headers: Mapping[str, str]) -> None:
+    for name in headers:
+        if name.lower().startswith(_UNKEPT) or (name.lower() == "x-amz-tagging" and headers[name]):
+            raise not_implemented(f"a write with {name.lower()}")
+    if headers.get("x-amz-acl", "private") not in ("private", "bucket-owner-full-control"):
+        raise S3Error(400, "AccessControlListNotSupported", "everything here is private; leave the ACL away")
 
 
 async def _body(request: web.BaseRequest) -> bytes:
@@ -167,20 +226,6 @@ async def _body(request: web.BaseRequest) -> bytes:
         if len(whole) > LARGEST_BODY:
             raise S3Error(400, "EntityTooLarge", f"a body may have {LARGEST_BODY} bytes; upload a larger one in parts")
     return bytes(whole)
-
-
-def _translated(problem: storage.StorageError) -> S3Error:
-    match problem:
-        case storage.Missing():
-            return S3Error(404, "NoSuchKey", str(problem))
-        case storage.Conflict():
-            return S3Error(412, "PreconditionFailed", str(problem))
-        case storage.Denied():
-            return S3Error(400, "InvalidArgument", str(problem))
-        case storage.Unavailable():
-            return S3Error(503, "ServiceUnavailable", str(problem))
-        case _:
-            return S3Error(500, "InternalError", str(problem))
 
 
 def _printable(text: str) -> str:

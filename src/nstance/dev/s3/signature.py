@@ -40,7 +40,7 @@ class Signed:
     def chain(self, kind: str, previous: str, *hashes: str) -> str:
         """The signature of the next chunk or trailer of a body that is signed piece by piece."""
         text = "\n".join([f"{ALGORITHM}-{kind}", self.stamp, self.scope, previous, *hashes])
-        return hmac.new(self.key, _raw(text), hashlib.sha256).hexdigest()
+        return hmac.new(self.key, raw(text), hashlib.sha256).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,11 +77,7 @@ def verify(
         raise S3Error(
             400, "AuthorizationHeaderMalformed", f"the credential scope {scope!r} is not date/region/s3/aws4_request"
         )
-    secret = credentials.get(access_key)
-    if secret is None:
-        raise S3Error(
-            403, "InvalidAccessKeyId", "there is no such access key here; the default is dev with the secret dev"
-        )
+    secret = secret_of(access_key, credentials)
     _check_time(claim, clock.wall())
     names = claim.signed.split(";")
     if "host" not in names:
@@ -90,23 +86,35 @@ def verify(
         [
             method,
             _encode(path, safe="/"),
-            "&".join(sorted(f"{_encode(name)}={_encode(value)}" for name, value in claim.query)),
+            # Sorted as pairs: a name comes before a longer one that starts with it, whatever follows the equals sign.
+            "&".join("=".join(pair) for pair in sorted((_encode(name), _encode(value)) for name, value in claim.query)),
             *(f"{name}:{' '.join(headers.get(name, '').split())}" for name in names),
             "",
             claim.signed,
             claim.payload,
         ]
     )
-    text = "\n".join([ALGORITHM, claim.stamp, scope, hashlib.sha256(_raw(canonical)).hexdigest()])
+    text = "\n".join([ALGORITHM, claim.stamp, scope, hashlib.sha256(raw(canonical)).hexdigest()])
     key = f"AWS4{secret}".encode()
     for part in (date, region, "s3", "aws4_request"):
-        key = hmac.new(key, _raw(part), hashlib.sha256).digest()
-    expected = hmac.new(key, _raw(text), hashlib.sha256).hexdigest()
-    if not hmac.compare_digest(expected.encode(), _raw(claim.signature)):
-        raise S3Error(
-            403, "SignatureDoesNotMatch", "the signature is not the one of this request; check the secret key"
-        )
+        key = hmac.new(key, raw(part), hashlib.sha256).digest()
+    expected = hmac.new(key, raw(text), hashlib.sha256).hexdigest()
+    if not hmac.compare_digest(expected.encode(), raw(claim.signature)):
+        raise mismatch()
     return Signed(claim.payload, key, claim.signature, scope, claim.stamp)
+
+
+def secret_of(access_key: str, credentials: Mapping[str, str]) -> str:
+    secret = credentials.get(access_key)
+    if secret is None:
+        message = "there is no such access key here; the default is dev with the secret dev"
+        raise S3Error(403, "InvalidAccessKeyId", message)
+    return secret
+
+
+def mismatch() -> S3Error:
+    message = "the signature is not the one of this request; check the secret key"
+    return S3Error(403, "SignatureDoesNotMatch", message)
 
 
 def _in_header(headers: Mapping[str, str], query: list[tuple[str, str]]) -> _Claim:
@@ -159,10 +167,10 @@ def _check_time(claim: _Claim, now: float) -> None:
         raise S3Error(403, "AccessDenied", "the presigned URL has expired")
 
 
-def _raw(text: str) -> bytes:
+def raw(text: str) -> bytes:
     """As it was sent: aiohttp keeps what is no UTF-8 in a form that only this turns back."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def _encode(text: str, *, safe: str = "") -> str:
-    return urllib.parse.quote(_raw(text), safe=safe + "-_.~")
+    return urllib.parse.quote(raw(text), safe=safe + "-_.~")

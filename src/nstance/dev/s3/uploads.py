@@ -5,12 +5,14 @@ somebody removes `.nstance/uploads/`.
 """
 
 import asyncio
+import contextlib
 import itertools
 import json
 import pathlib
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from nstance import clock as clocks
 from nstance.dev.s3 import payload
@@ -20,17 +22,25 @@ from nstance.objects import directory
 MOST_PARTS = 10_000
 
 
+@dataclass(frozen=True, slots=True, order=True)
+class Upload:
+    key: str
+    id: str
+    begun: float  # seconds since 1970
+
+
 class Uploads:
     def __init__(self, bucket: pathlib.Path, chance: clocks.Chance) -> None:
         self._folder = bucket / directory.HIDDEN / "uploads"
         self._chance = chance
 
-    async def begin(self, key: str) -> str:
+    async def begin(self, key: str, headers: Mapping[str, str]) -> str:
+        """`headers` wait for the object."""
         upload = f"{self._chance.bits(128):032x}"
 
         def make() -> None:
             (self._folder / upload).mkdir(parents=True)
-            (self._folder / upload / "key").write_text(json.dumps(key))
+            (self._folder / upload / "about").write_text(json.dumps({"key": key, "headers": dict(headers)}))
 
         await asyncio.to_thread(make)
         return upload
@@ -59,6 +69,23 @@ class Uploads:
 
         return await asyncio.to_thread(look)
 
+    async def all(self) -> list[Upload]:
+        """Those that were neither completed nor aborted, by key."""
+
+        def look() -> list[Upload]:
+            found = []
+            for about in self._folder.glob("*/about"):
+                with contextlib.suppress(FileNotFoundError, ValueError):  # one that ends or begins just now
+                    begun = about.stat().st_mtime
+                    found.append(Upload(json.loads(about.read_text())["key"], about.parent.name, begun))
+            return sorted(found)
+
+        return await asyncio.to_thread(look)
+
+    def headers(self, key: str, upload: str) -> dict[str, str]:
+        found = json.loads((self._find(key, upload) / "about").read_text())
+        return dict(found["headers"])
+
     async def join(self, key: str, upload: str, wanted: Sequence[tuple[int, str]]) -> bytes:
         """The parts (number, ETag) put together."""
         if not wanted or any(before[0] >= after[0] for before, after in itertools.pairwise(wanted)):
@@ -82,7 +109,7 @@ class Uploads:
     def _find(self, key: str, upload: str) -> pathlib.Path:
         folder = self._folder / upload
         try:
-            if re.fullmatch("[0-9a-f]{32}", upload) and json.loads((folder / "key").read_text()) == key:
+            if re.fullmatch("[0-9a-f]{32}", upload) and json.loads((folder / "about").read_text())["key"] == key:
                 return folder
         except FileNotFoundError:
             pass
