@@ -221,12 +221,51 @@ async def test_buckets(endpoint: str) -> None:
     await using(endpoint, work)
 
 
-@pytest.mark.parametrize("key", ["folder/", "a//b", "../x", ".nstance/locks/00"])
-async def test_keys_that_files_cannot_have_are_refused(endpoint: str, key: str) -> None:
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("folder/", "a//b", "/a", "//", "..", "../x", "a/../b", "a/./b", "a\nb", "a\0b", "\u200b"),
+        *(".nstance", ".nstance/locks/00", "x" * 256, "x/" * 512 + "y"),
+    ],
+)
+async def test_keys_that_files_cannot_have_are_refused(endpoint: str, tmp_path: pathlib.Path, key: str) -> None:
+    around = sorted(os.listdir(tmp_path.parent))
+
     def work(client: Client) -> None:
-        assert code_of(lambda: client.put_object(Bucket="dev", Key=key, Body=b"")) == (400, "InvalidArgument")
+        client.put_object(Bucket="dev", Key="a-source", Body=b"")
+        refused = (400, "InvalidArgument")
+        assert code_of(lambda: client.put_object(Bucket="dev", Key=key, Body=b"")) == refused
+        assert code_of(lambda: client.copy_object(Bucket="dev", Key=key, CopySource="dev/a-source")) == refused
+        assert code_of(lambda: client.delete_object(Bucket="dev", Key=key)) == refused
+        assert code_of(lambda: client.get_object(Bucket="dev", Key=key)) in (refused, (404, "NoSuchKey"))
+        assert code_of(lambda: client.head_object(Bucket="dev", Key=key))[0] in (400, 404)
+        assert code_of(lambda: client.head_object(Bucket="dev", Key="folder/"))[0] == 404
 
     await using(endpoint, work)
+    assert sorted(os.listdir(tmp_path.parent)) == around
+    assert sorted(os.listdir(tmp_path)) == [".nstance", "a-source"]
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("a b", " a ", "a+b", "a%20b", "a%2fb", "%", "u\u0308/ü/😀", "a&b=c?d#e;f", "q'\"<>\\", "*[x]{y}|^`~@!$()"),
+        *(".hidden", "...", "-rf", "\ufffd", "x" * 255, "y/" * 100 + "z"),
+    ],
+)
+async def test_odd_keys_are_kept_exactly(endpoint: str, tmp_path: pathlib.Path, key: str) -> None:
+    def work(client: Client) -> None:
+        client.put_object(Bucket="dev", Key=key, Body=b"1")
+        assert (tmp_path / key).read_bytes() == b"1"
+        for listing in (client.list_objects, client.list_objects_v2):
+            assert [each["Key"] for each in listing(Bucket="dev", Prefix=key)["Contents"]] == [key]
+        client.copy_object(Bucket="dev", Key="copy", CopySource={"Bucket": "dev", "Key": key})
+        assert client.get_object(Bucket="dev", Key="copy")["Body"].read() == b"1"
+        answer = client.delete_objects(Bucket="dev", Delete={"Objects": [{"Key": key}, {"Key": "copy"}]})
+        assert [each["Key"] for each in answer["Deleted"]] == [key, "copy"]
+
+    await using(endpoint, work)
+    assert os.listdir(tmp_path) == [".nstance"]
 
 
 async def test_wrong_credentials_are_refused(endpoint: str) -> None:

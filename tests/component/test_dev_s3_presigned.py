@@ -1,8 +1,12 @@
 """Presigned URLs of both signatures, as boto3 and obstore make them and any HTTP client uses them."""
 
 import asyncio
+import base64
 import datetime
+import hashlib
+import hmac
 import http.client
+import os
 import pathlib
 import urllib.parse
 from collections.abc import AsyncIterator
@@ -94,6 +98,31 @@ async def test_signed_headers_hold(endpoint: str, version: str | None) -> None:
             assert client.head_object(Bucket="dev", Key="k")["Metadata"] == {"a": "1"}
 
     await using(endpoint, work, signature_version=version)
+
+
+async def test_a_path_that_is_no_utf8_is_not_another_key(endpoint: str, tmp_path: pathlib.Path) -> None:
+    """Version 2 signs the path as it was sent, so any bytes may verify."""
+    expires = int(clock.SystemClock().wall()) + 60
+    text = f"PUT\n\n\n{expires}\n/dev/%ff"
+    signed = base64.b64encode(hmac.new(b"dev", text.encode(), hashlib.sha1).digest()).decode()
+    query = urllib.parse.urlencode({"AWSAccessKeyId": "dev", "Signature": signed, "Expires": expires})
+    status, body, _ = await asyncio.to_thread(fetch, f"{endpoint}/dev/%ff?{query}", "PUT", b"1")
+    assert (status, b"<Code>InvalidArgument</Code>" in body) == (400, True)
+    assert os.listdir(tmp_path) == [".nstance"]
+
+
+async def test_uploads_from_forms_are_refused_by_name(endpoint: str) -> None:
+    kind = "multipart/form-data; boundary=x"
+    status, body, _ = await asyncio.to_thread(fetch, f"{endpoint}/dev", "POST", b"--x--", content_type=kind)
+    assert (status, b"<Code>NotImplemented</Code>" in body) == (501, True)
+
+
+async def test_a_bucket_in_the_name_of_the_host_is_signed(endpoint: str) -> None:
+    expires = int(clock.SystemClock().wall()) + 60
+    text = f"PUT\n\n\n{expires}\n/dev/k"
+    signed = base64.b64encode(hmac.new(b"dev", text.encode(), hashlib.sha1).digest()).decode()
+    query = urllib.parse.urlencode({"AWSAccessKeyId": "dev", "Signature": signed, "Expires": expires})
+    assert (await asyncio.to_thread(fetch, f"{endpoint}/k?{query}", "PUT", b"1", Host="dev.localhost"))[0] == 200
 
 
 async def test_obstore_signs_too(endpoint: str) -> None:

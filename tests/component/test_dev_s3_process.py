@@ -9,6 +9,7 @@ import shutil
 import signal
 import socket
 import sys
+import urllib.request
 from collections.abc import AsyncIterator
 
 import pytest
@@ -164,6 +165,15 @@ async def test_the_aws_cli_is_content(tmp_path: pathlib.Path) -> None:
         listed = await cli("s3", "ls", "s3://dev/", "--recursive")
         assert re.findall(r" {2,}\d+ (.*)$", listed, re.MULTILINE) == ["big", "tree/one.txt", "tree/sub/tw o.txt"]
         assert await cli("s3", "sync", "tree", "s3://dev/tree", "--no-progress") == ""  # nothing has changed
+        await cli("s3", "mv", "s3://dev/big", "s3://dev/tree/big", "--no-progress")  # copied in parts
+        assert (tmp_path / "bucket/tree/big").read_bytes() == (tmp_path / "big").read_bytes()
+        address = (await cli("s3", "presign", "s3://dev/tree/sub/tw o.txt")).strip()
+        with await asyncio.to_thread(urllib.request.urlopen, address, timeout=30) as answer:
+            assert answer.read() == b"two"
+        create = ("s3api", "put-object", "--bucket", "dev", "--key", "once", "--if-none-match", "*")
+        await cli(*create)
+        code, _, said = await run(aws, *create, cwd=tmp_path, **variables)
+        assert (code != 0, "PreconditionFailed" in said) == (True, True), said
         await cli("s3", "rm", "s3://dev/tree", "--recursive")
         assert "PRE" not in await cli("s3", "ls", "s3://dev/")
         assert os.listdir(tmp_path / "bucket/.nstance/uploads") == []

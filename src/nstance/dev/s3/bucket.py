@@ -37,6 +37,7 @@ class Bucket:
         await self.store.close()
 
     async def get(self, key: Key, headers: Headers, query: Query) -> web.Response:
+        _check_possible(key)
         found = await self.store.get(key)
         head = Head(found.version, len(found.body), (await self.store.head(key)).modified)
         answer = self._read(key, head, headers, query)
@@ -46,6 +47,7 @@ class Bucket:
         return answer
 
     async def head(self, key: Key, headers: Headers, query: Query) -> web.Response:
+        _check_possible(key)
         return self._read(key, await self.store.head(key), headers, query)
 
     def _read(self, key: Key, head: Head, headers: Headers, query: Query) -> web.Response:
@@ -219,7 +221,7 @@ class Bucket:
         nodes: list[documents.Node] = [
             ("Bucket", self.name),
             ("KeyMarker", encode(key)),
-            ("UploadIdMarker", upload),
+            ("UploadIdMarker", encode(upload)),
             ("Prefix", encode(query.get("prefix", ""))),
             ("MaxUploads", str(size)),
             ("IsTruncated", _truth(len(found) > size > 0)),
@@ -273,6 +275,12 @@ class Bucket:
 
 def xml(name: str, nodes: Sequence[documents.Node]) -> web.Response:
     return web.Response(body=documents.write(name, nodes), content_type="application/xml")
+
+
+def _check_possible(key: Key) -> None:
+    """Many clients look for `folder/` before they go on: what cannot exist is missing, and not a mistake."""
+    if not keys.possible(key):
+        raise S3Error(404, "NoSuchKey", f"no object {key[:80]!r}: a file cannot have this name")
 
 
 def _encoding(query: Query) -> Callable[[str], str]:

@@ -38,7 +38,7 @@ class Kept:
     def read(self, key: str, version: str) -> dict[str, str]:
         try:
             found = json.loads(self._path(key).read_text())
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError):  # the latter after a power cut: an object stays readable without them
             return {}
         return dict(found["headers"]) if found["version"] == version else {}
 

@@ -80,6 +80,8 @@ class Service:
         return web.Response(status=problem.status, body=body, content_type="application/xml")
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
+        if request.method == "POST" and request.content_type == "multipart/form-data":
+            raise not_implemented("an upload from a form (presigned POST)")
         path, pairs = signature.split_target(request.raw_path)
         host_bucket = self._host_bucket(request.headers.get("host", ""))
         signed, headers, query = self._verified(request, dict(pairs), host_bucket)
@@ -203,7 +205,7 @@ class Service:
         path, _, version = headers["x-amz-copy-source"].partition("?")
         if version not in ("", "versionId=null"):
             raise not_implemented(f"copying with {version}")
-        name, _, key = urllib.parse.unquote(path).removeprefix("/").partition("/")
+        name, _, key = urllib.parse.unquote(path, errors="surrogateescape").removeprefix("/").partition("/")
         if name not in self._buckets:
             raise S3Error(404, "NoSuchBucket", f"there is no bucket {name!r} to copy from")
         return self._buckets[name], Key(key)

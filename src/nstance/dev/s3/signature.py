@@ -57,11 +57,16 @@ class _Claim:
 
 
 def split_target(target: str) -> tuple[str, list[tuple[str, str]]]:
-    """The decoded path and query of a raw request target. A plus sign is a space in the query, and itself in the path."""
+    """The decoded path and query of a raw request target. A plus sign is a space in the query, and itself in the path.
+
+    A path that is no UTF-8 stays recognisable as such: with a replacement character it would be another key.
+    """
     path, _, query = target.partition("?")
     pairs = [part.partition("=") for part in query.split("&") if part]
     decode = urllib.parse.unquote_plus
-    return urllib.parse.unquote(path), [(decode(name), decode(value)) for name, _, value in pairs]
+    return urllib.parse.unquote(path, errors="surrogateescape"), [
+        (decode(name), decode(value)) for name, _, value in pairs
+    ]
 
 
 def verify(
