@@ -70,14 +70,14 @@ class Bucket:
         return web.Response(status=206, headers=described)
 
     async def put(self, key: Key, body: bytes, headers: Headers) -> web.Response:
-        version = await self._write(key, body, headers, kept.wanted(key, headers))
+        version = await self._store(key, body, headers, kept.wanted(key, headers))
         return web.Response(headers={"ETag": _quoted(version)})
 
     async def copy(self, key: Key, source: "Bucket", source_key: Key, headers: Headers) -> web.Response:
         found = await source._copied(source_key, headers)
         replaced = headers.get("x-amz-metadata-directive", "COPY") == "REPLACE"
         described = kept.wanted(key, headers) if replaced else source._kept.read(source_key, found.version)
-        version = await self._write(key, found.body, headers, described)
+        version = await self._store(key, found.body, headers, described)
         head = await self.store.head(key)
         return xml(
             "CopyObjectResult", [("ETag", _quoted(version)), ("LastModified", documents.timestamp(head.modified))]
@@ -244,7 +244,7 @@ class Bucket:
         except ValueError:
             raise S3Error(400, "MalformedXML", "a part has no number") from None
         whole = await self._uploads.join(key, upload, parts)
-        version = await self._write(key, whole, headers, self._uploads.headers(key, upload))
+        version = await self._store(key, whole, headers, self._uploads.headers(key, upload))
         await self._uploads.end(key, upload)
         nodes = [("Location", f"/{self.name}/{key}"), ("Bucket", self.name), ("Key", key), ("ETag", _quoted(version))]
         return xml("CompleteMultipartUploadResult", nodes)
@@ -253,12 +253,12 @@ class Bucket:
         await self._uploads.end(key, upload)
         return web.Response(status=204)
 
-    async def _write(self, key: Key, body: bytes, headers: Headers, described: Headers) -> Version:
-        version = await self._write_if(key, body, headers)
+    async def _store(self, key: Key, body: bytes, headers: Headers, described: Headers) -> Version:
+        version = await self._write(key, body, headers)
         self._kept.write(key, version, described)
         return version
 
-    async def _write_if(self, key: Key, body: bytes, headers: Headers) -> Version:
+    async def _write(self, key: Key, body: bytes, headers: Headers) -> Version:
         seen, absent = headers.get("if-match"), headers.get("if-none-match")
         if absent not in (None, "*"):
             raise not_implemented("a write with an If-None-Match other than *")

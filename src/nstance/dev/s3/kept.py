@@ -63,9 +63,8 @@ def wanted(key: str, headers: Mapping[str, str]) -> dict[str, str]:
         del found["content-type"]
     for name, value in found.items():
         sendable(name, value)
-    if sum(len(name) - len(_OWN) + len(value.encode()) for name, value in found.items() if name[:11] == _OWN) > (
-        MOST_METADATA
-    ):
+    own = sum(len(name) - len(_OWN) + len(value.encode()) for name, value in found.items() if name.startswith(_OWN))
+    if own > MOST_METADATA:
         raise invalid(f"an object may have {MOST_METADATA} bytes of metadata")
     return found
 
