@@ -69,14 +69,12 @@ class Service:
         return response
 
     def _refusal(self, request: web.BaseRequest, problem: S3Error, request_id: str) -> web.Response:
-        path = signature.split_target(request.raw_path)[0]
+        path = _printable(signature.split_target(request.raw_path)[0])
         if problem.status not in (404, 412):  # those two are everyday answers
             log.warning("%s %s refused: %s", request.method, path, problem)
         if request.method == "HEAD":
             return web.Response(status=problem.status)
-        body = documents.error(
-            problem.code, _printable(problem.message), resource=_printable(path), request_id=request_id
-        )
+        body = documents.error(problem.code, _printable(problem.message), resource=path, request_id=request_id)
         return web.Response(status=problem.status, body=body, content_type="application/xml")
 
     async def _answer(self, request: web.BaseRequest) -> web.Response:
