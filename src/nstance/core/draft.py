@@ -5,7 +5,7 @@ go through here, so that the transition table is checked in one place. Effects a
 first, because replacement comes first.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from operator import attrgetter
@@ -53,8 +53,9 @@ class Draft:
         self._wake: float | None = None
         self._capacity: list[Instance] | None = None
         self._newcomers: dict[InstanceId, list[Instance]] | None = None
-        self._noteworthy: list[Instance] | None = None
-        self._noted_at = 0
+        self._noteworthy: list[Instance] = []
+        self._outdated: list[Instance] = []
+        self._noted_at = -1
         self.healthy_until = inf
 
     @property
@@ -79,46 +80,64 @@ class Draft:
     def capacity(self) -> list[Instance]:
         """What counts towards the size, oldest first. Not to be changed."""
         if self._capacity is None:
-            self._capacity = [m for m in self.members.values() if _counts(m)]
+            # As `Instance.counts`; that hashes the state, which is slow where a thousand members are asked.
+            running, starting, pending = State.RUNNING, State.STARTING, State.PENDING
+            self._capacity = [
+                m
+                for m in self.members.values()
+                if ((state := m.state) is running or state is starting or state is pending) and not m.on_demand
+            ]
             self._capacity.sort(key=attrgetter("id"))
         return self._capacity
 
-    def noteworthy(self) -> list[Instance]:
+    def noteworthy(self) -> Sequence[Instance]:
         """All members but the plainly healthy ones: in a large group almost all are, and each step of a decision would
         look at them in vain. `healthy_until` says when the first of these is to be looked at again."""
-        if self._noteworthy is None or self._noted_at != self.revision:
-            self._noted_at = self.revision
-            self._noteworthy = self._find_noteworthy()
-        return list(self._noteworthy)
+        self._sort_out()
+        return self._noteworthy
 
-    def _find_noteworthy(self) -> list[Instance]:
+    def noteworthy_or_outdated(self) -> Sequence[Instance]:
+        """With those too that are healthy, of another configuration: after a change of it that is everybody, and only
+        who rotates some of them needs to know."""
+        self._sort_out()
+        return self._outdated
+
+    def _sort_out(self) -> None:
+        if self._noted_at == self.revision:
+            return
+        self._noted_at = self.revision
         now, learned, known, unknown = self.now, self._learned, self.view.facts, self._unknown
         silence, current = self.policy.suspect_after, self.wish.infra_hash if self.wish is not None else None
         age = min((a for a in (self.policy.eligible_age, self.policy.forced_age) if a is not None), default=inf)
         timeout = self.drain_timeout
+        running, vm_running, vm_unknown = State.RUNNING, VmState.RUNNING, VmState.UNKNOWN  # looked up once
         heard = created = inf
-        found = []
-        for member in self.members.values():
-            facts = learned.get(member.id) or known.get(member.id, unknown)
+        # New lists: somebody may be going through the former ones.
+        noteworthy, outdated = self._noteworthy, self._outdated = [], []
+        for id, member in self.members.items():
+            facts = learned.get(id) or known.get(id, unknown)
             if (
-                member.state is State.RUNNING
+                member.state is running
                 and facts.connected
-                and (facts.vm is VmState.RUNNING or facts.vm is VmState.UNKNOWN)
+                and (facts.vm is vm_running or facts.vm is vm_unknown)
                 and facts.notice is None
                 and facts.check_due is None
                 and not (member.suspect or member.on_demand or member.replace_wanted)
                 and member.double is None
-                and member.infra_hash == current
                 and member.drain_timeout == timeout
                 and now < facts.heard + silence
                 and now < member.created + age
             ):
-                heard = min(heard, facts.heard)
-                created = min(created, member.created)
+                if facts.heard < heard:
+                    heard = facts.heard
+                if member.created < created:
+                    created = member.created
+                if member.infra_hash != current:
+                    outdated.append(member)
             else:
-                found.append(member)
+                noteworthy.append(member)
+                outdated.append(member)
         self.healthy_until = min(heard + silence, created + age)
-        return found
 
     def newcomers(self) -> Mapping[InstanceId, list[Instance]]:
         """By the ID of an instance that is capacity: those, capacity too, that are to take its place."""
@@ -225,12 +244,6 @@ def drifted(instance: Instance, wish: Group | None) -> bool:
         and bool(wish.infra_hash)
         and bool(instance.infra_hash)
     )
-
-
-def _counts(member: Instance) -> bool:
-    """As `Instance.counts`; that hashes the state, which is slow where a thousand members are asked."""
-    state = member.state
-    return (state is State.RUNNING or state is State.STARTING or state is State.PENDING) and not member.on_demand
 
 
 def is_ended(instance: Instance) -> bool:

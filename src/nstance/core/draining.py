@@ -53,7 +53,7 @@ def _gives_way(member: Instance) -> bool:
 def cancel_for_size(draft: Draft, lack: int) -> int:
     """Instances that drain only because the group shrank are kept instead of making new ones, newest first."""
     cancelled = 0
-    for instance in sorted(draft.members.values(), key=lambda m: m.id, reverse=True):
+    for instance in sorted(draft.noteworthy(), key=lambda m: m.id, reverse=True):
         if cancelled == lack:
             break
         drain = instance.drain

@@ -27,24 +27,23 @@ def rotate(draft: Draft) -> None:
     surge = len(draft.capacity()) - wish.size
     # Places whose instance is registered; what shares a place with another one is no help to others.
     ready = wish.size - sum(m.state is not State.RUNNING and not _shares(draft, m) for m in noteworthy)
-    stale: list[tuple[Cause, Instance]] = []
     aged: list[Instance] = []
-    for member in noteworthy:
-        if member.state is not State.RUNNING or member.id in draft.newcomers():
+    newcomers = draft.newcomers()
+    # It may be the whole group: no further than the limits allow.
+    for member in draft.noteworthy_or_outdated():
+        if member.state is not State.RUNNING or member.on_demand or member.id in newcomers:
             continue
         cause = replacing.voluntary(draft, member)
         if cause is Cause.ELIGIBLE_EXPIRY:
             aged.append(member)
         elif cause is not None:
-            stale.append((cause, member))
-    for cause, instance in stale:
-        if not _begin(draft, wish, cause, instance, surge=surge, unavailable=wish.size - ready):
-            return
-        if surge < _max_surge(wish):
-            surge += 1
-        else:
-            ready -= 1
-    if aged and not stale and surge == 0 and ready == wish.size:
+            if not _begin(draft, wish, cause, member, surge=surge, unavailable=wish.size - ready):
+                return
+            if surge < _max_surge(wish):
+                surge += 1
+            else:
+                ready -= 1
+    if aged and surge == 0 and ready == wish.size:
         # Past the eligible age: one at a time, only while the group is whole.
         oldest = min(aged, key=lambda m: (m.created, m.id))
         _begin(draft, wish, Cause.ELIGIBLE_EXPIRY, oldest, surge=surge, unavailable=0)

@@ -67,15 +67,16 @@ class Hearing:
         quiet = False
         monotonic = self._clock.monotonic()
         early = now - SOON * patience
+        known, unanswered = self._facts, self._unanswered
         for id in members:
-            facts = self._facts.get(id)
-            if facts is not None and id in self._unanswered:
-                self._facts[id] = replace(facts, heard=now)
+            facts = known.get(id)
+            if facts is None or (facts.heard > early and id not in unanswered):
                 continue
-            if facts is None or not facts.connected or facts.heard > early:
-                continue
-            self._learn(id, facts, now, monotonic)
-            quiet |= now >= self._facts[id].heard + patience
+            if id in unanswered:
+                known[id] = replace(facts, heard=now)
+            elif facts.connected and self._instances[id].ended is None:  # nobody waits for those that ended
+                self._learn(id, facts, now, monotonic)
+                quiet |= now >= known[id].heard + patience
         return quiet
 
     def _learn(self, id: InstanceId, facts: Facts, now: float, monotonic: float) -> None:
@@ -157,7 +158,7 @@ class Hearing:
 
     def _quiet_connections(self, seconds: float) -> int:
         """How many agents seem to be connected, and have said nothing for so long."""
-        before = self._clock.monotonic() - seconds
+        early, before = self._clock.steady() - seconds, self._clock.monotonic() - seconds
         return sum(
             facts.connected
             and id not in self._silent  # its connection was lost: counted there
@@ -165,7 +166,7 @@ class Hearing:
             and (heard := self._heard(id)) is not None
             and heard <= before
             for id, facts in self._facts.items()
-            if id in self._instances
+            if facts.heard <= early and id in self._instances  # of most that is enough to know, and quickly told
         )
 
 
