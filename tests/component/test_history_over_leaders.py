@@ -99,7 +99,7 @@ async def kept(server: Running) -> list[Event]:
 
 
 async def caught_up(world: World, standby: Running) -> None:
-    await world.noted()
+    await world.leader.shard.noted(within=SECONDS)
     tail = world.leader.shard._writer.tail
     await standby.until(lambda: standby.reign.parts.follower.tail >= tail)
 

@@ -176,13 +176,6 @@ class World:
     def leader(self) -> "Running":
         return next(server for server in self.servers.values() if server.lead is not None)
 
-    async def noted(self) -> None:
-        """What the leader, if there is one, has told so far is in the journal."""
-        for server in self.servers.values():
-            if server.lead is not None and not server.task.done():
-                server.shard.write_notes()
-                await asyncio.wait_for(server.shard._writer.settled(), SECONDS)
-
     def operators(self) -> Operators:
         return Operators(self.store, prefix="cluster/", cluster=CLUSTER, clock=self.clock, chance=self.chance)
 
@@ -310,10 +303,7 @@ class Operator:
         return operator_grpc.OperatorServiceStub(self.channel)
 
     async def call(self, rpc: str, request: Any = None, /, **fields: Any) -> Any:
-        """One unary call, its request given whole or by its fields. The history is asked for when what was told before
-        is in it."""
-        if rpc == "ListEvents":
-            await self.world.noted()
+        """One unary call, its request given whole or by its fields."""
         method = getattr(self.stub, rpc)
         return await call(method, request or method.request_type(**fields), timeout=SECONDS)
 

@@ -209,6 +209,14 @@ class Shard:
             notes, self._notes, self._noted_at = tuple(self._notes), [], self._clock.monotonic()
             self._noted = self._writer.commit(slots.Entry(id=self._entry_id(), reason=notes))
 
+    async def noted(self, *, within: float) -> None:
+        """Wait until the journal has what was told so far, or for so long, or twice: notes wait for earlier ones."""
+        for _ in range(2):
+            if self._noted is None or self._noted.done():
+                self.write_notes()
+            if (barrier := self._writer.barrier()) is not None:
+                await asyncio.wait({barrier}, timeout=within)
+
     def operator_seen(self, tenant: TenantId) -> None:
         self.operators_seen[tenant] = self._clock.steady()
 

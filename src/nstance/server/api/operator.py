@@ -45,6 +45,7 @@ HEAD_SECONDS = 5.0
 MAX_EVENTS = 1_000
 MAX_LISTED = 5_000  # instances in one answer: half a kilobyte each, and a message has 4 MiB
 USUAL_EVENTS = 100
+NOTED_SECONDS = 1.0  # for what is on its way into the history
 BREATHE_EVERY = 64  # messages of a snapshot
 
 
@@ -346,6 +347,8 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
             raise status.invalid("limit", "expected a number above 0, or 0 for the usual one")
         if request.after_id >= 1 << 63:
             raise status.invalid("after_id", "expected the ID of an event")
+        if not request.after_id:  # who follows will ask again
+            await self._lead.shard.noted(within=NOTED_SECONDS)
         try:
             found = await self._events(
                 tenant=tenancy.tenant,
