@@ -2,8 +2,9 @@
 
 The product decides, over a cloud and agents in memory. Timings are the configuration's own; its provider is not called.
 Quiet hours are not played: when nothing but renewals has happened for a while and nothing is about to, the clock that is
-shown moves on, and the requests of the quiet stretch are counted for it. The trap: what depends on age would not happen in
-hours that are left out, so none are where instances expire.
+shown moves on, and the requests of the quiet stretch are counted for it. Nor are rounds that are all alike (see
+`forecast_rounds`). The trap: what depends on age would not happen in hours that are left out, so none are where instances
+expire.
 """
 
 import copy
@@ -11,15 +12,16 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nstance.config import durations, jsonc, legacy, rules
 from nstance.config.dynamic import DynamicGroups
 from nstance.config.findings import Findings
-from nstance.model.ids import GroupKey
+from nstance.model.ids import GroupKey, InstanceId
 from nstance.model.instance import State
 from nstance.server import configuration
+from nstance.sim.forecast_rounds import End, Rounds
 from nstance.sim.scenarios import SCENARIOS, Given, Happening
 from nstance.sim.setup import Setup
 from nstance.sim.wishes import CLUSTER
@@ -33,7 +35,8 @@ BOOT = (20.0, 60.0)  # seconds
 GRAIN, GRAIN_EACH = 0.05, 4e-5
 FEWEST, MOST = 240, 2880  # points of a forecast: while all is quiet, and while something happens
 SHORTEST = 5.0  # seconds between two points
-REST = 600.0  # seconds without news before quiet counts as quiet
+REST = 660.0  # seconds without news before quiet counts as quiet: the longest back-off is shorter
+CALM = 120.0  # seconds, where it is known what quiet costs and the same instances run as then
 # Dollars, as a large cloud asks for them: per request to object storage.
 WRITE_PRICE, READ_PRICE = 5e-6, 4e-7
 PRICES = {"create": WRITE_PRICE, "replace": WRITE_PRICE, "list": WRITE_PRICE, "delete": 0.0}  # the others read
@@ -60,6 +63,7 @@ class Forecast:
     happenings: list[tuple[float, str]] = field(default_factory=list)  # hours, and what happens then
     counts: Mapping[str, int] = field(default_factory=dict)
     left_out: float = 0.0  # hours that were quiet, and not played
+    repeated: float = 0.0  # hours of rounds like those before, and not played
 
     def lowest(self) -> Point:
         """When the fewest were ready of those that were wished."""
@@ -150,6 +154,10 @@ class _Story:
         self._began = Counter(w.counts)
         self._made_before = len(w.auditor.made)
         self._quiet: Counter[str] = Counter()  # requests of quiet stretches, in thousandths
+        self._costs: dict[str, float] = {}  # requests a second while all is quiet
+        self._quiet_with: tuple[object, ...] | None = None  # what was there when that was measured
+        self._rounds = Rounds()
+        self._repeated: Counter[str] = Counter()
         self._news = self._heard_news()
         self._rest_since, self._rest_counts = w.now, Counter(w.counts)
         self._result = Forecast(seconds / 3600.0)
@@ -161,22 +169,33 @@ class _Story:
             progress(self._told / 3600.0)
             if self._may_skip():
                 self._skip()
-            else:
+            elif not self._repeat():
                 self._play()
             self._note()
-        result.counts = w.counts - self._began
+        result.counts = w.counts - self._began + self._repeated
         return result
 
     # ---- one stretch
 
     def _may_skip(self) -> bool:
-        w = self._w
-        server = w.leader()
-        if server is None or server.lead is None or w.now - self._rest_since < REST or self._told < self._busy_until:
+        return self._may_leave_out() and self._w.now - self._rest_since >= self._rest() and self._until_next() >= 1.0
+
+    def _may_leave_out(self) -> bool:
+        server = self._w.leader()
+        if server is None or server.lead is None or self._told < self._busy_until:
             return False
         policy = server.lead.shard.policy
-        ages = (policy.eligible_age, policy.forced_age, policy.ondemand_age)
-        return all(age is None for age in ages) and self._until_next() >= 1.0
+        return all(age is None for age in (policy.eligible_age, policy.forced_age, policy.ondemand_age))
+
+    def _rest(self) -> float:
+        """Seconds without news before time may be left out."""
+        connected = all(agent.line is not None for agent in self._w.agents() if agent.alive)
+        return CALM if connected and self._quiet_with == self._there() else REST
+
+    def _there(self) -> tuple[object, ...]:
+        """As long as it is the same, nobody has made or deleted anything."""
+        counts = self._w.counts
+        return counts["calls create"], counts["calls delete"], self._running()
 
     def _until_next(self) -> float:
         """Seconds until something happens, or the story ends."""
@@ -185,30 +204,77 @@ class _Story:
     def _skip(self) -> None:
         seconds = min(self._seconds / FEWEST, self._until_next())
         w = self._w
-        share = 1000 * seconds / (w.now - self._rest_since)
-        for what, number in (w.counts - self._rest_counts).items():
-            if what.startswith("request "):
-                self._quiet[what] += round(number * share)
+        rested = w.now - self._rest_since
+        if rested >= REST:
+            counts = w.counts - self._rest_counts
+            self._costs = {what: n / rested for what, n in counts.items() if what.startswith("request ")}
+            self._quiet_with = self._there()
+        for what, number in self._costs.items():
+            self._quiet[what] += round(1000 * number * seconds)
         self._told += seconds
         self._result.left_out += seconds / 3600.0
+        self._rounds.forget()
+
+    def _repeat(self) -> bool:
+        """Where rounds are all alike, as many more as there is time for, if there is for any."""
+        alike = self._rounds.alike() if self._may_leave_out() else None
+        if alike is None:
+            return False
+        first, last = alike
+        seconds = last.at - first.at
+        times = int(self._until_next() // seconds)
+        if times < 1:
+            return False
+        for what, number in (last.counts - first.counts).items():
+            if what.startswith("request "):
+                self._quiet[what] += 1000 * number * times
+            else:
+                self._repeated[what] += number * times
+        points = self._result.points
+        start, *shown = points[first.point : last.point + 1]
+        for n in range(1, times + 1):
+            points.extend(_later(point, n, shown[-1], start) for point in shown)
+        points.pop()  # it is noted next
+        self._made_before -= times * (shown[-1].made - start.made)
+        self._told += times * seconds
+        self._result.repeated += times * seconds / 3600.0
+        self._rounds.forget()
+        return True
 
     def _play(self) -> None:
         while self._due and self._until_next() <= 0.0:
             self._happen(self._due.pop(0))
-        resting = self._w.now - self._rest_since >= SHORTEST * 12 and self._told >= self._busy_until
+        w = self._w
+        rested = w.now - self._rest_since
+        resting = rested >= SHORTEST * 12 and self._told >= self._busy_until
         step = max(SHORTEST, self._seconds / (FEWEST if resting else MOST))
-        seconds = max(0.001, min(step, self._until_next(), self._seconds - self._told))
-        self._w.advance(seconds)
-        self._told += seconds
-        news = self._heard_news()
-        if news != self._news or self._told < self._busy_until:
-            self._news = news
-            self._rest_since, self._rest_counts = self._w.now, Counter(self._w.counts)
+        if resting:
+            step = min(step, max(SHORTEST, self._rest() - rested))
+        until = self._told + max(0.001, min(step, self._until_next(), self._seconds - self._told))
+        while (seconds := until - self._told) > 0.0:
+            w.advance(min(SHORTEST, seconds))
+            self._told = until if seconds <= SHORTEST else self._told + SHORTEST
+            if self._listen():
+                return
+
+    def _listen(self) -> bool:
+        """Says whether a round has ended."""
+        w, before, news = self._w, self._news, self._heard_news()
+        if news == before and self._told >= self._busy_until:
+            return False
+        self._news = news
+        self._rest_since, self._rest_counts = w.now, Counter(w.counts)
+        if not any(before[-2:]) or any(news[-2:]):
+            return False
+        number = len(self._result.points)
+        self._rounds.ended(End(at=w.now, counts=Counter(w.counts), running=self._running(), point=number))
+        return True
 
     def _happen(self, happening: Happening) -> None:
         self._result.happenings.append((happening.at / 3600.0, happening.name))
         self._busy_until = max(self._busy_until, happening.at + happening.lasts)
-        self._rest_since = self._w.now
+        self._rest_since, self._rest_counts = self._w.now, Counter(self._w.counts)
+        self._rounds.forget()
         self._w.do(happening.act)
 
     def _heard_news(self) -> tuple[object, ...]:
@@ -218,6 +284,9 @@ class _Story:
         return (*(counts[what] for what in told), None if server is None else server.name, *self._states())
 
     # ---- what is seen of it
+
+    def _running(self) -> frozenset[InstanceId]:
+        return frozenset(id for id, record in self._w.auditor.fold.items() if record.state is State.RUNNING)
 
     def _states(self) -> tuple[int, int, int]:
         found = Counter(record.state for record in self._w.auditor.fold.values())
@@ -254,3 +323,14 @@ class _Story:
                 price=math.fsum(prices),
             )
         )
+
+
+def _later(point: Point, times: int, last: Point, first: Point) -> Point:
+    """The same point so many stretches later, each like the one from the first to the last."""
+    return replace(
+        point,
+        hour=point.hour + times * (last.hour - first.hour),
+        made=point.made + times * (last.made - first.made),
+        requests=point.requests + times * (last.requests - first.requests),
+        price=point.price + times * (last.price - first.price),
+    )

@@ -111,4 +111,8 @@ def _summary(told: Forecast) -> list[str]:
     )
     if told.left_out:
         lines.append(f"{told.left_out:.1f} of {told.hours:g} hours were quiet: their requests were counted, not made")
+    if told.repeated:
+        lines.append(
+            f"{told.repeated:.1f} of {told.hours:g} hours repeat the rounds before them: all of it was counted, not made"
+        )
     return lines

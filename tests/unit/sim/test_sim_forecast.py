@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as xml
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from nstance.model.ids import InstanceId
 from nstance.server.configuration import NoConfiguration
-from nstance.sim import chart, forecast, main, scenarios
+from nstance.sim import chart, forecast, forecast_rounds, main, scenarios
 
 CONFIG = """{
   // as a person writes it
@@ -75,21 +77,61 @@ def test_whatever_the_provider_answers_everything_that_was_made_is_counted() -> 
     assert told.points[-1].made >= 6
 
 
-def test_quiet_hours_cost_nothing_and_count_the_same() -> None:
-    """What is counted for quiet hours is what playing them gives."""
-    document = forecast.adapt(CONFIG, source="config.jsonc", agents=6)
-    played = _without_rest(document)
-    skipped = forecast.forecast(document, scenario="spot-storm", hours=3.0)
-    assert played.left_out == 0
-    assert skipped.left_out > 1.5
-    assert skipped.points[-1].requests == pytest.approx(played.points[-1].requests, rel=0.03)
-    assert skipped.points[-1].made == played.points[-1].made
-
-
-def _without_rest(document: dict[str, object]) -> forecast.Forecast:
+@pytest.mark.parametrize(
+    ("scenario", "hours", "quiet", "repeated"),
+    [("spot-storm", 3.0, 1.5, 0.0), ("failover-hourly", 4.0, 3.0, 0.0), ("bad-image", 8.0, 4.0, 0.5)],
+)
+def test_hours_that_are_left_out_count_the_same(scenario: str, hours: float, quiet: float, repeated: float) -> None:
+    """What is counted for quiet hours, and for rounds that are all alike, is what playing them gives."""
+    document = forecast.adapt(
+        CONFIG.replace('"db": {"template": "small", "size": 1}', ""), source="config.jsonc", agents=6
+    )
+    skipped = forecast.forecast(document, scenario=scenario, hours=hours)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forecast, "REST", float("inf"))
-        return forecast.forecast(document, scenario="spot-storm", hours=3.0)
+        patch.setattr(forecast_rounds.Rounds, "alike", lambda rounds: None)
+        played = forecast.forecast(document, scenario=scenario, hours=hours)
+    assert played.left_out == played.repeated == 0
+    assert skipped.left_out > quiet
+    assert skipped.repeated >= repeated
+    last, wanted = skipped.points[-1], played.points[-1]
+    assert last.requests == pytest.approx(wanted.requests, rel=0.04)
+    assert last.price == pytest.approx(wanted.price, rel=0.04)
+    assert (last.ready, last.coming, last.leaving) == (wanted.ready, wanted.coming, wanted.leaving)
+    for what in ("calls create", "calls delete", "terms", "decided unregistered"):
+        assert skipped.counts.get(what, 0) == pytest.approx(played.counts.get(what, 0), abs=1), what
+    assert last.made == pytest.approx(wanted.made, abs=1)
+    assert skipped.points == sorted(skipped.points, key=lambda point: (point.hour, point.requests))
+
+
+def rounds(*ends: tuple[float, int, str]) -> forecast_rounds.Rounds:
+    """When each ended, how many had been made by then, and who ran."""
+    heard = forecast_rounds.Rounds()
+    for number, (at, made, running) in enumerate(ends):
+        counts = Counter({"calls create": made, "request get": number * number})
+        heard.ended(
+            forecast_rounds.End(at=at, counts=counts, running=frozenset(map(InstanceId, running)), point=number)
+        )
+    return heard
+
+
+def test_rounds_that_do_the_same_in_the_same_time_are_alike() -> None:
+    alike = rounds((0, 0, "x"), (300, 5, "ab"), (900, 6, "ab"), (1505, 7, "ab")).alike()
+    assert alike is not None
+    assert (alike[0].at, alike[1].at) == (300, 1505)
+
+
+@pytest.mark.parametrize(
+    "ends",
+    [
+        [(0, 0, "ab"), (600, 1, "ab")],
+        [(0, 0, "ab"), (300, 1, "ab"), (900, 2, "ab")],  # a back-off that grows
+        [(0, 0, "ab"), (600, 1, "ab"), (1200, 3, "ab")],
+        [(0, 0, "ab"), (600, 1, "bc"), (1200, 2, "cd")],  # a rotation
+    ],
+)
+def test_rounds_that_differ_or_get_somewhere_are_not(ends: list[tuple[float, int, str]]) -> None:
+    assert rounds(*ends).alike() is None
 
 
 def test_where_instances_expire_no_hour_is_left_out() -> None:
