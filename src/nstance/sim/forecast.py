@@ -258,7 +258,7 @@ class _Story:
                 return
 
     def _listen(self) -> bool:
-        """Says whether a round has ended."""
+        """Says whether a round has ended that may be one of many: then its end is a point."""
         w, before, news = self._w, self._news, self._heard_news()
         if news == before and self._told >= self._busy_until:
             return False
@@ -267,8 +267,7 @@ class _Story:
         if not any(before[-2:]) or any(news[-2:]):
             return False
         number = len(self._result.points)
-        self._rounds.ended(End(at=w.now, counts=Counter(w.counts), running=self._running(), point=number))
-        return True
+        return self._rounds.ended(End(at=w.now, counts=Counter(w.counts), running=self._running(), point=number))
 
     def _happen(self, happening: Happening) -> None:
         self._result.happenings.append((happening.at / 3600.0, happening.name))

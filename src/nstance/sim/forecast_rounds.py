@@ -26,12 +26,18 @@ class End:
 class Rounds:
     def __init__(self) -> None:
         self._ends: list[End] = []
+        self._running: frozenset[InstanceId] = frozenset()
 
     def forget(self) -> None:
         self._ends.clear()
 
-    def ended(self, end: End) -> None:
+    def ended(self, end: End) -> bool:
+        """Says whether it may be one of many: the same are running as at the last one's end."""
+        if end.running != self._running:
+            self._ends, self._running = [], end.running
+            return False
         self._ends = [*self._ends[-2:], end]
+        return True
 
     def alike(self) -> tuple[End, End] | None:
         """Where the last two rounds began and where they ended, if they were alike."""
@@ -39,11 +45,7 @@ class Rounds:
             return None
         first, second, third = self._ends
         one, other = second.at - first.at, third.at - second.at
-        same = (
-            abs(one - other) <= TOLERANCE * max(one, other)
-            and _done(first, second) == _done(second, third)
-            and first.running == second.running == third.running
-        )
+        same = abs(one - other) <= TOLERANCE * max(one, other) and _done(first, second) == _done(second, third)
         return (first, third) if same else None
 
 

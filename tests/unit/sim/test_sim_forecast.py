@@ -116,7 +116,7 @@ def rounds(*ends: tuple[float, int, str]) -> forecast_rounds.Rounds:
 
 
 def test_rounds_that_do_the_same_in_the_same_time_are_alike() -> None:
-    alike = rounds((0, 0, "x"), (300, 5, "ab"), (900, 6, "ab"), (1505, 7, "ab")).alike()
+    alike = rounds((0, 0, "x"), (100, 4, "ab"), (300, 5, "ab"), (900, 6, "ab"), (1505, 7, "ab")).alike()
     assert alike is not None
     assert (alike[0].at, alike[1].at) == (300, 1505)
 
@@ -124,10 +124,10 @@ def test_rounds_that_do_the_same_in_the_same_time_are_alike() -> None:
 @pytest.mark.parametrize(
     "ends",
     [
-        [(0, 0, "ab"), (600, 1, "ab")],
-        [(0, 0, "ab"), (300, 1, "ab"), (900, 2, "ab")],  # a back-off that grows
-        [(0, 0, "ab"), (600, 1, "ab"), (1200, 3, "ab")],
-        [(0, 0, "ab"), (600, 1, "bc"), (1200, 2, "cd")],  # a rotation
+        [(0, 0, "ab"), (600, 1, "ab"), (1200, 2, "ab")],  # the first end only says who is running
+        [(0, 0, "ab"), (100, 1, "ab"), (400, 2, "ab"), (1000, 3, "ab")],  # a back-off that grows
+        [(0, 0, "ab"), (600, 1, "ab"), (1200, 2, "ab"), (1800, 4, "ab")],
+        [(0, 0, "ab"), (600, 1, "bc"), (1200, 2, "cd"), (1800, 3, "de")],  # a rotation
     ],
 )
 def test_rounds_that_differ_or_get_somewhere_are_not(ends: list[tuple[float, int, str]]) -> None:
