@@ -405,15 +405,15 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "draining-is-capacity",
         "nstance.core.draft",
-        "    return (state is State.RUNNING or",
-        "    return (state is State.DRAINING or state is State.RUNNING or",
+        "if ((state := m.state) is running or",
+        "if ((state := m.state) is State.DRAINING or state is running or",
         "what is about to go counts as if it stayed",
     ),
     Mutant(
         "pending-is-no-capacity",
         "nstance.core.draft",
-        " or state is State.STARTING or state is State.PENDING)",
-        " or state is State.STARTING)",
+        " or state is starting or state is pending)",
+        " or state is starting)",
         "what is being made counts as missing: two are made",
     ),
     Mutant(
