@@ -32,6 +32,18 @@ async def test_a_part_that_dies_gives_the_lease_back_and_ends_the_server(
         assert lease.decode(world.store.contents()[storage_keys.lease(SHARD)]).free
 
 
+async def test_one_that_cannot_run_can_be_stopped_while_it_waits_to_exit(tmp_path: Path) -> None:
+    """The signal comes after `run` has failed: the pause before the exit ends at once."""
+    told = config()
+    told["cluster"]["secrets"] = {"provider": "aws-secrets-manager"}
+    async with World(tmp_path, told) as world:
+        with pytest.raises(Fatal):
+            await world.start(insecure_dev=False)
+        server = world.servers["a"].server
+        server.stop()
+        await asyncio.wait_for(server.pause(3600.0), SECONDS)
+
+
 async def test_an_orderly_stop_that_takes_too_long_is_cut_short(tmp_path: Path) -> None:
     """Storage takes no lease any more, so that it cannot be given back."""
     async with World(tmp_path, config(shutdown_timeout="1s")) as world:

@@ -84,11 +84,11 @@ class Server:
         self._health: addresses.Address | None = None  # where probes are answered now
         self._stopping = asyncio.Event()
         self._shutdown_seconds = SHUTDOWN_SECONDS
-        self._patience = asyncio.timeout(None)
+        self._patience: asyncio.Timeout | None = None  # while it runs
 
     def stop(self) -> None:
         """Orderly: the lease is given back. What takes longer than `shard.shutdown_timeout` is cut short."""
-        if not self._stopping.is_set():
+        if self._patience is not None and not self._stopping.is_set():
             self._patience.reschedule(asyncio.get_running_loop().time() + self._shutdown_seconds)
         self._stopping.set()
         if self.elector is not None:
@@ -96,11 +96,16 @@ class Server:
 
     async def run(self) -> None:
         """Until stopped. Raises Fatal."""
+        patience = asyncio.timeout(None)
         try:
-            async with self._patience:
-                await self._run()
+            async with patience:
+                self._patience = patience
+                try:
+                    await self._run()
+                finally:
+                    self._patience = None
         except TimeoutError:
-            if not self._patience.expired():
+            if not patience.expired():
                 raise
             raise Fatal(
                 f"the orderly stop took longer than {self._shutdown_seconds:g} s (shard.shutdown_timeout): cut short"
