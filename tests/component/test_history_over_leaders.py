@@ -23,19 +23,10 @@ from nstance.server import history
 from nstance.server.cache import Event
 from nstance.v1.operator_pb2 import GroupConfig
 from nstance.wire.call import call
+from support.off_clock import OffClock
 
 HOUR = 3600.0
 WEB = GroupKey(DEFAULT_TENANT, GroupName("web"))
-
-
-class OffClock(SystemClock):
-    def __init__(self, off: float) -> None:
-        self._off = off
-        super().__init__()
-        self.anchor(self.wall())
-
-    def wall(self) -> float:
-        return time.time() + self._off
 
 
 class Asking:

@@ -6,19 +6,9 @@ from pathlib import Path
 import pytest
 
 from component.whole_server import World, config, eventually, states
-from nstance.clock import SystemClock
+from support.off_clock import OffClock
 
 HOUR = 3600.0
-
-
-class OffClock(SystemClock):
-    def __init__(self, off: float) -> None:
-        self._off = off
-        super().__init__()
-        self.anchor(self.wall())
-
-    def wall(self) -> float:
-        return time.time() + self._off
 
 
 @pytest.mark.parametrize("off", [HOUR, -HOUR], ids=["ahead", "behind"])
