@@ -70,7 +70,7 @@ def _prepare(server: fleet.Server, id: str, nonce: str, home: Path) -> dict[str,
     identity.mkdir()
     (identity / "ca.crt").write_text(server.ca.pem)
     (identity / "nonce.jwt").write_text(nonce + "\n")
-    port = {service: server.base + number for number, service in enumerate(Service)}
+    port = {service: server.told["base"] + number for number, service in enumerate(Service)}
     return {
         "PATH": os.environ["PATH"],
         "NSTANCE_SERVER_REGISTRATION_ADDR": f"127.0.0.1:{port[Service.REGISTRATION]}",

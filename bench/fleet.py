@@ -10,13 +10,11 @@ spread that the server asked for. It has no disk and no process of its own, so t
 
 import asyncio
 import contextlib
-import json
-import os
+import gc
 import random
 import resource
 import socket
 import struct
-import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterable
@@ -29,6 +27,8 @@ from h2.exceptions import ProtocolError
 
 from bench import ports
 from bench.fleet_server import CLUSTER, PATIENCE, SHARD, STANDBY_OFFSET, agent_key
+from bench.measured import Measured, start
+from bench.pair import SETTLING
 from nstance.clock import SystemClock
 from nstance.config.addresses import Service
 from nstance.model.ids import DEFAULT_TENANT, InstanceId
@@ -41,7 +41,6 @@ CLOCK = SystemClock()
 LOST = (GRPCError, StreamTerminatedError, ProtocolError, OSError)
 BACK_OFF = 1.0
 ENTERING_AT_ONCE = 64
-QUIET = 0.05  # seconds of processor time in half a second
 
 
 class LightAgent:
@@ -191,51 +190,39 @@ class LightAgent:
             self._channel.close()
 
 
-class Server:
+class Server(Measured):
     """The process with the server in it, and its fleet."""
 
-    def __init__(self, process: asyncio.subprocess.Process, base: int, seed: str) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, told: dict[str, Any], log: Path) -> None:
+        super().__init__(process, log)
         self.agents: list[LightAgent] = []
-        self.creates: list[tuple[float, str, str]] = []  # when, which instance, of which group
-        self.deletes: dict[str, float] = {}
-        self.base, self.seed = base, seed
+        self.told = told
         self.entering = asyncio.Semaphore(ENTERING_AT_ONCE)
         self.ca: ca.CertificateAuthority
-        self._process = process
-        self._replies: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._asked = 0
-        self._ended: RuntimeError | None = None
-        self._news = asyncio.Condition()
-        self._reading = asyncio.create_task(self._read())
-        self._greeted: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     async def ready(self) -> None:
         async with asyncio.timeout(PATIENCE):
-            fleet = await self._greeted
-            led = await self.ask("lead", name="a")
+            fleet = await self.greeted
+            led = await self.ask("lead")
         self.ca = ca.load_ca(led["ca"], led["ca_key"])
         self.agents = [LightAgent(id, group, server=self) for id, group in fleet]
 
-    async def ask(self, do: str, **words: Any) -> dict[str, Any]:
-        if self._ended is not None:
-            raise self._ended
-        self._asked += 1
-        answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._replies[self._asked] = answer
-        assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"number": self._asked, "do": do, **words}).encode() + b"\n")
-        async with asyncio.timeout(PATIENCE):
-            return await answer
-
-    async def quiet(self) -> dict[str, Any]:
-        """Wait until the server has done what it had to do; its usage then."""
-        before = await self.ask("usage")
-        while True:
-            await asyncio.sleep(0.5)
-            after = await self.ask("usage")
-            if after["cpu"] - before["cpu"] < QUIET:
-                return after
-            before = after
+    @contextlib.asynccontextmanager
+    async def standby(self) -> AsyncIterator[Measured]:
+        """A second server, in a process of its own, that the lease names. Both need a bucket that they can share."""
+        log = self.log.with_name("standby.log")
+        standby = Measured(await start({**self.told, "standby": True}, log), log)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await standby.greeted
+                await self.ask("member")
+            await asyncio.sleep(SETTLING)
+            yield standby
+        except BaseException:
+            standby.show_end()
+            raise
+        finally:
+            await standby.close()
 
     async def connect(self, agents: Iterable[LightAgent]) -> None:
         chosen = list(agents)
@@ -249,29 +236,8 @@ class Server:
     async def connect_all(self) -> None:
         await self.connect(self.agents)
 
-    async def created(self, group: str, since: float, *, seconds: float = 10.0) -> float:
-        """When a VM of the group was asked for, after that moment."""
-        async with asyncio.timeout(seconds), self._news:
-            while True:
-                for at, _, of in reversed(self.creates):
-                    if at < since:
-                        break
-                    if of == group:
-                        return at
-                await self._news.wait()
-
-    async def count_created(self, count: int) -> None:
-        """Until so many VMs have been asked for."""
-        async with self._news:
-            await self._news.wait_for(lambda: len(self.creates) >= count)
-
-    async def deleted(self, id: str, *, seconds: float) -> float:
-        async with asyncio.timeout(seconds), self._news:
-            await self._news.wait_for(lambda: id in self.deletes)
-            return self.deletes[id]
-
     def context_for(self, id: str) -> Any:
-        key = agent_key(self.seed, id)
+        key = agent_key(self.told["seed"], id)
         now = CLOCK.wall()
         issued = self.ca.issue_agent(
             names.Agent(CLUSTER, DEFAULT_TENANT, InstanceId(id)),
@@ -285,7 +251,7 @@ class Server:
         )
 
     def channel(self, context: Any, service: Service = Service.AGENT) -> Channel:
-        port = self.base + list(Service).index(service)
+        port = self.told["base"] + list(Service).index(service)
         return Channel(
             [f"127.0.0.1:{port}", f"127.0.0.1:{port + STANDBY_OFFSET}"],
             context=context,
@@ -299,87 +265,40 @@ class Server:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            async with asyncio.timeout(10):
-                await self._process.wait()
-        except TimeoutError:
-            self._process.kill()
-            await self._process.wait()
-        self._reading.cancel()
-        await asyncio.gather(self._reading, return_exceptions=True)
-
-    async def _read(self) -> None:
-        assert self._process.stdout is not None
-        while line := await self._process.stdout.readline():
-            said = json.loads(line)
-            if "agents" in said and "reply" not in said:
-                self._greeted.set_result(said["agents"])
-            elif "reply" in said:
-                self._reply(said)
-            else:
-                await self._hear(said)
-        self._ended = RuntimeError("the measured server ended; its log says why")
-        for waiting in [self._greeted, *self._replies.values()]:
-            if not waiting.done():
-                waiting.set_exception(self._ended)
-
-    def _reply(self, said: dict[str, Any]) -> None:
-        waiting = self._replies.pop(said.pop("reply"))
-        if "error" in said:
-            waiting.set_exception(RuntimeError(said["error"]))
-        elif not waiting.done():
-            waiting.set_result(said)
-
-    async def _hear(self, said: dict[str, Any]) -> None:
-        async with self._news:
-            if said["event"] == "create":
-                self.creates.append((said["at"], said["id"], said["group"]))
-            else:
-                self.deletes.setdefault(said["id"], said["at"])
-            self._news.notify_all()
+        await super().close()
 
 
 @contextlib.asynccontextmanager
-async def serving(*, groups: int, size: int, settled: bool = True, profile: str = "") -> AsyncIterator[Server]:
-    """`settled`: the groups are already at their size; otherwise the server has yet to fill them."""
+async def serving(
+    *, groups: int, size: int, settled: bool = True, files: bool = False, profile: str = ""
+) -> AsyncIterator[Server]:
+    """`settled`: the groups are already at their size; otherwise the server has yet to fill them. `files`: its bucket is
+    a directory, which a standby can share, instead of its own memory."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     with tempfile.TemporaryDirectory(prefix="nstance-bench-") as folder:
-        base, seed = _free_base(), f"{random.getrandbits(64):x}"
-        told = {"groups": groups, "size": size, "settled": settled, "base": base, "seed": seed, "dir": folder}
+        told = {
+            "groups": groups,
+            "size": size,
+            "settled": settled,
+            "base": _free_base(),
+            "seed": f"{random.getrandbits(64):x}",
+            "dir": folder,
+            "bucket": f"{folder}/bucket" if files else "",
+            "standby": False,
+            "profile": profile,
+        }
         log = Path(folder, "server.log")
-        process = await _start({**told, "profile": profile}, log)
-        server = Server(process, base, seed)
+        server = Server(await start(told, log), told, log)
+        gc.disable()  # it would stop the whole crowd for seconds, as if thousands of machines had one collector
         try:
             await server.ready()
             yield server
         except BaseException:
-            _show_end(log)
+            server.show_end()
             raise
         finally:
             await server.close()
-
-
-def _show_end(log: Path) -> None:
-    print("\n".join(log.read_text(errors="replace").splitlines()[-15:]), file=sys.stderr)
-
-
-async def _start(told: dict[str, Any], log: Path) -> asyncio.subprocess.Process:
-    descriptor = os.open(log, os.O_CREAT | os.O_WRONLY)
-    try:
-        return await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "bench.fleet_server",
-            json.dumps(told),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=descriptor,
-            limit=1 << 24,
-        )
-    finally:
-        os.close(descriptor)
+            gc.enable()
 
 
 def _free_base() -> int:

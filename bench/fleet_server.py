@@ -26,16 +26,19 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from nstance.clock import SystemChance, SystemClock
 from nstance.config.addresses import Service
 from nstance.model import events as ev
-from nstance.model.ids import ClusterId, GroupKey, GroupName, IdMaker, InstanceId, ProviderId, ServerId, ShardId
+from nstance.model.ids import ClusterId, GroupKey, GroupName, IdMaker, InstanceId, Kind, ProviderId, ServerId, ShardId
 from nstance.model.instance import Instance, Nonce, State
 from nstance.objects import journal
+from nstance.objects.file import FileStore
 from nstance.objects.memory import MemoryStore
+from nstance.objects.port import Key
 from nstance.pki import keys
 from nstance.providers.behaviour import Outcome, Script
 from nstance.providers.memory import MemoryCloud, MemoryProvider
 from nstance.providers.port import CreateRequest, Scope, Status, Vm
 from nstance.server import configuration as configurations
 from nstance.server import shard as shards
+from nstance.server.garbage import Garbage
 from nstance.server.lead import Lead
 from nstance.server.options import Options
 from nstance.server.wiring import Server
@@ -86,19 +89,19 @@ class FleetServer:
     def __init__(self, told: Json) -> None:
         self.told = told
         self.clock, self.chance = SystemClock(), SystemChance()
-        self.store = MemoryStore(self.clock)
+        self.store = FileStore(told["bucket"]) if told["bucket"] else MemoryStore(self.clock)
         self.behaviour = Script()
         self.booted: list[CreateRequest] = []
         self.cloud = MemoryCloud(self.clock, behaviour=self.behaviour, on_boot=self._boot)
         self.scope = Scope(cluster=CLUSTER, shard=SHARD)
-        self.servers: dict[str, tuple[Server, asyncio.Task[None]]] = {}
-        self.crashed: list[asyncio.Task[None]] = []
+        self.server: Server
+        self.running: asyncio.Task[None]
         self.profile = cProfile.Profile()
 
     def _boot(self, request: CreateRequest, vm: Vm) -> None:
         self.booted.append(request)
 
-    def configure(self, sizes: dict[str, int]) -> None:
+    async def configure(self, sizes: dict[str, int]) -> None:
         bind = {service.key: f"127.0.0.1:{self.told['base'] + n}" for n, service in enumerate(Service)}
         settings = {
             "cluster": {"id": CLUSTER, "secrets": {"encryption_key": {"provider": "env", "source": "NO_SUCH_KEY"}}},
@@ -117,25 +120,40 @@ class FleetServer:
             },
             "groups": {"default": {name: {"template": "web", "size": size} for name, size in sizes.items()}},
         }
-        self.store.tamper(f"shard/{SHARD}/config.jsonc", json.dumps(settings).encode())
+        await self._overwrite(f"shard/{SHARD}/config.jsonc", json.dumps(settings).encode())
+
+    async def _overwrite(self, key: str, body: bytes) -> None:
+        if isinstance(self.store, FileStore):
+            await self.store.put(Key(key), body)
+        else:
+            self.store.tamper(key, body)
+
+    def _books(self) -> journal.Journal:
+        return journal.Journal(
+            self.store,
+            journal_prefix=f"shard/{SHARD}/journal/",
+            snapshot_prefix=f"shard/{SHARD}/snapshot/",
+            clock=self.clock,
+        )
+
+    async def join(self) -> None:
+        """The same cloud as the leader's, whose process is another one: nothing happens in it while it is measured."""
+        book, _ = await self._books().load()
+        for record in sorted(book.instances.values(), key=lambda record: record.provider_id or ""):
+            assert self._vm(record.id, record.key, record.subnet).provider_id == record.provider_id
 
     async def populate(self) -> list[tuple[str, str]]:
         """A snapshot with a fleet of running instances, whose VMs exist."""
         told = self.told
         sizes = {f"g{number}": told["size"] for number in range(told["groups"])}
-        self.configure(sizes)
+        await self.configure(sizes)
         groups = (await configurations.read(self.store, SHARD)).groups
         ids = IdMaker(wall=self.clock.wall, bits=self.chance.bits)
         records = [
             self._instance(ids, groups[key]) for key in groups for _ in range(told["size"] if told["settled"] else 0)
         ]
         if records:
-            books = journal.Journal(
-                self.store,
-                journal_prefix=f"shard/{SHARD}/journal/",
-                snapshot_prefix=f"shard/{SHARD}/snapshot/",
-                clock=self.clock,
-            )
+            books = self._books()
             book, _ = await books.load()
             book.instances.update({record.id: record for record in records})
             writer = journal.Writer(books, book, epoch=0, guard=_free, chance=self.chance)
@@ -147,18 +165,7 @@ class FleetServer:
     def _instance(self, ids: IdMaker, resolved: Any) -> Instance:
         group, now = resolved.group, self.clock.steady()
         id = ids.make(group.kind)
-        vm = self.cloud.create(
-            self.scope,
-            CreateRequest(
-                id=id,
-                tenant=group.key.tenant,
-                group=group.key.name,
-                kind=group.kind,
-                template=group.template,
-                created=now,
-                subnet=group.subnets[0] if group.subnets else "",
-            ),
-        )
+        vm = self._vm(id, group.key, group.subnets[0] if group.subnets else "")
         public = keys.public_bytes(agent_key(self.told["seed"], id))
         return Instance(
             id=id,
@@ -182,9 +189,22 @@ class FleetServer:
             certificate_expires=now + 30 * 86400,
         )
 
-    # ---- what the parent asks for
+    def _vm(self, id: InstanceId, key: GroupKey, subnet: str) -> Vm:
+        return self.cloud.create(
+            self.scope,
+            CreateRequest(
+                id=id,
+                tenant=key.tenant,
+                group=key.name,
+                kind=Kind("web"),
+                template="web",
+                created=self.clock.steady(),
+                subnet=subnet,
+            ),
+        )
 
-    async def start(self, name: str, offset: int) -> None:
+    def start(self) -> None:
+        name, offset = ("b", STANDBY_OFFSET) if self.told["standby"] else ("a", 0)
         options = Options(
             id=ServerId(name),
             shard=SHARD,
@@ -200,56 +220,47 @@ class FleetServer:
             insecure_dev=True,
         )
         provider = Watched(self.scope, self.clock, cloud=self.cloud, server=name)
-        server = Server(options, clock=self.clock, chance=self.chance, store=self.store, provider=provider)
-        self.servers[name] = (server, asyncio.create_task(server.run()))
+        self.server = Server(options, clock=self.clock, chance=self.chance, store=self.store, provider=provider)
+        self.running = asyncio.create_task(self.server.run())
 
-    def _leads(self, name: str) -> Lead | None:
-        server, task = self.servers[name]
-        if task.done():
-            task.result()
-            raise RuntimeError(f"the server {name} has ended")
-        return server.reign.lead if server.reign is not None else None
+    def _leads(self) -> Lead | None:
+        if self.running.done():
+            self.running.result()
+            raise RuntimeError("the server has ended")
+        return self.server.reign.lead if self.server.reign is not None else None
 
     @property
     def lead(self) -> Lead:
-        return next(lead for name in self.servers if (lead := self._leads(name)) is not None)
+        lead = self._leads()
+        assert lead is not None, "the server does not lead"
+        return lead
 
-    async def do_lead(self, name: str) -> Json:
+    # ---- what the parent asks for
+
+    async def do_lead(self) -> Json:
         """Wait until this server leads, and listed the cloud."""
-        await until(lambda: (lead := self._leads(name)) is not None and lead.shard.listed)
-        if name == "a":
+        await until(lambda: (lead := self._leads()) is not None and lead.shard.listed)
+        if not self.told["standby"]:
             # The fleet has yet to arrive, from a machine that may be slow.
             self.lead.shard.hearing.reconnect_grace = PATIENCE
         authority = self.lead.issuer.authority.signer(self.clock.wall())
         return {"ca": authority.pem, "ca_key": keys.private_to_pem(authority.key), "at": time.monotonic()}
 
-    async def do_standby(self) -> Json:
-        """Start a second server, and wait until the lease names it."""
-        await self.start("b", STANDBY_OFFSET)
-        elector = self.servers["a"][0].elector
+    async def do_member(self) -> Json:
+        """Wait until the lease names a standby."""
+        elector = self.server.elector
         assert elector is not None
         await until(lambda: elector.held is not None and elector.held.members)
         return {}
 
-    async def do_crash(self, name: str) -> Json:
-        """A server stops as if it were killed: nothing is given back."""
-        _, task = self.servers.pop(name)
-        self.crashed.append(task)
-        task.cancel()
-        return {"at": time.monotonic()}
-
     async def do_usage(self) -> Json:
-        used = resource.getrusage(resource.RUSAGE_SELF)
+        used, lead = resource.getrusage(resource.RUSAGE_SELF), self._leads()
         return {
             "rss": resident(),
             "cpu": used.ru_utime + used.ru_stime,
-            "agents": self._connected(),
-            "epoch": max((lead.shard.term.epoch for name in self.servers if (lead := self._leads(name))), default=0),
+            "agents": len(lead.agents) if lead is not None else 0,
+            "epoch": lead.shard.term.epoch if lead is not None else 0,
         }
-
-    def _connected(self) -> int:
-        leads = [lead for name in self.servers if (lead := self._leads(name)) is not None]
-        return len(leads[0].agents) if leads else 0
 
     async def do_destroy(self, id: str) -> Json:
         self.cloud.destroy(InstanceId(id))
@@ -264,8 +275,8 @@ class FleetServer:
         return {}
 
     async def do_sizes(self, sizes: dict[str, int]) -> Json:
-        self.configure(sizes)
-        reign = self.servers["a"][0].reign
+        await self.configure(sizes)
+        reign = self.server.reign
         assert reign is not None
         at = time.monotonic()
         await reign.refresh()
@@ -331,13 +342,18 @@ async def _free() -> None:
 
 async def main(told: Json) -> None:
     fleet = FleetServer(told)
-    agents = await fleet.populate()
-    await fleet.start("a", 0)
+    agents: list[tuple[str, str]] = []
+    if told["standby"]:
+        await fleet.join()
+    else:
+        agents = await fleet.populate()
+    fleet.start()
+    collecting = asyncio.create_task(Garbage(fleet.clock).run())  # as the program does
     say(agents=agents)
     await fleet.serve()
-    for _, task in fleet.servers.values():
-        task.cancel()
-    await asyncio.gather(*(task for _, task in fleet.servers.values()), return_exceptions=True)
+    fleet.running.cancel()
+    collecting.cancel()
+    await asyncio.gather(fleet.running, return_exceptions=True)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ async def run() -> AsyncIterator[Row]:
             await server.count_created(AGENTS)
         booted = (await server.ask("nonces"))["booted"]
         random.shuffle(booted)
-        requests = [_request(server.seed, id, nonce) for id, nonce in booted]
+        requests = [_request(server.told["seed"], id, nonce) for id, nonce in booted]
         context = tls.client_context(ca_pem=server.ca.pem)
         left, took = iter(requests), []
 

@@ -12,8 +12,7 @@ GROUPS, SIZE = 20, 100
 
 async def test_f58_two_thousand_agents_at_once_do_not_cost_the_leader_its_lease() -> None:
     """With a standby, which would claim after two seconds without a heartbeat."""
-    async with fleet.serving(groups=GROUPS, size=SIZE) as server:
-        await server.ask("standby")
+    async with fleet.serving(groups=GROUPS, size=SIZE, files=True) as server, server.standby():
         server.entering = asyncio.Semaphore(GROUPS * SIZE)
         before = await server.ask("usage")
         await server.connect_all()

@@ -15,6 +15,7 @@ from nstance.server import configuration as configurations
 from nstance.server import options as parsing
 from nstance.server.configuration import NoConfiguration
 from nstance.server.errors import Fatal
+from nstance.server.garbage import Garbage
 from nstance.server.options import Options
 from nstance.server.wiring import Server
 from nstance.telemetry import logs
@@ -34,6 +35,7 @@ async def run(options: Options, clock: AnchoredClock, chance: Chance) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
+    collecting = asyncio.create_task(Garbage(clock).run())
     try:
         await server.run()
     except (Fatal, BadLease) as problem:
@@ -44,6 +46,8 @@ async def run(options: Options, clock: AnchoredClock, chance: Chance) -> int:
             print(f"nstance-server: it exits in {wait:.0f} s, so that servers do not restart in step", file=sys.stderr)  # noqa: T201
             await server.pause(wait)
         return 1
+    finally:
+        collecting.cancel()
     return 0
 
 

@@ -1,0 +1,81 @@
+import asyncio
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+from tests.support.hand_clock import HandClock
+
+from nstance.server import garbage
+from nstance.server.garbage import Garbage
+
+
+class Circle:
+    def __init__(self) -> None:
+        self.itself = self
+
+
+@pytest.fixture(autouse=True)
+def collector() -> Iterator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*before)
+
+
+async def settled() -> tuple[HandClock, asyncio.Task[None]]:
+    clock = HandClock()
+    task = asyncio.create_task(Garbage(clock).run())
+    await clock.advance(0.1)
+    return clock, task
+
+
+async def test_new_garbage_is_collected_when_enough_has_come_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(garbage, "ENOUGH", 0)
+    clock, task = await settled()
+    circle = weakref.ref(Circle())
+    gc.collect(1)
+    await clock.advance(garbage.EVERY)
+    assert circle() is None
+    task.cancel()
+
+
+async def test_a_full_collection_is_never_started_by_python() -> None:
+    _, task = await settled()
+    assert gc.get_threshold()[2] == garbage.NEVER
+    task.cancel()
+
+
+def test_what_survived_is_set_aside_and_not_looked_at_again() -> None:
+    policy = Garbage(HandClock())
+    policy.collect_all()
+    kept = [Circle()]
+    seen = weakref.ref(kept[0])
+    policy.collect()
+    kept.clear()
+    policy.collect()
+    assert seen() is not None
+    assert not any(each is seen() for each in gc.get_objects())
+
+
+def test_what_was_set_aside_is_looked_at_when_it_has_doubled() -> None:
+    policy = Garbage(HandClock())
+    policy.collect_all()
+    kept = [Circle()]
+    seen = weakref.ref(kept[0])
+    policy.collect()
+    kept.clear()
+    many = [Circle() for _ in range(gc.get_freeze_count() + 1000)]
+    policy.collect()
+    assert seen() is not None
+    policy.collect()
+    assert seen() is None
+    assert len(many) > 1000
+
+
+async def test_at_the_end_python_collects_as_before() -> None:
+    before = gc.get_threshold()
+    _, task = await settled()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert (gc.get_threshold(), gc.get_freeze_count()) == (before, 0)
