@@ -90,7 +90,7 @@ async def kept(server: Running) -> list[Event]:
 
 
 async def caught_up(world: World, standby: Running) -> None:
-    await world.leader.shard.noted(within=SECONDS)
+    await world.leader.shard.notes.written(within=SECONDS)
     tail = world.leader.shard._writer.tail
     await standby.until(lambda: standby.reign.parts.follower.tail >= tail)
 
@@ -110,7 +110,7 @@ async def test_a_standby_keeps_the_same_events_with_the_same_ids_and_times(tmp_p
         operator = await world.operator()
         await grow(operator, 2)
         await running(world, 2)
-        first.shard.announce(Code.MASS_SILENCE, "nobody speaks")
+        first.shard.notes.announce(Code.MASS_SILENCE, "nobody speaks")
         await caught_up(world, second)
         events = await kept(first)
         assert {"scale-up", "created", "registered", "config", "mass-silence"} <= {event.code for event in events}
@@ -134,7 +134,7 @@ async def test_over_a_crash_a_follower_sees_each_event_once(tmp_path: Path, off:
             await running(world, 2)
             await grow(operator, 3)
             await running(world, 3)
-            second.shard.tell(WEB, Code.CONFIG, "the end")
+            second.shard.notes.tell(WEB, Code.CONFIG, "the end")
             await eventually(lambda: any(message == "the end" for _, message in seen))
         journaled = [(event.id, event.message) for event in await written(world)]
         last = next(number for number, (_, message) in enumerate(journaled) if message == "the end")

@@ -8,7 +8,7 @@ from nstance.model.decision import Code
 from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName
 from nstance.objects.errors import Unavailable
 from nstance.objects.memory import Fate
-from nstance.server.shard import MAX_NOTES, NOTE_SECONDS
+from nstance.server import notes
 from nstance.v1.operator_pb2 import GroupConfig
 
 WEB = GroupKey(DEFAULT_TENANT, GroupName("web"))
@@ -48,7 +48,7 @@ async def test_what_changes_no_record_outlives_the_leader_too(tmp_path: Path) ->
         told = GroupConfig(template="web", size=1, vars={"greeting": "hi"})
         await operator.call("UpsertGroup", key="web", config=told)
         assert not (await operator.call("AcknowledgeDrained", instance_id=id)).accepted
-        first.shard.announce(Code.MASS_SILENCE, "nobody speaks")
+        first.shard.notes.announce(Code.MASS_SILENCE, "nobody speaks")
         tail = first.shard._writer.tail
         await eventually(lambda: follower.tail > tail)
         await first.crash()
@@ -68,13 +68,13 @@ async def test_what_is_told_costs_few_writes(tmp_path: Path) -> None:
         server = await world.start()
         operator = await world.operator()
         before = server.shard._writer.tail
-        for number in range(3 * MAX_NOTES):
-            server.shard.tell(WEB, Code.SECURITY, f"knock {number}")
+        for number in range(3 * notes.MOST):
+            server.shard.notes.tell(WEB, Code.SECURITY, f"knock {number}")
         await eventually(lambda: server.shard._writer.tail > before)
-        await asyncio.sleep(2 * NOTE_SECONDS)
+        await asyncio.sleep(2 * notes.EVERY)
         assert server.shard._writer.tail == before + 1
-        told = [e.message for e in (await operator.call("ListEvents", limit=MAX_NOTES)).events]
-        assert told == [f"knock {number}" for number in range(MAX_NOTES)]
+        told = [e.message for e in (await operator.call("ListEvents", limit=notes.MOST)).events]
+        assert told == [f"knock {number}" for number in range(notes.MOST)]
 
 
 async def test_what_is_told_while_nothing_can_be_written_is_bounded_and_kept(tmp_path: Path) -> None:
@@ -85,8 +85,8 @@ async def test_what_is_told_while_nothing_can_be_written_is_bounded_and_kept(tmp
         writer = server.shard._writer
         world.fate = lambda verb, key: Fate(error=Unavailable("out")) if "/journal/" in key else Fate()
         for number in range(8):
-            server.shard.tell(WEB, Code.SECURITY, f"knock {number}")
-            await asyncio.sleep(NOTE_SECONDS / 4)
+            server.shard.notes.tell(WEB, Code.SECURITY, f"knock {number}")
+            await asyncio.sleep(notes.EVERY / 4)
         assert not writer._waiting
         world.fate = lambda verb, key: Fate()
         told = [e.message for e in (await operator.call("ListEvents")).events]

@@ -339,7 +339,7 @@ class Balancer:
         shard = self.tools.shard
         for key, wish in shard.wishes.items():
             if self.name in wish.load_balancers:
-                shard.tell(key, code, message)
+                shard.notes.tell(key, code, message)
 
     def _keep(self) -> None:
         """For the next term on this server."""

@@ -83,9 +83,9 @@ class Collector:
         self._missed = {id: self._missed.get(id, now) for id in found.missing}
         if found.mass_absence and not shard.mass_absence:
             message = f"{len(found.missing)} VMs are missing from one listing: deletions stop, and each one is asked for singly"
-            shard.announce(Code.MASS_ABSENCE, message)
+            shard.notes.announce(Code.MASS_ABSENCE, message)
         elif shard.mass_absence and not found.mass_absence:
-            shard.announce(Code.MASS_ABSENCE, "the VMs that were missing are accounted for: deletions go on")
+            shard.notes.announce(Code.MASS_ABSENCE, "the VMs that were missing are accounted for: deletions go on")
         for key, events in found.events.items():
             for event in events:
                 shard.post(event, key=GroupKey(*key))

@@ -224,7 +224,7 @@ class Groups:
             what = describe(old.group if old is not None else None, new.group if new is not None else None)
             if what:
                 who = ", ".join(dict.fromkeys(authors.get(key, ())))
-                self._lead.shard.tell(key, Code.CONFIG, f"{what} (by {who})" if who else what)
+                self._lead.shard.notes.tell(key, Code.CONFIG, f"{what} (by {who})" if who else what)
 
 
 def _changed(before: DynamicGroups, after: DynamicGroups) -> list[GroupKey]:

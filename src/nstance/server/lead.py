@@ -177,12 +177,14 @@ class Lead:
         for key in [key for key in self._announced if key not in now]:
             del self._announced[key]
             if key in groups:
-                self.shard.tell(key, Code.RECOVERED, "what its instances are made of is there: they can be made again")
+                self.shard.notes.tell(
+                    key, Code.RECOVERED, "what its instances are made of is there: they can be made again"
+                )
         for key, why in now.items():
             lack = self._lack(groups[key])
             if lack is not None and lack.failed and self._announced.get(key) != why:
                 self._announced[key] = why
-                self.shard.tell(key, Code.BLOCKED, f"no instance can be made: {why}")
+                self.shard.notes.tell(key, Code.BLOCKED, f"no instance can be made: {why}")
 
     def configure(self, configuration: Configuration) -> None:
         """Everything follows a new configuration: wishes, timings, files."""
@@ -240,7 +242,7 @@ class Lead:
             self._lacking.add((key, path))
             message = f"a template prints {path}, which nobody has set: it is rendered empty"
             log.warning(message, extra={"group": str(key)})
-            self.shard.tell(key, Code.CONFIG, message)
+            self.shard.notes.tell(key, Code.CONFIG, message)
 
     def _template_of(self, resolved: Resolved) -> bytes | None:
         spec = resolved.userdata
@@ -260,7 +262,7 @@ class Lead:
         text = "".join(c for c in output if c.isprintable() or c in "\n\t").strip()
         text = text.encode("utf-8", "replace")[-MAX_CONSOLE:].decode("utf-8", "ignore")
         self.consoles[instance.key] = Console(instance.id, text)
-        self.shard.tell(instance.key, Code.UNREGISTERED, f"its console said last:\n{text}", instance.id)
+        self.shard.notes.tell(instance.key, Code.UNREGISTERED, f"its console said last:\n{text}", instance.id)
 
     def registered(self, instance: Instance) -> None:
         if instance.registered is not None:

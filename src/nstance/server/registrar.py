@@ -181,7 +181,7 @@ class Registrar:
         return status.unauthenticated(INVALID)
 
     def _alarm(self, instance: Instance, message: str) -> None:
-        self._lead.shard.tell(instance.key, Code.SECURITY, message, instance.id)
+        self._lead.shard.notes.tell(instance.key, Code.SECURITY, message, instance.id)
 
 
 def _matches(claims: nonce.AgentClaims, instance: Instance) -> bool:

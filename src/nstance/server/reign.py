@@ -144,7 +144,7 @@ class Reign:
                 parts.metrics.leads(term.epoch)
                 parts.metrics.count_groups(lambda: _counts(lead.shard))
                 if term.odd:
-                    lead.shard.announce(Code.CLOCK, term.odd)
+                    lead.shard.notes.announce(Code.CLOCK, term.odd)
                 log.info("leading", extra={"epoch": term.epoch, "instances": len(lead.shard.instances)})
                 work: list[Coroutine[Any, Any, None]] = [
                     writer.run(),
@@ -161,7 +161,7 @@ class Reign:
                 tasks = [asyncio.create_task(each) for each in (*work, _until(term.closing))]
                 await _first(tasks)
                 tasks[1].cancel()  # no new decisions
-                lead.shard.write_notes()
+                lead.shard.notes.write()
                 await asyncio.gather(effects.finish(FINISH_SECONDS), network.release(FINISH_SECONDS))
                 async with asyncio.timeout(FLUSH_SECONDS):
                     await writer.settled()
@@ -204,7 +204,7 @@ class Reign:
             chance=parts.chance,
             metrics=parts.metrics,
             timeout=lambda: told().request_timeout,
-            announce=lambda code, message: lead.shard.announce(code, message),
+            announce=lambda code, message: lead.shard.notes.announce(code, message),
             between_creates=lambda: told().create_rate_limit,
         )
         lead = Lead(

@@ -120,7 +120,7 @@ class Requests:
             # Which one is for the log alone: a tenant's history names nothing of another's.
             message = f"{tenancy.who.id} acknowledged a drain of an instance that this tenant does not have"
             log.warning(message, extra={"instance": id[:64]})
-            self._lead.shard.tell(GroupKey(tenancy.tenant, GroupName("")), Code.SECURITY, message)
+            self._lead.shard.notes.tell(GroupKey(tenancy.tenant, GroupName("")), Code.SECURITY, message)
             raise
         refusal = await self._ask(ev.DrainAcknowledged(instance.id))
         now = self._records.get(instance.id) or instance
@@ -129,7 +129,7 @@ class Requests:
             message = "its group is paused, it is deleted when that is resumed" if paused else "it is deleted now"
             return operator_pb2.AcknowledgeDrainedResponse(accepted=True, message=message)
         message = f"it is not draining, it is {now.state.value}: nothing was done"
-        self._lead.shard.tell(
+        self._lead.shard.notes.tell(
             instance.key, Code.DRAINED, f"{tenancy.who.id} said that it is drained, but {message}", instance.id
         )
         return operator_pb2.AcknowledgeDrainedResponse(accepted=False, message=message)

@@ -7,10 +7,8 @@ rest on a change that is still on its way, so it waits for everything queued bef
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from itertools import islice
 
 from nstance.clock import Clock
 from nstance.core.decide import decide
@@ -18,18 +16,14 @@ from nstance.model import decision as dec
 from nstance.model import events as ev
 from nstance.model.decision import Code, Decision, Facts, Reason, Refused, Trend, View
 from nstance.model.group import Group, Policy
-from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName, IdMaker, InstanceId, Kind, TenantId
+from nstance.model.ids import GroupKey, IdMaker, InstanceId, Kind, TenantId
 from nstance.model.instance import ENDED, Change, Instance, Put, Remove, State
 from nstance.objects import journal, slots
 from nstance.server.hearing import TICK, Hearing
+from nstance.server.notes import Notes, why
 from nstance.server.term import Term
 
-log = logging.getLogger(__name__)
-
 MAX_INBOX = 200_000
-MAX_NOTES = 1_000  # that wait for the journal; what is more is only in the log
-NOTE_SECONDS = 0.5  # the journal is not written more often for them
-NOTE_SOON = 0.05  # often a change follows at once, and they share its slot
 
 
 class Overloaded(Exception):
@@ -92,6 +86,13 @@ class Shard:
         self._prepare = prepare
         self._act = act
         self.hearing = Hearing(self.instances, self.facts, clock=clock, heard=heard)
+        self.notes = Notes(
+            writer,
+            clock=clock,
+            entry_id=self._entry_id,
+            tenants=lambda: (key.tenant for key in self.keys()),
+            show=lambda key, reasons: self._show(Committed(key, (), reasons, {})),
+        )
         self._groups: dict[GroupKey, _GroupState] = {}
         self._keys: dict[str, InstanceId] = {}
         self._inbox: dict[GroupKey, list[_Item]] = {}
@@ -101,10 +102,6 @@ class Shard:
         self.listed = False
         self.mass_absence = False
         self._ticking: asyncio.TimerHandle | None = None
-        self._notes: list[slots.Why] = []
-        self._noting: asyncio.TimerHandle | None = None
-        self._noted: asyncio.Future[None] | None = None  # the last notes, on their way
-        self._noted_at = float("-inf")
         for instance in self.instances.values():
             self._group(instance.key).members[instance.id] = instance
             if instance.public_key:
@@ -168,55 +165,6 @@ class Shard:
             self.listed, self.mass_absence = True, mass_absence
             self.look_again()
 
-    def announce(self, code: Code, message: str) -> None:
-        """Something that concerns the whole shard: every tenant is told."""
-        log.warning(message)
-        for tenant in sorted({key.tenant for key in self.keys()} | {DEFAULT_TENANT}):
-            self.tell(GroupKey(tenant, GroupName("")), code, message)
-
-    def tell(self, key: GroupKey, code: Code, message: str, instance: InstanceId | None = None) -> None:
-        """Something worth knowing that changes no record. The journal has it with the next change or shortly after, and
-        then the history."""
-        reasons = (Reason(code, message, instance),)
-        for observe in self.observers:
-            observe(Committed(key, (), reasons, {}))
-        self._note(key, reasons)
-
-    def _note(self, key: GroupKey, reasons: Iterable[Reason]) -> None:
-        room = MAX_NOTES - len(self._notes)
-        self._notes += islice((_why(reason, key) for reason in reasons), room)
-        if self._notes and self._noting is None:
-            self._note_later()
-
-    def _note_later(self) -> None:
-        now = self._clock.monotonic()
-        delay = max(NOTE_SOON, self._noted_at + NOTE_SECONDS - now)
-        self._noting = asyncio.get_running_loop().call_later(delay, self._write_notes_in_turn)
-
-    def _write_notes_in_turn(self) -> None:
-        if self._noted is not None and not self._noted.done():
-            self._noted_at = self._clock.monotonic()
-            self._note_later()  # while nothing can be written, no more than these wait
-        else:
-            self.write_notes()
-
-    def write_notes(self) -> None:
-        """Queue for the journal what was told."""
-        if self._noting is not None:
-            self._noting.cancel()
-            self._noting = None
-        if self._notes:
-            notes, self._notes, self._noted_at = tuple(self._notes), [], self._clock.monotonic()
-            self._noted = self._writer.commit(slots.Entry(id=self._entry_id(), reason=notes))
-
-    async def noted(self, *, within: float) -> None:
-        """Wait until the journal has what was told so far, or for so long, or twice: notes wait for earlier ones."""
-        for _ in range(2):
-            if self._noted is None or self._noted.done():
-                self.write_notes()
-            if (barrier := self._writer.barrier()) is not None:
-                await asyncio.wait({barrier}, timeout=within)
-
     def operator_seen(self, tenant: TenantId) -> None:
         self.operators_seen[tenant] = self._clock.steady()
 
@@ -253,9 +201,9 @@ class Shard:
                     if len(batch) > 1:
                         await asyncio.sleep(0)  # many groups: let connections breathe in between
         finally:
-            for timer in (self._ticking, self._noting):
-                if timer is not None:
-                    timer.cancel()
+            self.notes.close()
+            if self._ticking is not None:
+                self._ticking.cancel()
 
     def _tick(self) -> None:
         self.hearing.notice_deafness()
@@ -304,9 +252,9 @@ class Shard:
         for id in _registered(decision, items):
             self.hearing.registering(id)
         if changes:
-            self.write_notes()  # they share its slot
+            self.notes.write()  # they share its slot
         elif decision.reasons:
-            self._note(key, decision.reasons)
+            self.notes.add(key, decision.reasons)
         barrier = self._writer.commit(self._entry(key, decision, changes)) if changes else self._writer.barrier()
         posted = min(item.posted for item in items)
         committed = Committed(key, changes, decision.reasons, before)
@@ -332,7 +280,7 @@ class Shard:
             hearing.note(item.event)
         news = hearing.judge(now, patience, quiet=quiet)
         if news is not None:
-            self.announce(Code.MASS_SILENCE, news)
+            self.notes.announce(Code.MASS_SILENCE, news)
             self.look_again()
 
     def _is_taken(self, key: GroupKey, item: _Item) -> bool:
@@ -365,13 +313,16 @@ class Shard:
             if not (checked and isinstance(effect, dec.CheckVm)):
                 self._start(effect, posted)
         if committed.changes or committed.reasons:
-            for observe in self.observers:
-                observe(committed)
+            self._show(committed)
         for id in _registered(decision, items):
             self.hearing.registered(id)
         for position, item in enumerate(items):
             if item.answer is not None and not item.answer.done():
                 item.answer.set_result(decision.refusals.get(position))
+
+    def _show(self, committed: Committed) -> None:
+        for observe in self.observers:
+            observe(committed)
 
     def _start(self, effect: dec.Effect, posted: float) -> None:
         instance = self.instances.get(effect.id)
@@ -435,7 +386,7 @@ class Shard:
         named = any(isinstance(change, Put) for change in changes)  # by a record that the entry changes
         about = None if named else key
         return slots.Entry(
-            id=self._entry_id(), reason=tuple(_why(reason, about) for reason in decision.reasons), changes=changes
+            id=self._entry_id(), reason=tuple(why(reason, about) for reason in decision.reasons), changes=changes
         )
 
     def _schedule(self, key: GroupKey, state: _GroupState, wake_at: float | None, now: float) -> None:
@@ -458,11 +409,6 @@ def _registered(decision: Decision, items: Sequence[_Item]) -> list[InstanceId]:
         for position, item in enumerate(items)
         if isinstance(item.event, ev.Registered) and position not in decision.refusals
     ]
-
-
-def _why(reason: Reason, about: GroupKey | None) -> slots.Why:
-    tenant, group = (about.tenant, about.name) if about is not None else ("", "")
-    return slots.Why(reason.code.value, reason.message, reason.instance or "", tenant, group)
 
 
 def _subject(change: Change) -> InstanceId:

@@ -42,4 +42,4 @@ class Unwelcome:
             instance = shard.instances.get(InstanceId(who.id))
             key = instance.key if instance is not None else GroupKey(who.tenant, GroupName(""))
             message = f"{name} came to a port that is not its own, and was refused: {reason}"
-            shard.tell(key, Code.SECURITY, message, instance.id if instance is not None else None)
+            shard.notes.tell(key, Code.SECURITY, message, instance.id if instance is not None else None)

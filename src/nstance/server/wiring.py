@@ -399,7 +399,7 @@ class Server:
     def _alarm(self, message: str) -> bool:
         lead = self.reign.lead if self.reign is not None else None
         if lead is not None:
-            lead.shard.announce(Code.SECURITY, message)
+            lead.shard.notes.announce(Code.SECURITY, message)
         return lead is not None
 
 

@@ -40,7 +40,9 @@ class World:
         self.asked: list[tuple[ev.Event, GroupKey | None]] = []
         resolved = {g.key: SimpleNamespace(group=g) for g in (group("one"), group("two"))}
         self.lead = SimpleNamespace(
-            shard=SimpleNamespace(instances={}, wishes={}, ask=self._ask, tell=lambda *args: None),
+            shard=SimpleNamespace(
+                instances={}, wishes={}, ask=self._ask, notes=SimpleNamespace(tell=lambda *args: None)
+            ),
             configuration=SimpleNamespace(groups=resolved),
         )
         self.records = Records({})

@@ -13,7 +13,7 @@ from nstance.model.group import Group, Policy
 from nstance.model.ids import GroupKey, GroupName, IdMaker, Kind, ProviderId, TenantId
 from nstance.model.instance import Instance, Put, Remove, State
 from nstance.objects import slots
-from nstance.server import shard as shards
+from nstance.server import notes
 from nstance.server.shard import Shard
 
 KEY = GroupKey(TenantId("acme"), GroupName("web"))
@@ -119,7 +119,7 @@ async def test_a_decision_that_only_removes_records_names_its_group(scene: Scene
 
 
 async def test_what_was_told_before_a_change_comes_before_it(scene: Scene) -> None:
-    scene.shard.tell(KEY, Code.CONFIG, "first")
+    scene.shard.notes.tell(KEY, Code.CONFIG, "first")
     scene.shard.wishes[KEY] = replace(scene.shard.wishes[KEY], size=2)
     scene.shard.look_again()
     await scene.writer.until(2)
@@ -130,15 +130,15 @@ async def test_what_was_told_before_a_change_comes_before_it(scene: Scene) -> No
 async def test_while_nothing_can_be_written_notes_wait_and_are_bounded(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shards, "NOTE_SECONDS", 0.002)
-    monkeypatch.setattr(shards, "NOTE_SOON", 0.001)
-    monkeypatch.setattr(shards, "MAX_NOTES", 20)
+    monkeypatch.setattr(notes, "EVERY", 0.002)
+    monkeypatch.setattr(notes, "SOON", 0.001)
+    monkeypatch.setattr(notes, "MOST", 20)
     scene.writer.works = False
     for number in range(50):
-        scene.shard.tell(KEY, Code.CONFIG, str(number))
+        scene.shard.notes.tell(KEY, Code.CONFIG, str(number))
         await asyncio.sleep(0.001)
     assert len(scene.writer.entries) == 1
-    scene.shard.write_notes()  # as at the end of a term
+    scene.shard.notes.write()  # as at the end of a term
     first, rest = (len(entry.reason) for entry in scene.writer.entries)
     assert first < 20
     assert rest == 20

@@ -303,7 +303,7 @@ class AgentApi(agent_grpc.AgentServiceBase):
         log.warning(message, extra={"instance": id})
         instance = self._lead.shard.instances.get(id)
         if instance is not None and self._may_write(id):
-            self._lead.shard.tell(instance.key, code, message, id)
+            self._lead.shard.notes.tell(instance.key, code, message, id)
 
 
 def _substance(report: agent_pb2.HealthReport) -> tuple[object, ...]:

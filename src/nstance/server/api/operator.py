@@ -348,7 +348,7 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
         if request.after_id >= 1 << 63:
             raise status.invalid("after_id", "expected the ID of an event")
         if not request.after_id:  # who follows will ask again
-            await self._lead.shard.noted(within=NOTED_SECONDS)
+            await self._lead.shard.notes.written(within=NOTED_SECONDS)
         try:
             found = await self._events(
                 tenant=tenancy.tenant,
