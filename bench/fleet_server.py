@@ -279,7 +279,7 @@ class FleetServer:
         reign = self.server.reign
         assert reign is not None
         at = time.monotonic()
-        await reign.refresh()
+        await reign.parts.in_force.refresh()
         return {"at": at}
 
     async def do_nonces(self) -> Json:

@@ -202,7 +202,7 @@ async def test_a_write_whose_answer_is_lost_is_recognised(tmp_path: Path) -> Non
             assert made.group.size == size
         assert lost == 2
         assert written(world) == {"acme": {"web": {"template": "web", "size": 2}}}
-        assert world.leader.reign.configuration.groups == world.leader.lead_now.configuration.groups
+        assert world.leader.in_force.configuration.groups == world.leader.lead_now.configuration.groups
 
 
 async def test_a_change_that_cannot_be_stored_is_not_made(tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ async def test_a_new_leader_keeps_the_groups_of_the_api_under_a_broken_configura
         await second.until(lambda: second.lead is not None and second.shard.listed)
         await eventually(lambda: all(world.agents[id].connected for id in made))
         assert states(world, "web", "acme") == dict.fromkeys(made, "running")
-        assert "config.jsonc is not valid" in second.reign.refused
+        assert "config.jsonc is not valid" in second.in_force.refused
 
 
 async def test_no_term_begins_with_a_configuration_that_was_not_read_in_it(tmp_path: Path) -> None:

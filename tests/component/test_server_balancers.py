@@ -92,7 +92,7 @@ async def test_in_after_the_first_report_and_out_before_the_vm_goes(
         mute.set()
         await settled(world, 2)
         world.configure(told(0, **QUICK))
-        await server.reign.refresh()
+        await server.in_force.refresh()
         await eventually(lambda: set(states(world, "web", "acme").values()) == {"deleted"})
         for id in {id for _, id in calls}:
             own = [verb for verb, each in calls if each == id]
@@ -130,7 +130,7 @@ async def test_f57_lost_and_late_calls_are_repaired(tmp_path: Path) -> None:
             config(groups={"acme": {"web": {"template": "web", "size": 1}}}, **QUICK)
             | {"load_balancers": {"front": {"provider": "memory"}}}
         )
-        await server.reign.refresh()  # the group does not use it any more
+        await server.in_force.refresh()  # the group does not use it any more
         await eventually(lambda: not members(world))
         world.cloud.register("front", first)  # a call of long ago is applied after all
         await eventually(lambda: not members(world))
@@ -146,7 +146,7 @@ async def test_f57_who_leaves_while_its_registration_waits_is_never_registered(t
         balancer = server.lead_now.balancers._balancers["front"]
         await eventually(lambda: len(balancer._flying) == size)
         world.configure(told(0))
-        await server.reign.refresh()
+        await server.in_force.refresh()
         await eventually(lambda: set(states(world, "web", "acme").values()) == {"deleted"})
         assert world.cloud.calls[Call.LOAD_BALANCER_REGISTER] == balancers.CALLS_AT_ONCE
         assert members(world) == set()
@@ -168,7 +168,7 @@ async def test_a_broken_balancer_delays_nobody_for_long(tmp_path: Path, monkeypa
 
         monkeypatch.setattr(world.cloud, "deregister", deregister)
         world.configure(told(1, "front", "back"))
-        await server.reign.refresh()
+        await server.in_force.refresh()
         await eventually(lambda: sorted(states(world, "web", "acme").values()) == ["deleted", "running"])
         assert await settled(world, 1, "back") < both
         operator = await world.operator("acme")
@@ -183,7 +183,7 @@ async def test_listing_fails_and_instances_are_registered_all_the_same(tmp_path:
         server = await world.start()
         await settled(world, 2)
         world.configure(told(1))
-        await server.reign.refresh()
+        await server.in_force.refresh()
         await settled(world, 1)
         assert not server.lead_now.balancers._balancers["front"].listed
 

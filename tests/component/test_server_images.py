@@ -104,7 +104,7 @@ async def test_the_last_good_image_outlives_the_server(tmp_path: Path) -> None:
         server = await world.start()
         await eventually(lambda: server.lead_now.images.problem("base") == "the cloud is away")
         world.configure(told(2, fallback="img-0"))
-        await server.reign.refresh()
+        await server.in_force.refresh()
         await running(world, 2)
         assert made_of(world) == ["img-1", "img-1"]
 
@@ -143,7 +143,7 @@ async def test_timings_apply_without_a_restart(tmp_path: Path) -> None:
         await eventually(lambda: world.cloud.calls[Call.CREATE] == 1)
         await eventually(lambda: len(states(world, "web", "acme")) == 6)
         world.configure(config(groups=group, create_concurrency=6, request_timeout="1s"))
-        await server.reign.refresh()
+        await server.in_force.refresh()
         await eventually(lambda: world.cloud.calls[Call.CREATE] >= 6)
         # What began under the new time limit has given up, and is asked for again; the first one still waits.
         await eventually(lambda: list(states(world, "web", "acme").values()).count("starting") >= 5)

@@ -215,7 +215,7 @@ async def test_the_last_good_copy_outlives_the_server(site: Site, tmp_path: Path
         site.status = 503
         server = await world.start()
         world.configure(told(f"{site.url}/page", 2))
-        await server.reign.refresh()
+        await server.in_force.refresh()
         await running(world, 2)
 
 
@@ -244,7 +244,7 @@ async def test_b30_a_host_is_allowed_by_configuration_and_at_once(
         await eventually(lambda: "not public" in str(world.leader.shard.blocked))
         assert site.answers == []
         world.configure(told(f"{site.url}/page"))
-        await server.reign.refresh()
+        await server.in_force.refresh()
         await running(world, 1)
 
 

@@ -35,6 +35,7 @@ from nstance.pki import peer as certificates
 from nstance.providers.behaviour import Script
 from nstance.providers.memory import MemoryCloud, MemoryProvider
 from nstance.providers.port import CreateRequest, Scope, Vm
+from nstance.server.in_force import InForce
 from nstance.server.lead import Lead
 from nstance.server.options import Options
 from nstance.server.reign import Reign
@@ -241,6 +242,10 @@ class Running:
     def reign(self) -> Reign:
         assert self.server.reign is not None
         return self.server.reign
+
+    @property
+    def in_force(self) -> InForce:
+        return self.reign.parts.in_force
 
     @property
     def lead(self) -> Lead | None:

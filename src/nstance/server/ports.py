@@ -19,10 +19,10 @@ from nstance.server.api.operator import Events, OperatorApi
 from nstance.server.api.registration import Registration
 from nstance.server.configuration import Configuration
 from nstance.server.groups import Groups
+from nstance.server.in_force import InForce
 from nstance.server.lead import Advertised, Lead
 from nstance.server.records import Records
 from nstance.server.registrar import Registrar
-from nstance.server.reign import Reign
 from nstance.server.requests import Requests
 from nstance.server.statuses import Statuses
 from nstance.server.tenancy import Tenancy
@@ -75,7 +75,7 @@ class OperatorPort:
 def grpc_ports(
     lead: Lead,
     *,
-    reign: Reign,
+    in_force: InForce,
     server: ServerId,
     store: ObjectStore,
     events: Events,
@@ -110,11 +110,11 @@ def grpc_ports(
     watchers = Watchers(lead, records, statuses)
     lead.shard.observers += [records.observe, watchers.observe]
     lead.on_configured.append(watchers.configured)
-    groups = Groups(lead, store=store, changing=reign.changing, take=reign.take, clock=clock, chance=chance)
+    groups = Groups(lead, store=store, changing=in_force.changing, take=in_force.take, clock=clock, chance=chance)
     admission = Admission(operators, clock)
     operator_api = OperatorApi(
         lead,
-        reign=reign,
+        in_force=in_force,
         server=server,
         store=store,
         events=events,

@@ -6,7 +6,6 @@ answers nothing on old connections.
 """
 
 import asyncio
-import contextlib
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
@@ -16,8 +15,7 @@ from typing import Any, Protocol
 
 from nstance.authority import errors as authority_errors
 from nstance.clock import Chance, Clock
-from nstance.config import blocks, storage_keys
-from nstance.config.errors import Problem
+from nstance.config import blocks
 from nstance.model.consistency import violations
 from nstance.model.decision import Code
 from nstance.model.ids import ClusterId, IdMaker, ShardId, TenantId
@@ -33,12 +31,12 @@ from nstance.server.balancers import Balancers, Tools
 from nstance.server.cache import Cache
 from nstance.server.calls import Calls
 from nstance.server.collector import Collector
-from nstance.server.configuration import Configuration, NoConfiguration
 from nstance.server.effects import Effects
 from nstance.server.filesets import FileSets
 from nstance.server.follower import Follower
 from nstance.server.history import History
 from nstance.server.images import Images
+from nstance.server.in_force import InForce
 from nstance.server.issuing import Issuer
 from nstance.server.lead import Advertised, Lead
 from nstance.server.network import LeaderNetwork
@@ -52,9 +50,7 @@ log = logging.getLogger(__name__)
 
 FINISH_SECONDS = 0.3
 FLUSH_SECONDS = 2.0
-CONFIG_CHECK_SECONDS = 60.0
 SNAPSHOT_CHECK_SECONDS = 1.0
-BEGIN_PAUSES = (0.1, 0.3, 1.0)  # between attempts to read what a term begins with
 OPERATORS_SECONDS = 2.0  # a term does not wait longer to learn who has operators
 
 
@@ -79,6 +75,7 @@ class Parts:
     name: ShardId
     cluster: ClusterId
     store: ObjectStore
+    in_force: InForce
     books: journal.Journal
     follower: Follower
     provider: Provider
@@ -98,30 +95,16 @@ class Parts:
 
 
 class Reign:
-    def __init__(self, parts: Parts, configuration: Configuration) -> None:
+    def __init__(self, parts: Parts) -> None:
         self.parts = parts
-        self.configuration = configuration  # the last good one
         self.lead: Lead | None = None
-        self.readable = True  # whether storage could be asked for the configuration, the last time
-        self.booted = configuration  # the one that the process was built from
-        self.refused = ""  # why a newer configuration was not taken
-        self.problems: tuple[Problem, ...] = ()  # of it
-        self.changing = asyncio.Lock()  # held by whoever changes the configuration
-        self._reigning = False
         self._ids = IdMaker(wall=parts.clock.wall, bits=parts.chance.bits)
 
     async def run(self, term: Term) -> None:
         """One term. Returns after `term.closing`; raises Deposed, slots.Damaged, or storage errors before anything was
         done."""
-        self._reigning = True
-        try:
-            await self._run(term)
-        finally:
-            self._reigning = False
-
-    async def _run(self, term: Term) -> None:
         parts = self.parts
-        book, _, present = await asyncio.gather(parts.follower.take(), self._begin(), self._operators())
+        book, _, present = await asyncio.gather(parts.follower.take(), parts.in_force.begin(), self._operators())
         await self._read_all(book)
         writer = journal.Writer(
             parts.books, book, epoch=term.epoch, guard=term.ready, chance=parts.chance, appended=self._appended
@@ -135,12 +118,12 @@ class Reign:
             lead.shard.operators_seen[tenant] = lead.shard.hearing.listening_since
         ports = parts.ports(lead)
         tasks: list[asyncio.Task[None]] = []
-        promise = configurations.timings(self.configuration.settings).promise
+        promise = configurations.timings(parts.in_force.configuration.settings).promise
         try:
             with parts.watch(term, promise):
                 for port in ports:
                     await port.open()
-                self.lead = lead
+                self.lead, parts.in_force.told = lead, lead.configure
                 parts.metrics.leads(term.epoch)
                 parts.metrics.count_groups(lambda: _counts(lead.shard))
                 if term.odd:
@@ -151,7 +134,7 @@ class Reign:
                     lead.shard.run(),
                     collector.run(),
                     self._snapshots(writer),
-                    self._watch_config(term),
+                    parts.in_force.watch(term),
                     network.run(),
                     lead.subnets.run(),
                     lead.images.run(),
@@ -166,7 +149,7 @@ class Reign:
                 async with asyncio.timeout(FLUSH_SECONDS):
                     await writer.settled()
         finally:
-            self.lead = None
+            self.lead = parts.in_force.told = None
             parts.metrics.stands_by()
             parts.metrics.count_groups(tuple)
             for task in tasks:
@@ -193,7 +176,7 @@ class Reign:
     def _assemble(
         self, term: Term, writer: journal.Writer, book: journal.Book
     ) -> tuple[Lead, Effects, Collector, LeaderNetwork]:
-        parts = self.parts
+        parts, configuration = self.parts, self.parts.in_force.configuration
 
         def told() -> blocks.Shard:
             return lead.configuration.settings.shard
@@ -209,7 +192,7 @@ class Reign:
         )
         lead = Lead(
             name=parts.name,
-            configuration=self.configuration,
+            configuration=configuration,
             issuer=parts.issuer,
             file_sets=FileSets(
                 store=parts.store,
@@ -218,7 +201,7 @@ class Reign:
                 shard=parts.name,
                 clock=parts.clock,
                 chance=parts.chance,
-                cache_ttl=self.configuration.settings.cluster.secrets.cache_ttl,
+                cache_ttl=configuration.settings.cluster.secrets.cache_ttl,
                 count=parts.metrics.certificate_issued,
             ),
             metrics=parts.metrics,
@@ -260,7 +243,7 @@ class Reign:
             instances=book.instances,
             clock=parts.clock,
             ids=self._ids,
-            policy=self.configuration.policy,
+            policy=configuration.policy,
             wishes=lead.wishes(),
             prepare=lead.prepare,
             act=effects.start,
@@ -297,61 +280,6 @@ class Reign:
         )
         return lead, effects, collector, network
 
-    async def _begin(self) -> None:
-        """What a term begins with must have been read in it: under an older configuration, groups that were made since
-        would count as not wished, and their instances would be deleted."""
-        for pause in (*BEGIN_PAUSES, None):
-            try:
-                async with self.changing:
-                    await self._read()
-                return
-            except (errors.StorageError, TimeoutError) as problem:
-                if pause is None:
-                    raise
-                log.warning("the configuration could not be read yet", extra={"error": str(problem) or "timed out"})
-                await self.parts.clock.sleep(pause)
-
-    async def _read(self) -> None:
-        """The newest configuration. Where it is not valid, the settings stay as they are, but the groups of the API are
-        followed: their writer has checked them. Raises storage errors."""
-        store, name = self.parts.store, self.parts.name
-        try:
-            self.configuration = await configurations.read(store, name)
-            self.refused, self.problems = "", ()
-        except NoConfiguration as problem:
-            self.refused, self.problems = str(problem), problem.problems
-            log.error("the configuration in the bucket is not valid, the old one stays in force:\n%s", problem)
-            with contextlib.suppress(NoConfiguration):
-                self.configuration = await configurations.with_groups(store, name, self.configuration)
-
-    async def _reload(self) -> None:
-        """The newest configuration; none to be had leaves the old one in force."""
-        try:
-            await self._read()
-            self.readable = True
-        except (errors.StorageError, TimeoutError) as problem:
-            self.readable = False
-            log.warning(
-                "the configuration could not be read, the old one stays in force", extra={"error": str(problem)}
-            )
-
-    async def refresh(self) -> bool:
-        """Take a newer configuration over; says whether there was one that is valid."""
-        async with self.changing:
-            before = (self.configuration.version, self.configuration.dynamic_version)
-            await self._reload()
-            changed = (self.configuration.version, self.configuration.dynamic_version) != before
-            if changed:
-                self.take(self.configuration)
-                log.info("a new configuration is in force")
-            return changed
-
-    def take(self, configuration: Configuration) -> None:
-        """Put it in force. For holders of `changing`."""
-        self.configuration = configuration
-        if self.lead is not None:
-            self.lead.configure(configuration)
-
     async def _operators(self) -> frozenset[TenantId] | None:
         """The tenants that have an operator; None if that cannot be learnt now."""
         try:
@@ -360,32 +288,6 @@ class Reign:
         except (errors.StorageError, authority_errors.AuthorityError, TimeoutError) as problem:
             log.warning("who has operators could not be read", extra={"error": str(problem) or "timed out"})
             return None
-
-    async def _watch_config(self, term: Term) -> None:
-        while True:
-            await self.parts.clock.sleep(CONFIG_CHECK_SECONDS)
-            await term.ready()
-            await self._check_config()
-
-    async def follow(self) -> None:
-        """While others lead: have the newest valid configuration at hand, in case that it is followed by a bad one."""
-        while True:
-            await self.parts.clock.sleep(CONFIG_CHECK_SECONDS)
-            if not self._reigning:
-                await self._check_config()
-
-    async def _check_config(self) -> None:
-        store, name = self.parts.store, self.parts.name
-        try:
-            versions = (
-                await _version(store, storage_keys.config(name)),
-                await _version(store, storage_keys.groups(name)),
-            )
-        except (errors.StorageError, TimeoutError) as problem:
-            log.warning("the configuration could not be checked", extra={"error": str(problem)})
-            return
-        if versions != (self.configuration.version, self.configuration.dynamic_version):
-            await self.refresh()
 
     async def _snapshots(self, writer: journal.Writer) -> None:
         while True:
@@ -429,14 +331,6 @@ def _counts(shard: Shard) -> Iterator[GroupCount]:
         wish = shard.wishes.get(key)
         states = Counter(member.state for member in shard.members(key).values())
         yield GroupCount(key=key, size=wish.size if wish is not None else 0, states=states)
-
-
-async def _version(store: ObjectStore, key: Any) -> str | None:
-    async with asyncio.timeout(30.0):
-        try:
-            return (await store.head(key)).version
-        except errors.Missing:
-            return None
 
 
 def _follow(lead: Lead, committed: Committed) -> None:

@@ -37,6 +37,7 @@ from nstance.server.errors import Fatal
 from nstance.server.expiries import Expiries
 from nstance.server.follower import Follower
 from nstance.server.history import History
+from nstance.server.in_force import InForce
 from nstance.server.issuing import Issuer, ServerIdentity, server_identity
 from nstance.server.options import Options
 from nstance.server.probes import Probes
@@ -246,11 +247,16 @@ class Server:
             snapshot_prefix=storage_keys.snapshot_prefix(self.shard),
             clock=clock,
         )
+        in_force = InForce(configuration, store=store, shard=self.shard, clock=clock)
         history = History(cache, self.metrics, clock)
+
+        def leading() -> bool:
+            return self.elector is not None and self.elector.term is not None
+
         follower = Follower(
             books,
             clock,
-            leading=lambda: self.elector is not None and self.elector.term is not None,
+            leading=leading,
             told=history.keep,
         )
         operators = Operators(
@@ -260,6 +266,7 @@ class Server:
             name=self.shard,
             cluster=cluster,
             store=store,
+            in_force=in_force,
             books=books,
             follower=follower,
             provider=provider,
@@ -268,7 +275,7 @@ class Server:
             advertised=ports.advertised(endpoints),
             ports=lambda lead: ports.grpc_ports(
                 lead,
-                reign=reign,
+                in_force=in_force,
                 server=self.options.id,
                 store=store,
                 events=cache.events,
@@ -289,7 +296,7 @@ class Server:
             operator_tenants=operators.tenants,
             cache=cache,
         )
-        reign = self.reign = Reign(parts, configuration)
+        self.reign = Reign(parts)
         elector = self.elector = self._elector(store, settings, parts, contexts, identity)
         peers = peer_http.PeerServer(
             accept=elector.accept,
@@ -310,7 +317,7 @@ class Server:
         await self._lead_or_follow(
             elector,
             follower.run(),
-            reign.follow(),
+            in_force.follow(leading=leading),
             loop_lag.measure(clock, self.metrics.loop_lag),
             trust.keep(issuer, contexts, who, hosts=hosts, expiries=expiries),
         )

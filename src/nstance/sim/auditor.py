@@ -183,7 +183,7 @@ class Auditor:
             return
         for server in self._world.servers:
             if server.elector is not None:
-                for key, resolved in server.reign.configuration.groups.items():
+                for key, resolved in server.in_force.configuration.groups.items():
                     group = resolved.group
                     told = group.size, group.infra_hash
                     self._wishes.setdefault(key, {})[told] = (self._world.now, group)

@@ -22,6 +22,7 @@ from nstance.server.configuration import Configuration
 from nstance.server.election import Elector
 from nstance.server.follower import Follower
 from nstance.server.history import History
+from nstance.server.in_force import InForce
 from nstance.server.issuing import Issuer
 from nstance.server.lead import Advertised, Lead
 from nstance.server.reign import Parts, Reign
@@ -96,6 +97,7 @@ def metrics(name: str) -> Metrics:
 
 
 class SimServer:
+    in_force: InForce
     reign: Reign
     elector: Elector | None = None
     chance: SeededChance
@@ -160,11 +162,13 @@ class SimServer:
             Scope(cluster=CLUSTER, shard=SHARD), world.cloud_clock, cloud=world.cloud, server=self.name
         )
         measured = metrics(self.name)
+        in_force = self.in_force = InForce(configuration, store=store, shard=SHARD, clock=machine)
         self.reign = Reign(
             Parts(
                 name=SHARD,
                 cluster=CLUSTER,
                 store=store,
+                in_force=in_force,
                 books=books,
                 follower=follower,
                 provider=provider,
@@ -179,8 +183,7 @@ class SimServer:
                 metrics=measured,
                 clock=machine,
                 chance=chance,
-            ),
-            configuration,
+            )
         )
         me = lease.Holder(
             server=self.name,

@@ -248,7 +248,7 @@ class World:
 
     async def _refresh(self, server: SimServer) -> None:
         self.auditor.note_wishes()
-        await server.reign.refresh()
+        await server.in_force.refresh()
 
     # ---- agents
 

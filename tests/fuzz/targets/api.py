@@ -85,7 +85,7 @@ class Shard:
         lead.shard.observers += [records.observe, watchers.observe]
         lead.on_configured.append(watchers.configured)
         groups_writer = Groups(
-            lead, store=store, changing=found.reign.changing, take=found.reign.take, clock=clock, chance=chance
+            lead, store=store, changing=found.in_force.changing, take=found.in_force.take, clock=clock, chance=chance
         )
         self.server.spawn(groups_writer.run())
         public = keys.public_bytes(keys.generate(SeededChance("operator")))
@@ -94,7 +94,7 @@ class Shard:
         apis = {
             "operator": OperatorApi(
                 lead,
-                reign=found.reign,
+                in_force=found.in_force,
                 server=clock.name,  # type: ignore[arg-type]
                 store=store,
                 events=_no_events,

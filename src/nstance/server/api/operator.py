@@ -28,8 +28,8 @@ from nstance.server.admission import Admission
 from nstance.server.cache import CacheUnavailable, Event
 from nstance.server.configuration import Configuration, NoConfiguration
 from nstance.server.groups import NOT_LEADING, Edit, Groups
+from nstance.server.in_force import InForce
 from nstance.server.lead import Lead
-from nstance.server.reign import Reign
 from nstance.server.requests import Requests
 from nstance.server.statuses import Statuses
 from nstance.server.tenancy import Tenancy
@@ -68,7 +68,7 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
         self,
         lead: Lead,
         *,
-        reign: Reign,
+        in_force: InForce,
         server: ServerId,
         store: ObjectStore,
         events: Events,
@@ -82,7 +82,7 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
         clock: Clock,
     ) -> None:
         self._lead = lead
-        self._reign = reign
+        self._in_force = in_force
         self._server = server
         self._store = store
         self._events = events
@@ -131,18 +131,18 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
         if request.dry_run:
             await stream.send_message(_sized(await self._rehearse(tenancy.tenant)))
             return
-        reign = self._reign
-        previous = reign.configuration.version
-        updated = await reign.refresh()
-        if not reign.readable:
+        in_force = self._in_force
+        previous = in_force.configuration.version
+        updated = await in_force.refresh()
+        if not in_force.readable:
             raise status.unavailable("the configuration cannot be read now, the old one stays in force; try again")
         await stream.send_message(
             operator_pb2.RefreshConfigResponse(
                 updated=updated,
                 previous_etag=previous,
-                etag=reign.configuration.version,
+                etag=in_force.configuration.version,
                 errors=self._errors(tenancy.tenant),
-                needs_restart=configurations.needs_restart(reign.booted.settings, reign.configuration.settings),
+                needs_restart=configurations.needs_restart(in_force.booted.settings, in_force.configuration.settings),
             )
         )
 
@@ -167,7 +167,7 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
             updated=(found.version, found.dynamic_version) != (now.version, now.dynamic_version),
             previous_etag=now.version,
             etag=found.version,
-            needs_restart=configurations.needs_restart(self._reign.booted.settings, found.settings),
+            needs_restart=configurations.needs_restart(self._in_force.booted.settings, found.settings),
             plan=plan,
         )
 
@@ -182,7 +182,7 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
 
     def _errors(self, tenant: TenantId) -> list[str]:
         """Why a newer configuration was refused, without what concerns other tenants' groups."""
-        return self._shown(self._reign.refused, self._reign.problems, tenant)
+        return self._shown(self._in_force.refused, self._in_force.problems, tenant)
 
     def _shown(self, refused: str, problems: Sequence[Problem], tenant: TenantId) -> list[str]:
         if refused and not problems:
