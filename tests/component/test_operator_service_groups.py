@@ -13,6 +13,7 @@ from nstance.config import jsonc
 from nstance.model.events import VmState
 from nstance.objects import errors
 from nstance.objects.memory import Fate, Verb
+from nstance.server import ports
 from nstance.v1.operator_pb2 import GroupConfig
 
 GROUPS = f"shard/{SHARD}/groups.jsonc"
@@ -327,6 +328,32 @@ async def test_a_new_leader_keeps_the_groups_of_the_api_under_a_broken_configura
         await eventually(lambda: all(world.agents[id].connected for id in made))
         assert states(world, "web", "acme") == dict.fromkeys(made, "running")
         assert "config.jsonc is not valid" in second.in_force.refused
+
+
+async def test_a_group_that_is_made_while_other_ports_are_being_opened_is_followed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operators' port opens first: whoever is answered there before the rest is open must not be forgotten."""
+    async with World(tmp_path) as world:
+        first = await world.start()
+        operator = await world.operator("acme")
+        await first.stop()
+        opened, open_port, go_on = 0, ports.GrpcPort.open, asyncio.Event()
+
+        async def open_first_alone(port: ports.GrpcPort) -> None:
+            nonlocal opened
+            opened += 1
+            if opened > 1:
+                await go_on.wait()
+            await open_port(port)
+
+        monkeypatch.setattr(ports.GrpcPort, "open", open_first_alone)
+        starting = asyncio.create_task(world.start())
+        await eventually(lambda: opened == 2)
+        await operator.call("UpsertGroup", key="web", config=GroupConfig(template="web", size=2))
+        go_on.set()
+        await starting
+        await eventually(lambda: list(states(world, "web", "acme").values()) == ["running"] * 2)
 
 
 async def test_no_term_begins_with_a_configuration_that_was_not_read_in_it(tmp_path: Path) -> None:

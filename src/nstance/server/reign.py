@@ -120,10 +120,11 @@ class Reign:
         tasks: list[asyncio.Task[None]] = []
         promise = configurations.timings(parts.in_force.configuration.settings).promise
         try:
+            parts.in_force.told = lead.configure  # before the first port is open, where groups may be changed
             with parts.watch(term, promise):
                 for port in ports:
                     await port.open()
-                self.lead, parts.in_force.told = lead, lead.configure
+                self.lead = lead
                 parts.metrics.leads(term.epoch)
                 parts.metrics.count_groups(lambda: _counts(lead.shard))
                 if term.odd:
