@@ -91,8 +91,7 @@ class Images:
             try:
                 found = await self._ask(lookup[1])
             except errors.ProviderError as problem:
-                asked = problem.delay if isinstance(problem, errors.Throttled) else 0.0
-                wait = max(asked, min(RETRY_MOST, self._interval(), RETRY_FIRST * 2.0 ** min(failures, 10)))
+                wait = min(RETRY_MOST, self._interval(), RETRY_FIRST * 2.0 ** min(failures, 10))
                 failures += 1
                 self._failed(lookup, str(problem), wait)
             else:

@@ -1,4 +1,4 @@
-"""Image lookups: cached, refreshed, and what serves when they fail. Time is moved by hand."""
+"""Image lookups: cached, refreshed, and what serves when they fail."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -17,12 +17,14 @@ from nstance.server import rendering
 from nstance.server.calls import Calls
 from nstance.server.images import RETRY_FIRST, Images
 from nstance.sim.chance import SeededChance
+from nstance.sim.loop import Machine
 from nstance.telemetry.metrics import Metrics
-from support.hand_clock import HandClock, rest
+from support.virtual_time import virtually
 
 INTERVAL = 3600.0
 BASE = Image.model_validate({"filters": [{"name": "name", "values": ["base-*"]}], "owners": ["me"]})
 WITH_FALLBACK = BASE.model_copy(update={"fallback": "img-fallback"})
+MOMENT = 0.1
 AWAY = Outcome(applied=False, error=errors.Unavailable("the cloud is away"))
 
 
@@ -31,23 +33,24 @@ async def _at_once() -> None:
 
 
 class Lookups:
-    def __init__(self) -> None:
-        self.clock = HandClock()
+    def __init__(self, clock: Machine) -> None:
+        self.clock = clock
         self.script = Script()
         self.cloud = MemoryCloud(self.clock, behaviour=self.script)
         self.changes = 0
         provider = MemoryProvider(Scope(cluster=ClusterId("c"), shard=ShardId("s")), self.clock, cloud=self.cloud)
+        self.calls = Calls(
+            ready=_at_once,
+            clock=self.clock,
+            chance=SeededChance("images"),
+            metrics=Metrics(),
+            timeout=lambda: 30.0,
+            announce=lambda code, message: None,
+        )
         self.images = Images(
             provider,
             clock=self.clock,
-            calls=Calls(
-                ready=_at_once,
-                clock=self.clock,
-                chance=SeededChance("images"),
-                metrics=Metrics(),
-                timeout=lambda: 30.0,
-                announce=lambda code, message: None,
-            ),
+            calls=self.calls,
             interval=lambda: INTERVAL,
             changed=self._changed,
         )
@@ -64,63 +67,93 @@ class Lookups:
 
 
 @asynccontextmanager
-async def lookups(image: Image, prepare: Callable[[Lookups], None] = lambda world: None) -> AsyncIterator[Lookups]:
-    world = Lookups()
+async def lookups(
+    clock: Machine, image: Image, prepare: Callable[[Lookups], None] = lambda world: None
+) -> AsyncIterator[Lookups]:
+    """A moment after the first one."""
+    world = Lookups(clock)
     prepare(world)
     world.images.configure({"base": image}, kind="memory")
     running = asyncio.create_task(world.images.run())
     try:
         assert world.images.values()["base"] is None  # not known before the first answer, fallback or not
-        await rest()
+        await clock.sleep(MOMENT)
         yield world
     finally:
         running.cancel()
+        world.calls.close()
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_the_newest_image_is_found_once_per_interval() -> None:
-    async with lookups(BASE, lambda world: world.publish("img-1", 1.0)) as world:
+@virtually
+async def test_the_newest_image_is_found_once_per_interval(clock: Machine) -> None:
+    async with lookups(clock, BASE, lambda world: world.publish("img-1", 1.0)) as world:
         assert world.images.values() == {"base": "img-1"}
         world.publish("img-2", 2.0)
-        await world.clock.advance(INTERVAL - 1)
+        await clock.sleep(INTERVAL - 1)
         assert (world.images.values(), world.asked) == ({"base": "img-1"}, 1)
-        await world.clock.advance(1)
+        await clock.sleep(1)
         assert (world.images.values(), world.asked, world.changes) == ({"base": "img-2"}, 2, 2)
 
 
-async def test_a_failed_lookup_leaves_what_was_found() -> None:
-    async with lookups(WITH_FALLBACK, lambda world: world.publish("img-1", 1.0)) as world:
+@virtually
+async def test_a_failed_lookup_leaves_what_was_found(clock: Machine) -> None:
+    async with lookups(clock, WITH_FALLBACK, lambda world: world.publish("img-1", 1.0)) as world:
         world.script.then(Call.FIND_IMAGE, AWAY)
-        await world.clock.advance(INTERVAL)
+        await clock.sleep(INTERVAL)
         assert world.asked == 2
         assert (world.images.values(), world.images.problem("base")) == ({"base": "img-1"}, "the cloud is away")
-        await world.clock.advance(RETRY_FIRST)
+        await clock.sleep(RETRY_FIRST)
         assert (world.images.values(), world.images.problem("base")) == ({"base": "img-1"}, "")
 
 
-async def test_the_fallback_serves_until_something_was_found() -> None:
-    async with lookups(WITH_FALLBACK) as world:
+@pytest.mark.parametrize("delay", [1.0, 40.0])
+def test_f45_a_throttled_lookup_is_made_again_when_the_provider_wants_to_be_asked(delay: float) -> None:
+    throttled = Outcome(applied=False, error=errors.Throttled("too many calls", delay=delay))
+
+    @virtually
+    async def story(clock: Machine) -> None:
+        async with lookups(clock, WITH_FALLBACK, lambda world: world.script.then(Call.FIND_IMAGE, throttled)) as world:
+            assert (world.images.values(), world.images.problem("base")) == (
+                {"base": "img-fallback"},
+                "too many calls",
+            )
+            world.publish("img-1", 1.0)
+            again = max(RETRY_FIRST, delay)
+            await clock.sleep(again - 2 * MOMENT)
+            assert world.asked == 1
+            await clock.sleep(1.0)  # for the pace, and for what lies between two calls
+            assert (world.images.values(), world.images.problem("base")) == ({"base": "img-1"}, "")
+            assert world.asked == 2
+
+    story()
+
+
+@virtually
+async def test_the_fallback_serves_until_something_was_found(clock: Machine) -> None:
+    async with lookups(clock, WITH_FALLBACK) as world:
         assert (world.images.values(), world.asked) == ({"base": "img-fallback"}, 1)
         world.publish("img-1", 1.0)
-        await world.clock.advance(RETRY_FIRST)
+        await clock.sleep(RETRY_FIRST)
         assert world.images.values() == {"base": "img-1"}
 
 
-async def test_without_a_fallback_there_is_none_and_a_reason() -> None:
-    async with lookups(BASE) as world:
+@virtually
+async def test_without_a_fallback_there_is_none_and_a_reason(clock: Machine) -> None:
+    async with lookups(clock, BASE) as world:
         assert world.images.values() == {"base": None}
         assert "no image fits" in world.images.problem("base")
-        await world.clock.advance(RETRY_FIRST)
-        await world.clock.advance(RETRY_FIRST)  # it backs off: the third try is not due yet
+        await clock.sleep(2 * RETRY_FIRST)  # it backs off: the third try is not due yet
         assert (world.asked, world.changes) == (2, 1)
 
 
-async def test_an_image_that_was_asked_for_differently_is_another_one() -> None:
-    async with lookups(BASE, lambda world: world.publish("img-1", 1.0)) as world:
+@virtually
+async def test_an_image_that_was_asked_for_differently_is_another_one(clock: Machine) -> None:
+    async with lookups(clock, BASE, lambda world: world.publish("img-1", 1.0)) as world:
         other = BASE.model_copy(update={"owners": ("you",)})
         world.images.configure({"base": other}, kind="memory")
         assert world.images.values() == {"base": None}
-        await rest()
+        await clock.sleep(MOMENT)
         assert "no image fits" in world.images.problem("base")
 
 
@@ -129,14 +162,18 @@ async def test_an_image_that_was_asked_for_differently_is_another_one() -> None:
     [Image(fallback="img-fixed"), WITH_FALLBACK.model_copy(update={"provider": "aws", "fallback": "img-fixed"})],
     ids=["no filters", "another provider's"],
 )
-async def test_what_cannot_be_asked_for_is_its_fallback(image: Image) -> None:
-    world = Lookups()
-    world.images.configure({"base": image}, kind="memory")
-    running = asyncio.create_task(world.images.run())
-    await rest()
-    assert (world.images.values(), world.asked) == ({"base": "img-fixed"}, 0)
-    running.cancel()
-    await asyncio.gather(running, return_exceptions=True)
+def test_what_cannot_be_asked_for_is_its_fallback(image: Image) -> None:
+    @virtually
+    async def story(clock: Machine) -> None:
+        world = Lookups(clock)
+        world.images.configure({"base": image}, kind="memory")
+        running = asyncio.create_task(world.images.run())
+        await clock.sleep(MOMENT)
+        assert (world.images.values(), world.asked) == ({"base": "img-fixed"}, 0)
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    story()
 
 
 @pytest.mark.parametrize(
