@@ -246,18 +246,30 @@ async def test_the_cache_has_public_keys_and_what_reports_say_that_is_new(world:
     assert await cache.public_keys(agent.id) == {"web": pem}
     puts.clear()
     async with stub.SubmitHealthReport.open() as stream:
-        for sequence, hash in enumerate(("h1", "h1", "h1", "h2"), 1):
-            report = agent_pb2.HealthReport(boot_id="b", sequence=sequence, config_hash=hash, cpu_percent=sequence)
+        said: dict[str, Any] = {"boot_id": "a"}
+        news: list[dict[str, Any]] = [
+            {"config_hash": "h1"},
+            {"config_hash": "h2"},
+            {"files": [agent_pb2.FileState(name="web.crt", serial="01")]},
+            {"files": [agent_pb2.FileState(name="web.crt", serial="02")]},  # renewed: the set is the same
+            {"files_error": "no space left"},
+            {"files_error": ""},
+            {"boot_id": "b", "version": "2"},
+            {"files": []},
+        ]
+        for sequence, new in enumerate((each for told in news for each in (told, {}, {})), 1):
+            said |= new
+            report = agent_pb2.HealthReport(**said, sequence=sequence, cpu_percent=sequence)
             await stream.send_message(agent_pb2.AgentMessage(report=report))
             await asyncio.wait_for(stream.recv_message(), SECONDS)
-        assert [put.get("configHash") for put in puts] == ["h1", "h2"]
+        assert [put["sequence"] for put in puts] == [str(1 + 3 * number) for number in range(len(news))]
         operator = await world.operator("acme")
         shown = await operator.call("GetInstanceStatus", instance_id=agent.id)
         await stream.cancel()
     await eventually(lambda: world.leader.lead_now.agents.get(agent.id) is None)
-    assert len(puts) == 3
+    assert len(puts) == len(news) + 1
     kept = await cache.report(agent.id)
     assert kept is not None
-    assert (kept.report["cpuPercent"], int(kept.at * 1000)) == (4.0, shown.last_report_unix_ms)
+    assert (kept.report["cpuPercent"], int(kept.at * 1000)) == (float(sequence), shown.last_report_unix_ms)
     later = await operator.call("GetInstanceStatus", instance_id=agent.id)
     assert (later.connected, later.last_report_unix_ms) == (False, shown.last_report_unix_ms)

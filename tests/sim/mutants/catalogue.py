@@ -490,7 +490,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "report-out-of-order",
         "nstance.server.api.agent",
-        "if report.boot_id == presence.boot_id and report.sequence <= presence.sequence:",
+        "if same_boot and sequence <= presence.sequence:",
         "if False:",
         "an old report overwrites a newer one (F62)",
         tests=AGENT_SERVICE,

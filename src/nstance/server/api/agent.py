@@ -116,18 +116,27 @@ class AgentApi(agent_grpc.AgentServiceBase):
                     connection.abort()
 
     def _report(self, presence: Presence, report: agent_pb2.HealthReport) -> None:
-        if report.instance_id and report.instance_id != presence.id:
-            self._violation(presence.id, f"it reported for {report.instance_id[:64]!r}")
+        if (whose := report.instance_id) and whose != presence.id:
+            self._violation(presence.id, f"it reported for {whose[:64]!r}")
             raise status.denied("an agent can report only for its own instance")
-        if report.boot_id == presence.boot_id and report.sequence <= presence.sequence:
+        boot, sequence = report.boot_id, report.sequence
+        same_boot = boot == presence.boot_id
+        if same_boot and sequence <= presence.sequence:
             return
-        presence.boot_id, presence.sequence = report.boot_id, report.sequence
+        presence.boot_id, presence.sequence = boot, sequence
         presence.reported = self._clock.steady()
         self._lead.balancers.reported(presence.id)
-        if report.files_error and (presence.report is None or presence.report.files_error != report.files_error):
-            self._trouble(presence.id, f"it could not put its files in place: {report.files_error[:500]}")
         before, presence.report = presence.report, report
-        if before is None or _substance(before) != _substance(report):
+        error, known_error = report.files_error, before.files_error if before is not None else ""
+        if error and error != known_error:
+            self._trouble(presence.id, f"it could not put its files in place: {error[:500]}")
+        if (  # one by one, because most reports say nothing new; an agent has one version from its start on
+            before is None
+            or not same_boot
+            or error != known_error
+            or report.config_hash != before.config_hash
+            or report.files != before.files
+        ):
             self._keep(presence)
 
     def _keep(self, presence: Presence) -> None:
@@ -304,11 +313,6 @@ class AgentApi(agent_grpc.AgentServiceBase):
         instance = self._lead.shard.instances.get(id)
         if instance is not None and self._may_write(id):
             self._lead.shard.notes.tell(instance.key, code, message, id)
-
-
-def _substance(report: agent_pb2.HealthReport) -> tuple[object, ...]:
-    """What does not change from one healthy report to the next."""
-    return report.boot_id, report.version, report.config_hash, report.files_error, report.files
 
 
 def _renewal(files: Any, now: float) -> float | None:
