@@ -289,6 +289,35 @@ async def test_a_file_broken_by_hand_is_said_without_what_is_in_it(tmp_path: Pat
         assert "secret-plan" in "".join((await owner.call("GetConfigStatus")).errors)
 
 
+async def test_a_file_of_groups_that_vanishes_deletes_nobody(tmp_path: Path) -> None:
+    """F35: a slip of the hand or a lifecycle rule took it. A loss is no wish; an empty file is one."""
+    async with World(tmp_path) as world:
+        first = await world.start("a")
+        second = await world.start("b", lead=False)
+        operator, other = await world.operator("acme"), await world.operator()
+        await operator.call("UpsertGroup", key="web", config=GroupConfig(template="web", size=2))
+        await eventually(lambda: list(states(world, "web", "acme").values()) == ["running"] * 2)
+        made = dict(states(world, "web", "acme"))
+        await second.in_force.refresh()
+        world.store.tamper(GROUPS, None)
+        answer = await other.call("RefreshConfig")
+        assert not answer.updated
+        assert answer.errors == [
+            f"{GROUPS}: expected the file that was there before: put it back, or {{}} for no dynamic groups"
+        ]
+        assert (await other.call("RefreshConfig", dry_run=True)).errors == answer.errors
+        refused = await other.refused("UpsertGroup", key="mine", config=GroupConfig(template="web", size=0))
+        assert refused.status is Status.FAILED_PRECONDITION
+        assert GROUPS not in world.store.contents()
+        await first.stop()
+        await second.until(lambda: second.lead is not None and second.shard.listed)
+        await eventually(lambda: all(world.agents[id].connected for id in made))
+        assert states(world, "web", "acme") == made
+        world.store.tamper(GROUPS, b"{}")
+        assert (await (await world.operator("acme")).call("RefreshConfig")).updated
+        await eventually(lambda: "running" not in states(world, "web", "acme").values())
+
+
 @pytest.mark.parametrize("count", [40])
 async def test_many_changes_at_once_are_all_made(tmp_path: Path, count: int) -> None:
     """They share writes: far fewer than there are changes."""

@@ -1,6 +1,8 @@
 """What the shard is told: its configuration and its dynamic groups, loaded, checked and resolved as one value.
 
 A new configuration replaces the old one as a whole or not at all; whoever holds a `Configuration` holds a consistent one.
+The trap: no file of dynamic groups means that there are none, and the VMs of all that were there would go. So a file that
+was there before and is missing now is an error; who wants no groups writes an empty one.
 """
 
 import asyncio
@@ -46,12 +48,12 @@ class Configuration:
     size: int
 
 
-async def read(store: ObjectStore, shard: ShardId) -> Configuration:
-    """From the bucket. Raises NoConfiguration, and storage errors."""
+async def read(store: ObjectStore, shard: ShardId, *, before: Configuration | None = None) -> Configuration:
+    """From the bucket. `before`: what was read last. Raises NoConfiguration, and storage errors."""
     key = storage_keys.config(shard)
     async with asyncio.timeout(READ_TIMEOUT):
         try:
-            stored, said = await asyncio.gather(store.get(key), _dynamic(store, shard))
+            stored, said = await asyncio.gather(store.get(key), _dynamic(store, shard, before))
         except errors.Missing:
             raise NoConfiguration(
                 f"there is no configuration at {key}; put one there with `nstance-admin cluster config put --shard {shard}`"
@@ -72,7 +74,7 @@ async def read(store: ObjectStore, shard: ShardId) -> Configuration:
 async def with_groups(store: ObjectStore, shard: ShardId, now: Configuration) -> Configuration:
     """The same settings with the newest dynamic groups. Raises NoConfiguration, and storage errors."""
     async with asyncio.timeout(READ_TIMEOUT):
-        dynamic, version = await _dynamic(store, shard)
+        dynamic, version = await _dynamic(store, shard, now)
     return replace(now, dynamic=dynamic, groups=resolve(now.settings, dynamic), dynamic_version=version)
 
 
@@ -92,11 +94,18 @@ def resolve(settings: Settings, dynamic: DynamicGroups) -> Mapping[GroupKey, Res
         ) from error
 
 
-async def _dynamic(store: ObjectStore, shard: ShardId) -> tuple[DynamicGroups, Version | None]:
+async def _dynamic(
+    store: ObjectStore, shard: ShardId, before: Configuration | None
+) -> tuple[DynamicGroups, Version | None]:
     key = storage_keys.groups(shard)
     try:
         stored = await store.get(key)
     except errors.Missing:
+        if before is not None and before.dynamic_version is not None:
+            lost = Problem(
+                key, 0, 0, "expected the file that was there before: put it back, or {} for no dynamic groups"
+            )
+            raise NoConfiguration(str(lost), (lost,)) from None
         return DynamicGroups(), None
     try:
         return dynamics.parse(stored.body, source=key), stored.version

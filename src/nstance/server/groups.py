@@ -131,12 +131,17 @@ class Groups:
         raise status.aborted("the groups are being changed by somebody else all the time, try again")
 
     async def _read(self) -> tuple[DynamicGroups, Version | None]:
+        now = self._lead.configuration
         try:
             async with asyncio.timeout(STORE_SECONDS):
                 stored: Stored = await self._store.get(self._key)
         except errors.Missing:
+            if now.dynamic_version is not None:  # without it, everybody's other groups would be gone with this change
+                log.error("%s was there before and is missing", self._key)
+                raise status.failed_precondition(
+                    "the shard's file of groups is lost, no group can be changed until somebody puts it back"
+                ) from None
             return DynamicGroups(), None
-        now = self._lead.configuration
         if stored.version == now.dynamic_version:
             return now.dynamic, stored.version
         try:

@@ -114,7 +114,7 @@ class InForce:
         """The newest configuration. Where it is not valid, the settings stay as they are, but the groups of the API are
         followed: their writer has checked them. Raises storage errors."""
         try:
-            self.configuration = await configurations.read(self._store, self._shard)
+            self.configuration = await configurations.read(self._store, self._shard, before=self.configuration)
             self.refused, self.problems = "", ()
         except NoConfiguration as problem:
             self.refused, self.problems = str(problem), problem.problems

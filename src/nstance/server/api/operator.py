@@ -150,7 +150,7 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
         """What the configuration in the bucket would change."""
         now = self._lead.configuration
         try:
-            found = await configurations.read(self._store, self._lead.name)
+            found = await configurations.read(self._store, self._lead.name, before=now)
         except NoConfiguration as refusal:
             errors = self._shown(str(refusal), refusal.problems, tenant)
             return operator_pb2.RefreshConfigResponse(previous_etag=now.version, etag=now.version, errors=errors)
