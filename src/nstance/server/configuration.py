@@ -1,8 +1,9 @@
 """What the shard is told: its configuration and its dynamic groups, loaded, checked and resolved as one value.
 
 A new configuration replaces the old one as a whole or not at all; whoever holds a `Configuration` holds a consistent one.
-The trap: no file of dynamic groups means that there are none, and the VMs of all that were there would go. So a file that
-was there before and is missing now is an error; who wants no groups writes an empty one.
+The traps: no file of dynamic groups means that there are none, and the VMs of all that were there would go. So a file that
+was there before and is missing now is an error; who wants no groups writes an empty one. And to read a large file takes
+seconds, in which a leader must renew its lease.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from nstance.objects import errors
 from nstance.objects.port import ObjectStore, Version
 
 READ_TIMEOUT = 30.0
+LARGE = 64 * 1024  # bytes that take a noticeable part of a heartbeat to read; these are read beside the event loop
 
 
 class NoConfiguration(Exception):
@@ -59,16 +61,20 @@ async def read(store: ObjectStore, shard: ShardId, *, before: Configuration | No
                 f"there is no configuration at {key}; put one there with `nstance-admin cluster config put --shard {shard}`"
             ) from None
     dynamic, dynamic_version = said
-    settings = parse(stored.body, shard=shard, source=key)
-    return Configuration(
-        settings=settings,
-        dynamic=dynamic,
-        groups=resolve(settings, dynamic),
-        policy=policies.policy(settings),
-        version=stored.version,
-        dynamic_version=dynamic_version,
-        size=len(stored.body),
-    )
+
+    def understand() -> Configuration:
+        settings = parse(stored.body, shard=shard, source=key)
+        return Configuration(
+            settings=settings,
+            dynamic=dynamic,
+            groups=resolve(settings, dynamic),
+            policy=policies.policy(settings),
+            version=stored.version,
+            dynamic_version=dynamic_version,
+            size=len(stored.body),
+        )
+
+    return await asyncio.to_thread(understand) if len(stored.body) > LARGE else understand()
 
 
 async def with_groups(store: ObjectStore, shard: ShardId, now: Configuration) -> Configuration:
