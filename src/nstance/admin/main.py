@@ -9,6 +9,7 @@ import sys
 
 import click
 
+from nstance import streams
 from nstance.admin.help import LazyGroup, debug_flag
 
 PROGRAM = "nstance-admin"
@@ -54,6 +55,7 @@ def root() -> None:
 
 
 def main() -> None:
+    streams.reopen()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal without these letters shows their numbers

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
+from nstance import streams
 from nstance.agent import settings
 from nstance.agent.version import VERSION
 from nstance.clock import Clock, SystemChance, SystemClock
@@ -17,6 +18,7 @@ WAIT_POLL_SECONDS = 0.1
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    streams.reopen()
     options = _parser().parse_args(arguments)
     if options.command == "wait":
         sys.exit(asyncio.run(wait(os.environ, options.timeout, SystemClock())))

@@ -9,6 +9,7 @@ from importlib import metadata
 
 import uvloop
 
+from nstance import streams
 from nstance.clock import Chance, Clock, SystemChance, SystemClock
 from nstance.operator import options as parsing
 from nstance.operator.errors import Fatal
@@ -20,6 +21,7 @@ _LEVELS = {Level.ERROR: logging.ERROR, Level.PANIC: logging.CRITICAL}
 
 
 def main() -> None:
+    streams.reopen()
     try:
         options = parsing.parse(sys.argv[1:], os.environ, version=metadata.version("nstance"))
     except Fatal as problem:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import uvloop
 
+from nstance import streams
 from nstance.clock import AnchoredClock, Chance, SystemChance, SystemClock
 from nstance.objects import errors
 from nstance.objects.lease import BadLease
@@ -22,6 +23,7 @@ from nstance.telemetry import logs
 
 
 def main() -> None:
+    streams.reopen()
     options = parsing.parse(sys.argv[1:], version=metadata.version("nstance"))
     logs.configure(json=options.json_logs, debug=options.debug, program="nstance-server")
     clock, chance = SystemClock(), SystemChance()
