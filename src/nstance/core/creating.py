@@ -18,7 +18,6 @@ SUBNET_MEMORY = 300.0  # how long a subnet without capacity is not tried first
 BACKOFF_FIRST = 30.0
 BACKOFF_MOST = 600.0
 RETRY_MOST = 30.0
-UNWISHED_TIMEOUT = 300.0  # for an on-demand instance whose group was deleted while it was being made
 
 
 def may_create(draft: Draft) -> bool:
@@ -176,28 +175,27 @@ def _subnet(draft: Draft, wish: Group) -> str:
     refused = draft.trend.refused_subnets
     usable = [s for s in wish.subnets if refused.get(s, 0.0) <= draft.now] or list(wish.subnets)
     usable = [s for s in usable if s not in draft.view.crowded] or usable
-    used = dict.fromkeys(usable, 0)
-    for member in draft.members.values():
-        if member.subnet in used and member.counts:
-            used[member.subnet] += 1
+    used = draft.subnet_use()
     return min(usable, key=lambda s: used[s])
 
 
 def registration_due(draft: Draft, instance: Instance) -> float:
-    """Its nonce lives no longer than this: what has not registered then never will."""
-    return instance.created + (draft.wish.registration_timeout if draft.wish is not None else UNWISHED_TIMEOUT)
+    """What has not registered then never will."""
+    return instance.created + draft.registration_timeout
 
 
 def abandon_unregistered(draft: Draft) -> None:
     """A VM that never registers is deleted; that counts as a failure of the group."""
     if not draft.may_delete:
         return
-    for instance in draft.noteworthy():
+    # After a change of leaders it may already have tried, and gets the time that all agents get.
+    grace_ends = draft.view.listening_since + max(draft.policy.suspect_after, draft.view.reconnect_grace)
+    noteworthy = draft.noteworthy()
+    draft.wake(max(draft.waiting_until, grace_ends))
+    for instance in noteworthy:
         if instance.state is not State.PENDING and instance.state is not State.STARTING:
             continue
-        # After a change of leaders it may already have tried, and gets the time that all agents get.
-        grace = max(draft.policy.suspect_after, draft.view.reconnect_grace)
-        due = max(registration_due(draft, instance), draft.view.listening_since + grace)
+        due = max(registration_due(draft, instance), grace_ends)
         if draft.now < due:
             draft.wake(due)
         elif draft.view.mass_silence:

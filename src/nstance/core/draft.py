@@ -5,6 +5,7 @@ go through here, so that the transition table is checked in one place. Effects a
 first, because replacement comes first.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
@@ -31,6 +32,7 @@ from nstance.model.ids import InstanceId
 from nstance.model.instance import TRANSITIONS, Change, Instance, Put, Remove, State
 
 ABSENCE_IS_TRUE_AFTER = 120.0
+UNWISHED_TIMEOUT = 300.0  # for an on-demand instance whose group was deleted while it was being made
 _ORDER: Mapping[type[Effect], int] = {CreateVm: 0, CheckVm: 1, DeleteVm: 2, DeleteDouble: 3}
 
 
@@ -53,10 +55,12 @@ class Draft:
         self._wake: float | None = None
         self._capacity: list[Instance] | None = None
         self._newcomers: dict[InstanceId, list[Instance]] | None = None
+        self._subnet_use: Counter[str] | None = None
         self._noteworthy: list[Instance] = []
         self._outdated: list[Instance] = []
+        self._waiting: list[Instance] = []
         self._noted_at = -1
-        self.healthy_until = inf
+        self.healthy_until = self.waiting_until = self.kept_until = inf
 
     @property
     def wish(self) -> Group | None:
@@ -71,6 +75,11 @@ class Draft:
         """What instances are to remember of their group's; None: it is the shard's default."""
         wish = self.wish
         return None if wish is None or wish.drain_timeout == self.policy.default_drain_timeout else wish.drain_timeout
+
+    @property
+    def registration_timeout(self) -> float:
+        """How long after its intent an instance may register: its nonce lives no longer."""
+        return self.wish.registration_timeout if self.wish is not None else UNWISHED_TIMEOUT
 
     @property
     def may_delete(self) -> bool:
@@ -91,10 +100,17 @@ class Draft:
         return self._capacity
 
     def noteworthy(self) -> Sequence[Instance]:
-        """All members but the plainly healthy ones: in a large group almost all are, and each step of a decision would
-        look at them in vain. `healthy_until` says when the first of these is to be looked at again."""
+        """All members but those that only time or an event could give a step of a decision something to do about: the
+        plainly healthy ones, those that come up, and records that are kept for a while. In a large group almost all are
+        such, and each step would look at them in vain. `healthy_until`, `waiting_until` and `kept_until` say when the
+        first of each kind is to be looked at again."""
         self._sort_out()
         return self._noteworthy
+
+    def waiting(self) -> Sequence[Instance]:
+        """Capacity that comes up and is not noteworthy: it is being made, or made and not registered, and not late."""
+        self._sort_out()
+        return self._waiting
 
     def noteworthy_or_outdated(self) -> Sequence[Instance]:
         """With those too that are healthy, of another configuration: after a change of it that is everybody, and only
@@ -109,35 +125,49 @@ class Draft:
         now, learned, known, unknown = self.now, self._learned, self.view.facts, self._unknown
         silence, current = self.policy.suspect_after, self.wish.infra_hash if self.wish is not None else None
         age = min((a for a in (self.policy.eligible_age, self.policy.forced_age) if a is not None), default=inf)
-        timeout = self.drain_timeout
-        running, vm_running, vm_unknown = State.RUNNING, VmState.RUNNING, VmState.UNKNOWN  # looked up once
-        heard = created = inf
+        timeout, patience, retention = self.drain_timeout, self.registration_timeout, self.policy.deleted_retention
+        running, starting, pending = State.RUNNING, State.STARTING, State.PENDING  # looked up once
+        vm_running, vm_unknown = VmState.RUNNING, VmState.UNKNOWN
+        heard = created = intended = ended = inf
         # New lists: somebody may be going through the former ones.
-        noteworthy, outdated = self._noteworthy, self._outdated = [], []
+        noteworthy, outdated, waiting = self._noteworthy, self._outdated, self._waiting = [], [], []
         for id, member in self.members.items():
+            if member.ended is not None and now < member.ended + retention and is_ended(member):
+                if member.ended < ended:
+                    ended = member.ended
+                continue
+            state = member.state
             facts = learned.get(id) or known.get(id, unknown)
             if (
-                member.state is running
-                and facts.connected
-                and (facts.vm is vm_running or facts.vm is vm_unknown)
+                (facts.vm is vm_running or facts.vm is vm_unknown)
                 and facts.notice is None
                 and facts.check_due is None
                 and not (member.suspect or member.on_demand or member.replace_wanted)
                 and member.double is None
-                and member.drain_timeout == timeout
-                and now < facts.heard + silence
-                and now < member.created + age
             ):
-                if facts.heard < heard:
-                    heard = facts.heard
-                if member.created < created:
-                    created = member.created
-                if member.infra_hash != current:
-                    outdated.append(member)
-            else:
-                noteworthy.append(member)
-                outdated.append(member)
+                if (
+                    state is running
+                    and facts.connected
+                    and member.drain_timeout == timeout
+                    and now < facts.heard + silence
+                    and now < member.created + age
+                ):
+                    if facts.heard < heard:
+                        heard = facts.heard
+                    if member.created < created:
+                        created = member.created
+                    if member.infra_hash != current:
+                        outdated.append(member)
+                    continue
+                if (state is starting or (state is pending and facts.creating)) and now < member.created + patience:
+                    if member.created < intended:
+                        intended = member.created
+                    waiting.append(member)
+                    continue
+            noteworthy.append(member)
+            outdated.append(member)
         self.healthy_until = min(heard + silence, created + age)
+        self.waiting_until, self.kept_until = intended + patience, ended + retention
 
     def newcomers(self) -> Mapping[InstanceId, list[Instance]]:
         """By the ID of an instance that is capacity: those, capacity too, that are to take its place."""
@@ -153,6 +183,13 @@ class Draft:
     def places(self) -> int:
         """What the size is compared with: a newcomer shares the place of the instance it is to replace."""
         return len(self.capacity()) - sum(map(len, self.newcomers().values()))
+
+    def subnet_use(self) -> Counter[str]:
+        """How much of the capacity is in which subnet. Kept up to date, not counted anew: a group that comes up asks once
+        for each of its members. Not to be changed."""
+        if self._subnet_use is None:
+            self._subnet_use = Counter(m.subnet for m in self.capacity())
+        return self._subnet_use
 
     def facts(self, id: InstanceId) -> Facts:
         return self._learned.get(id) or self.view.facts.get(id, self._unknown)
@@ -170,12 +207,18 @@ class Draft:
         return after
 
     def put(self, instance: Instance) -> None:
+        self._recount(self.members.get(instance.id), -1)
+        self._recount(instance, 1)
         self.members[instance.id] = instance
         self._record(Put(instance), instance.id)
 
     def remove(self, id: InstanceId) -> None:
-        del self.members[id]
+        self._recount(self.members.pop(id), -1)
         self._record(Remove(id), id)
+
+    def _recount(self, member: Instance | None, number: int) -> None:
+        if self._subnet_use is not None and member is not None and member.counts:
+            self._subnet_use[member.subnet] += number
 
     def _record(self, change: Change, id: InstanceId) -> None:
         self._changes[id] = change

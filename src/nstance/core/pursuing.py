@@ -16,7 +16,9 @@ LOOK_MOST = 30.0
 
 
 def pursue(draft: Draft) -> None:
-    for instance in draft.noteworthy():
+    noteworthy = draft.noteworthy()
+    draft.wake(draft.kept_until)
+    for instance in noteworthy:
         state = instance.state
         if is_ended(instance):
             _forget(draft, instance)

@@ -25,10 +25,12 @@ def rotate(draft: Draft) -> None:
     if any(m.suspect for m in noteworthy):
         return
     surge = len(draft.capacity()) - wish.size
-    # Places whose instance is registered; what shares a place with another one is no help to others.
-    ready = wish.size - sum(m.state is not State.RUNNING and not _shares(draft, m) for m in noteworthy)
-    aged: list[Instance] = []
     newcomers = draft.newcomers()
+    # Places whose instance is registered: of those that are not, newcomers share a place with another one.
+    coming = len(draft.waiting()) + sum(m.state is not State.RUNNING for m in noteworthy)
+    sharing = sum(m.state is not State.RUNNING for group in newcomers.values() for m in group)
+    ready = wish.size - (coming - sharing)
+    aged: list[Instance] = []
     # It may be the whole group: no further than the limits allow.
     for member in draft.noteworthy_or_outdated():
         if member.state is not State.RUNNING or member.on_demand or member.id in newcomers:
@@ -47,10 +49,6 @@ def rotate(draft: Draft) -> None:
         # Past the eligible age: one at a time, only while the group is whole.
         oldest = min(aged, key=lambda m: (m.created, m.id))
         _begin(draft, wish, Cause.ELIGIBLE_EXPIRY, oldest, surge=surge, unavailable=0)
-
-
-def _shares(draft: Draft, member: Instance) -> bool:
-    return member.replaces is not None and member in draft.newcomers().get(member.replaces, ())
 
 
 def _begin(draft: Draft, wish: Group, cause: Cause, instance: Instance, *, surge: int, unavailable: int) -> bool:

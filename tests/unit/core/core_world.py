@@ -21,7 +21,7 @@ from nstance.model.group import Group, Policy
 from nstance.model.ids import ClusterId, GroupKey, GroupName, IdMaker, InstanceId, Kind, ProviderId, ShardId, TenantId
 from nstance.model.instance import Instance, Put, State
 from nstance.model.vm import SeenVm
-from unit.core import core_invariants
+from unit.core import core_invariants, core_shortcut
 
 KEY = GroupKey(TenantId("default"), GroupName("web"))
 CLUSTER, SHARD = ClusterId("c"), ShardId("s")
@@ -56,6 +56,7 @@ class World:
         self.now = 1_000_000.0
         self.grace = 40.0  # for agents to come back to a new leader
         self.calm = False
+        self.thorough = seed % 5 == 0
         self.policy = Policy(
             suspect_after=10.0,
             dead_after=60.0,
@@ -154,6 +155,8 @@ class World:
         self.listen()
         ids = iter(lambda: self.maker.make(Kind("web")), None)
         decision = decide(self.view(), events, now=self.now, policy=self.policy, fresh_ids=ids)
+        if self.thorough:
+            core_shortcut.compare(decision, self.view(), events, now=self.now, policy=self.policy)
         assert decision.wake_at is None or decision.wake_at > self.now, "wakes in the past"
         before = dict(self.records)
         for change in decision.changes:

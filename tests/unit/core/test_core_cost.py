@@ -1,5 +1,6 @@
 """What an event costs does not grow with the rest of the shard (number 11 of the numbers to reach)."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import NoReturn
@@ -9,7 +10,7 @@ from nstance.model import events as ev
 from nstance.model.decision import Facts, View
 from nstance.model.group import Policy
 from nstance.model.ids import InstanceId
-from nstance.model.instance import Cause, State
+from nstance.model.instance import Cause, Put, State
 from unit.core.core_situation import KEY, NOW, fresh_ids, healthy, member, wish
 
 
@@ -54,3 +55,30 @@ def test_a_rotation_looks_once_at_those_that_wait_for_their_turn() -> None:
     decision = decide(view, [ev.Woke()], now=NOW, policy=Policy(), fresh_ids=fresh_ids())
     assert not decision.changes
     assert len(facts.asked) < len(waiting) + 20
+
+
+def test_those_that_come_up_or_are_only_kept_are_looked_at_once() -> None:
+    """A large group comes up, or was replaced lately: each event is about one member, and each step passes over the
+    others."""
+    coming = [replace(member("a", State.STARTING), id=InstanceId(f"web-{n:026}")) for n in range(200)]
+    asked = [replace(member("p", State.PENDING), id=InstanceId(f"web-1{n:025}")) for n in range(200)]
+    kept = [replace(member("d", State.DELETED), id=InstanceId(f"web-2{n:025}")) for n in range(200)]
+    members = {m.id: m for m in (*coming, *asked, *kept)}
+    facts = WholeShard({m.id: Facts(heard=NOW, creating=m.state is State.PENDING) for m in members.values()})
+    view = View(key=KEY, wish=wish(400), members=members, facts=facts, listed=True)
+    decision = decide(view, [ev.Woke()], now=NOW, policy=Policy(), fresh_ids=fresh_ids())
+    assert not decision.changes
+    assert not decision.effects
+    assert decision.wake_at == NOW - 100.0 + wish(1).registration_timeout
+    assert len(facts.asked) < len(members)
+
+
+def test_subnets_are_used_in_turn_without_counting_anew_for_each_instance() -> None:
+    group = wish(900, subnets=("a", "b", "c"))
+    kept = [replace(member("a"), id=InstanceId(f"web-{n:026}"), subnet="a") for n in range(100)]
+    leaving = [replace(member("x", State.DELETING), id=InstanceId(f"web-2{n:025}"), subnet="b") for n in range(50)]
+    members = {m.id: m for m in (*kept, *leaving)}
+    view = View(key=KEY, wish=group, members=members, facts={m.id: healthy() for m in kept}, listed=True)
+    decision = decide(view, [ev.Woke()], now=NOW, policy=Policy(), fresh_ids=fresh_ids())
+    made = Counter(c.instance.subnet for c in decision.changes if isinstance(c, Put) and c.instance.id not in members)
+    assert made == {"a": 200, "b": 300, "c": 300}
