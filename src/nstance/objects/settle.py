@@ -64,7 +64,7 @@ async def settle(
             return found.version
         unchanged = found is None if seen is None else found is not None and found.version == seen
         if not unchanged or doubt is None:
-            raise Overtaken(f"{key} was written by somebody else", found)
+            raise Overtaken(f"{key} was {'removed' if found is None else 'written'} by somebody else", found)
         await retry(doubt)
 
 

@@ -36,7 +36,6 @@ class Follower:
         self._news = asyncio.Event()
         self._hinted = float("-inf")
         self._read_at = float("-inf")  # on the clock that goes on while the machine is suspended
-        self.damage = ""  # why this journal cannot be led on
 
     @property
     def tail(self) -> int:
@@ -66,9 +65,7 @@ class Follower:
                 else:
                     await self._books.follow(self._book, read=self._told)
                 self._read_at = began
-                self.damage = ""
-            except slots.Damaged as damage:
-                self.damage = str(damage)
+            except slots.Damaged:
                 self._book = None
                 raise
 
@@ -93,6 +90,7 @@ class Follower:
                     await self.read()
                 except slots.Damaged as damage:
                     log.error("the journal is damaged, nobody can lead with it", extra={"damage": str(damage)})
+                    await self._clock.sleep(EVERY)  # no heartbeat mends it, and each look reads all of it
                 except (errors.StorageError, TimeoutError) as problem:
                     log.debug("could not read along", extra={"error": str(problem)})
             self._news.clear()

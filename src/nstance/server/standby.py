@@ -42,6 +42,7 @@ class Standby:
         self._heard_tail = heard_tail
         self._seen: Seen | None = None
         self._seen_at = 0.0
+        self._missing_since: float | None = None
         self._max_epoch = 0
         self.tail = 0  # the journal was at least so long, as leases and heartbeats told
         self._promise_until = NEVER
@@ -69,7 +70,7 @@ class Standby:
 
     def begin(self, *, epoch: int, hold_off: float) -> None:
         """A term of this server's own is over."""
-        self._seen = self._heartbeat = self._released = None
+        self._seen = self._heartbeat = self._released = self._missing_since = None
         self._promise_until = NEVER
         self._max_epoch = max(self._max_epoch, epoch)
         self.claiming, self.hold_off = False, hold_off
@@ -98,6 +99,7 @@ class Standby:
 
     def _judge(self, found: Seen) -> tuple[Target | None, float]:
         now, me, current = self._seat.clock.monotonic(), self._seat.me, found.lease
+        self._missing_since = None
         if self._seen is None or self._seen.version != found.version:
             self._seen, self._seen_at = found, now
             self._time.read(found)
@@ -124,13 +126,13 @@ class Standby:
         if floor == 0:
             return Target(1, None, alone=True), 0.0
         now = seat.clock.monotonic()
-        if self._seen is not None or self._seen_at == 0.0:
+        if self._missing_since is None:
             log.error(
                 "the lease object is missing although the shard has a journal: it was removed by hand or by a rule"
             )
-            self._seen, self._seen_at = None, now
+            self._seen, self._missing_since = None, now
         wait = rules.patience(length=seat.timings.length_alone, promise=seat.timings.promise, member=False)
-        if now - self._seen_at < wait:
+        if now - self._missing_since < wait:
             return None, min(seat.timings.poll * 4, wait)
         return Target(floor + 1, None, alone=False), 0.0
 

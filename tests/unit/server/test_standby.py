@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from nstance.core.election import Timings
-from nstance.objects import memory
-from nstance.objects.lease import Holder
+from nstance.objects import lease, memory
+from nstance.objects.lease import Holder, Lease
 from nstance.objects.port import Key, Version
 from nstance.server import peers
 from nstance.server.seat import Seat
@@ -32,6 +32,7 @@ class Link:
         return
 
 
+KEY = Key("leader.json")
 OTHER = Holder(server="other", incarnation="other.1", addresses=("other",), fingerprint="key")
 
 
@@ -39,12 +40,12 @@ def beat(epoch: int) -> peers.Heartbeat:
     return peers.Heartbeat(epoch=epoch, sequence=1, version="v1", tail=0, number=1, member=True)
 
 
-def standing_by() -> Standby:
+def standing_by(clock: HandClock | None = None, store: memory.MemoryStore | None = None) -> Standby:
     """It has heard a leader of epoch 3."""
-    clock = HandClock()
+    clock = clock or HandClock()
     seat = Seat(
-        store=memory.MemoryStore(clock),
-        key=Key("leader.json"),
+        store=store or memory.MemoryStore(clock),
+        key=KEY,
         me=Holder(server="me", incarnation="me.1"),
         timings=Timings(),
         clock=clock,
@@ -87,3 +88,28 @@ async def test_a_release_by_the_holder_is_taken_at_once() -> None:
     standby = standing_by()
     assert standby.hear(peers.Released(3, Version("v2")), Link(), OTHER)
     assert await standby.target() == (Target(4, Version("v2"), alone=False), 0.0)
+
+
+async def test_a_lease_that_vanished_is_an_alarm_and_waited_for_also_by_its_last_holder(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """F32: somebody else may have led since, so a server whose own term ended with it has to wait like all others."""
+    clock = HandClock()
+    store = memory.MemoryStore(clock)
+    standby = standing_by(clock, store)
+    standby.begin(epoch=3, hold_off=0.0)  # the promise is over
+    held = Lease(epoch=3, sequence=1, op="1", holder=OTHER, free=False, length=15.0, promise=2.0)
+    await store.create(KEY, lease.encode(held))
+    assert (await standby.target())[0] is None
+    standby.begin(epoch=4, hold_off=0.0)  # a term of its own, and the lease vanished in it
+    await store.delete(KEY)
+    await clock.advance(100)
+    target, wait = await standby.target()
+    assert target is None
+    assert wait > 0
+    assert [record.levelname for record in caplog.records if "lease object is missing" in record.message] == ["ERROR"]
+    await clock.advance(Timings().length_alone)
+    assert (await standby.target())[0] is None
+    await clock.advance(Timings().length_alone)
+    assert (await standby.target())[0] == Target(5, None, alone=False)
+    assert len(caplog.records) == 1
