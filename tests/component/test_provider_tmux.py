@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -70,6 +72,24 @@ async def test_windows_that_stay_open_are_closed_with_the_instance(world: LocalW
     vm = await door.create(request())
     assert await door.delete(vm.id, None) is Status.DELETED
     assert vm.id not in call(world, "list-windows", "-t", "test")
+
+
+async def test_what_an_agent_says_at_once_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the next call of tmux takes. Found on a busy machine: the log was laid after the window was open."""
+    calls = tmp_path / "tmux"
+    real = shutil.which("tmux")
+    calls.write_text(f'#!/bin/sh\ncase "$*" in *new-*) ;; *) sleep 1 ;; esac\nexec {real} "$@"\n')
+    calls.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    async with worlds.tmux_world(["sh", "-c", "echo said at once"]) as world:
+        door = world.door(HERE)
+        for _ in range(2):  # the first one with a new session
+            vm = await door.create(request())
+
+            async def holds(id: InstanceId = vm.id) -> bool:
+                return "said at once" in await door.console(id, None)
+
+            await eventually(world, holds)
 
 
 async def test_a_missing_session_and_server_are_made_anew(world: LocalWorld) -> None:

@@ -70,10 +70,8 @@ class TmuxProvider(local.LocalProvider):
         self._nodes = None if dev_k8s_dir is None else Nodes(dev_k8s_dir.absolute())
 
     def _start(self, record: homes.Record, held: homes.Held) -> None:
-        pane = self._open(record.id, launch.command(self._homes.home(record.id)))
-        # What the window shows is kept as well: a window whose agent fails at once is gone before anybody looks.
-        log = shlex.quote(str(self._homes.home(record.id) / launch.LOG))
-        self._run("pipe-pane", "-t", pane, f"cat >> {log}", absent=(*_NO_WINDOW, "can't find pane"))
+        home = self._homes.home(record.id)
+        self._open(record.id, launch.command(home), log=home / launch.LOG)
         for _ in range(_START_STEPS):
             if self._homes.process(record.id) is not None:
                 return
@@ -89,19 +87,22 @@ class TmuxProvider(local.LocalProvider):
         if self._nodes is not None:
             self._nodes.remove(id, self._provider_id(id))
 
-    def _open(self, id: InstanceId, command: Sequence[str]) -> str:
-        """A new window; with it the session, and the tmux server, if they are missing. Returns the name of its pane."""
-        name = ("-d", "-P", "-F", "#{pane_id}", "-n", _window(id))
+    def _open(self, id: InstanceId, command: Sequence[str], *, log: Path) -> None:
+        """A new window; with it the session, and the tmux server, if they are missing. What it shows is kept in the log as
+        well, from the first word on, hence in one call: one that fails at once is gone before anybody looks."""
+        window = f"={self._session}:={_window(id)}"
+        within = ("--", *command, ";", "pipe-pane", "-t", window, f"cat >> {shlex.quote(str(log))}")
+        name = ("-d", "-n", _window(id))
         for _ in range(_ATTEMPTS):
-            pane = self._run("new-window", *name, "-t", f"={self._session}:", "--", *command, absent=_NO_SESSION)
-            if pane is None:
+            made = self._run("new-window", *name, "-t", f"={self._session}:", *within, absent=_NO_SESSION)
+            if made is None:
                 size = ("-x", "200", "-y", "50")
                 # Another server may make the session at the same moment, or end the last window of it.
-                pane = self._run(
-                    "new-session", *name, *size, "-s", self._session, "--", *command, absent=("duplicate session",)
+                made = self._run(
+                    "new-session", *name, *size, "-s", self._session, *within, absent=("duplicate session",)
                 )
-            if pane is not None:
-                return pane
+            if made is not None:
+                return
         raise errors.Unknown(f"tmux session {self._session} comes and goes; no window could be opened in it")
 
     def _run(self, *arguments: str, absent: Sequence[str]) -> str | None:
