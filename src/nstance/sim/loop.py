@@ -78,6 +78,18 @@ class VirtualLoop(asyncio.BaseEventLoop):
         """Dispose of everything that is still pending, dead processes included. Nothing of it matters any more."""
         self.ending = True
         self.set_exception_handler(lambda loop, context: None)
+        outer = asyncio._get_running_loop()
+        # Or a `finally` that gathers nothing would make another loop, which nobody closes.
+        asyncio._set_running_loop(self)
+        try:
+            self._close_tasks()
+        finally:
+            asyncio._set_running_loop(outer)
+        self._ready.clear()  # type: ignore[attr-defined]
+        self._scheduled.clear()  # type: ignore[attr-defined]
+        self.close()
+
+    def _close_tasks(self) -> None:
         while self._tasks:  # a `finally` may start more of them
             tasks, self._tasks = self._tasks, set()
             for task in tasks:
@@ -89,9 +101,6 @@ class VirtualLoop(asyncio.BaseEventLoop):
                         break
                     except BaseException:
                         continue
-        self._ready.clear()  # type: ignore[attr-defined]
-        self._scheduled.clear()  # type: ignore[attr-defined]
-        self.close()
 
     def call_soon(self, callback: Any, *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
         process, context = _owner(context)
