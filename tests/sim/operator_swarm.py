@@ -19,23 +19,21 @@ from typing import Any
 
 from nstance.kube import errors, kinds, memory
 from nstance.kube.api import status
-from nstance.kube.events import Recorder
 from nstance.kube.memory import READS, Fate, MemoryKube, Verb
 from nstance.kube.port import Object
 from nstance.model import ids
-from nstance.model.ids import ClusterId, InstanceId, TenantId
+from nstance.model.ids import InstanceId
 from nstance.operator import controllers, drains, resources
 from nstance.operator.machines import UUID
-from nstance.operator.metrics import Metrics
-from nstance.operator.parts import Mirrors, Parts, Settings
 from nstance.operator.ports import Listener
 from nstance.operator.spread import spread
 from nstance.sim.chance import SeededChance
 from nstance.sim.loop import Machine, VirtualLoop
 from nstance.v1 import operator_pb2 as pb
 from sim.operator_shards import Link, Links, Shard, copied
+from support import operator_parts
+from support.operator_parts import NAMESPACE
 
-NAMESPACE = "default"
 SHARDS = ("a", "b")
 STORM, CALM = 240.0, 240.0
 
@@ -149,33 +147,13 @@ class World:
         kube = self._client = MemoryKube(self.api, machine, faults=self.fate)
         heard: list[Listener] = []
         links = {name: Link(shard, lambda: heard) for name, shard in self.shards.items()}
-        mirrors = Mirrors(kube, clock=machine, chance=self.dice)
-        events = Recorder(kube, clock=machine, chance=self.dice, instance="test")
-        parts = Parts(
-            settings=Settings(
-                namespace=NAMESPACE,
-                cluster=ClusterId("demo"),
-                tenant=TenantId("default"),
-                server="http://kube.invalid",
-                server_ca=lambda: None,
-            ),
-            kube=kube,
-            mirrors=mirrors,
-            workload=kube,
-            workload_mirrors=mirrors,
-            events=events,
-            workload_events=events,
-            shards=Links(links),
-            metrics=Metrics(),
-            clock=machine,
-            chance=self.dice,
-        )
+        parts = operator_parts.made(kube, Links(links), clock=machine, chance=self.dice)
         built = controllers.build(parts)
         heard += built
         async with asyncio.TaskGroup() as group:
-            for mirror in mirrors.all():
+            for mirror in parts.mirrors.all():
                 group.create_task(mirror.run())
-            group.create_task(events.run())
+            group.create_task(parts.events.run())
             for each in built:
                 group.create_task(each.run())
             group.create_task(self._connect(links, machine))

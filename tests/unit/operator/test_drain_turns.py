@@ -8,16 +8,13 @@ from typing import Any, cast
 
 from nstance.clock import SystemChance
 from nstance.kube import errors, kinds, memory
-from nstance.kube.events import Recorder
 from nstance.kube.kinds import Kind
 from nstance.kube.memory import Fate, MemoryKube, Verb
-from nstance.model.ids import ClusterId, TenantId
 from nstance.operator.drains import DRAINING, Drains
-from nstance.operator.metrics import Metrics
 from nstance.operator.nodes import Nodes
-from nstance.operator.parts import Mirrors, Parts, Settings
 from nstance.sim.loop import Machine
 from nstance.v1 import operator_pb2 as pb
+from support import operator_parts
 from support.virtual_time import virtually
 
 NODE = "web-1"
@@ -80,29 +77,9 @@ async def world(clock: Machine) -> AsyncIterator[World]:
         return fates.get(verb, Fate()) if kind == kinds.NODE else Fate()
 
     kube = MemoryKube(api, clock, faults=fate)
-    mirrors = Mirrors(kube, clock=clock, chance=chance)
-    events = Recorder(kube, clock=clock, chance=chance, component="test", instance="test")
     shard = OneShard()
-    parts = Parts(
-        settings=Settings(
-            namespace="default",
-            cluster=ClusterId("demo"),
-            tenant=TenantId("default"),
-            server="http://kube.invalid",
-            server_ca=lambda: None,
-        ),
-        kube=kube,
-        mirrors=mirrors,
-        workload=kube,
-        workload_mirrors=mirrors,
-        events=events,
-        workload_events=events,
-        shards=cast(Any, shard),
-        metrics=Metrics(),
-        clock=clock,
-        chance=chance,
-    )
-    mirror = mirrors.of(kinds.NODE)
+    parts = operator_parts.made(kube, cast(Any, shard), clock=clock, chance=chance)
+    mirror = parts.mirrors.of(kinds.NODE)
     drains = Drains(parts, Nodes(kube, mirror))
     await person.create(kinds.NODE, {"metadata": {"name": NODE}, "spec": {"providerID": f"dev:///{NODE}"}})
     tasks = [asyncio.create_task(work) for work in (mirror.run(), drains.run())]

@@ -1,64 +1,19 @@
 """Promises between servers: what each of them may count on, message by message."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from nstance.core.election import Timings
-from nstance.objects import memory
-from nstance.objects.lease import Holder
-from nstance.objects.port import Key
 from nstance.server import peers
 from nstance.server.holder import Holding
-from nstance.server.seat import Seat
-from nstance.server.shard_time import ShardTime
-from nstance.server.standby import Standby, Target
-from nstance.sim.chance import SeededChance
+from nstance.server.standby import Target
 from support.hand_clock import HandClock
-
-
-@dataclass
-class Link:
-    server: str = "other"
-    fingerprint: str = "key"
-    sent: list[peers.Message] = field(default_factory=list)
-
-    def send(self, message: peers.Message) -> None:
-        self.sent.append(message)
-
-    async def receive(self) -> peers.Message:
-        raise peers.LinkClosed("nobody is there")
-
-    def close(self) -> None:
-        return
-
-
-OTHER = Holder(server="other", incarnation="other.1", addresses=("other",), fingerprint="key")
-BEAT = peers.Heartbeat(epoch=3, sequence=1, version="v1", tail=0, number=1, member=True)
-
-
-def seat(clock: HandClock) -> Seat:
-    return Seat(
-        store=memory.MemoryStore(clock),
-        key=Key("leader.json"),
-        me=Holder(server="me", incarnation="me.1"),
-        timings=Timings(),
-        clock=clock,
-        chance=SeededChance(1),
-    )
-
-
-def seated(clock: HandClock) -> tuple[Seat, ShardTime]:
-    made = seat(clock)
-    return made, ShardTime(made.store, made.key, clock=clock, anchor=lambda steady: None)
-
-
-async def no_journal() -> int:
-    return 0
+from support.standbys import OTHER, Link, beat, new_standby, seated
 
 
 def test_a_heartbeat_is_answered_with_a_promise_that_is_kept() -> None:
     clock, link = HandClock(), Link()
-    standby = Standby(*seated(clock), floor=no_journal, heard_tail=lambda tail: None)
-    standby.hear(BEAT, link, OTHER)
+    standby = new_standby(clock)
+    standby.hear(beat(), link, OTHER)
     assert link.sent == [peers.Promise(3, 1)]
     assert standby.promised()
     clock.now += Timings().promise
@@ -68,9 +23,9 @@ def test_a_heartbeat_is_answered_with_a_promise_that_is_kept() -> None:
 def test_no_promise_while_a_claim_is_on_its_way() -> None:
     """A promise would let the holder go on while this claim takes its lease."""
     link = Link()
-    standby = Standby(*seated(HandClock()), floor=no_journal, heard_tail=lambda tail: None)
+    standby = new_standby(HandClock())
     standby.claiming = True
-    standby.hear(BEAT, link, OTHER)
+    standby.hear(beat(), link, OTHER)
     assert link.sent == []
     assert not standby.promised()
 

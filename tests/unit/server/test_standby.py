@@ -1,62 +1,20 @@
 """Whom a standby believes: only the holder of the newest lease that it knows, by its key and its epoch (F19, I5)."""
 
-from dataclasses import dataclass, field
-
 import pytest
 
 from nstance.core.election import Timings
 from nstance.objects import lease, memory
-from nstance.objects.lease import Holder, Lease
-from nstance.objects.port import Key, Version
+from nstance.objects.lease import Lease
+from nstance.objects.port import Version
 from nstance.server import peers
-from nstance.server.seat import Seat
-from nstance.server.shard_time import ShardTime
 from nstance.server.standby import Standby, Target
-from nstance.sim.chance import SeededChance
 from support.hand_clock import HandClock
-
-
-@dataclass
-class Link:
-    fingerprint: str = "key"
-    server: str = "other"
-    sent: list[peers.Message] = field(default_factory=list)
-
-    def send(self, message: peers.Message) -> None:
-        self.sent.append(message)
-
-    async def receive(self) -> peers.Message:
-        raise peers.LinkClosed("nobody is there")
-
-    def close(self) -> None:
-        return
-
-
-KEY = Key("leader.json")
-OTHER = Holder(server="other", incarnation="other.1", addresses=("other",), fingerprint="key")
-
-
-def beat(epoch: int) -> peers.Heartbeat:
-    return peers.Heartbeat(epoch=epoch, sequence=1, version="v1", tail=0, number=1, member=True)
+from support.standbys import KEY, OTHER, Link, beat, new_standby
 
 
 def standing_by(clock: HandClock | None = None, store: memory.MemoryStore | None = None) -> Standby:
     """It has heard a leader of epoch 3."""
-    clock = clock or HandClock()
-    seat = Seat(
-        store=store or memory.MemoryStore(clock),
-        key=KEY,
-        me=Holder(server="me", incarnation="me.1"),
-        timings=Timings(),
-        clock=clock,
-        chance=SeededChance(1),
-    )
-
-    async def no_journal() -> int:
-        return 0
-
-    time = ShardTime(seat.store, seat.key, clock=clock, anchor=lambda steady: None)
-    standby = Standby(seat, time, floor=no_journal, heard_tail=lambda tail: None)
+    standby = new_standby(clock or HandClock(), store)
     standby.hear(beat(3), Link(), OTHER)
     return standby
 

@@ -1,0 +1,60 @@
+"""A server's seat in an election of which the other side is only told, in time that moves by hand."""
+
+from dataclasses import dataclass, field
+
+from nstance.core.election import Timings
+from nstance.objects import memory
+from nstance.objects.lease import Holder
+from nstance.objects.port import Key
+from nstance.server import peers
+from nstance.server.seat import Seat
+from nstance.server.shard_time import ShardTime
+from nstance.server.standby import Standby
+from nstance.sim.chance import SeededChance
+from support.hand_clock import HandClock
+
+KEY = Key("leader.json")
+OTHER = Holder(server="other", incarnation="other.1", addresses=("other",), fingerprint="key")
+
+
+@dataclass
+class Link:
+    """Keeps what is sent to the other one, who says nothing."""
+
+    fingerprint: str = "key"
+    server: str = "other"
+    sent: list[peers.Message] = field(default_factory=list)
+
+    def send(self, message: peers.Message) -> None:
+        self.sent.append(message)
+
+    async def receive(self) -> peers.Message:
+        raise peers.LinkClosed("nobody is there")
+
+    def close(self) -> None:
+        return
+
+
+def beat(epoch: int = 3) -> peers.Heartbeat:
+    return peers.Heartbeat(epoch=epoch, sequence=1, version="v1", tail=0, number=1, member=True)
+
+
+def seated(clock: HandClock, store: memory.MemoryStore | None = None) -> tuple[Seat, ShardTime]:
+    seat = Seat(
+        store=store or memory.MemoryStore(clock),
+        key=KEY,
+        me=Holder(server="me", incarnation="me.1"),
+        timings=Timings(),
+        clock=clock,
+        chance=SeededChance(1),
+    )
+    return seat, ShardTime(seat.store, seat.key, clock=clock, anchor=lambda steady: None)
+
+
+def new_standby(clock: HandClock, store: memory.MemoryStore | None = None) -> Standby:
+    """It has heard of nobody yet."""
+
+    async def no_journal() -> int:
+        return 0
+
+    return Standby(*seated(clock, store), floor=no_journal, heard_tail=lambda tail: None)
