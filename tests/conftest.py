@@ -2,14 +2,16 @@
 of those at once on two cores would starve servers that are meant to be watched. (xdist's own groups have no effect with
 this pytest: they rewrite a name that it no longer reads.)
 
-And that no generated example has to be quick: how long it takes says something about the machine, nothing about us."""
+And that no generated example has to be quick or small: how long it takes, how often one is thrown away and how large one
+becomes say something about the machine and about luck, nothing about us."""
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
-settings.register_profile("untimed", deadline=None)
+LUCK = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
+settings.register_profile("untimed", deadline=None, suppress_health_check=LUCK)
 settings.load_profile("untimed")
 
 

@@ -30,7 +30,7 @@ DAY = 86400.0
 T = TypeVar("T")
 
 
-async def eventually(find: Callable[[], T], *, seconds: float = 30.0) -> T:
+async def eventually(find: Callable[[], T], *, seconds: float = 60.0) -> T:
     """What `find` returns once it is true. Waits for the thing, not for a time."""
     async with asyncio.timeout(seconds):
         while True:

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -51,7 +51,7 @@ class Agent:
         self._stop.set()
         if self._task is not None:
             task, self._task = self._task, None
-            await asyncio.wait_for(task, 30)
+            await asyncio.wait_for(task, 60)
 
     async def crash(self) -> None:
         assert self._task is not None
@@ -94,14 +94,11 @@ def system_state(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     return says
 
 
-@pytest.fixture
-def free_port() -> Iterator[int]:
-    with ports.claimed() as port:
-        yield port
+free_port = ports.free_port
 
 
 async def get(port: int, path: str, *, method: str = "GET") -> tuple[str, str]:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         answer = (await reader.read()).decode()

@@ -18,7 +18,7 @@ from nstance.server import cache_disk, cache_thread
 from nstance.server.cache import Cache, Event
 
 CLOCK = clock.SystemClock()
-SECONDS = 20.0
+SECONDS = 60.0
 A, B = InstanceId("knc-01jw51srryegh9snf9cmeh3k4q"), InstanceId("knc-01jw51srryegh9snf9cmeh3k5r")
 WEB = GroupKey(DEFAULT_TENANT, GroupName("web"))
 IDS = itertools.count(1)

@@ -32,12 +32,7 @@ LOOPBACK = Bind("127.0.0.1", 0)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(configuration, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(identity, "RETRY_SECONDS", 0.01)
-    for name, seconds in (("LENGTH", 1.5), ("DEADLINE", 1.0), ("RETRY", 0.1)):
-        monkeypatch.setattr(lease, name, seconds)
-    defaults = lease.Election.__init__.__kwdefaults__
-    monkeypatch.setitem(defaults, "length", 1.5)
-    monkeypatch.setitem(defaults, "deadline", 1.0)
-    monkeypatch.setitem(defaults, "retry", 0.1)
+    monkeypatch.setitem(lease.Election.__init__.__kwdefaults__, "retry", 0.1)
 
 
 class Site:
@@ -115,7 +110,7 @@ class Site:
             return None
 
     async def until(self, kind: kinds.Kind, right: Callable[[Object], Any], name: str = NAME) -> Object:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while True:
                 found = await self.find(kind, name)
                 if found is not None and right(found):
@@ -139,7 +134,7 @@ async def running(operator: Operator) -> AsyncIterator["asyncio.Task[None]"]:
         yield task
     finally:
         operator.stop()
-        await asyncio.wait({task}, timeout=30)
+        await asyncio.wait({task}, timeout=60)
         assert task.done()
         if not task.cancelled():
             task.exception()

@@ -36,7 +36,7 @@ from nstance.operator.options import Environment, Options
 from nstance.operator.shards import Links
 from nstance.operator.wiring import Operator
 
-SECONDS = 30.0
+SECONDS = 60.0
 REAL = "NSTANCE_TEST_KUBECONFIG"
 T = TypeVar("T")
 

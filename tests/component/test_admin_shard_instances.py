@@ -217,7 +217,7 @@ async def test_a_certificate_is_renewed_after_two_thirds_of_its_life(tmp_path: P
         before = identity.credentials.certificate_pem
         clock = Late(identity.renew_at - 60)
         address = tuple(operator_addresses(world).split("|"))
-        client = clients.Client(SHARD, address, identity=identity, timeout=5.0, clock=clock)
+        client = clients.Client(SHARD, address, identity=identity, timeout=SECONDS, clock=clock)
         try:
             await client.renew_if_due()
             assert (admin.identity / "tls.crt").read_text() == before

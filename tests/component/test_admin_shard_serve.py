@@ -28,6 +28,7 @@ from nstance.admin.client import Client
 from nstance.admin.http import access, openapi, routes
 from nstance.admin.http.access import Access
 from nstance.model.ids import ShardId
+from support import ports
 
 STATIC = {"default": {"web": {"template": "web", "size": 2, "drain_timeout": "0"}}}
 NOBODY = Access(token=None, tls_cert=None, tls_key=None, client_ca=None)
@@ -37,6 +38,7 @@ ALL = {"all_shards": "true"}
 DEAD = ShardId("dead")
 
 Browser = TestClient[Any, Any]
+free_port = ports.free_port
 
 
 @contextlib.asynccontextmanager
@@ -47,7 +49,8 @@ async def served(world: World, *, guard: Access = NOBODY, dead: bool = False) ->
     if dead:
         addresses[DEAD] = ("127.0.0.1:1",)
     found = [
-        Client(shard, where, identity=identity, timeout=5.0, clock=world.clock) for shard, where in addresses.items()
+        Client(shard, where, identity=identity, timeout=SECONDS, clock=world.clock)
+        for shard, where in addresses.items()
     ]
     async with TestClient(TestServer(routes.application(found, guard, world.clock))) as browser:
         try:
@@ -418,12 +421,12 @@ def certificates(directory: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize("mtls", [False, True], ids=["token", "mtls"])
-async def test_the_program_on_a_public_address(tmp_path: Path, unused_tcp_port: int, mtls: bool) -> None:
+async def test_the_program_on_a_public_address(tmp_path: Path, free_port: int, mtls: bool) -> None:
     certificate, private = certificates(tmp_path)
     async with World(tmp_path, config(groups=STATIC), agents=False) as world:
         await world.start()
         admin = await shell(world)
-        words = ["--bind", f"0.0.0.0:{unused_tcp_port}", "--tls-cert", str(certificate), "--tls-key", str(private)]
+        words = ["--bind", f"0.0.0.0:{free_port}", "--tls-cert", str(certificate), "--tls-key", str(private)]
         if mtls:
             words += ["--client-ca", str(certificate)]
         else:
@@ -439,7 +442,7 @@ async def test_the_program_on_a_public_address(tmp_path: Path, unused_tcp_port: 
             async with asyncio.timeout(SECONDS):
                 assert b"serving zone-a at https://0.0.0.0:" in await program.stderr.readline()
             context = ssl.create_default_context(cafile=str(certificate))
-            url = f"https://localhost:{unused_tcp_port}/groups"
+            url = f"https://localhost:{free_port}/groups"
             async with aiohttp.ClientSession() as session:
                 if mtls:
                     with pytest.raises(aiohttp.ClientError):

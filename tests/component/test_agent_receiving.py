@@ -146,7 +146,7 @@ async def test_the_command_runs_after_each_set_and_not_for_the_same_one(
 async def test_a_command_that_hangs_or_fails_is_said_and_does_not_stop_the_files(
     server: AgentServer, agent: Agent, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(onreceive.OnReceive.__init__, "__kwdefaults__", {"timeout": 0.2})
+    monkeypatch.setattr(onreceive.OnReceive.__init__, "__kwdefaults__", {"timeout": 2.0})
     server.push({"a.txt": b"1"}, "sha256:1")
     agent.start(NSTANCE_ON_RECEIVE=f"sh -c 'grep -q 1 {agent.recv}/a.txt && sleep 600; exit 3'")
     await eventually(lambda: "did not end in time" in caplog.text)
@@ -162,7 +162,7 @@ async def test_a_set_is_acted_upon_even_if_the_connection_is_gone_by_then(
 
     def slow(self: files.Incoming, config_hash: str, count: int) -> bool:
         begun.set()
-        assert go_on.wait(10)
+        assert go_on.wait(60)
         return real(self, config_hash, count)
 
     monkeypatch.setattr(files.Incoming, "commit", slow)

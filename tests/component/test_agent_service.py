@@ -160,9 +160,7 @@ async def test_an_instance_that_is_on_its_way_out_is_not_served(world: World) ->
     agent, stub = await alone(world)
     operator = await world.operator("acme")
     await operator.call("DeleteInstance", instance_id=agent.id)
-    await eventually(
-        lambda: world.leader.shard.instances[agent.id].state not in (State.RUNNING, State.DRAINING), seconds=60
-    )
+    await eventually(lambda: world.leader.shard.instances[agent.id].state not in (State.RUNNING, State.DRAINING))
     renew = registration_pb2.RenewCertificateRequest()
     assert await refused(call(stub.RenewCertificate, renew, timeout=SECONDS)) is Status.PERMISSION_DENIED
     assert await report_refused(stub, agent.id) is Status.PERMISSION_DENIED

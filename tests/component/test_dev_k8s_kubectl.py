@@ -99,7 +99,7 @@ async def _diff(server: Server, text: str) -> str:
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
     )
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(90):
         out, _ = await process.communicate(text.encode())
     assert process.returncode == 1
     return out.decode()
@@ -127,12 +127,12 @@ async def test_wait_for_conditions_fields_and_deletion(server: Server) -> None:
         body = f'{{"status": {{"phase": "Running", "conditions": [{{"type": "Ready", "status": "{status}"}}]}}}}'
         await server.kubectl("patch", "mp", "nstance-test", "--subresource=status", "--type=merge", "-p", body)
 
-    waiting = server.kubectl("wait", "--for=condition=Ready", "mp/nstance-test", "--timeout=20s")
+    waiting = server.kubectl("wait", "--for=condition=Ready", "mp/nstance-test", "--timeout=60s")
     assert "condition met" in (await asyncio.gather(waiting, later("True")))[0]
     assert "met" in await server.kubectl(
-        "wait", "--for=jsonpath={.status.phase}=Running", "mp/nstance-test", "--timeout=20s"
+        "wait", "--for=jsonpath={.status.phase}=Running", "mp/nstance-test", "--timeout=60s"
     )
-    waiting = server.kubectl("wait", "--for=delete", "mp/nstance-test", "--timeout=20s")
+    waiting = server.kubectl("wait", "--for=delete", "mp/nstance-test", "--timeout=60s")
     await asyncio.gather(waiting, server.kubectl("delete", "mp", "nstance-test"))
 
 
@@ -159,7 +159,7 @@ async def test_a_definition_through_kustomize(server: Server, tmp_path: pathlib.
     (tmp_path / "crd/kustomization.yaml").write_text("resources: [widgets.yaml]\n")
     (tmp_path / "crd/widgets.yaml").write_text(DEFINITION)
     assert "created" in await server.kubectl("apply", "-k", str(tmp_path / "crd"))
-    await server.kubectl("wait", "--for=condition=Established", "crd/widgets.example.com", "--timeout=20s")
+    await server.kubectl("wait", "--for=condition=Established", "crd/widgets.example.com", "--timeout=60s")
     await server.kubectl("apply", "-f", "-", stdin=WIDGET)
     assert words(await server.kubectl("get", "wd", "-o", "wide")) == [["NAME", "SIZE", "COLOR"], ["a", "2", "red"]]
     await server.kubectl("scale", "wd", "a", "--replicas=4")
@@ -217,11 +217,11 @@ async def test_drain_and_cordon(server: Server) -> None:
     await server.kubectl("cordon", "n")
     assert words(await server.kubectl("get", "nodes"))[1][1] == "Ready,SchedulingDisabled"
     await server.kubectl("uncordon", "n")
-    complaint = await server.kubectl("drain", "n", "--force", "--timeout=2s", fails=True)
+    complaint = await server.kubectl("drain", "n", "--force", "--timeout=5s", fails=True)
     assert "violate the pod's disruption budget" in complaint
     assert len(words(await server.kubectl("get", "pods", "--no-headers"))) == 1
     await server.kubectl("delete", "pdb", "guard")
-    assert "drained" in await server.kubectl("drain", "n", "--force", "--timeout=20s")
+    assert "drained" in await server.kubectl("drain", "n", "--force", "--timeout=60s")
     assert await server.kubectl("get", "pods", "-o", "name") == ""
 
 
@@ -253,10 +253,10 @@ async def test_get_watch_prints_what_changes(server: Server) -> None:
     try:
         assert process.stdout is not None
         server.edit("nodes/n.json", {"status": {"conditions": [{"type": "Ready", "status": "True"}]}})
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             assert (await process.stdout.readline()).split()[:2] == [b"n", b"Ready"]
         server.edit("nodes/n.json", {**server.file("nodes/n.json"), "spec": {"unschedulable": True}})
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(90):
             assert (await process.stdout.readline()).split()[:2] == [b"n", b"Ready,SchedulingDisabled"]
     finally:
         process.kill()

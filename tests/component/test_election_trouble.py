@@ -41,7 +41,7 @@ async def failed_with(problem: Exception) -> None:
         chance=SystemChance(),
     )
     elector = Elector(seat, dialer=Nobody(), lead=lead, tail=lambda: 0, floor=floor)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         await elector.run()
 
 

@@ -1,6 +1,5 @@
 """The examples of the pages about features: each page's configuration, its commands in their order, and what it promises."""
 
-import asyncio
 import re
 import shlex
 from pathlib import Path
@@ -73,7 +72,7 @@ async def test_expiry(tmp_path: Path) -> None:
 async def test_rotation(tmp_path: Path) -> None:
     told, commands = _page("rotation.md")
     async with World(tmp_path, told) as world:
-        await world.start()
+        server = await world.start()
         admin = await shell(world)
         await admin.ok("wait")
         before = set(states(world, "web"))
@@ -87,18 +86,13 @@ async def test_rotation(tmp_path: Path) -> None:
         assert {each for each, state in states(world, "web").items() if state == "running"} == before
         lowest = 3
 
-        async def watch() -> None:
+        def look(_: object) -> None:
             nonlocal lowest
-            while True:
-                lowest = min(lowest, sum(state == "running" for state in states(world, "web").values()))
-                await asyncio.sleep(0)
+            lowest = min(lowest, sum(state == "running" for state in states(world, "web").values()))
 
-        watching = asyncio.create_task(watch())
-        try:
-            for words in commands[tried + 1 :]:
-                await admin.ok(*words)
-        finally:
-            watching.cancel()
+        server.shard.observers.append(look)
+        for words in commands[tried + 1 :]:
+            await admin.ok(*words)
         assert lowest == 3
         now = await admin.json("instance", "list", "--group", "web")
         assert {each["instance_type"] for each in now} == {"large"}
@@ -119,11 +113,11 @@ async def test_healing(tmp_path: Path) -> None:
         await admin.ok("wait")
         whole = {one for one, state in states(world, "web").items() if state == "running"}
         silent = sorted(whole)[:3]
-        for one in silent:
-            world.agents[one].mute()
-
         operator = await world.operator()
         async with operator.watch(errors=True) as watching:
+            await watching.snapshot()
+            for one in silent:
+                world.agents[one].mute()
             await watching.have(lambda message: message.error.reason == "mass-silence")
         for words in commands:
             await admin.ok(*words)

@@ -166,7 +166,8 @@ async def test_a_plugin_that_is_not_there_comes_with_its_hint() -> None:
 
 async def test_a_plugin_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(credentials, "PLUGIN_SECONDS", 1.0)
-    program = f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\nimport signal; signal.pause()"
+    new, pid = str(tmp_path / "new"), str(tmp_path / "pid")
+    program = f"open({new!r}, 'w').write(str(os.getpid())); os.rename({new!r}, {pid!r})\nimport signal; signal.pause()"
     creds = Credentials(Access(server="http://k8s", plugin=plugin(tmp_path, program)), HandClock())
     with pytest.raises(errors.Unavailable, match="longer than 1 s"):
         await creds.current()

@@ -180,12 +180,13 @@ async def test_a_silent_watch_is_given_up() -> None:
 
 async def test_bookmarks_keep_a_watch_alive() -> None:
     mark = event("BOOKMARK", {"metadata": {"resourceVersion": "8"}})
-    async with serving(stream(0.4, mark, 0.4, mark, 0.4, mark, 0.4)) as url, client(url, silence_seconds=1.5) as kube:
-        assert len(await watched(kube)) == 4
+    parts = [0.5, mark] * 7  # in all longer than the silence that ends a watch, each one much shorter
+    async with serving(stream(*parts)) as url, client(url, silence_seconds=3.0) as kube:
+        assert len(await watched(kube)) == 8
 
 
 async def test_a_server_that_forgets_to_end_a_watch() -> None:
-    async with serving(stream(then_hang=True)) as url, client(url, call_seconds=0.2) as kube:
+    async with serving(stream(then_hang=True)) as url, client(url, call_seconds=1.0) as kube:
         assert await watched(kube, timeout=0.1) == [OPENED]
 
 

@@ -63,10 +63,9 @@ async def test_what_is_behind_a_leaving_cluster_is_not_made_anew(tmp_path: Path,
 def _passes(cluster: Cluster) -> float:
     """How often the operator has looked at the Cluster."""
     operator, _ = cluster.operators["one"]
-    [line] = re.findall(
-        r'reconciles_total\{controller="clusters",result="done"\} (.+)', operator.metrics.render().decode()
-    )
-    return float(line)
+    rendered = operator.metrics.render().decode()
+    found = re.search(r'reconciles_total\{controller="clusters",result="done"\} (.+)', rendered)
+    return float(found[1]) if found is not None else 0.0
 
 
 async def _patch(cluster: Cluster, metadata: Object) -> None:

@@ -2,13 +2,14 @@
 
 import asyncio
 import base64
+import functools
 import socket
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from component.whole_server import CLUSTER, SHARD, World, config, eventually
+from component.whole_server import CLUSTER, SECONDS, SHARD, World, config, eventually
 from nstance.clock import SystemChance, SystemClock
 from nstance.config.addresses import Service
 from nstance.kube import errors, kinds, memory
@@ -24,6 +25,7 @@ from nstance.operator.ports import ShardUnreachable
 from nstance.operator.shards import Links
 from nstance.pki import ca, keys
 from nstance.v1 import registration_pb2
+from nstance.wire.limits import Limits
 
 NAMES = Names(namespace="default")
 SECRETS = (NAMES.key_secret, NAMES.cert_secret)
@@ -182,14 +184,17 @@ async def test_two_operators_that_start_at_once_end_up_with_one_identity(tmp_pat
         assert len(await world.operators().list()) == 1
 
 
-async def test_a_silent_shard_does_not_keep_from_registering(tmp_path: Path) -> None:
-    """A black hole: the system takes connections for a process that never looks at them."""
+async def test_a_silent_shard_does_not_keep_from_registering(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A black hole: the system takes connections for a process that never looks at them, and nobody gives up on it."""
+    patient = functools.partial(registration.channel.Channel, limits=Limits(handshake_seconds=3600.0))
+    monkeypatch.setattr(registration.channel, "Channel", patient)
+    monkeypatch.setattr(registration, "CALL_SECONDS", 3600.0)
     with socket.create_server(("127.0.0.1", 0)) as hole:
         async with World(tmp_path, config(), agents=False) as world:
             await world.start()
             cluster = await Cluster(world).prepared()
             told = settings(world, hole=f"127.0.0.1:{hole.getsockname()[1]}", dead="127.0.0.1:9")
-            async with asyncio.timeout(4):
+            async with asyncio.timeout(SECONDS):
                 await cluster.keeper(told=told).obtain()
 
 
@@ -369,7 +374,7 @@ async def test_a_renewal_by_another_operator_is_taken_over(tmp_path: Path) -> No
             )
             running = asyncio.create_task(links.run())
             try:
-                async with asyncio.timeout(30):
+                async with asyncio.timeout(SECONDS):
                     while True:
                         try:
                             return await links.renew_certificate()

@@ -31,7 +31,7 @@ GROUPS = {"default": {"web": {"template": "web", "size": 2}}}
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linking, "LIMITS", Limits(ping_after=0.2, pong_within=0.3, handshake_seconds=1.0))
+    monkeypatch.setattr(linking, "LIMITS", Limits(ping_after=0.2, pong_within=2.0, handshake_seconds=5.0))
     monkeypatch.setattr(linking, "LAST_BACKOFF", 0.2)
 
 

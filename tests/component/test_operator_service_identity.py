@@ -7,7 +7,7 @@ import pytest
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
-from component.whole_server import Operator, World, config, eventually, states
+from component.whole_server import SECONDS, Operator, World, config, eventually, states
 from nstance.config.addresses import Service
 from nstance.model.ids import TenantId
 from nstance.objects import errors
@@ -39,7 +39,7 @@ async def test_a_revoked_operator_is_out_at_once_here(tmp_path: Path) -> None:
 
 
 async def eventually_refused(operator: Operator) -> GRPCError:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(SECONDS):
         while True:
             try:
                 await operator.call("ListGroups")
@@ -95,7 +95,7 @@ async def test_an_agent_is_not_an_operator(tmp_path: Path) -> None:
         await eventually(lambda: agent.connected)
         channel = world.channel(Service.OPERATOR, certificate_pem=agent.certificate_pem, key=agent.key)
         with pytest.raises(GRPCError) as refused:
-            await call(operator_grpc.OperatorServiceStub(channel).ListGroups, ListGroupsRequest(), timeout=10)
+            await call(operator_grpc.OperatorServiceStub(channel).ListGroups, ListGroupsRequest(), timeout=SECONDS)
         assert refused.value.status is Status.PERMISSION_DENIED
 
 

@@ -137,7 +137,7 @@ async def test_groups_of_a_new_configuration_are_told(tmp_path: Path) -> None:
 
 
 async def test_an_agent_that_comes_back_ends_its_drain(tmp_path: Path) -> None:
-    health = {"suspect_after": "400ms", "dead_after": "1s"}
+    health = {"suspect_after": "1s", "dead_after": "3s"}
     async with World(tmp_path, config(groups=GROUPS, health=health)) as world:
         await world.start()
         operator = await world.operator("acme")

@@ -129,7 +129,7 @@ async def test_closing_tells_whoever_waits_at_once(monkeypatch: pytest.MonkeyPat
 async def test_b24_who_says_nothing_is_cut_off_and_a_link_is_not() -> None:
     world = World()
     side = Side(world, world.server())
-    side.server._door._request_seconds = 0.3
+    side.server._door._request_seconds = 1.0
     await side.server.start("127.0.0.1", 0)
     here = await dialer(world, world.server(id="server-2")).dial((side.address,), fingerprint(side.paper))
     await until(lambda: side.links)

@@ -38,7 +38,7 @@ def run(command: list[str], **pipes: int) -> subprocess.Popen[str]:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    for _ in range(1000):
+    for _ in range(6000):
         if holds():
             return
         await asyncio.sleep(0.01)
@@ -375,6 +375,11 @@ async def test_the_loop_is_not_blocked(world: LocalWorld) -> None:
     async with worlds.process_world(python(STUBBORN)) as stubborn:
         door = stubborn.door(HERE)
         vm = await door.create(request())
+
+        async def holds() -> bool:
+            return "up" in await door.console(vm.id, None)
+
+        await eventually(stubborn, holds)
         delete = asyncio.create_task(door.delete(vm.id, None))
         turns = 0
         while not delete.done():

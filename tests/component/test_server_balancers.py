@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from component.whole_server import CLUSTER, SHARD, Json, World, config, eventually, states
+from component.whole_server import CLUSTER, SECONDS, SHARD, Json, World, config, eventually, states
 from nstance.clock import SystemClock
 from nstance.config import load
 from nstance.model.ids import InstanceId, ProviderId
@@ -20,6 +20,7 @@ from nstance.v1.operator_pb2 import GroupConfig
 QUICK = {"garbage_collection": {"interval": "300ms", "registration_timeout": "60s"}}
 AWAY = Outcome(applied=False, error=errors.Unavailable("the balancer is away"))
 DOCS = Path(__file__).parents[2] / "docs" / "load-balancers.md"
+HOUR = 3600.0
 
 
 def told(size: int = 2, *names: str, **shard: Any) -> Json:
@@ -80,9 +81,9 @@ async def test_in_after_the_first_report_and_out_before_the_vm_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with World(tmp_path, told(2, **QUICK)) as world:
-        server = await world.start()
         mute = asyncio.Event()
         monkeypatch.setattr("component.whole_server.LightAgent._report", lambda self: mute.wait())
+        server = await world.start()
         await eventually(lambda: len(vms(world)) == 2)  # registered, but not one report
         looks = world.cloud.calls[Call.LOAD_BALANCER_MEMBERS]
         await eventually(lambda: world.cloud.calls[Call.LOAD_BALANCER_MEMBERS] >= looks + 2)
@@ -137,16 +138,33 @@ async def test_f57_lost_and_late_calls_are_repaired(tmp_path: Path) -> None:
         assert states(world, "web", "acme") == {id: "running"}
 
 
-async def test_f57_who_leaves_while_its_registration_waits_is_never_registered(tmp_path: Path) -> None:
+class Held(SystemClock):
+    """Whoever waits for an hour waits until it is told that the hour is over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.over = asyncio.Event()
+
+    async def sleep(self, seconds: float) -> None:
+        await (self.over.wait() if seconds == HOUR else super().sleep(seconds))
+
+
+async def test_f57_who_leaves_while_its_registration_waits_is_never_registered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """More than are called at once, and each call takes long."""
+    monkeypatch.setattr(balancers, "LEAVE_SECONDS", SECONDS)
     size = balancers.CALLS_AT_ONCE + 3
     async with World(tmp_path, told(size)) as world:
-        world.behaviour.then(Call.LOAD_BALANCER_REGISTER, *[Outcome(before=3.0)] * balancers.CALLS_AT_ONCE)
+        world.cloud._clock = clock = Held()
+        world.behaviour.then(Call.LOAD_BALANCER_REGISTER, *[Outcome(before=HOUR)] * balancers.CALLS_AT_ONCE)
         server = await world.start()
         balancer = server.lead_now.balancers._balancers["front"]
         await eventually(lambda: len(balancer._flying) == size)
         world.configure(told(0))
         await server.in_force.refresh()
+        await eventually(lambda: "running" not in states(world, "web", "acme").values())
+        clock.over.set()
         await eventually(lambda: set(states(world, "web", "acme").values()) == {"deleted"})
         assert world.cloud.calls[Call.LOAD_BALANCER_REGISTER] == balancers.CALLS_AT_ONCE
         assert members(world) == set()
@@ -154,7 +172,7 @@ async def test_f57_who_leaves_while_its_registration_waits_is_never_registered(t
 
 async def test_a_broken_balancer_delays_nobody_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that cannot even be listed: instances live and die, and another balancer is served."""
-    monkeypatch.setattr(balancers, "LEAVE_SECONDS", 0.2)
+    monkeypatch.setattr(balancers, "LEAVE_SECONDS", 2.0)
     async with World(tmp_path, told(2, "front", "back")) as world:
         server = await world.start()
         both = await settled(world, 2, "back")

@@ -12,6 +12,9 @@ from nstance.config.addresses import Address
 from nstance.objects.errors import Unavailable
 from nstance.objects.memory import Fate, Verb
 from nstance.server import wiring
+from support import ports
+
+free_port = ports.free_port
 
 
 def away_at_first(times: int) -> Callable[[Verb, str], Fate]:
@@ -29,28 +32,23 @@ async def health(port: int) -> int | None:
 
 
 @pytest.fixture
-def meanwhile(monkeypatch: pytest.MonkeyPatch) -> socket.socket:
-    """Takes the place of the default port; bound, so that it is nobody else's, and free as soon as it is closed."""
-    taken = socket.create_server(("127.0.0.1", 0))
-    monkeypatch.setattr(wiring, "HEALTH", Address("127.0.0.1", taken.getsockname()[1]))
-    return taken
+def meanwhile(free_port: int, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Takes the place of the default port."""
+    monkeypatch.setattr(wiring, "HEALTH", Address("127.0.0.1", free_port))
+    return free_port
 
 
-async def test_f28_health_moves_to_the_configured_port(tmp_path: Path, meanwhile: socket.socket) -> None:
+async def test_f28_health_moves_to_the_configured_port(tmp_path: Path, meanwhile: int) -> None:
     """Found by chaos: a server that had to wait for its storage answered on the default port for the rest of its life."""
-    port = meanwhile.getsockname()[1]
-    meanwhile.close()
     async with World(tmp_path) as world:
         world.fate = away_at_first(1)
         server = await world.start("a")
         assert await health(server.base) == 200
-        assert await health(port) is None
+        assert await health(meanwhile) is None
 
 
-async def test_f28_a_default_port_that_is_taken_keeps_nobody_from_starting(
-    tmp_path: Path, meanwhile: socket.socket
-) -> None:
-    with meanwhile:
+async def test_f28_a_default_port_that_is_taken_keeps_nobody_from_starting(tmp_path: Path, meanwhile: int) -> None:
+    with socket.create_server(("127.0.0.1", meanwhile)):
         async with World(tmp_path) as world:
             world.fate = away_at_first(1)
             server = await world.start("a")

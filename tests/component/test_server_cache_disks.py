@@ -37,7 +37,7 @@ FULL = """
     assert not cache.on_disk
     assert len(await cache.events(limit=1000)) == 1000
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not cache.on_disk:
             await asyncio.sleep(0.01)
     assert len(await cache.public_keys(A)) == 2000

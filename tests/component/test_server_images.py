@@ -114,16 +114,16 @@ async def test_what_a_vm_wrote_before_it_was_given_up_is_told(tmp_path: Path, mo
     monkeypatch.setattr(hearing, "RECONNECT_FLOOR", 0.1)
     timings = {
         "health": {"suspect_after": "100ms", "dead_after": "1s"},
-        "garbage_collection": {"interval": "200ms", "registration_timeout": "1s"},
+        "garbage_collection": {"interval": "200ms", "registration_timeout": "3s"},
     }
     group = {"acme": {"web": {"template": "web", "size": 1}}}
     async with World(tmp_path, config(groups=group, **timings), agents=False) as world:
         server = await world.start()
-        operator = await world.operator("acme")
         [id] = await eventually(lambda: states(world, "web", "acme"))
         await eventually(lambda: world.cloud.vms())
         nonce = server.lead_now.issuer.token(server.shard.instances[id])
         world.cloud.write_console(id, f"{'x' * 5000}\nnonce {nonce}\n\x1b[31mno route to host")
+        operator = await world.operator("acme")
         console = await eventually(lambda: next(iter(server.lead_now.consoles.values()), None))
         assert (console.instance, len(console.text)) == (id, 2048)
         assert console.text.endswith("\nnonce [nonce]\n[31mno route to host")

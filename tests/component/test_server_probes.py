@@ -124,7 +124,7 @@ async def test_b24_a_client_that_never_reads_is_cut_off() -> None:
         def render(self) -> bytes:
             return b"x" * (64 << 20)
 
-    async with probing(metrics=Huge(), request_seconds=0.3) as probes:
+    async with probing(metrics=Huge(), request_seconds=1.0) as probes:
         _, writer = await asyncio.open_connection("127.0.0.1", probes.port, limit=1024)
         writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         await until(lambda: probes._door._per_address.total() == 1)

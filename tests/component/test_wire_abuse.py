@@ -235,7 +235,7 @@ async def test_b23_a_peer_that_does_not_read_its_socket_is_cut_off() -> None:
 
 @on_both_loops
 async def test_b24_tcp_without_tls() -> None:
-    quick = limits.Limits(handshake_seconds=0.5)
+    quick = limits.Limits(handshake_seconds=1.5)
     async with attacked(limits=quick) as (port, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", port.port)
         async with asyncio.timeout(SECONDS):
@@ -246,7 +246,7 @@ async def test_b24_tcp_without_tls() -> None:
 
 @on_both_loops
 async def test_b24_a_handshake_of_one_byte_at_a_time() -> None:
-    quick = limits.Limits(handshake_seconds=0.5)
+    quick = limits.Limits(handshake_seconds=1.5)
     async with attacked(limits=quick) as (port, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", port.port)
         drip = asyncio.create_task(drop_by_drop(writer, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)))
@@ -268,7 +268,7 @@ async def drop_by_drop(writer: asyncio.StreamWriter, data: bytes) -> None:
 
 @on_both_loops
 async def test_b24_tls_without_http2() -> None:
-    quick = limits.Limits(first_message_seconds=0.4)
+    quick = limits.Limits(first_message_seconds=1.5)
     async with listening(WORLD, limits=quick) as port, raw(WORLD, port.port, AGENT, preface=False) as mute:
         async with asyncio.timeout(SECONDS):
             with contextlib.suppress(OSError):
@@ -277,7 +277,7 @@ async def test_b24_tls_without_http2() -> None:
 
 
 async def test_b24_http2_without_a_call() -> None:
-    quick = limits.Limits(first_message_seconds=0.4)
+    quick = limits.Limits(first_message_seconds=1.5)
     async with listening(WORLD, limits=quick) as port, raw(WORLD, port.port, AGENT) as attacker:
         await attacker.until_gone()
         assert attacker.goodbye() == CALM
@@ -285,14 +285,14 @@ async def test_b24_http2_without_a_call() -> None:
 
 
 async def test_b24_a_call_without_its_message() -> None:
-    async with attacked(limits=limits.Limits(first_message_seconds=0.4)) as (_, attacker):
+    async with attacked(limits=limits.Limits(first_message_seconds=1.5)) as (_, attacker):
         stream = attacker.request(KEYS)
         assert (await attacker.status(stream))[0] == Status.DEADLINE_EXCEEDED.value
 
 
 async def test_b24_a_stream_may_be_quiet_between_messages() -> None:
     """Only what is owed or has begun has a deadline: an agent may have nothing to say for hours."""
-    quick = limits.Limits(first_message_seconds=0.4, message_seconds=0.4)
+    quick = limits.Limits(first_message_seconds=1.5, message_seconds=1.0)
     async with attacked(limits=quick) as (_, attacker):
         quiet = attacker.request(HEALTH)
         late = attacker.request(KEYS)
@@ -304,7 +304,7 @@ async def test_b24_a_stream_may_be_quiet_between_messages() -> None:
 
 @on_both_loops
 async def test_b24_a_message_of_one_byte_at_a_time() -> None:
-    quick = limits.Limits(message_seconds=0.3, min_rate=1_000_000)
+    quick = limits.Limits(message_seconds=1.0, min_rate=1_000_000)
     async with attacked(limits=quick) as (_, attacker):
         stream = attacker.request(HEALTH)
 
@@ -320,7 +320,7 @@ async def test_b24_a_message_of_one_byte_at_a_time() -> None:
 
 
 async def test_an_idle_registration_connection_is_closed() -> None:
-    quick = limits.Limits(idle_seconds=0.2)
+    quick = limits.Limits(idle_seconds=1.0)
     async with listening(WORLD, limits=quick) as port, raw(WORLD, port.port, AGENT) as client:
         stream = client.request(KEYS)
         client.data(stream, framed(b""), end=True)

@@ -29,7 +29,7 @@ from nstance.wire import call, channel, limits, listener
 WORLD = World()
 AGENT = WORLD.agent()
 REQUEST = agent_pb2.SubmitPublicKeysRequest()
-IMPATIENT = limits.Limits(ping_after=0.2, pong_within=0.3)
+IMPATIENT = limits.Limits(ping_after=0.2, pong_within=1.0)
 PATIENT = limits.Limits(ping_after=60, pong_within=60)
 
 

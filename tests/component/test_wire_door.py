@@ -8,7 +8,7 @@ from aiohttp import web
 
 from nstance.wire import door
 
-SECONDS = 30.0
+SECONDS = 60.0
 
 
 async def ask(handler: door.Handler) -> bytes:

@@ -49,7 +49,7 @@ from support import ports
 
 CLUSTER = ClusterId("demo")
 SHARD = ShardId("zone-a")
-SECONDS = 30.0  # for what must happen; nothing waits that long unless it fails
+SECONDS = 60.0  # for what must happen; nothing waits that long unless it fails
 PORT_STEP = 10
 
 T = TypeVar("T")

@@ -23,7 +23,7 @@ from nstance.kube.port import Change, Kube, Object
 REAL = "NSTANCE_TEST_KUBECONFIG"  # names the kubeconfig of a real API server
 WINDOW = 60  # changes that the imitations remember: few, so that a version can be made to expire
 PAGE = 3  # objects per page: few, so that lists have several
-DEADLINE = 20.0
+DEADLINE = 60.0
 
 WIDGET = kinds.Kind("contract.nstance.dev", "v1", "Widget", "widgets")
 _SCHEMA: Object = {

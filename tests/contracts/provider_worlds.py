@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -97,6 +98,11 @@ class LocalWorld:
         known = homes.Homes(self.root).process(id)
         assert known is not None
         os.kill(known.pid, signal.SIGKILL)
+        for _ in range(6000):  # where there is little to run on, it takes a moment to die
+            if not processes.runs(known):
+                return
+            time.sleep(0.01)
+        raise AssertionError("it does not die")
 
     def spoil(self, id: InstanceId) -> None:
         (self.root / id / "instance.json").write_bytes(b'{"id": "knc-')
@@ -183,7 +189,7 @@ def _folder() -> Iterator[Path]:
 
 async def one(world: World, id: InstanceId) -> bool:
     """There is one VM of this ID. A process that was started a moment ago may still be on its way to being the agent."""
-    for _ in range(100):
+    for _ in range(3000):
         if world.count(id):
             break
         await world.tick()
@@ -191,7 +197,7 @@ async def one(world: World, id: InstanceId) -> bool:
 
 
 async def eventually(world: World, holds: Callable[[], Awaitable[bool]]) -> None:
-    for _ in range(500):
+    for _ in range(3000):
         if await holds():
             return
         await world.tick()

@@ -33,8 +33,9 @@ async def proxy(tmp_path: pathlib.Path, direct: s3.S3Store) -> AsyncIterator[Pro
 
 
 @pytest.fixture
-def store(proxy: Proxy) -> s3.S3Store:
-    return s3_server.client(proxy.endpoint, timeout=0.5)
+def store(proxy: Proxy, request: pytest.FixtureRequest) -> s3.S3Store:
+    hangs = getattr(request.node, "callspec", None) and request.node.callspec.params.get("fault") is Do.APPLY_THEN_HANG
+    return s3_server.client(proxy.endpoint, timeout=2.0 if hangs else 30.0)
 
 
 def every_read(store: ObjectStore) -> list[Awaitable[object]]:

@@ -1,6 +1,7 @@
 """Real servers and agents on this machine: started, watched and broken by tests. Everything ends with the test."""
 
 import asyncio
+import http.client
 import json
 import os
 import signal
@@ -26,7 +27,7 @@ from support import ports
 T = TypeVar("T")
 
 KEY = "thisisatest32bytekey123456789012"
-PATIENCE = 30.0
+PATIENCE = 90.0
 
 
 def wait_for(what: str, look: Callable[[], T | None], *, seconds: float = PATIENCE) -> T:
@@ -56,10 +57,10 @@ class ServerProcess:
         context = ssl._create_unverified_context()
         url = f"https://127.0.0.1:{self.ports['election']}/health/leadership/shard"
         try:
-            with urllib.request.urlopen(url, context=context, timeout=1) as answer:
+            with urllib.request.urlopen(url, context=context, timeout=10) as answer:
                 found: dict[str, Any] = json.load(answer)
                 return found
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return None
 
     def acts(self) -> bool:
@@ -73,7 +74,7 @@ class ServerProcess:
     def get(self, path: str) -> tuple[int, str]:
         request = urllib.request.Request(f"http://127.0.0.1:{self.ports['health']}{path}")
         try:
-            with urllib.request.urlopen(request, timeout=2) as answer:
+            with urllib.request.urlopen(request, timeout=30) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -81,7 +82,7 @@ class ServerProcess:
     def metric(self, name: str) -> float | None:
         try:
             _, text = self.get("/metrics")
-        except OSError:
+        except (OSError, http.client.HTTPException):
             return None
         for line in text.splitlines():
             if line.startswith(f"{name} "):
@@ -90,7 +91,7 @@ class ServerProcess:
 
     def kill(self) -> None:
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
 
     def pause(self) -> None:
         self.process.send_signal(signal.SIGSTOP)
@@ -100,7 +101,7 @@ class ServerProcess:
 
     def stop(self) -> int:
         self.process.terminate()
-        return self.process.wait(20)
+        return self.process.wait(60)
 
 
 @dataclass
@@ -206,7 +207,7 @@ class ShardWorld:
             if server.process.poll() is None:
                 server.process.send_signal(signal.SIGCONT)
                 server.process.kill()
-            server.process.wait(10)
+            server.process.wait(60)
         if self.instances_dir.is_dir():
             for home in self.instances_dir.iterdir():
                 process = self.agent(home.name)
@@ -239,7 +240,7 @@ def settings(world: ShardWorld, **groups: Any) -> dict[str, Any]:
             "bind": {f"{name}_addr": f"127.0.0.1:{port}" for name, port in ports.items()},
             "advertise": {f"{name}_addr": told for name, told in both.items()},
             "health_check_interval": "2s",
-            "garbage_collection": {"interval": "5s", "registration_timeout": "60s"},
+            "garbage_collection": {"interval": "5s", "registration_timeout": "10m"},
         },
         "templates": {
             "plain": {

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from bench import fleet
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 GROUPS, SIZE = 20, 100
 

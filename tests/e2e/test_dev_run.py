@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from e2e.processes import wait_for
-from nstance.clock import SystemChance
-from nstance.dev import configs, leftovers
+from nstance.dev import leftovers
 from nstance.providers import processes
+from support import ports
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 ROOT = Path(__file__).parents[2]
 DEV = [sys.executable, "-m", "nstance.dev"]
@@ -47,7 +47,7 @@ class Run:
 
     def await_word(self, pattern: str) -> str:
         try:
-            return wait_for(pattern, lambda: self.said(pattern), seconds=60)[1]
+            return wait_for(pattern, lambda: self.said(pattern), seconds=120)[1]
         except AssertionError as error:
             raise AssertionError(f"{error}\n{self.output.read_text()}") from None
 
@@ -59,20 +59,21 @@ class Run:
 
     def end(self, number: signal.Signals) -> int:
         self.process.send_signal(number)
-        return self.process.wait(40)
+        return self.process.wait(120)
 
 
 @contextlib.contextmanager
 def running(folder: Path, *arguments: str) -> Iterator[Run]:
-    run = Run(folder, *arguments, ports=configs.free_port(SystemChance(), (0, 100)))
-    try:
-        yield run
-    finally:
-        if run.process.poll() is None:
-            run.process.kill()
-            run.process.wait()
-        leftovers.end_servers(folder / "pids")
-        leftovers.end_agents(folder / "instances")
+    with ports.claimed(blocks=3) as base:  # the standby's are a hundred higher
+        run = Run(folder, *arguments, ports=base)
+        try:
+            yield run
+        finally:
+            if run.process.poll() is None:
+                run.process.kill()
+                run.process.wait()
+            leftovers.end_servers(folder / "pids")
+            leftovers.end_agents(folder / "instances")
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def test_once_kills_an_agent_shows_its_replacement_and_leaves_nothing_behind(fol
     with running(folder, "--once") as run:
         killed = run.await_word(r"kill -9 \d+: the agent of (\S+) dies")
         replacement = run.await_word(r"replaced by (\S+): decided after [\d.]+ s, started after .* registered after")
-        assert run.process.wait(40) == 0
+        assert run.process.wait(120) == 0
         assert replacement != killed
         assert run.started() == set()
         assert run.said("ended 3 agents") is not None
@@ -106,7 +107,7 @@ def test_the_commands_of_the_first_page_look_at_it_and_steer_it(folder: Path, tm
             env=clean,
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=300,
         )
         assert done.returncode == 0, done.stderr
         assert "✓ demo 3" in done.stdout
@@ -119,7 +120,7 @@ def test_the_leader_is_killed_then_everything_ends_with_ctrl_c(folder: Path) -> 
     with running(folder) as run:
         leader = int(run.await_word(r"kill -9 (\d+) +the leader"))
         before = dict(leftovers.agents(folder / "instances"))
-        again = subprocess.run([*DEV, "--dir", str(folder)], cwd=ROOT, capture_output=True, text=True, timeout=30)
+        again = subprocess.run([*DEV, "--dir", str(folder)], cwd=ROOT, capture_output=True, text=True, timeout=120)
         assert again.returncode == 1
         assert f"it runs here already, as process {run.process.pid}" in again.stderr
 
@@ -165,7 +166,7 @@ def test_what_a_killed_run_leaves_behind_is_cleaned(folder: Path, tmp_path: Path
         assert all(processes.runs(process) for process in started)
         command = [sys.executable, "-m", "nstance.dev.clean", "--temp", str(folder.parent)]
         own_tmux = {**os.environ, "TMUX_TMPDIR": str(tmp_path)}
-        told = subprocess.run(command, env=own_tmux, capture_output=True, text=True, timeout=60, check=True)
+        told = subprocess.run(command, env=own_tmux, capture_output=True, text=True, timeout=120, check=True)
         assert "ended 3 agents" in told.stdout
         assert [process for process in started if processes.runs(process)] == []
         assert not folder.exists()
@@ -176,7 +177,7 @@ def test_a_bad_configuration_is_shown_and_nothing_starts(folder: Path, tmp_path:
     bad = tmp_path / "bad.jsonc"
     bad.write_text(text.replace('"size": 3', '"siez": 3').replace('"template": "demo",', '"template": "dmeo",'))
     with running(folder, "--config", str(bad)) as run:
-        assert run.process.wait(30) == 1
+        assert run.process.wait(120) == 1
         said = run.output.read_text()
         assert 'did you mean "size"?' in said
         assert 'did you mean "demo"?' in said

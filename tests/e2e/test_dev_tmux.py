@@ -3,29 +3,36 @@
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from e2e.processes import wait_for
-from nstance.clock import SystemChance
-from nstance.dev import clean, configs, leftovers
+from nstance.dev import clean, leftovers
 from nstance.providers import processes
-from support import dev_tmux
+from support import dev_tmux, ports
 from support.dev_tmux import HONCHO, ROOT, windows
 
-pytestmark = [pytest.mark.e2e, *dev_tmux.NEEDS]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), *dev_tmux.NEEDS]
 own_tmux = dev_tmux.own_tmux
 
 
+@pytest.fixture
+def base() -> Iterator[int]:
+    """Of the servers' ports; the standbys' are a hundred higher."""
+    with ports.claimed(blocks=3) as first:
+        yield first
+
+
 @pytest.mark.usefixtures("own_tmux")
-def test_two_shards_over_dev_s3_with_agents_in_tmux(tmp_path: Path) -> None:
+def test_two_shards_over_dev_s3_with_agents_in_tmux(tmp_path: Path, base: int) -> None:
     temp, output = tmp_path / "temp", tmp_path / "output"
     environment = {
         **os.environ,
         "NSTANCE_DEV_TEMP": str(temp),
-        "NSTANCE_DEV_PORT": str(configs.free_port(SystemChance(), (0, 10, 100, 110))),
-        "NSTANCE_DEV_S3_PORT": str(configs.free_port(SystemChance(), (0,))),
+        "NSTANCE_DEV_PORT": str(base),
+        "NSTANCE_DEV_S3_PORT": str(base + 20),
         "STANDBYS": "1",
         "AWS_PROFILE": "nobody-has-this-one",
     }
@@ -41,8 +48,8 @@ def test_two_shards_over_dev_s3_with_agents_in_tmux(tmp_path: Path) -> None:
                 raise AssertionError(f"it failed before it said {text!r}:\n{told}")
             return told.count(text) >= times
 
-        wait_for("four registered agents", lambda: said("its agent registered", 4), seconds=90)
-        wait_for("two standbys", lambda: said("a standby joined", 2), seconds=60)
+        wait_for("four registered agents", lambda: said("its agent registered", 4), seconds=180)
+        wait_for("two standbys", lambda: said("a standby joined", 2), seconds=120)
         first, second = (dict(leftovers.agents(temp / name / "instances")) for name in ("cache", "cache-dev-2"))
         assert (len(first), len(second)) == (2, 2)
         assert windows() == {f"nstance-agent-{id}" for id in (*first, *second)}
@@ -57,17 +64,17 @@ def test_two_shards_over_dev_s3_with_agents_in_tmux(tmp_path: Path) -> None:
         victim = leftovers._recorded(temp / "pids/dev-1.json")
         assert victim is not None
         os.kill(victim.pid, signal.SIGKILL)
-        wait_for("its end on the screen", lambda: said(f"dev-1 (pid {victim.pid}) ended by SIGKILL", 1), seconds=20)
+        wait_for("its end on the screen", lambda: said(f"dev-1 (pid {victim.pid}) ended by SIGKILL", 1), seconds=120)
         anew = output.read_text().count("the code changed: dev-1")  # somebody edits the sources while this test runs
         wait_for(
             "a server in its place",
             lambda: said("dev-1 started again", 1) or said("the code changed: dev-1", anew + 1),
-            seconds=20,
+            seconds=120,
         )
-        wait_for("the leader sees it", lambda: said("a standby joined", 3), seconds=60)
+        wait_for("the leader sees it", lambda: said("a standby joined", 3), seconds=120)
 
         honcho.send_signal(signal.SIGINT)
-        honcho.wait(30)
+        honcho.wait(60)
         agents = [*first.values(), *second.values()]
         assert all(processes.runs(agent) for agent in agents)  # instances survive their servers
         assert "ended 4 agents" in clean.clean(temp)
@@ -77,5 +84,5 @@ def test_two_shards_over_dev_s3_with_agents_in_tmux(tmp_path: Path) -> None:
     finally:
         if honcho.poll() is None:
             honcho.send_signal(signal.SIGTERM)
-            honcho.wait(30)
+            honcho.wait(60)
         clean.clean(temp)

@@ -12,10 +12,9 @@ from pathlib import Path
 import pytest
 
 from e2e.processes import wait_for
-from nstance.clock import SystemChance
-from nstance.dev import clean, configs
+from nstance.dev import clean
 from nstance.providers import tmux
-from support import dev_tmux
+from support import dev_tmux, ports
 from support.dev_tmux import HONCHO, ROOT, windows
 
 POD = {
@@ -27,24 +26,24 @@ POD = {
 
 pytestmark = [
     pytest.mark.e2e,
-    pytest.mark.timeout(300),
+    pytest.mark.timeout(1200),
     pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs the program kubectl"),
     *dev_tmux.NEEDS,
 ]
 own_tmux = dev_tmux.own_tmux
+free_port = ports.free_port
 
 
 @pytest.mark.usefixtures("own_tmux")
-def test_kubectl_an_editor_and_tmux_move_instances(tmp_path: Path) -> None:
+def test_kubectl_an_editor_and_tmux_move_instances(tmp_path: Path, free_port: int) -> None:
     temp, output = tmp_path / "temp", tmp_path / "output"
-    ports = [configs.free_port(SystemChance(), offsets) for offsets in ((0, 10), (0,), (0,), (0,))]
     environment = {
         **os.environ,
         "NSTANCE_DEV_TEMP": str(temp),
-        "NSTANCE_DEV_PORT": str(ports[0]),
-        "NSTANCE_DEV_S3_PORT": str(ports[1]),
-        "NSTANCE_DEV_K8S_PORT": str(ports[2]),
-        "NSTANCE_DEV_PROBES": f"127.0.0.1:{ports[3]}",
+        "NSTANCE_DEV_PORT": str(free_port),
+        "NSTANCE_DEV_S3_PORT": str(free_port + 20),
+        "NSTANCE_DEV_K8S_PORT": str(free_port + 21),
+        "NSTANCE_DEV_PROBES": f"127.0.0.1:{free_port + 22}",
     }
     with output.open("wb") as out:
         honcho = subprocess.Popen(
@@ -53,7 +52,7 @@ def test_kubectl_an_editor_and_tmux_move_instances(tmp_path: Path) -> None:
 
     def kubectl(*words: str, given: str | None = None) -> str:
         command = ["kubectl", "--kubeconfig", str(temp / "operator/kubeconfig"), *words]
-        done = subprocess.run(command, capture_output=True, text=True, input=given, check=False, timeout=60)
+        done = subprocess.run(command, capture_output=True, text=True, input=given, check=False, timeout=240)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -66,7 +65,7 @@ def test_kubectl_an_editor_and_tmux_move_instances(tmp_path: Path) -> None:
             assert "Traceback" not in output.read_text(), output.read_text()
             return holds()
 
-        wait_for(what, alive, seconds=90)
+        wait_for(what, alive, seconds=180)
 
     def instances(count: int) -> Callable[[], bool]:
         return lambda: len(names("nodes")) == len(windows()) == count
@@ -104,10 +103,11 @@ def test_kubectl_an_editor_and_tmux_move_instances(tmp_path: Path) -> None:
             "wait",
             machine.replace("machine.cluster", "nstancemachine.infrastructure.cluster"),
             "--for=jsonpath={.status.ready}=true",
+            "--timeout=180s",
         )
         kubectl("delete", "pod", "job")
         until("nothing left of it", lambda: instances(3)() and not names("machines,nstancemachines"))
     finally:
         honcho.send_signal(signal.SIGTERM)
-        honcho.wait(30)
+        honcho.wait(60)
         clean.clean(temp)

@@ -13,7 +13,7 @@ import pytest
 from e2e.processes import ShardWorld, settings, shard_world, wait_for
 from nstance.config import jsonc
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "config-netsy.jsonc"
 openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl program (package openssl)")

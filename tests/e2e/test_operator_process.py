@@ -28,9 +28,9 @@ from nstance.model.ids import TenantId
 from nstance.operator.options import WEBHOOK_CONFIGURATION
 from support import ports
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
-SECONDS = 60.0
+SECONDS = 120.0
 NAME = "demo--default"
 RBAC = "rbac.authorization.k8s.io"
 REAL = os.environ.get("NSTANCE_TEST_KUBECONFIG", "")

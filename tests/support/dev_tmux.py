@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,10 +19,12 @@ NEEDS = (
 
 
 @pytest.fixture
-def own_tmux(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("TMUX_TMPDIR", str(tmp_path_factory.mktemp("tmux")))
-    yield
-    subprocess.run(["tmux", "kill-server"], capture_output=True, check=False)
+def own_tmux(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    # Not tmp_path: the name of a socket must be short.
+    with tempfile.TemporaryDirectory(prefix="nst-", ignore_cleanup_errors=True) as folder:
+        monkeypatch.setenv("TMUX_TMPDIR", folder)
+        yield
+        subprocess.run(["tmux", "kill-server"], capture_output=True, check=False)
 
 
 def windows() -> set[str]:

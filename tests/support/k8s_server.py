@@ -30,7 +30,7 @@ def _kubectl() -> str | None:
 
 KUBECTL = _kubectl()
 NO_KUBECTL = f"kubectl 1.{OLDEST} or newer is not installed: what stock clients make of dev-k8s is not tested here"
-DEADLINE = 30.0
+DEADLINE = 90.0
 
 
 class Server:

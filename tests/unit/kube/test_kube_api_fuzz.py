@@ -5,7 +5,7 @@ import itertools
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nstance.kube.api import builtin, scaling, status
@@ -87,7 +87,7 @@ def test_parts_of_the_wrong_shape_are_refused_or_kept_and_break_nobody(resource:
     assert world.names("pods")
 
 
-@settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(st.sampled_from(builtin.RESOURCES), FIELDS, META, JSON, st.sampled_from(Patch))
 def test_odd_objects_break_nothing(resource: Any, fields: Any, meta: Any, patch: Any, how: Patch) -> None:
     world = World()

@@ -421,7 +421,9 @@ names = st.text(alphabet=string.ascii_lowercase[:3] + "-.0~é", min_size=1, max_
 paths = st.lists(names, min_size=1, max_size=3).map("/".join)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(
     st.lists(st.tuples(st.sampled_from(["create", "delete"]), paths), max_size=30),
     st.lists(st.tuples(paths.map(lambda p: p[:-1]) | paths, paths | st.just("")), min_size=1, max_size=5),
