@@ -9,6 +9,9 @@ from nstance.core.draft import Draft
 from nstance.model.decision import Code
 from nstance.model.instance import Cause, Drain, Instance, State
 
+# For whoever fell silent, and for the newcomer of one that came back and may be among the silent again.
+_FOR_SILENCE = (Cause.UNHEALTHY, Cause.SUPERSEDED)
+
 
 def proceed(draft: Draft) -> None:
     for instance in draft.noteworthy():
@@ -23,13 +26,17 @@ def _proceed(draft: Draft, instance: Instance, drain: Drain) -> None:
     if not drain.waits:  # acknowledged while its group was paused
         leaving.delete(draft, instance, drain.cause, "drained")
         return
-    if drain.cause is Cause.UNHEALTHY:
-        if draft.audible(instance.id) and replacing.is_fit(draft, instance) and _has_place(draft, instance):
-            cancel(draft, instance, "its agent came back while it was draining")
-            return
-        if draft.view.mass_silence and draft.now >= drain.deadline:
-            draft.wake(draft.now + health.CHECK_AGAIN)  # the fault is probably here: nothing is deleted for silence
-            return
+    if (
+        drain.cause is Cause.UNHEALTHY
+        and draft.audible(instance.id)
+        and replacing.is_fit(draft, instance)
+        and _has_place(draft, instance)
+    ):
+        cancel(draft, instance, "its agent came back while it was draining")
+        return
+    if draft.view.mass_silence and drain.cause in _FOR_SILENCE and draft.now >= drain.deadline:
+        draft.wake(draft.now + health.CHECK_AGAIN)  # the fault is probably here: nothing is deleted for silence
+        return
     if draft.now < drain.deadline:
         draft.wake(drain.deadline)
         return

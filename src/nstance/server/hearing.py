@@ -153,7 +153,7 @@ class Hearing:
             return "enough agents are back: the normal rules apply again"
         return (
             f"{silent} of {agents} agents fell silent at once: the fault is probably here or in between, "
-            "nothing is deleted until they return"
+            "nothing is deleted for silence until they return"
         )
 
     def _quiet_connections(self, seconds: float) -> int:

@@ -305,6 +305,14 @@ def test_mass_silence_holds_drains_for_silence() -> None:
     assert after([drained, B], ev.Woke(), size=1, facts={"a": lost(90.0)})["a"].state is State.DELETING
 
 
+def test_mass_silence_holds_the_newcomer_of_one_that_fell_silent_again() -> None:
+    """F59: it drains because the old one came back; now it may be the only one that is well."""
+    newcomer = member("a", State.DRAINING, cause=Cause.SUPERSEDED, deadline=NOW - 1.0)
+    silent = {"b": lost(11.0)}
+    assert after([newcomer, B], ev.Woke(), size=1, mass_silence=True, facts=silent)["a"].state is State.DRAINING
+    assert after([newcomer, B], ev.Woke(), size=1)["a"].state is State.DELETING
+
+
 @pytest.mark.parametrize(
     ("passed", "vm", "state"),
     [
