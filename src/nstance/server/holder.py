@@ -51,6 +51,7 @@ class Holding:
         self._renew_now = asyncio.Event()
         self._standby_seen = NEVER
         self._latency = 0.0
+        self._trouble = ""  # what the storage said last, while a renewal does not get through
         self.lease: Lease
         self._version: Version
         self.term: Term
@@ -110,6 +111,7 @@ class Holding:
         async def retry(problem: errors.StorageError) -> None:
             if term.ended.is_set():
                 raise Deposed(term.why)
+            self._trouble = f": {problem}"
             await seat.clock.sleep(seat.chance.uniform(0.03, 0.12))
 
         await points.reach(points.Point.BEFORE_LEASE)
@@ -117,7 +119,7 @@ class Holding:
         version = await lease.write(seat.store, seat.key, record, seen=self._version, timeout=timeout, retry=retry)
         await points.reach(points.Point.AFTER_LEASE)
         self._latency = max(seat.clock.monotonic() - sent, self._latency * 0.8)
-        self.lease, self._version, self._sent, self._pending = record, version, sent, None
+        self.lease, self._version, self._sent, self._pending, self._trouble = record, version, sent, None, ""
         term.rebase(offsets)
         self._refresh()
 
@@ -147,7 +149,7 @@ class Holding:
         """Whoever leads meanwhile would take the agents that stay here for silent: they are let go in time."""
         self._frozen_beats = 0 if self.term.leading() else self._frozen_beats + 1
         if self._frozen_beats * self._seat.timings.heartbeat > FROZEN_MOST:
-            self.term.end(f"the lease could not be renewed for {FROZEN_MOST:.0f} s")
+            self.term.end(f"the lease could not be renewed for {FROZEN_MOST:.0f} s{self._trouble}")
 
     async def serve(self, link: peers.Link, join: peers.Join) -> None:
         """A standby's link, until it ends. Raises LinkClosed, BadMessage."""
