@@ -28,10 +28,21 @@ for part in admin authority config core dev gotemplate kube objects operator pro
 done
 rm -rf "$work/site/bin"
 
+# With another Python the extensions are missing, which would show late and far from its cause.
+"$python" - > "$work/fits.py" <<'END'
+import platform, sys
+
+found = f"Python {sys.version_info[0]}.{sys.version_info[1]} on {platform.machine()}"
+print(f"""import platform, sys
+found = "Python %d.%d on %s" % (sys.version_info[0], sys.version_info[1], platform.machine())
+if found != "{found}":
+    sys.exit("nstance-agent: this file is made for {found}, and runs with " + found + "; make agent-pyz makes another")""")
+END
+
 # SOURCE_DATE_EPOCH and --reproducible: the same checkout gives the same bytes.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 315532800)}
 export SOURCE_DATE_EPOCH
 "$python" -m shiv.cli --reproducible --compressed --site-packages "$work/site" \
-  --python '/usr/bin/env python3' --entry-point nstance.agent.main:main --output-file "$work/agent.pyz"
+  --python '/usr/bin/env python3' --preamble "$work/fits.py" --entry-point nstance.agent.main:main --output-file "$work/agent.pyz"
 mv "$work/agent.pyz" "$out"
 echo "$out: $(wc -c < "$out") bytes, for $("$python" -c 'import platform; print(platform.machine(), "Python", ".".join(platform.python_version_tuple()[:2]))')"

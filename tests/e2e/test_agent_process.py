@@ -213,6 +213,18 @@ async def test_the_self_contained_agent(server: AgentServer, environment: dict[s
     assert server.heard.goodbyes
 
 
+@pytest.mark.skipif(not PYZ.exists(), reason="dist/nstance-agent.pyz is not built (scripts/build-agent-pyz.sh)")
+def test_the_self_contained_agent_names_the_python_it_needs(tmp_path: Path) -> None:
+    """With another one it would start, register, and only then miss its extensions."""
+    other = f"import runpy, sys; sys.version_info = (3, 9); runpy.run_path({str(PYZ)!r}, run_name='__main__')"
+    environment = {"SHIV_ROOT": str(tmp_path / "shiv"), "HOME": str(tmp_path)}
+    command = [sys.executable, "-I", "-S", "-c", other]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert found.returncode == 1
+    assert "is made for Python 3." in found.stderr
+    assert "runs with Python 3.9" in found.stderr
+
+
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
 @pytest.mark.parametrize("unit", ["nstance-agent.service", "nstance-agent-shutdown.service"])
 def test_systemd_understands_the_units(unit: str, tmp_path: Path) -> None:
