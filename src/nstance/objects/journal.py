@@ -349,12 +349,13 @@ class Writer:
                 body = await self._journal.fetch(self._journal.snapshot_key(number))
                 if body is None:
                     continue
-                old = slots.decode_snapshot(number, body)
+                if slots.claimed_time(number, body) > self._journal.clock.steady() - KEEP_SECONDS:
+                    continue
+                slots.decode_snapshot(number, body)  # what everything before it is removed for must be readable
             except slots.Damaged:
                 continue
-            if old.at <= self._journal.clock.steady() - KEEP_SECONDS:
-                horizon = number
-                break
+            horizon = number
+            break
         if not horizon:
             return
         await points.reach(points.Point.BEFORE_COMPACTION)

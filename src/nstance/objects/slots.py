@@ -138,6 +138,15 @@ def decode_snapshot(number: int, body: bytes) -> Snapshot:
         raise Damaged(f"snapshot {number}: {_explain(problem)}") from problem
 
 
+def claimed_time(number: int, body: bytes) -> float:
+    """When a snapshot says that it was taken. Quickly told, because nothing else of it is read: enough to leave it alone,
+    not to rely on it."""
+    try:
+        return float(json.loads(body)["at"])
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as problem:
+        raise Damaged(f"snapshot {number} does not say when it was taken: {problem!r}") from problem
+
+
 def _sealed(value: dict[str, Any]) -> bytes:
     return canonical(value | {"sha256": hashlib.sha256(canonical(value)).hexdigest()})
 

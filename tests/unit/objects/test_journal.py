@@ -253,6 +253,25 @@ async def test_compaction_keeps_what_somebody_may_need(monkeypatch: pytest.Monke
     assert len(await state(store)) == 21
 
 
+@pytest.mark.parametrize("damage", [b'"v":9', b'"at":"x","v":1', b"}{"])
+async def test_compaction_keeps_what_lies_before_a_snapshot_that_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, damage: bytes
+) -> None:
+    monkeypatch.setattr(journal, "SNAPSHOT_SLOTS", 3)
+    store = await filled(1)
+    async with writing(store, epoch=2) as writer:
+        for number in range(12):
+            await writer.commit(entry(f"n{number}"))
+            if writer.snapshot_due():
+                await writer.snapshot()
+        before = sorted(k for k in store.contents() if k.startswith("s/"))
+        store.tamper(before[-1], store.contents()[before[-1]].replace(b'"v":1', damage))
+        monkeypatch.setattr(journal, "KEEP_SECONDS", -1.0)
+        await writer.snapshot()
+    left = sorted(k for k in store.contents() if k.startswith("j/"))
+    assert left[0] == before[-2].replace("s/", "j/")
+
+
 async def test_settle_reports_who_was_first() -> None:
     store = MemoryStore(SystemClock())
     await store.create(Key("k"), b'{"op":"theirs"}')
