@@ -5,8 +5,9 @@ reports the outcome as an event.
 """
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import Enum
+from operator import attrgetter
 
 from nstance.model.events import NoticeKind, VmState
 from nstance.model.group import Group
@@ -155,6 +156,14 @@ class Facts:
     delete_due: float = 0.0
     deletion_begun: float | None = None  # the provider accepted a delete
     double_due: float = 0.0
+
+
+_BUT_HEARD = attrgetter(*(each.name for each in fields(Facts)[1:]))
+
+
+def heard_at(facts: Facts, at: float) -> Facts:
+    """As `replace` does it, in half the time: of thousands of agents each is heard every few seconds."""
+    return Facts(at, *_BUT_HEARD(facts))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,12 +9,11 @@ agent fell silent, so silence counts from the last byte.
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
 
 from nstance.clock import Clock
 from nstance.core import silence
 from nstance.model import events as ev
-from nstance.model.decision import Facts
+from nstance.model.decision import Facts, heard_at
 from nstance.model.ids import InstanceId
 from nstance.model.instance import Instance, State
 
@@ -73,7 +72,7 @@ class Hearing:
             if facts is None or (facts.heard > early and id not in unanswered):
                 continue
             if id in unanswered:
-                known[id] = replace(facts, heard=now)
+                known[id] = heard_at(facts, now)
             elif facts.connected and self._instances[id].ended is None:  # nobody waits for those that ended
                 self._learn(id, facts, now, monotonic)
                 quiet |= now >= known[id].heard + patience
@@ -82,7 +81,7 @@ class Hearing:
     def _learn(self, id: InstanceId, facts: Facts, now: float, monotonic: float) -> None:
         heard = self._heard(id)
         if heard is not None:
-            self._facts[id] = replace(facts, heard=max(facts.heard, now - max(0.0, monotonic - heard)))
+            self._facts[id] = heard_at(facts, max(facts.heard, now - max(0.0, monotonic - heard)))
 
     def note(self, event: ev.Event) -> None:
         match event:
@@ -117,7 +116,7 @@ class Hearing:
         if id in self._unanswered:
             self._unanswered.discard(id)
             now = self._clock.steady()
-            self._facts[id] = replace(self._facts[id], heard=now)
+            self._facts[id] = heard_at(self._facts[id], now)
             self._silent.setdefault(id, now)
 
     def forget(self, id: InstanceId) -> None:
