@@ -13,6 +13,8 @@ from nstance.config import jsonc
 from nstance.model.events import VmState
 from nstance.objects import errors
 from nstance.objects.memory import Fate, Verb
+from nstance.providers.behaviour import Call, Outcome
+from nstance.providers.errors import Refused
 from nstance.server import ports
 from nstance.v1.operator_pb2 import GroupConfig
 
@@ -153,6 +155,21 @@ async def test_dry_runs_and_plans_show_the_decision_and_change_nothing(tmp_path:
         assert [group.paused for group in paused.groups] == [True]
         assert world.store.contents()[GROUPS] == before
         assert list(states(world, "web", "acme").values()) == ["running"] * 2
+
+
+async def test_a_plan_says_what_is_missing_and_why_it_is_not_made_yet(tmp_path: Path) -> None:
+    async with World(tmp_path, agents=False) as world:
+        await world.start()
+        operator = await world.operator("acme")
+        world.behaviour.then(Call.CREATE, *[Outcome(applied=False, error=Refused("the quota is used up"))] * 4)
+        await operator.call("UpsertGroup", key="web", config=GroupConfig(template="web", size=2))
+        await eventually(lambda: list(states(world, "web", "acme").values()) == ["failed"] * 4)
+        plan = (await operator.call("PlanGroup", key="web")).actions
+        assert [(a.action, a.reason) for a in plan] == [("create", "back-off")] * 2
+        assert "2 failed tries in a row" in plan[0].message
+        assert "the quota is used up" in plan[0].message
+        mended = await operator.call("PlanGroup", key="web", config=GroupConfig(template="web", instance_type="large"))
+        assert [(a.action, a.reason) for a in mended.actions] == [("create", "scale-up")] * 2
 
 
 async def test_a_paused_tenant_stands_still_until_it_is_resumed(tmp_path: Path) -> None:

@@ -67,7 +67,22 @@ def actions(shard: Shard, key: GroupKey, wish: Group | None, decision: Decision)
             if replaced.get(m.id, Cause.DRIFT) is Cause.DRIFT
         ]
         found += _pushes(members.values(), shard.wishes.get(key), wish, handled)
+        found += _waiting(shard, key, wish, decision)
     return sorted(found, key=lambda action: action.action != "create")  # as they are done: creations first
+
+
+def _waiting(shard: Shard, key: GroupKey, wish: Group, decision: Decision) -> list[operator_pb2.PlannedAction]:
+    """What is missing and will be made only later: after failures, or once something is there that it needs."""
+    members = {**shard.members(key), **{c.instance.id: c.instance for c in decision.changes if isinstance(c, Put)}}
+    counting = {m.id: m for m in members.values() if m.counts}
+    lack = wish.size - sum(m.replaces not in counting for m in counting.values())  # a newcomer shares a place
+    trend = decision.trend
+    if blocked := shard.blocked.get(key):
+        why = _planned("create", key, "", Code.BLOCKED.value, blocked)
+    else:
+        message = f"when its wait after {trend.failures} failed tries in a row is over: {trend.last_error}"
+        why = _planned("create", key, "", Code.BACK_OFF.value, message)
+    return [why] * lack if blocked or trend.failures else []
 
 
 def _planned(action: str, key: GroupKey, id: str, reason: str, message: str) -> operator_pb2.PlannedAction:

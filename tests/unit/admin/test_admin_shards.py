@@ -292,6 +292,16 @@ def test_the_tree_folds_and_opens_and_escapes(capsys: pytest.CaptureFixture[str]
     assert not shown.healthy
 
 
+def test_many_troubles_of_one_kind_do_not_hide_when_a_group_tries_again() -> None:
+    def told(seconds: int, reason: str) -> records.Record:
+        return records.event(HERE, operator_pb2.Event(time_unix_ms=1000 * seconds, group="web", reason=reason))
+
+    events = [told(1, "gone"), told(2, "unregistered"), told(3, "back-off"), *(told(n, "unregistered") for n in (4, 5))]
+    shown = overview.view(group(size=2), (), [*events, told(6, "spot-termination")])
+    assert [each["reason"] for each in shown.trouble] == ["back-off", "unregistered", "spot-termination"]
+    assert shown.trouble[1]["time"].endswith(":05.000Z")
+
+
 def test_of_what_concerns_the_whole_shard_only_the_latest_word_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
     def told(seconds: int, reason: str, message: str) -> records.Record:
         return records.event(HERE, operator_pb2.Event(time_unix_ms=1000 * seconds, reason=reason, message=message))

@@ -10,7 +10,7 @@ from nstance.admin.shard.records import Record, config, event, group, instance
 
 LATELY = 3600.0  # trouble that is older is history
 EVENTS = 200
-SHOWN = 3  # of a group's latest trouble
+SHOWN = 3  # of a group's latest kinds of trouble
 
 LEAVING = ("draining", "deleting")
 
@@ -63,8 +63,17 @@ def view(record: Record, instances: Sequence[Record], trouble: Sequence[Record] 
         group=record,
         unsettled=unsettled(record, mine),
         odd=[each for each in mine if _is_odd(each)],
-        trouble=[each for each in trouble if each["group"] == record["group"]][-SHOWN:],
+        trouble=_newest([each for each in trouble if each["group"] == record["group"]])[-SHOWN:],
     )
+
+
+def _newest(trouble: Sequence[Record]) -> list[Record]:
+    """Of each reason the newest: many of one kind do not hide what else there is, such as when a group tries again."""
+    found: dict[str, Record] = {}
+    for each in trouble:
+        found.pop(each["reason"], None)
+        found[each["reason"]] = each
+    return list(found.values())
 
 
 def _is_odd(record: Record) -> bool:
