@@ -3,6 +3,7 @@
 Times are seconds once they are read. Rules inside one block are here; what refers to another block is in `checks`.
 """
 
+import itertools
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
@@ -130,15 +131,13 @@ class BindAddresses(Block):
 
     @model_validator(mode="after")
     def _are_distinct(self) -> Self:
-        seen: list[tuple[Service, addresses.Address]] = []
-        for service, address in self.by_service().items():
-            for other, taken in seen:
-                if address.clashes(taken):
-                    raise wrong(
-                        f"expected distinct bind addresses, found {address} for {service.key} "
-                        f"and {taken} for {other.key}"
-                    )
-            seen.append((service, address))
+        clashes = [
+            f"{address} for {service.key} and {taken} for {other.key}"
+            for (other, taken), (service, address) in itertools.combinations(self.by_service().items(), 2)
+            if address.clashes(taken)
+        ]
+        if clashes:
+            raise wrong(f"expected distinct bind addresses, found {'; '.join(clashes)}")
         return self
 
 
@@ -242,14 +241,17 @@ class LeaderElection(Block):
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if self.heartbeat * 3 > self.promise:
-            raise wrong("expected at least three heartbeats in a promise")
-        if self.urgent_renewal >= self.promise:
-            raise wrong("expected urgent_renewal to be shorter than promise")
-        if not self.urgent_renewal <= self.renewal < self.lease:
-            raise wrong("expected renewal to be at least urgent_renewal and shorter than lease")
-        if self.member_timeout <= self.promise:
-            raise wrong("expected member_timeout to be longer than promise")
+        wants = (
+            (self.heartbeat * 3 <= self.promise, "at least three heartbeats in a promise"),
+            (self.urgent_renewal < self.promise, "urgent_renewal to be shorter than promise"),
+            (
+                self.urgent_renewal <= self.renewal < self.lease,
+                "renewal to be at least urgent_renewal and shorter than lease",
+            ),
+            (self.member_timeout > self.promise, "member_timeout to be longer than promise"),
+        )
+        if missed := [want for holds, want in wants if not holds]:
+            raise wrong(f"expected {'; '.join(missed)}")
         return self
 
 

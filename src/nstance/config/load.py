@@ -6,7 +6,7 @@ them, so that a hostile or mistaken file costs little.
 
 from pydantic import ValidationError
 
-from nstance.config import checks, jsonc, legacy, messages, settings
+from nstance.config import checks, jsonc, legacy, messages, rules_beside, settings
 from nstance.config.errors import ConfigError, Problem, quoted
 from nstance.config.findings import Findings
 from nstance.config.settings import Settings
@@ -34,6 +34,7 @@ def load(text: str | bytes, *, shard: ids.ShardId | None = None, source: str = "
         validated = settings.Document.model_validate(today)
     except ValidationError as error:
         messages.collect(error, settings.Document, today, findings)
+        rules_beside.collect(error, settings.Document, today, findings)
     checks.check(today, findings)
     if validated is not None and shard is not None and validated.shard.id not in (None, shard):
         given = quoted(validated.shard.id)

@@ -37,7 +37,7 @@ def collect(
 ) -> None:
     """Adds a finding for each error. `at` is where the validated value stands in its document."""
     for each in error.errors(include_url=False):
-        path = _path(each["loc"], marked=each["type"] != "extra_forbidden")
+        path = path_of(each)
         where = (*at, *path)
         found = kind_of(each["input"])
         context = each.get("ctx", {})
@@ -62,11 +62,10 @@ def collect(
                 findings.add(where, f"expected {_EXPECTED[kind].format(**context)}, found {found}")
 
 
-def _path(loc: tuple[int | str, ...], *, marked: bool) -> Path:
-    """The JSON path of an error's location, without what the validator adds to it. Not marked: `[key]` is a key that
-    somebody wrote."""
-    path = list(loc)
-    if marked and path and path[-1] == "[key]":
+def path_of(each: Any) -> Path:
+    """The JSON path of an error, without what the validator adds to it."""
+    path = list(each["loc"])
+    if path and path[-1] == "[key]" and each["type"] != "extra_forbidden":  # else it is a key that somebody wrote
         path.pop()
     if len(path) > 4 and path[0] == "templates" and path[2] == "files":
         del path[4]  # which kind of file it was taken for
