@@ -10,6 +10,7 @@ import uvloop
 
 from nstance import streams
 from nstance.clock import AnchoredClock, Chance, SystemChance, SystemClock
+from nstance.config import jsonc
 from nstance.objects import errors
 from nstance.objects.lease import BadLease
 from nstance.server import configuration as configurations
@@ -70,7 +71,8 @@ def validate(options: Options, clock: AnchoredClock, chance: Chance) -> int:
 
 def _read(path: str) -> bytes:
     try:
-        return Path(path).read_bytes()
+        with Path(path).open("rb") as file:
+            return file.read(jsonc.MAX_BYTES + 1)  # one more shows that it is too large
     except OSError as problem:
         raise Fatal(f"{path} cannot be read: {problem.strerror or problem}") from problem
 

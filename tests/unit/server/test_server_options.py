@@ -73,3 +73,15 @@ def test_a_fatal_error_says_that_it_waits_before_it_exits(tmp_path: Path) -> Non
     assert "nstance-server: --port-offset: expected ports from 1 to 65535 after shifting :65000 by 1000" in done.stderr
     assert "it exits in 0 s, so that servers do not restart in step" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_file_without_end_is_told_to_be_too_large(tmp_path: Path) -> None:
+    """B27: it is not read as a whole first."""
+    endless = tmp_path / "endless.jsonc"
+    endless.touch()
+    os.truncate(endless, 1 << 40)
+    command = [sys.executable, "-m", "nstance.server.main", "--validate", str(endless)]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert found.returncode == 1
+    assert "endless.jsonc" in found.stderr
+    assert "Traceback" not in found.stderr
