@@ -1,7 +1,8 @@
 """Results for people and for programs.
 
 The trap: names and messages may come from anybody. Whatever could steer a terminal is shown as an escape, and nothing is
-read as markup. Tables are cut to the width of a terminal only if there is one.
+read as markup. Tables are cut to the width of a terminal only if there is one, and no narrower than their words: a word
+in pieces is harder to read than a line that the terminal breaks.
 """
 
 import datetime
@@ -15,6 +16,10 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 Row = Mapping[str, object]
+
+LONGEST_WORD = 30  # an instance ID; what is longer may be broken
+LONGEST_LAST = 16  # the last column has sentences: less of the width is kept for it
+GAP = 2  # between columns
 
 
 def show(rows: Sequence[Row], form: str, *, columns: Sequence[str], whole: Collection[str] = ()) -> None:
@@ -77,18 +82,25 @@ def console() -> "Console":
 
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]], whole: Collection[str] = ()) -> None:
+    from rich.console import ConsoleDimensions
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False, show_header=bool(columns), header_style="bold")
-    for index in range(len(columns or (rows[0] if rows else ()))):
+    least, count = 0, len(columns or (rows[0] if rows else ()))
+    for index in range(count):
         heading = columns[index].upper().replace("_", " ") if columns else ""
+        words = [word for text in (heading, *(row[index] for row in rows)) for word in text.split()]
+        longest = min(max(map(len, words), default=0), LONGEST_WORD if index < count - 1 else LONGEST_LAST)
+        least += longest + GAP
         kept = bool(columns) and columns[index] in whole
-        table.add_column(heading, overflow="fold", no_wrap=kept, style="" if columns or index else "bold")
+        style = "" if columns or index else "bold"
+        table.add_column(heading, overflow="fold", no_wrap=kept, min_width=longest, style=style)
     for row in rows:
         table.add_row(*map(Text, row))
     screen = console()
     if sys.stdout.isatty():
+        screen.size = ConsoleDimensions(max(screen.width, least), screen.height)
         screen.print(table)
         return
     with screen.capture() as written:  # programs read lines, and columns are filled up with blanks

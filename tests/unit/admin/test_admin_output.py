@@ -4,6 +4,7 @@ import asyncio
 import json
 import pathlib
 import stat
+import sys
 
 import pytest
 import yaml
@@ -84,3 +85,17 @@ def test_shards_are_found_beside_long_journals() -> None:
 
     assert sorted(asyncio.run(fill())) == ["a", "a-1", "a0", "b"]
     assert listings <= 7
+
+
+@pytest.mark.parametrize("terminal", ["xterm", "dumb"])
+@pytest.mark.parametrize("columns", [20, 50, 80])
+def test_a_narrow_terminal_breaks_lines_and_no_words(
+    columns: int, terminal: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setenv("TERM", terminal)
+    row = {"instance": "web-01jw51srryegh9snf9cmeh3k4q", "state": "draining", "notes": "scale-down, until the evening"}
+    output.show([row], "table", columns=("instance", "state", "notes"), whole=("instance",))
+    shown = capsys.readouterr().out.split()
+    assert {"web-01jw51srryegh9snf9cmeh3k4q", "draining", "scale-down,", "until", "evening"} <= set(shown)
