@@ -3,8 +3,9 @@
 Ping answers make no events: whoever looks silent is asked of its connection before anything is concluded. Agents that have
 yet to come back to a new leader, or that could not be heard while the process stood still, are not silent. And when too
 many are silent at once, the fault is probably here or in between; when that is over, whoever is still behind gets the
-time that agents get after a change of leaders. The trap: a connection that is dead without a reset ends long after its
-agent fell silent, so silence counts from the last byte.
+time that agents get after a change of leaders. The traps: a connection that is dead without a reset ends long after its
+agent fell silent, so silence counts from the last byte; and an agent whose certificate ran out while no server was there
+can never come back, so nobody waits for it.
 """
 
 import logging
@@ -27,6 +28,7 @@ RECONNECT_FLOOR = 10.0
 RECONNECT_MOST = 300.0
 RECONNECT_PER_SECOND = 300.0
 TICK = 1.0
+CLOCKS_DIFFER = 60.0  # seconds that a certificate is past its end before that is believed
 DEAF = 1.0  # a tick that comes so late: the process or its machine stood still
 
 
@@ -137,10 +139,14 @@ class Hearing:
         if self.mass_silence and now < self.listening_since + long:
             return None  # this server stood still: that nobody is silent yet means nothing
         if now >= self.listening_since + long:  # before that nobody could be heard
-            silent = sum(now - at >= long for at in self._silent.values()) + self._quiet_connections(long)
+            silent = sum(now - at >= long and self._may_return(id) for id, at in self._silent.items())
+            silent += self._quiet_connections(long)
         if now >= self.listening_since + EARLIER * self.reconnect_grace:
-            silent += len(self._awaited)
-        agents = sum(i.state is State.RUNNING for i in self._instances.values())
+            silent += sum(map(self._may_return, self._awaited))
+        away = self._silent.keys() | self._awaited
+        agents = sum(
+            i.state is State.RUNNING and (id not in away or self._may_return(id)) for id, i in self._instances.items()
+        )
         verdict = silence.is_mass_silence(silent, agents, before=self.mass_silence)
         if verdict == self.mass_silence:
             return None
@@ -154,6 +160,12 @@ class Hearing:
             f"{silent} of {agents} agents fell silent at once: the fault is probably here or in between, "
             "nothing is deleted for silence until they return"
         )
+
+    def _may_return(self, id: InstanceId) -> bool:
+        """Whether the agent's certificate still opens a connection; in doubt, when two clocks disagree, it does."""
+        instance = self._instances.get(id)
+        expires = instance.certificate_expires if instance is not None else None
+        return expires is None or min(self._clock.steady(), self._clock.wall()) < expires + CLOCKS_DIFFER
 
     def _quiet_connections(self, seconds: float) -> int:
         """How many agents seem to be connected, and have said nothing for so long."""

@@ -358,8 +358,8 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "quiet-connections-uncounted",
         "nstance.server.hearing",
-        " + self._quiet_connections(long)\n",
-        "\n",
+        "            silent += self._quiet_connections(long)\n",
+        "",
         "a cut without resets replaces a third of the fleet before it is recognised",
         tests=FINDINGS,
     ),
