@@ -148,7 +148,8 @@ async def started(*words: str, **environment: str) -> AsyncIterator[asyncio.subp
 
 
 def clean_environment() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "NSTANCE_"))}
+    ours = ("AWS_", "NSTANCE_", "NO_COLOR", "FORCE_COLOR")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 
 
 async def run(*words: str, input: bytes = b"", **environment: str) -> tuple[int, bytes, str]:
