@@ -4,6 +4,8 @@ Both are capacity for a while and share one place. The reason is looked for anew
 a configuration that was taken back, or an agent that returned, makes the newcomer needless and the old one is kept.
 """
 
+from operator import attrgetter
+
 from nstance.core import creating, health, leaving
 from nstance.core.draft import Draft, drifted
 from nstance.model.decision import Code
@@ -65,11 +67,10 @@ def drop_needless_newcomers(draft: Draft) -> None:
     """A replacement whose predecessor recovered is deleted; so is one that the configuration has overtaken."""
     if not draft.may_delete:
         return
-    newcomers = {m.id for group in draft.newcomers().values() for m in group}
-    if not newcomers and not draft.trend.failures:
-        return
+    linked = sorted((m for group in draft.newcomers().values() for m in group), key=attrgetter("id"))
+    newcomers = {m.id for m in linked}
     needless: list[tuple[Instance, str]] = []
-    for member in draft.capacity():
+    for member in draft.capacity() if draft.trend.failures else linked:
         if (
             member.state is not State.RUNNING
             and drifted(member, draft.wish)

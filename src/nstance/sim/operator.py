@@ -24,9 +24,8 @@ async def operate(world: "World") -> None:
             continue
         lead = server.lead
         server.later(0.0, lead.shard.operator_seen, DEFAULT_TENANT)
-        for instance in list(lead.shard.instances.values()):
-            if instance.state is not State.DRAINING:
-                continue
+        draining = State.DRAINING  # looked up once: thousands are gone through, every other second
+        for instance in [each for each in lead.shard.instances.values() if each.state is draining]:
             patience = asked.get(instance.id)
             if patience is None:
                 willing = world.quiet or world.random.random() < world.setup.acknowledges
