@@ -23,7 +23,8 @@ log = logging.getLogger(__name__)
 JUDGE_EVERY = 0.2
 EARLIER = 0.8
 SOON = 0.75  # of suspect_after: by then everybody who is well was heard again
-QUIET = 0.65  # of suspect_after: whoever is well was heard within half of it, because it was asked
+ASKED = 0.5  # of suspect_after: whoever said nothing for so long was asked, and should answer at once
+QUIET = 0.65  # of suspect_after: whoever is well has answered by then
 RECONNECT_FLOOR = 10.0
 RECONNECT_MOST = 300.0
 RECONNECT_PER_SECOND = 300.0
@@ -44,6 +45,7 @@ class Hearing:
         """`instances` and `facts` are the shard's own, as they are at any time; `heard` as for the shard."""
         self.listening_since = self._ticked = clock.steady()
         self.mass_silence = False
+        self.doubt = False  # it may be one: some have been asked and had no time to answer yet
         self._instances = instances
         self._facts = facts
         self._clock = clock
@@ -131,23 +133,22 @@ class Hearing:
         """Looked at before an agent could become suspect, so that none does when too many would. What is to be said, if
         the verdict has changed; `quiet`: somebody is silent on an open connection."""
         somebody = quiet or self._silent or self._awaited or self.mass_silence
+        if not somebody:
+            self.doubt = False
         if not somebody or now < self._judged + JUDGE_EVERY:
             return None
         self._judged = now
-        long = QUIET * suspect_after
-        silent = 0
-        if self.mass_silence and now < self.listening_since + long:
+        if self.mass_silence and now < self.listening_since + QUIET * suspect_after:
             return None  # this server stood still: that nobody is silent yet means nothing
-        if now >= self.listening_since + long:  # before that nobody could be heard
-            silent = sum(now - at >= long and self._may_return(id) for id, at in self._silent.items())
-            silent += self._quiet_connections(long)
-        if now >= self.listening_since + EARLIER * self.reconnect_grace:
-            silent += sum(map(self._may_return, self._awaited))
+        silent = self._count(now, QUIET * suspect_after)
         away = self._silent.keys() | self._awaited
         agents = sum(
             i.state is State.RUNNING and (id not in away or self._may_return(id)) for id, i in self._instances.items()
         )
         verdict = silence.is_mass_silence(silent, agents, before=self.mass_silence)
+        self.doubt = not verdict and silence.is_mass_silence(
+            self._count(now, ASKED * suspect_after), agents, before=False
+        )
         if verdict == self.mass_silence:
             return None
         self.mass_silence = verdict
@@ -160,6 +161,16 @@ class Hearing:
             f"{silent} of {agents} agents fell silent at once: the fault is probably here or in between, "
             "nothing is deleted for silence until they return"
         )
+
+    def _count(self, now: float, long: float) -> int:
+        """How many agents that could be heard have said nothing for so long."""
+        silent = 0
+        if now >= self.listening_since + long:  # before that nobody could be heard
+            silent = sum(now - at >= long and self._may_return(id) for id, at in self._silent.items())
+            silent += self._quiet_connections(long)
+        if now >= self.listening_since + EARLIER * self.reconnect_grace:
+            silent += sum(map(self._may_return, self._awaited))
+        return silent
 
     def _may_return(self, id: InstanceId) -> bool:
         """Whether the agent's certificate still opens a connection; in doubt, when two clocks disagree, it does."""

@@ -339,7 +339,7 @@ class Shard:
             listed=self.listed,
             listening_since=self.hearing.listening_since,
             reconnect_grace=self.hearing.reconnect_grace,
-            mass_silence=self.hearing.mass_silence,
+            mass_silence=self.hearing.mass_silence or self.hearing.doubt,
             mass_absence=self.mass_absence,
             operator_seen=self.operators_seen.get(key.tenant),
             crowded=self.crowded,
