@@ -7,7 +7,8 @@ more is not sent, and its record ends without one.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
 
 from nstance import points
 from nstance.clock import Clock
@@ -110,19 +111,16 @@ class Effects:
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=seconds)
 
-    def _spawn(self, work: Awaitable[None]) -> None:
-        task = asyncio.ensure_future(self._guarded(work))
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._tasks[task] = None
-        task.add_done_callback(self._tasks.pop)
+        task.add_done_callback(self._ended)
 
-    async def _guarded(self, work: Awaitable[None]) -> None:
-        try:
-            await work
-        except Deposed:
-            pass
-        except Exception:
-            log.exception("an effect failed in a way nobody expected")
-            raise
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        del self._tasks[task]
+        problem = None if task.cancelled() else task.exception()
+        if problem is not None and not isinstance(problem, Deposed):
+            log.error("an effect failed in a way nobody expected", exc_info=problem)
 
     async def _create(self, instance: Instance, posted: float) -> None:
         def wanted() -> bool:

@@ -3,7 +3,7 @@
 A full collection looks at every object there is. With 5,000 agents that is 1.5 million, and nobody is answered for a
 second; while agents arrive, Python would do so a dozen times. So what has survived one look is set aside, and only what
 came since is looked at. Connections that end leave circles behind which can only be found where they were set aside:
-when that has doubled, all of it is looked at once more.
+when that has doubled, all of it is looked at once more, in a moment in which little is new.
 """
 
 import gc
@@ -12,13 +12,15 @@ from nstance.clock import Clock
 
 EVERY = 1.0  # seconds
 ENOUGH = 10  # rounds of Python's own collection of young objects, a few thousand of them each
+DOUBLED = 2
+TOO_MUCH = 8  # times what was alive: no moment is waited for any more
 NEVER = 1 << 30
 
 
 class Garbage:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._known = 0  # objects that were alive after the last full collection
+        self.known = 0  # objects that were alive after the last full collection
 
     async def run(self) -> None:
         before = gc.get_threshold()
@@ -27,16 +29,17 @@ class Garbage:
             self.collect_all()
             while True:
                 await self._clock.sleep(EVERY)
-                if gc.get_count()[2] >= ENOUGH:
-                    self.collect()
+                self.look(new=gc.get_count()[2])
         finally:
             gc.unfreeze()
             gc.set_threshold(*before)
 
-    def collect(self) -> None:
-        if gc.get_freeze_count() > 2 * self._known:
+    def look(self, *, new: int) -> None:
+        """`new`: rounds of Python's own since the last look."""
+        limit = TOO_MUCH if new >= ENOUGH else DOUBLED
+        if gc.get_freeze_count() > limit * self.known:
             self.collect_all()
-        else:
+        elif new >= ENOUGH:
             gc.collect()
             gc.freeze()
 
@@ -44,4 +47,4 @@ class Garbage:
         gc.unfreeze()
         gc.collect()
         gc.freeze()
-        self._known = gc.get_freeze_count()
+        self.known = gc.get_freeze_count()

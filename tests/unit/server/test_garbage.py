@@ -7,7 +7,7 @@ import pytest
 from tests.support.hand_clock import HandClock
 
 from nstance.server import garbage
-from nstance.server.garbage import Garbage
+from nstance.server.garbage import ENOUGH, Garbage
 
 
 class Circle:
@@ -30,7 +30,17 @@ async def settled() -> tuple[HandClock, asyncio.Task[None]]:
     return clock, task
 
 
-async def test_new_garbage_is_collected_when_enough_has_come_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_new_garbage_is_collected_when_enough_has_come_together() -> None:
+    policy = Garbage(HandClock())
+    policy.collect_all()
+    circle = weakref.ref(Circle())
+    gc.collect(1)
+    policy.look(new=ENOUGH - 1)
+    policy.look(new=ENOUGH)
+    assert circle() is None
+
+
+async def test_it_looks_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(garbage, "ENOUGH", 0)
     clock, task = await settled()
     circle = weakref.ref(Circle())
@@ -51,26 +61,27 @@ def test_what_survived_is_set_aside_and_not_looked_at_again() -> None:
     policy.collect_all()
     kept = [Circle()]
     seen = weakref.ref(kept[0])
-    policy.collect()
+    policy.look(new=ENOUGH)
     kept.clear()
-    policy.collect()
+    policy.look(new=ENOUGH)
     assert seen() is not None
     assert not any(each is seen() for each in gc.get_objects())
 
 
-def test_what_was_set_aside_is_looked_at_when_it_has_doubled() -> None:
-    policy = Garbage(HandClock())
-    policy.collect_all()
+@pytest.mark.parametrize(
+    ("grown", "new", "collected"),
+    [(1.9, 0, False), (2.1, 0, True), (2.1, ENOUGH, False), (7.9, ENOUGH, False), (8.1, ENOUGH, True)],
+)
+def test_what_was_set_aside_is_looked_at_when_it_has_doubled(grown: float, new: int, collected: bool) -> None:
+    """When little is new, or when it is really much: a storm of agents is over before that."""
     kept = [Circle()]
     seen = weakref.ref(kept[0])
-    policy.collect()
+    policy = Garbage(HandClock())
+    policy.collect_all()
     kept.clear()
-    many = [Circle() for _ in range(gc.get_freeze_count() + 1000)]
-    policy.collect()
-    assert seen() is not None
-    policy.collect()
-    assert seen() is None
-    assert len(many) > 1000
+    policy.known = int(gc.get_freeze_count() / grown)
+    policy.look(new=new)
+    assert (seen() is None) == collected
 
 
 async def test_at_the_end_python_collects_as_before() -> None:
