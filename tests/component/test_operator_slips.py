@@ -184,3 +184,66 @@ async def test_shard_groups_that_nobody_owns_are_taken_over(tmp_path: Path, kube
         await settled(cluster)
         await cluster.scale("web", 1)
         await cluster.until(lambda: len(running(cluster)) == 1)
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [{}, {"nstance.dev/instance-uuid": None}, {"nstance.dev/instance-uuid": None, "nstance.dev/shard": "zone-b"}],
+    ids=["nothing", "the number", "another shard"],
+)
+async def test_a_machine_that_is_replaced_keeps_its_instance(
+    tmp_path: Path, kubernetes: str, kept: dict[str, str | None]
+) -> None:
+    """`kubectl replace` drops annotations and finalizers: where the instance is must not be chosen anew."""
+    both = {"zone-a": {"web": 0}, "zone-b": {"web": 0}}
+    async with operating(tmp_path, kubernetes, both, drain_timeout="0") as cluster:
+        body: Object = {"metadata": {"name": "alone"}, "spec": {"group": "web"}}
+        await cluster.kube.create(kinds.NSTANCE_MACHINE, body, namespace=cluster.namespace)
+
+        async def made() -> Object | None:
+            item = await cluster.get(kinds.NSTANCE_MACHINE, "alone")
+            return item if ready(item).get("status") == "True" and item["spec"].get("providerID") else None  # type: ignore[index]
+
+        before = await cluster.until(made)
+        instances = cluster.running("zone-a", "web")
+        noted = before["metadata"]["annotations"]
+        await cluster.stop()
+        typed = {key: value or noted[key] for key, value in kept.items()}
+        metadata = {"name": "alone", "namespace": cluster.namespace, "annotations": typed}
+        metadata["resourceVersion"] = (await made() or {})["metadata"]["resourceVersion"]
+        await cluster.kube.replace(kinds.NSTANCE_MACHINE, {**before, "metadata": metadata})
+        await cluster.start()
+
+        async def held() -> Object | None:
+            item = await cluster.get(kinds.NSTANCE_MACHINE, "alone")
+            assert item is not None
+            return item if item["metadata"].get("finalizers") else None
+
+        after = await cluster.until(held)
+        assert after["metadata"]["annotations"]["nstance.dev/instance-uuid"] == noted["nstance.dev/instance-uuid"]
+        await cluster.kube.delete(kinds.NSTANCE_MACHINE, "alone", namespace=cluster.namespace)
+        await cluster.until(lambda: not cluster.running("zone-a", "web"))
+        assert len(instances) == 1
+
+
+async def test_a_pool_may_have_a_longer_name_than_a_label(tmp_path: Path, kubernetes: str) -> None:
+    async with operating(tmp_path, kubernetes, {"zone-a": {}}, drain_timeout="0") as cluster:
+        name = f"batch.{'long-' * 40}name"
+        reference = {"apiGroup": kinds.INFRASTRUCTURE, "kind": "NstanceMachinePool", "name": name}
+        inner = {"clusterName": "demo--default", "bootstrap": {"dataSecretName": ""}, "infrastructureRef": reference}
+        theirs = {"clusterName": "demo--default", "replicas": 1, "template": {"spec": inner}}
+        ours = {"group": "web", "shards": ["zone-a"], "template": "web"}
+        for kind, named, spec in ((kinds.MACHINE_POOL, "short", theirs), (kinds.NSTANCE_MACHINE_POOL, name, ours)):
+            await cluster.kube.create(kind, {"metadata": {"name": named}, "spec": spec}, namespace=cluster.namespace)
+
+        async def whole() -> bool:
+            return ready(await cluster.get(kinds.NSTANCE_MACHINE_POOL, name)).get("status") == "True"
+
+        await cluster.until(whole)
+        await cluster.kube.delete(kinds.MACHINE_POOL, "short", namespace=cluster.namespace)
+
+        async def gone() -> bool:
+            return not await cluster.get(kinds.NSTANCE_MACHINE_POOL, name)
+
+        await cluster.until(gone)
+        assert not running(cluster)

@@ -49,6 +49,11 @@ def is_asked_for(item: Object) -> bool:
     return UUID in resources.annotations(item)
 
 
+def place(item: Object) -> str:
+    """The shard of its instance: the one that has it, else the one that was chosen. A note may be lost to `kubectl replace`."""
+    return resources.status(item).get("shard") or resources.annotations(item).get(SHARD, "")
+
+
 def choose_shard(shards: Shards, group: str, wanted: str) -> tuple[str, str]:
     """The shard for a new instance, or why there is none: the wanted one, else the one that has the fewest of the group's
     on-demand instances."""
@@ -142,10 +147,10 @@ class Machines(Quiet):
                 self.queue.add(resources.name(item))
 
     def shard_changed(self, shard: str) -> None:
-        self._add_all(lambda item: resources.annotations(item).get(SHARD) in (None, shard))
+        self._add_all(lambda item: place(item) in ("", shard))
 
     def group_changed(self, shard: str, group: str) -> None:
-        self._add_all(lambda item: SHARD not in resources.annotations(item) and group_of(item) == group)
+        self._add_all(lambda item: not place(item) and group_of(item) == group)
 
     def instance_changed(self, shard: str, event: pb.InstanceEvent) -> None:
         if name := self._by_trace.get(event.instance_id):
@@ -157,16 +162,16 @@ class Machines(Quiet):
         item = self._items.objects.get((self._namespace, name))
         if item is None:
             return None
+        machine = resources.paired(self._machines.objects.values(), kinds.NSTANCE_MACHINE, name)
+        if resources.is_paused(self._clusters.objects.get(self._cluster), item, machine):
+            return None
         if resources.is_leaving(item):
             return await self._leave(item)
-        machine = resources.paired(self._machines.objects.values(), kinds.NSTANCE_MACHINE, name)
-        if resources.is_paused(item, self._clusters.objects.get(self._cluster)):
-            return None
         if not resources.is_ours(item) or not {UUID, SHARD} <= resources.annotations(item).keys():
             return await self._choose(item, machine)
         if machine is not None:
             await resources.adopt(self._kube, kinds.NSTANCE_MACHINE, item, machine, kinds.MACHINE)
-        shard = self._shards.get(resources.annotations(item)[SHARD])
+        shard = self._shards.get(place(item))
         if shard is None or not shard.synced:
             await self._tell_unreachable(item, shard)
             return None
@@ -190,7 +195,7 @@ class Machines(Quiet):
             await self._refuse(item, "ConfigInvalid", problem)
             return None
         wanted = resources.spec(item).get("failureDomain") or resources.spec(machine or {}).get("failureDomain") or ""
-        chosen = resources.annotations(item).get(SHARD)
+        chosen = place(item)
         shard, problem = (chosen, "") if chosen else choose_shard(self._shards, group, wanted)
         if not shard:
             links = [self._shards.get(name) for name in self._shards.names()]
@@ -199,7 +204,10 @@ class Machines(Quiet):
             else:  # one that has not answered yet may have it: nothing to be alarmed about
                 await self._write(item, {}, [Condition("Ready", False, "ShardUnreachable", problem)])
             return REFUSED_RETRY
-        number = ids.uuid7(int(self._clock.wall() * 1000), self._chance.bits(74))
+        if known := resources.status(item).get("instanceID"):
+            number = ids.uuid_of(ids.InstanceId(known))
+        else:
+            number = ids.uuid7(int(self._clock.wall() * 1000), self._chance.bits(74))
         chosen_id = resources.annotations(item).get(UUID) or str(uuid.UUID(int=number))
         await resources.hold(self._kube, kinds.NSTANCE_MACHINE, item, {UUID: chosen_id, SHARD: shard})
         return None  # the change comes back, and with it the next look
@@ -297,12 +305,12 @@ class Machines(Quiet):
         noted = resources.annotations(item)
         if noted.get(ABANDON) == "true":
             self._events.note(item, "Abandoned", "whatever its shard has of it stays there")
-        elif UUID in noted and SHARD in noted:
-            shard = self._shards.get(noted[SHARD])
+        elif place(item) and (UUID in noted or resources.status(item).get("instanceID")):
+            shard = self._shards.get(place(item))
             if shard is None or not shard.synced:
                 await self._tell_unreachable(item, shard)
                 return None
-            if (again := await self._delete(item, shard, _number(noted[UUID]))) is not None:
+            if (again := await self._delete(item, shard, _number(noted.get(UUID, "")))) is not None:
                 return again
         self._first_missed.pop(resources.uid(item), None)
         await resources.release(self._kube, kinds.NSTANCE_MACHINE, item)
@@ -333,8 +341,7 @@ class Machines(Quiet):
         return REFUSED_RETRY / 2  # its deletion is told; this is for what is not
 
     async def _tell_unreachable(self, item: Object, shard: Shard | None) -> None:
-        name = resources.annotations(item)[SHARD]
-        why = shard.trouble if shard is not None else f"shard {name} is not in the operator's configuration"
+        why = shard.trouble if shard is not None else f"shard {place(item)} is not in the operator's configuration"
         if shard is None and resources.is_leaving(item):
             why += f"; if it is gone for good, annotate this with {ABANDON}=true"
         await self._write(item, {}, [Condition("Ready", None, "ShardUnreachable", why)])

@@ -18,12 +18,19 @@ from nstance.operator.quiet import Quiet
 from nstance.operator.resources import Condition
 from nstance.operator.spread import spread
 
-POOL_LABEL = "nstance.dev/machinepool"
+POOL_LABEL = "nstance.dev/machinepool"  # for people's selectors; who owns a shard group, its ownerReferences say
+LABEL_LENGTH = 63  # of a value; names may be longer
 _COPIED = ("template", "instanceType", "subnetPool", "vars")
 
 
 def shard_group_name(group: str, shard: str) -> str:
     return f"{group}--{shard}"
+
+
+def pool_of(group: Object) -> str:
+    """The name of the pool that a shard group belongs to."""
+    owners = group["metadata"].get("ownerReferences") or []
+    return next((each["name"] for each in owners if each.get("kind") == kinds.NSTANCE_MACHINE_POOL.name), "")
 
 
 def wanted_groups(pool: Object, machine_pool: Object) -> dict[str, Object]:
@@ -166,7 +173,7 @@ class Pools(Quiet):
 
     def _shard_group_changed(self, old: Object | None, new: Object | None) -> None:
         for each in (old, new):
-            if each is not None and (pool := resources.labels(each).get(POOL_LABEL)):
+            if each is not None and (pool := pool_of(each)):
                 self.queue.add(pool)
 
     async def _reconcile(self, name: str) -> float | None:
@@ -176,13 +183,12 @@ class Pools(Quiet):
         owned = [
             each for each in self._shard_groups.objects.values() if resources.is_owned_by(each, resources.uid(pool))
         ]
-        if resources.is_leaving(pool):
-            return await self._leave(pool, owned)
         machine_pool = resources.paired(self._machine_pools.objects.values(), kinds.NSTANCE_MACHINE_POOL, name)
         problem = ""
-        cluster = self._clusters.objects.get(self._cluster)
-        if any(resources.is_paused(each, cluster) for each in (pool, machine_pool) if each is not None):
+        if resources.is_paused(self._clusters.objects.get(self._cluster), pool, machine_pool):
             return None
+        if resources.is_leaving(pool):
+            return await self._leave(pool, owned)
         if not resources.is_ours(pool):
             await resources.hold(self._kube, kinds.NSTANCE_MACHINE_POOL, pool)
             return None  # the change comes back, and with it the next look
@@ -211,7 +217,7 @@ class Pools(Quiet):
         metadata = {
             "name": name,
             "namespace": self._namespace,
-            "labels": {POOL_LABEL: resources.name(pool)},
+            "labels": {POOL_LABEL: resources.name(pool)} if len(resources.name(pool)) <= LABEL_LENGTH else {},
             "ownerReferences": [resources.owner(pool, kinds.NSTANCE_MACHINE_POOL, controller=True)],
             "finalizers": [resources.FINALIZER],
         }
@@ -250,11 +256,7 @@ class Pools(Quiet):
         if owned:
             return None
         # The mirror may lag behind a group that was made a moment ago: the server is asked.
-        listing = await self._kube.list(
-            kinds.NSTANCE_SHARD_GROUP,
-            namespace=self._namespace,
-            labels=f"{POOL_LABEL}={resources.name(pool)}",
-        )
+        listing = await self._kube.list(kinds.NSTANCE_SHARD_GROUP, namespace=self._namespace)
         if any(resources.is_owned_by(each, resources.uid(pool)) for each in listing.items):
             return 0.1
         await resources.release(self._kube, kinds.NSTANCE_MACHINE_POOL, pool)

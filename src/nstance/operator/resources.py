@@ -81,9 +81,12 @@ def is_ours(item: Object) -> bool:
     return FINALIZER in (item["metadata"].get("finalizers") or [])
 
 
-def is_paused(item: Object, cluster: Object | None) -> bool:
-    """Cluster API's way to say hands off: on the object or on its Cluster."""
-    return PAUSED in annotations(item) or (cluster is not None and bool(spec(cluster).get("paused")))
+def is_paused(cluster: Object | None, *items: Object | None) -> bool:
+    """Cluster API's way to say hands off: on one of the objects or on their Cluster. What is deleted meanwhile stays until
+    it is resumed, as with Cluster API's own controllers."""
+    return any(item is not None and PAUSED in annotations(item) for item in items) or (
+        cluster is not None and bool(spec(cluster).get("paused"))
+    )
 
 
 def is_tended(item: Object | None, cluster: Object | None) -> bool:

@@ -99,9 +99,9 @@ class ShardGroups(Quiet):
         self._kube, self._clock, self._shards, self._events = parts.kube, parts.clock, parts.shards, parts.events
         self._namespace = parts.settings.namespace
         self._cluster = (self._namespace, parts.settings.name)
-        self._clusters, self._pools, self._shard_groups = (
+        self._clusters, self._machine_pools, self._pools, self._shard_groups = (
             parts.mirrors.of(kind, namespace=self._namespace)
-            for kind in (kinds.CLUSTER, kinds.NSTANCE_MACHINE_POOL, kinds.NSTANCE_SHARD_GROUP)
+            for kind in (kinds.CLUSTER, kinds.MACHINE_POOL, kinds.NSTANCE_MACHINE_POOL, kinds.NSTANCE_SHARD_GROUP)
         )
         self.queue = Queue(
             "shard groups",
@@ -114,6 +114,8 @@ class ShardGroups(Quiet):
         )
         self._shard_groups.listen(lambda old, new: self.queue.add(resources.name(new or old or {})))
         self._clusters.listen(lambda old, new: self._add_all())  # it may have been paused or resumed
+        for half in (self._machine_pools, self._pools):
+            half.listen(self._half_changed)
 
     async def run(self) -> None:
         await asyncio.gather(self.queue.run(), self._list_when_nodes_are_read())
@@ -125,6 +127,11 @@ class ShardGroups(Quiet):
     def _add_all(self) -> None:
         for item in self._shard_groups.objects.values():
             self.queue.add(resources.name(item))
+
+    def _half_changed(self, old: Object | None, new: Object | None) -> None:
+        """A paused half of a pool that is resumed, or gone, holds nothing up any more."""
+        if old is not None and resources.is_paused(None, old) and not resources.is_paused(None, new):
+            self._add_all()
 
     # ---- a shard has news
 
@@ -160,13 +167,16 @@ class ShardGroups(Quiet):
             else:
                 await self._tell_refused(item, None, problem)
             return None
+        pool = pools.pool_of(item)
+        halves = (
+            self._pools.objects.get((self._namespace, pool)),
+            resources.paired(self._machine_pools.objects.values(), kinds.NSTANCE_MACHINE_POOL, pool),
+        )
+        if resources.is_paused(self._clusters.objects.get(self._cluster), item, *halves):
+            return None
         shard = self._shards.get(resources.spec(item)["shard"])
         if resources.is_leaving(item):
             return await self._leave(item, shard)
-        pool = self._pools.objects.get((self._namespace, resources.labels(item).get(pools.POOL_LABEL, "")))
-        cluster = self._clusters.objects.get(self._cluster)
-        if any(resources.is_paused(each, cluster) for each in (item, pool) if each is not None):
-            return None
         if not resources.is_ours(item):
             await resources.hold(self._kube, kinds.NSTANCE_SHARD_GROUP, item)
             return None
