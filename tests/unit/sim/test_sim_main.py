@@ -1,6 +1,13 @@
 """nstance-sim as a user calls it."""
 
+import contextlib
 import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -111,3 +118,42 @@ def test_replay_tells_the_story(capsys: pytest.CaptureFixture[str]) -> None:
     told = capsys.readouterr().out
     assert "appeared" in told
     assert "trace" in told
+
+
+@pytest.mark.parametrize("signals", [(signal.SIGINT,), (signal.SIGINT, signal.SIGINT), (signal.SIGKILL,)])
+def test_an_end_from_outside_leaves_nobody_behind(signals: tuple[signal.Signals, ...], tmp_path: Path) -> None:
+    """Impatient people press Ctrl-C twice. Every process of the run holds the pipe that its words go into."""
+    kept = tmp_path / "progress.json"
+    command = [sys.executable, "-m", "nstance.sim.main", "swarm", "--seeds", "100000", "--jobs", "2"]
+    run = subprocess.Popen(
+        [*command, "--resume", str(kept)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    started = [run.pid]
+    try:
+        _wait_until(lambda: len(_children(run.pid)) == 2)
+        started += _children(run.pid)
+        for number in signals:
+            run.send_signal(number)
+        told, _ = run.communicate(timeout=60)
+    finally:
+        for each in started:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGKILL)
+        run.wait()
+    assert run.returncode == (-signal.SIGKILL if signal.SIGKILL in signals else 130), told
+    assert "Traceback" not in told
+    assert json.loads(kept.read_text())["start"] == 0
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _wait_until(true: Callable[[], bool]) -> None:
+    until = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < until
+        time.sleep(0.02)
