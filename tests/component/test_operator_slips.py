@@ -247,3 +247,39 @@ async def test_a_pool_may_have_a_longer_name_than_a_label(tmp_path: Path, kubern
 
         await cluster.until(gone)
         assert not running(cluster)
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["running", "stopped"])
+async def test_a_machine_made_from_the_yaml_of_another_gets_an_instance_of_its_own(
+    tmp_path: Path, kubernetes: str, stopped: bool
+) -> None:
+    """`kubectl get -o yaml`, renamed and applied: the number of the first one's instance comes with it. `stopped`: it is
+    deleted before the operator has seen it."""
+    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 0}}, drain_timeout="0") as cluster:
+        body: Object = {"metadata": {"name": "one"}, "spec": {"group": "web"}}
+        await cluster.kube.create(kinds.NSTANCE_MACHINE, body, namespace=cluster.namespace)
+
+        async def made(name: str) -> Object | None:
+            item = await cluster.get(kinds.NSTANCE_MACHINE, name)
+            return item if item and ready(item).get("status") == "True" and item["spec"].get("providerID") else None
+
+        one = await cluster.until(lambda: made("one"))
+        if stopped:
+            await cluster.stop()
+        kept = {key: one["metadata"][key] for key in ("annotations", "finalizers")}
+        copy: Object = {"metadata": {"name": "a-copy", **kept}, "spec": one["spec"]}
+        await cluster.kube.create(kinds.NSTANCE_MACHINE, copy, namespace=cluster.namespace)
+        if not stopped:
+            two = await cluster.until(lambda: made("a-copy"))
+            for key, part in (("instanceID", "status"), ("providerID", "spec")):
+                assert two[part][key] != one[part][key]
+            assert len(running(cluster)) == 2
+        await cluster.kube.delete(kinds.NSTANCE_MACHINE, "a-copy", namespace=cluster.namespace)
+        if stopped:
+            await cluster.start()
+
+        async def alone() -> bool:
+            return len(await cluster.all(kinds.NSTANCE_MACHINE)) == 1
+
+        await cluster.until(alone)
+        assert running(cluster) == {one["status"]["instanceID"]}

@@ -167,8 +167,9 @@ class Machines(Quiet):
             return None
         if resources.is_leaving(item):
             return await self._leave(item)
-        if not resources.is_ours(item) or not {UUID, SHARD} <= resources.annotations(item).keys():
-            return await self._choose(item, machine)
+        copied = self._is_copy(item)
+        if copied or not resources.is_ours(item) or not {UUID, SHARD} <= resources.annotations(item).keys():
+            return await self._choose(item, machine, anew=copied)
         if machine is not None:
             await resources.adopt(self._kube, kinds.NSTANCE_MACHINE, item, machine, kinds.MACHINE)
         shard = self._shards.get(place(item))
@@ -186,7 +187,17 @@ class Machines(Quiet):
         await self._show(item, machine, shard, said)
         return None
 
-    async def _choose(self, item: Object, machine: Object | None) -> float | None:
+    def _is_copy(self, item: Object) -> bool:
+        """Whether its number is that of another one, by whose YAML it was made: that one's instance is not its own."""
+        number = resources.annotations(item).get(UUID)
+        if not number or resources.status(item).get("instanceID"):
+            return False
+        return any(
+            resources.annotations(other).get(UUID) == number and _seniority(other) < _seniority(item)
+            for other in self._items.objects.values()
+        )
+
+    async def _choose(self, item: Object, machine: Object | None, *, anew: bool) -> float | None:
         group = group_of(item)
         if not group:
             await self._refuse(item, "NoGroup", "spec.group is missing")
@@ -195,7 +206,7 @@ class Machines(Quiet):
             await self._refuse(item, "ConfigInvalid", problem)
             return None
         wanted = resources.spec(item).get("failureDomain") or resources.spec(machine or {}).get("failureDomain") or ""
-        chosen = place(item)
+        chosen = "" if anew else place(item)
         shard, problem = (chosen, "") if chosen else choose_shard(self._shards, group, wanted)
         if not shard:
             links = [self._shards.get(name) for name in self._shards.names()]
@@ -208,8 +219,14 @@ class Machines(Quiet):
             number = ids.uuid_of(ids.InstanceId(known))
         else:
             number = ids.uuid7(int(self._clock.wall() * 1000), self._chance.bits(74))
-        chosen_id = resources.annotations(item).get(UUID) or str(uuid.UUID(int=number))
-        await resources.hold(self._kube, kinds.NSTANCE_MACHINE, item, {UUID: chosen_id, SHARD: shard})
+        chosen_id = (not anew and resources.annotations(item).get(UUID)) or str(uuid.UUID(int=number))
+        await resources.hold(
+            self._kube,
+            kinds.NSTANCE_MACHINE,
+            item,
+            {UUID: chosen_id, SHARD: shard},
+            spec={"providerID": None} if anew else {},
+        )
         return None  # the change comes back, and with it the next look
 
     async def _ask(self, item: Object, shard: Shard) -> Said | None:
@@ -305,7 +322,7 @@ class Machines(Quiet):
         noted = resources.annotations(item)
         if noted.get(ABANDON) == "true":
             self._events.note(item, "Abandoned", "whatever its shard has of it stays there")
-        elif place(item) and (UUID in noted or resources.status(item).get("instanceID")):
+        elif not self._is_copy(item) and place(item) and (UUID in noted or resources.status(item).get("instanceID")):
             shard = self._shards.get(place(item))
             if shard is None or not shard.synced:
                 await self._tell_unreachable(item, shard)
@@ -366,6 +383,12 @@ def _traces(item: Object | None) -> set[str]:
         return set()
     known = resources.status(item).get("instanceID", "")
     return node_names.traces(names=(known,), provider_id=resources.provider_id(item))
+
+
+def _seniority(item: Object) -> tuple[bool, str, str]:
+    """The less, the older: first comes one that has its instance."""
+    has_one = bool(resources.status(item).get("instanceID"))
+    return not has_one, item["metadata"].get("creationTimestamp", ""), resources.name(item)
 
 
 def _number(noted: str) -> int | None:

@@ -166,8 +166,11 @@ async def write_status(kube: Kube, kind: Kind, item: Object, wanted: Object, *, 
         await kube.patch(kind, metadata["name"], body, namespace=metadata.get("namespace", ""), subresource="status")
 
 
-async def hold(kube: Kube, kind: Kind, item: Object, annotated: Mapping[str, str] | None = None) -> Object:
-    """Adds our finalizer (and annotations with it, in one write), if nobody changed the object since."""
+async def hold(
+    kube: Kube, kind: Kind, item: Object, annotated: Mapping[str, str] | None = None, *, spec: Object | None = None
+) -> Object:
+    """Adds our finalizer (and annotations and a change of the spec with it, in one write), if nobody changed the object
+    since."""
     metadata = item["metadata"]
     finalizers = metadata.get("finalizers") or []
     change: Object = {
@@ -176,7 +179,8 @@ async def hold(kube: Kube, kind: Kind, item: Object, annotated: Mapping[str, str
     }
     if annotated:
         change["annotations"] = dict(annotated)
-    return await kube.patch(kind, metadata["name"], {"metadata": change}, namespace=metadata.get("namespace", ""))
+    body: Object = {"metadata": change} | ({"spec": spec} if spec else {})
+    return await kube.patch(kind, metadata["name"], body, namespace=metadata.get("namespace", ""))
 
 
 async def adopt(kube: Kube, kind: Kind, item: Object, owner_item: Object, owner_kind: Kind) -> None:
