@@ -47,6 +47,7 @@ class Then:
     well: dict[InstanceId, float]  # for how long nothing had been wrong with it
     runs: set[InstanceId]  # whose VMs ran
     speaking: set[ProviderId]  # whose agents were connected to this leader
+    operated: bool  # an operator had come to this leader
 
 
 class Auditor:
@@ -68,7 +69,7 @@ class Auditor:
         self._acknowledged: dict[InstanceId, str] = {}  # registrations, by the key
         self._lease = (0, "")
         self._decided: dict[str, Then] = {}
-        self._then = Then(0.0, {}, {}, set(), set())
+        self._then = Then(0.0, {}, {}, set(), set(), False)
         self._wishes: dict[GroupKey, dict[tuple[int, str], tuple[float, Group]]] = {}
 
     # ---- storage
@@ -199,7 +200,8 @@ class Auditor:
         if not world.setup.audited:
             return
         self.note_wishes()
-        then = self._decided[entry.id] = Then(world.now, {}, {}, set(), set())
+        operated = door.lead is not None and bool(door.lead.shard.operators_seen)
+        then = self._decided[entry.id] = Then(world.now, {}, {}, set(), set(), operated)
         for change in entry.changes:
             if isinstance(change, Put):
                 new = change.instance
@@ -218,6 +220,8 @@ class Auditor:
         world, now = self._world, self._world.now
         world.count(f"left {new.cause.value if new.cause else 'without cause'}")
         noticed = {kind for agent in world.agents_of(new.id) for kind in agent.noticed}
+        if old.state is State.RUNNING and new.state is State.DELETING:
+            self._not_drained(new)
         match new.cause:
             case Cause.GONE:
                 if new.id in self._then.runs:
@@ -272,9 +276,18 @@ class Auditor:
         holders = [a for a in self._world.agents_of(id) if a.registered]
         return bool(holders) and all(a.silent_for() > DEAD_AFTER for a in holders)
 
+    def _not_drained(self, new: Instance) -> None:
+        """It goes at once, although somebody is there who would drain it."""
+        if new.drain is not None:  # begun and ended in one decision
+            self._drain_ended(new, new)
+        elif self._then.operated and new.id in self._then.runs:
+            wished = self._wished(new.key)
+            if wished and all(group.drain_timeout > 0 for group in wished):
+                self._wrong("I10", f"{new.id} goes without a drain")
+
     def _drain_ended(self, old: Instance, new: Instance) -> None:
         assert old.drain is not None
-        if new.id in self.drained or new.id in self.requested:
+        if new.id in self.drained:
             return
         if self._world.steady(old.drain.deadline) >= -ALLOWANCE:
             self._world.count("drain deadline passed")

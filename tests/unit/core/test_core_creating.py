@@ -39,8 +39,10 @@ def test_failures(failure: Failure, state: State, made: int, asked: str) -> None
 
 def test_no_capacity_moves_on_and_remembers() -> None:
     group = wish(1, subnets=("s1", "s2"))
-    follows = after([PENDING], failed(Failure.NO_CAPACITY), group=group, facts=ASKED)
-    assert follows["a"].subnet == "s2"
+    asked = replace(PENDING, request_hash="of the request for s1")
+    follows = after([asked], failed(Failure.NO_CAPACITY), group=group, facts=ASKED)
+    # As another request: with the first one's hash it would be taken for one that the configuration has overtaken.
+    assert (follows["a"].subnet, follows["a"].request_hash) == ("s2", "")
     trend = follows.decision.trend
     assert trend.refused_subnets == {"s1": NOW + creating.SUBNET_MEMORY}
     # The next instance does not try there first; when all were refused, it does.

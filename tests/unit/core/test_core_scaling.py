@@ -70,6 +70,13 @@ from unit.core.core_situation import KEY, NOW, after, fresh_ids, healthy, lost, 
             "an",
             id="one place goes, the other newcomers stay",
         ),
+        pytest.param(
+            1,
+            [member("a", infra_hash="x"), newcomer("n", "a", Cause.DRIFT), member("b", infra_hash="x")],
+            0,
+            "ab",
+            id="a newcomer that has registered is kept rather than one that drifted",
+        ),
     ],
 )
 def test_scale(size: int, members: list[Instance], made: int, left: str) -> None:
