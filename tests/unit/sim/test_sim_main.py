@@ -134,6 +134,7 @@ def test_an_end_from_outside_leaves_nobody_behind(signals: tuple[signal.Signals,
         started += _children(run.pid)
         for number in signals:
             run.send_signal(number)
+            time.sleep(0.3)  # as fast as a person; two at once would be one
         told, _ = run.communicate(timeout=60)
     finally:
         for each in started:
@@ -157,3 +158,16 @@ def _wait_until(true: Callable[[], bool]) -> None:
     while not true():
         assert time.monotonic() < until
         time.sleep(0.02)
+
+
+def test_whoever_has_read_enough_of_a_story_does_not_change_its_end() -> None:
+    """`nstance-sim replay 5 | head -1`"""
+    command = [sys.executable, "-m", "nstance.sim.main", "replay", "5"]
+    run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    assert run.stdout.readline().startswith("Setup(")
+    run.stdout.close()
+    assert run.stderr is not None
+    assert run.stderr.read() == ""
+    run.stderr.close()
+    assert run.wait(timeout=60) == 0
