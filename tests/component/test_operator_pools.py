@@ -1,12 +1,15 @@
 """Pools: import, scaling, division over shards, drift, static protection, deletion; against every Kubernetes there is."""
 
+import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
-from component.operator_world import KUBERNETES, Cluster, operating
+from component.operator_world import KUBERNETES, REAL, Cluster, operating
 from nstance.kube import kinds
 from nstance.kube.port import Object
+from support import real_kube
 
 pytestmark = pytest.mark.parametrize("kubernetes", KUBERNETES)
 
@@ -204,3 +207,33 @@ async def test_a_paused_pool_is_left_alone(tmp_path: Path, kubernetes: str, half
         resumed = {"metadata": {"annotations": {"cluster.x-k8s.io/paused": None}}}
         await cluster.kube.patch(half, pool, resumed, namespace=cluster.namespace)
         await cluster.until(lambda: len(cluster.running("zone-a", "web")) == 3)
+
+
+async def test_a_pool_that_leaves_its_groups_behind_does_not_delete_them(tmp_path: Path, kubernetes: str) -> None:
+    """`kubectl delete --cascade=orphan`: a finalizer says so, until Kubernetes has taken the groups from the pool."""
+    async with operating(tmp_path, kubernetes, {"zone-a": {"web": 0}}, drain_timeout="0") as cluster:
+        await make_pool(cluster, "jobs", 1, ["zone-a"], template="web")
+        await cluster.until(lambda: ready(cluster, "jobs"))
+
+        async def change(kind: kinds.Kind, name: str, **metadata: object) -> None:
+            await cluster.kube.patch(kind, name, {"metadata": metadata}, namespace=cluster.namespace)
+
+        if kubernetes == "real":  # its own controller takes the groups from the pool
+            told = ("-n", cluster.namespace, "delete", "nstancemachinepool", "jobs", "--cascade=orphan", "--wait=false")
+            await asyncio.to_thread(real_kube.kubectl, Path(os.environ[REAL]), *told)
+        else:
+            await change(kinds.NSTANCE_MACHINE_POOL, "jobs", finalizers=["nstance.dev/operator", "orphan"])
+            await cluster.kube.delete(kinds.NSTANCE_MACHINE_POOL, "jobs", namespace=cluster.namespace)
+            await cluster.scale("web", 1)
+            await cluster.until(lambda: cluster.running("zone-a", "web"))  # what came after it was done
+            await change(kinds.NSTANCE_SHARD_GROUP, "jobs--zone-a", ownerReferences=None)
+            await change(kinds.NSTANCE_MACHINE_POOL, "jobs", finalizers=["nstance.dev/operator"])
+
+        async def gone() -> bool:
+            return await cluster.get(kinds.NSTANCE_MACHINE_POOL, "jobs") is None
+
+        await cluster.until(gone)
+        left = await cluster.get(kinds.NSTANCE_SHARD_GROUP, "jobs--zone-a")
+        assert left is not None
+        assert not left["metadata"].get("deletionTimestamp")
+        assert len(cluster.running("zone-a", "jobs")) == 1

@@ -20,6 +20,7 @@ from nstance.operator.spread import spread
 
 POOL_LABEL = "nstance.dev/machinepool"  # for people's selectors; who owns a shard group, its ownerReferences say
 LABEL_LENGTH = 63  # of a value; names may be longer
+ORPHANS = "orphan"  # finalizer of `kubectl delete --cascade=orphan`: dependents are being taken from their owner
 _COPIED = ("template", "instanceType", "subnetPool", "vars")
 
 
@@ -248,17 +249,16 @@ class Pools(Quiet):
 
     async def _leave(self, pool: Object, owned: list[Object]) -> float | None:
         """The shards let go first; only then the pool does."""
-        if not resources.is_ours(pool):
+        if not resources.is_ours(pool) or ORPHANS in pool["metadata"]["finalizers"]:
             return None
-        for group in owned:
+        # The mirror may lag behind a group that was made a moment ago, or taken from the pool: the server is asked.
+        listing = await self._kube.list(kinds.NSTANCE_SHARD_GROUP, namespace=self._namespace)
+        left = [each for each in listing.items if resources.is_owned_by(each, resources.uid(pool))]
+        for group in left:
             if not resources.is_leaving(group):
                 await self._kube.delete(kinds.NSTANCE_SHARD_GROUP, resources.name(group), namespace=self._namespace)
-        if owned:
-            return None
-        # The mirror may lag behind a group that was made a moment ago: the server is asked.
-        listing = await self._kube.list(kinds.NSTANCE_SHARD_GROUP, namespace=self._namespace)
-        if any(resources.is_owned_by(each, resources.uid(pool)) for each in listing.items):
-            return 0.1
+        if left:
+            return None if owned else 0.1
         await resources.release(self._kube, kinds.NSTANCE_MACHINE_POOL, pool)
         return None
 
