@@ -32,6 +32,7 @@ SCALING = ("tests/unit/core/test_core_scaling.py",)
 ROTATION = ("tests/unit/core/test_core_rotation.py",)
 HEALTH = ("tests/unit/core/test_core_health.py",)
 TERM = ("tests/unit/server/test_term.py",)
+ELECTION = ("tests/unit/core/test_core_election.py",)
 STANDBY = ("tests/unit/server/test_standby.py",)
 LEADERSHIP_FAULTS = ("tests/sim/test_leadership_faults.py",)
 
@@ -151,6 +152,22 @@ CATALOGUE: tuple[Mutant, ...] = (
         "    return received + promise * STRETCH + MARGIN\n",
         "    return received + promise * 0.2\n",
         "a standby moves before its promise is over",
+    ),
+    Mutant(
+        "clocks-are-all-right",
+        "nstance.core.election",
+        "STRETCH = 1.05",
+        "STRETCH = 1.0",
+        "a fast clock takes a lease that a slow one still counts on (F21)",
+        tests=ELECTION,
+    ),
+    Mutant(
+        "claimed-by-no-member",
+        "nstance.server.standby",
+        "            if beat.member and beat.epoch >= self._max_epoch:\n",
+        "            if beat.epoch >= self._max_epoch:\n",
+        "a third server takes a lease that the promises of another still carry",
+        tests=STANDBY,
     ),
     Mutant(
         "promise-of-any-epoch",

@@ -1,5 +1,7 @@
 """Whom a standby believes: only the holder of the newest lease that it knows, by its key and its epoch (F19, I5)."""
 
+from dataclasses import replace
+
 import pytest
 
 from nstance.core.election import Timings
@@ -71,3 +73,19 @@ async def test_a_lease_that_vanished_is_an_alarm_and_waited_for_also_by_its_last
     await clock.advance(Timings().length_alone)
     assert (await standby.target())[0] == Target(5, None, alone=False)
     assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("member", [True, False])
+async def test_only_a_member_may_claim_when_its_promise_is_over(member: bool) -> None:
+    """F19: a leader counts on the promises of those whom its lease names; to all others it is held for its length."""
+    clock = HandClock()
+    store = memory.MemoryStore(clock)
+    held = Lease(epoch=3, sequence=1, op="1", holder=OTHER, free=False, length=15.0, promise=2.0)
+    version = await store.create(KEY, lease.encode(held))
+    standby = new_standby(clock, store)
+    standby.hear(replace(beat(3), member=member, version=version), Link(), OTHER)
+    await clock.advance(3.0)
+    assert not standby.promised()
+    target, wait = await standby.target()
+    assert target == (Target(4, version, alone=False) if member else None)
+    assert (wait > 0) is not member
