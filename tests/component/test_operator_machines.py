@@ -237,3 +237,16 @@ async def test_what_could_not_be_made_is_tried_anew(
         await cluster.until(lambda: len(cluster.running("zone-a", "web")) == 1)
         [item] = await cluster.all(kinds.NSTANCE_MACHINE)
         assert item["metadata"]["annotations"][machines.SHARD] == "zone-a"
+
+
+async def test_machines_that_are_made_at_once_are_divided_over_the_shards(tmp_path: Path, kubernetes: str) -> None:
+    async with operating(tmp_path, kubernetes, BOTH, drain_timeout="0") as cluster:
+        await cluster.until(lambda: all(cluster.links.get(shard).synced for shard in BOTH))  # type: ignore[union-attr]
+        await cluster.until(lambda: cluster.get(kinds.CLUSTER, "demo--default"))
+        for paused in (True, None):
+            change = {"spec": {"paused": paused}}
+            await cluster.kube.patch(kinds.CLUSTER, "demo--default", change, namespace=cluster.namespace)
+            for number in range(8 if paused else 0):
+                await make_machine(cluster, f"m{number}", group="web")
+        await cluster.until(lambda: sum(alive(cluster, shard) for shard in BOTH) == 8)
+        assert [alive(cluster, shard) for shard in BOTH] == [4, 4]

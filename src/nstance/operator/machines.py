@@ -8,7 +8,7 @@ a shard does not know proves nothing while that shard is silent, or while a ques
 
 import contextlib
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from nstance.kube import errors, kinds
 from nstance.kube.port import Object
@@ -54,9 +54,12 @@ def place(item: Object) -> str:
     return resources.status(item).get("shard") or resources.annotations(item).get(SHARD, "")
 
 
-def choose_shard(shards: Shards, group: str, wanted: str) -> tuple[str, str]:
+def choose_shard(
+    shards: Shards, group: str, wanted: str, *, promised: Collection[tuple[str, str]] = ()
+) -> tuple[str, str]:
     """The shard for a new instance, or why there is none: the wanted one, else the one that has the fewest of the group's
-    on-demand instances."""
+    on-demand instances. `promised`: shard and group of those that are chosen and not made yet, or many machines that are
+    made at once would all go to one shard."""
     if wanted:
         return (
             (wanted, "")
@@ -72,7 +75,8 @@ def choose_shard(shards: Shards, group: str, wanted: str) -> tuple[str, str]:
         return "", f"no shard that can be reached has a group {group!r}"
 
     def burden(link: Shard) -> int:
-        return sum(each.group == group and each.on_demand for each in link.instances.values())
+        here = sum(each.group == group and each.on_demand for each in link.instances.values())
+        return here + sum(each == (link.name, group) for each in promised)
 
     return min(able, key=burden).name, ""
 
@@ -102,6 +106,7 @@ class Machines(Quiet):
             parts.mirrors.of(kind, namespace=self._namespace)
             for kind in (kinds.CLUSTER, kinds.MACHINE, kinds.NSTANCE_MACHINE)
         )
+        self._promised: dict[int | None, tuple[str, str]] = {}  # by number: shard and group, until the shard shows it
         self._first_missed: dict[str, float] = {}  # by uid: since when a leaving one's instance is not to be found
         self.queue = Queue(
             "machines",
@@ -130,6 +135,7 @@ class Machines(Quiet):
             self._by_trace.update(dict.fromkeys(_traces(new), resources.name(new)))
         if new is None and old is not None:
             self._first_missed.pop(resources.uid(old), None)
+            self._promised.pop(_number(resources.annotations(old).get(UUID, "")), None)
         self.queue.add(resources.name(new or old or {}))
 
     def _machine_changed(self, old: Object | None, new: Object | None) -> None:
@@ -153,6 +159,8 @@ class Machines(Quiet):
         self._add_all(lambda item: not place(item) and group_of(item) == group)
 
     def instance_changed(self, shard: str, event: pb.InstanceEvent) -> None:
+        if event.on_demand:
+            self._promised.pop(ids.uuid_of(ids.InstanceId(event.instance_id)), None)
         if name := self._by_trace.get(event.instance_id):
             self.queue.add(name)
 
@@ -207,7 +215,8 @@ class Machines(Quiet):
             return None
         wanted = resources.spec(item).get("failureDomain") or resources.spec(machine or {}).get("failureDomain") or ""
         chosen = "" if anew else place(item)
-        shard, problem = (chosen, "") if chosen else choose_shard(self._shards, group, wanted)
+        promised = self._promised.values()
+        shard, problem = (chosen, "") if chosen else choose_shard(self._shards, group, wanted, promised=promised)
         if not shard:
             links = [self._shards.get(name) for name in self._shards.names()]
             if wanted or all(link is not None and link.synced for link in links):
@@ -220,13 +229,19 @@ class Machines(Quiet):
         else:
             number = ids.uuid7(int(self._clock.wall() * 1000), self._chance.bits(74))
         chosen_id = (not anew and resources.annotations(item).get(UUID)) or str(uuid.UUID(int=number))
-        await resources.hold(
-            self._kube,
-            kinds.NSTANCE_MACHINE,
-            item,
-            {UUID: chosen_id, SHARD: shard},
-            spec={"providerID": None} if anew else {},
-        )
+        if not chosen:
+            self._promised[number] = shard, group
+        try:
+            await resources.hold(
+                self._kube,
+                kinds.NSTANCE_MACHINE,
+                item,
+                {UUID: chosen_id, SHARD: shard},
+                spec={"providerID": None} if anew else {},
+            )
+        except errors.KubeError:
+            self._promised.pop(number, None)
+            raise
         return None  # the change comes back, and with it the next look
 
     async def _ask(self, item: Object, shard: Shard) -> Said | None:
