@@ -19,9 +19,9 @@ from nstance.sim.world import World, world
 SEED = 7
 VISITS = (1, 2, 4)
 STORAGE_ENDINGS = ("failed", "lost", "late")
-PROVIDER_ENDINGS = ("failed", "lost", "unsent", "late")
-CALLS = 40  # writes to storage that are bent, one per run
-CHANGES = 8  # calls to the provider
+PROVIDER_ENDINGS = ("failed", "lost", "unsent", "late", "ignored")
+CALLS = 72  # writes to storage that are bent, one per run: all that the story makes
+CHANGES = 12  # calls to the provider that change something
 SETTLES_WITHIN = 600.0
 SETUP = Setup(servers=2, snapshots=True, wishes=Wishes(groups={"web": GroupWish(size=1, drain=4.0)}))
 
