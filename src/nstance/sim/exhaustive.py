@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from nstance.points import Point
+from nstance.sim import workers
 from nstance.sim.setup import Setup
-from nstance.sim.swarm import workers
 from nstance.sim.wishes import GroupWish, Wishes
 from nstance.sim.world import World, world
 
@@ -124,13 +124,12 @@ def run_all(*, with_pairs: bool, jobs: int) -> int:
     """Says how many cases failed; prints them."""
     every = cases(with_pairs=with_pairs)
     failed, visits = 0, Counter[Point]()
-    with workers(jobs) as pool:
-        for outcome in pool.map(play, every, chunksize=8):
-            visits.update(outcome.visits)
-            if outcome.violations:
-                failed += 1
-                print(f"{outcome.case}: {outcome.violations[0]}", flush=True)
-                print(f"to see it again: nstance-sim exhaustive --only '{outcome.case}'", flush=True)
+    for outcome in workers.spread(play, every, jobs=jobs, chunk=8):
+        visits.update(outcome.visits)
+        if outcome.violations:
+            failed += 1
+            print(f"{outcome.case}: {outcome.violations[0]}", flush=True)
+            print(f"to see it again: nstance-sim exhaustive --only '{outcome.case}'", flush=True)
     print(f"{len(every)} cases, {failed} with violations")
     for point in Point:
         if not visits[point]:

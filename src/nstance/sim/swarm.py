@@ -4,19 +4,15 @@ A fault that never happened was not tested: `EXPECTED` names what a swarm must h
 """
 
 import json
-import multiprocessing
 import os
-import signal
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from nstance import points
+from nstance.sim import workers
 from nstance.sim.schedule import Verdict, play
 from nstance.sim.setup import FAULTS
 
@@ -123,34 +119,7 @@ def verdicts(seeds: Iterable[int], *, jobs: int, servers: int | None) -> Iterato
     if jobs <= 1:
         yield from map(run, seeds)
         return
-    with workers(jobs) as pool:
-        yield from pool.map(run, seeds, chunksize=CHUNK)
-
-
-@contextmanager
-def workers(jobs: int) -> Iterator[ProcessPoolExecutor]:
-    """Ctrl-C reaches every process of a terminal; whoever waits for these ends them. At once: while the pool waits for
-    their last seeds, a second Ctrl-C would leave it waiting for ever."""
-    with ProcessPoolExecutor(jobs, initializer=_work) as pool:
-        try:
-            yield pool
-        except BaseException:
-            for worker in multiprocessing.active_children():
-                worker.kill()
-            raise
-
-
-def _work() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    """A pool that was killed cannot tell its workers, and they would wait for more work for ever."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+    yield from workers.spread(run, seeds, jobs=jobs, chunk=CHUNK)
 
 
 def swarm(

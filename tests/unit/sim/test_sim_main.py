@@ -134,14 +134,15 @@ def test_an_end_from_outside_leaves_nobody_behind(signals: tuple[signal.Signals,
         started += _children(run.pid)
         for number in signals:
             run.send_signal(number)
-            time.sleep(0.3)  # as fast as a person; two at once would be one
+            _wait_until(lambda: len(_children(run.pid)) < 2)  # it was heard: two at once would be one
         told, _ = run.communicate(timeout=60)
     finally:
         for each in started:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(each, signal.SIGKILL)
         run.wait()
-    assert run.returncode == (-signal.SIGKILL if signal.SIGKILL in signals else 130), told
+    # The second Ctrl-C may come when Python has already put its handlers away.
+    assert run.returncode in ((-signal.SIGKILL,) if signal.SIGKILL in signals else (130, -signal.SIGINT)), told
     assert "Traceback" not in told
     assert json.loads(kept.read_text())["start"] == 0
 
