@@ -333,7 +333,7 @@ def test_the_auditor_minds_a_double_that_speaks_while_its_instance_stays(state: 
         rested(w)
         (record,) = w.auditor.fold.values()
         double = ProviderId("memory-9")
-        w.auditor._then = Then(w.now, {}, {}, set(), {double})
+        w.auditor._then = Then(w.now, {}, {}, set(), {double}, False)
         before = dataclasses.replace(record, state=state)
         w.auditor._changed({record.id: before}, Put(dataclasses.replace(before, double=double)))
         assert [v for v in w.violations if "taken for a double" in v] == w.violations
@@ -348,7 +348,7 @@ def test_the_auditor_knows_a_replacement_that_goes_in_the_same_decision(replaced
         rested(w)
         old, other = w.auditor.fold.values()
         before = {old.id: old, other.id: dataclasses.replace(other, replaces=old.id if replaced else None)}
-        w.auditor._then = Then(w.now, {old.id: 2 * DEAD_AFTER}, {}, set(), set())
+        w.auditor._then = Then(w.now, {old.id: 2 * DEAD_AFTER}, {}, set(), set(), False)
         drain = Drain(started=0.0, cause=Cause.UNHEALTHY, deadline=9.0, waits=True)
         gone = dataclasses.replace(old, state=State.DRAINING, cause=Cause.UNHEALTHY, drain=drain)
         w.auditor._changed(before, Put(gone))
@@ -366,7 +366,7 @@ def test_the_auditor_knows_a_replacement_that_is_made_and_goes_in_the_same_decis
         w.auditor.fold[other.id] = dataclasses.replace(
             other, provider_id=other.provider_id if made else None, state=State.DELETING, cause=Cause.SCALE_DOWN
         )
-        w.auditor._then = Then(w.now, {old.id: 2 * DEAD_AFTER}, {}, set(), set())
+        w.auditor._then = Then(w.now, {old.id: 2 * DEAD_AFTER}, {}, set(), set(), False)
         drain = Drain(started=0.0, cause=Cause.UNHEALTHY, deadline=9.0, waits=True)
         gone = dataclasses.replace(old, state=State.DRAINING, cause=Cause.UNHEALTHY, drain=drain)
         w.auditor._changed({old.id: old, other.id: intent}, Put(gone))
