@@ -3,17 +3,15 @@
 A full collection looks at every object there is. With 5,000 agents that is 1.5 million, and nobody is answered for a
 second; while agents arrive, Python would do so a dozen times. So what has survived one look is set aside, and only what
 came since is looked at. Connections that end leave circles behind which can only be found where they were set aside:
-when that has doubled, all of it is looked at once more, in a moment in which little is new.
+when that has doubled, all of it is looked at once more.
 """
 
 import gc
 
 from nstance.clock import Clock
 
-EVERY = 1.0  # seconds
-ENOUGH = 10  # rounds of Python's own collection of young objects, a few thousand of them each
-DOUBLED = 2
-TOO_MUCH = 8  # times what was alive: no moment is waited for any more
+EVERY = 0.2  # seconds
+ENOUGH = 2  # rounds of Python's own collection of young objects, a few thousand of them each
 NEVER = 1 << 30
 
 
@@ -29,17 +27,16 @@ class Garbage:
             self.collect_all()
             while True:
                 await self._clock.sleep(EVERY)
-                self.look(new=gc.get_count()[2])
+                if gc.get_count()[2] >= ENOUGH:
+                    self.collect()
         finally:
             gc.unfreeze()
             gc.set_threshold(*before)
 
-    def look(self, *, new: int) -> None:
-        """`new`: rounds of Python's own since the last look."""
-        limit = TOO_MUCH if new >= ENOUGH else DOUBLED
-        if gc.get_freeze_count() > limit * self.known:
+    def collect(self) -> None:
+        if gc.get_freeze_count() > 2 * self.known:
             self.collect_all()
-        elif new >= ENOUGH:
+        else:
             gc.collect()
             gc.freeze()
 

@@ -7,7 +7,7 @@ import pytest
 from tests.support.hand_clock import HandClock
 
 from nstance.server import garbage
-from nstance.server.garbage import ENOUGH, Garbage
+from nstance.server.garbage import Garbage
 
 
 class Circle:
@@ -30,17 +30,7 @@ async def settled() -> tuple[HandClock, asyncio.Task[None]]:
     return clock, task
 
 
-def test_new_garbage_is_collected_when_enough_has_come_together() -> None:
-    policy = Garbage(HandClock())
-    policy.collect_all()
-    circle = weakref.ref(Circle())
-    gc.collect(1)
-    policy.look(new=ENOUGH - 1)
-    policy.look(new=ENOUGH)
-    assert circle() is None
-
-
-async def test_it_looks_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_new_garbage_is_collected_when_enough_has_come_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(garbage, "ENOUGH", 0)
     clock, task = await settled()
     circle = weakref.ref(Circle())
@@ -61,26 +51,22 @@ def test_what_survived_is_set_aside_and_not_looked_at_again() -> None:
     policy.collect_all()
     kept = [Circle()]
     seen = weakref.ref(kept[0])
-    policy.look(new=ENOUGH)
+    policy.collect()
     kept.clear()
-    policy.look(new=ENOUGH)
+    policy.collect()
     assert seen() is not None
     assert not any(each is seen() for each in gc.get_objects())
 
 
-@pytest.mark.parametrize(
-    ("grown", "new", "collected"),
-    [(1.9, 0, False), (2.1, 0, True), (2.1, ENOUGH, False), (7.9, ENOUGH, False), (8.1, ENOUGH, True)],
-)
-def test_what_was_set_aside_is_looked_at_when_it_has_doubled(grown: float, new: int, collected: bool) -> None:
-    """When little is new, or when it is really much: a storm of agents is over before that."""
+@pytest.mark.parametrize(("grown", "collected"), [(1.9, False), (2.1, True)])
+def test_what_was_set_aside_is_looked_at_when_it_has_doubled(grown: float, collected: bool) -> None:
     kept = [Circle()]
     seen = weakref.ref(kept[0])
     policy = Garbage(HandClock())
     policy.collect_all()
     kept.clear()
     policy.known = int(gc.get_freeze_count() / grown)
-    policy.look(new=new)
+    policy.collect()
     assert (seen() is None) == collected
 
 
