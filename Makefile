@@ -17,11 +17,14 @@ AGENTS ?= 200
 SECONDS ?= 300
 SEED ?= 1
 
+# For `make soak`:
+VMS ?= 2160
+
 # For `make sim` and `make sim-long`:
 SEEDS ?= 2000
 START ?= 0
 
-.PHONY: help check install tools dev dev-once dev-tmux dev-tmux-k8s dev-operator clean-dev test test-kube lint format bench sim sim-long sim-exhaustive mutants fuzz chaos failovers proto proto-check manifests manifests-check schema agent-pyz clean $(PROGRAMS)
+.PHONY: help check install tools dev dev-once dev-tmux dev-tmux-k8s dev-operator clean-dev test test-pythons test-kube lint format bench soak sim sim-long sim-exhaustive mutants fuzz chaos failovers proto proto-check manifests manifests-check schema agent-pyz clean $(PROGRAMS)
 
 help: ## Show the targets
 	@grep -E '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -31,8 +34,20 @@ check: ## See whether this machine has what is needed
 
 install: $(VENV)/.installed ## Make .venv with all programs in .venv/bin
 
+# A .venv of another Python than the one that is named is made again; where none is named, .venv stays as it is.
+OF := -c 'import sys; print(sys.version, sys.base_prefix)'
+ifneq ($(origin PYTHON),file)
+ifneq ($(wildcard $(BIN)/python),)
+ifneq ($(shell $(BIN)/python $(OF) 2>&1),$(shell $(PYTHON) $(OF) 2>&1))
+OTHER_PYTHON := yes
+.PHONY: $(VENV)/.installed
+endif
+endif
+endif
+
 $(VENV)/.installed: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed; name one: make PYTHON=/path/to/python3.12")'
+	@$(if $(OTHER_PYTHON),echo "$(VENV) is of another Python than $(PYTHON): it is made again"; rm -rf $(VENV))
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "no virtual environment could be made: see 'make check'" >&2; exit 1; }
 	@echo "installing into $(VENV) (about half a minute the first time)"
 	@$(PIP) -e '.[dev]'
@@ -49,7 +64,7 @@ $(VENV)/.tools: $(VENV)/.installed
 dev: install ## Run a shard with a standby and three instances here, and see them heal
 	@exec $(BIN)/python -m nstance.dev --ports $(PORTS) --config $(CONFIG) $(if $(filter-out 0,$(KEEP)),--keep)
 
-dev-once: install ## The same, breaks and heals by itself, then ends
+dev-once: install ## The same, breaks and heals by itself, then ends; fails if an agent does not work
 	@exec $(BIN)/python -m nstance.dev --ports auto --config $(CONFIG) --dir temp/dev-once --once
 
 dev-tmux: install ## Run dev-s3 and the shards dev-1 and dev-2 with agents in tmux (STANDBYS=1: with standbys)
@@ -68,6 +83,9 @@ clean-dev: ## End what these started, and remove temp/
 
 test: tools ## Run all tests
 	$(BIN)/pytest -q -n 2 --dist loadfile --no-loadscope-reorder
+
+test-pythons: install ## Run the smoke test and the agent's tests with the oldest and the newest Python here (PYTHONS=)
+	@PYTHONS="$(PYTHONS)" scripts/test-pythons.sh
 
 test-kube: tools ## Run the operator's tests against a real kube-apiserver and Cluster API (Go builds both, once)
 	$(BIN)/python tests/support/real_kube.py $(BIN)/pytest -q -k "real or cluster_api" tests/contracts/test_kube_contract*.py tests/component/test_operator_*.py tests/e2e/test_operator_process.py
@@ -103,6 +121,9 @@ chaos: tools ## Break two real servers, their storage and 200 real agents for fi
 
 failovers: tools ## Compare real fail-overs with the simulator's
 	@exec $(BIN)/python -m chaos failovers
+
+soak: tools ## Make and end VMS= VMs (an hour of churn) and see that the leader's memory stays flat
+	$(BIN)/python -m bench.soak $(VMS)
 
 bench: tools ## Measure; the table goes to docs/benchmarks.md
 	$(BIN)/python -m bench

@@ -15,13 +15,16 @@ from bench.rows import Row
 # Those of one stage wait for the world more than for the processor, so they run side by side; the others run alone.
 STAGES: tuple[tuple[tuple[str, str], ...], ...] = (
     (("failover", "4 5"), ("silence", "3"), ("idle", "14")),
+    (("slow_storage", "16"),),
     (("replacing", "1 2"),),
     (("scaling", "6"),),
     (("registering", "15"),),
+    (("readiness", "21"),),
     (("agent", "13"),),
     (("kubernetes", "12"),),
     (("cold_start", "10"),),
-    (("crowd", "7 8 9 11"),),
+    (("churn", "24"),),
+    (("crowd", "7 8 9 11 17"),),
 )
 
 

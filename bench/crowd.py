@@ -1,4 +1,4 @@
-"""Rows 7, 8, 9 and 11: a server with a crowd of agents: memory, reports, a fail-over, the cost of one event."""
+"""Rows 7, 8, 9, 11 and 17: a server with a crowd of agents: memory, reports, a fail-over, one event, one edit."""
 
 import asyncio
 import time
@@ -6,13 +6,14 @@ from collections.abc import AsyncIterator
 
 from bench import fleet
 from bench.fleet_server import PATIENCE, until
-from bench.rows import Row, percentile
+from bench.rows import Row, percentile, spread
 
 MB = 1e6
 SMALL = (50, 10)  # groups and their size
 LARGE = (500, 10)
 REPORTERS, REPORTS = 1000, 30  # so many agents report so often, each waiting for its answer
 EVENTS = 400
+EDITS = 20
 
 
 async def run() -> AsyncIterator[Row]:
@@ -40,6 +41,8 @@ async def run() -> AsyncIterator[Row]:
         yield _memory("5,000 agents", await server.quiet(), 600.0, f"connected in {entered:.0f} s; ")
         yield await _reports(server)
         for row in _flat(alone, await _event_costs(server)):
+            yield row
+        for row in await _edits(server):
             yield row
         for row in await _failover(server):
             yield row
@@ -93,6 +96,35 @@ def _flat(alone: dict[str, float], crowd: dict[str, float]) -> list[Row]:
         )
         for what in alone
     ]
+
+
+async def _edits(server: fleet.Server) -> tuple[Row, Row]:
+    """Each time, all agents of the group must have their new files, and nobody else must have been woken."""
+    seconds, woken = [], []
+    for number in range(EDITS):
+        group = f"g{number}"
+        waiting = {agent: agent.config_hash for agent in server.agents if agent.group == group}
+        told = await server.ask("edit", group=group, greeting=f"greeting {number}")
+        seconds.append(1000 * told["seconds"])
+        woken.append(told["woken"])
+        async with asyncio.timeout(PATIENCE):
+            while any(agent.config_hash == before for agent, before in waiting.items()):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    return Row(
+        number="17",
+        what=f"edit of a group of {LARGE[1]} among {len(server.agents):,} agents: agents woken, most",
+        value=max(woken),
+        unit="agents",
+        goal=float(LARGE[1]),
+        detail=f"{EDITS} edits; all members got their new files",
+    ), Row(
+        number="17",
+        what="the same: processor time until all parts have followed, median",
+        value=percentile(seconds, 0.5),
+        unit="ms",
+        goal=5.0,
+        detail=spread(seconds, "ms"),
+    )
 
 
 async def _failover(server: fleet.Server) -> tuple[Row, Row]:

@@ -56,7 +56,9 @@ class LightAgent:
         self._channel: Channel | None = None
         self._stream: Any = None
         self._sequence = 0
-        self._config_hash = ""
+        self.config_hash = ""
+        self._checks = agent_pb2.CheckConfig()
+        self.failing = False  # its first check
         self._answered = asyncio.Event()
         self._voice = asyncio.Event()
         self._voice.set()
@@ -80,10 +82,19 @@ class LightAgent:
             memory_percent=40.0,
             disk_percent=30.0,
             load1=0.5,
-            config_hash=self._config_hash,
+            config_hash=self.config_hash,
+            received_hash=self.config_hash,
+            checks_hash=self._checks.hash,
+            checks=self._results(),
         )
         await self._stream.send_message(agent_pb2.AgentMessage(report=report))
         await self._answered.wait()
+
+    def _results(self) -> list[agent_pb2.CheckResult]:
+        return [
+            agent_pb2.CheckResult(name=check.name, passing=not (self.failing and number == 0), since_unix_ms=1)
+            for number, check in enumerate(self._checks.checks)
+        ]
 
     async def notice(self, kind: "agent_pb2.Notice.Kind.ValueType") -> float:
         """When it was sent."""
@@ -144,7 +155,7 @@ class LightAgent:
             streams = [asyncio.create_task(stream) for stream in (self._files(stub), self._keys(stub))]
             try:
                 while (answer := await self._stream.recv_message()) is not None:
-                    self.spread = answer.reconnect_spread_ms / 1000
+                    self._take(answer)
                     self._answered.set()
             except LOST:
                 pass
@@ -160,23 +171,35 @@ class LightAgent:
         self._stream = stub.SubmitHealthReport.open()
         await self._stream.__aenter__()
         self._sequence += 1
-        report = agent_pb2.HealthReport(boot_id="boot", sequence=self._sequence, config_hash=self._config_hash)
+        report = agent_pb2.HealthReport(
+            boot_id="boot",
+            sequence=self._sequence,
+            config_hash=self.config_hash,
+            received_hash=self.config_hash,
+            checks_hash=self._checks.hash,
+            checks=self._results(),
+        )
         await self._stream.send_message(agent_pb2.AgentMessage(report=report))
         answer = await self._stream.recv_message()
         if answer is None:
             raise ConnectionAbortedError("the server ended the stream")
-        self.spread = answer.reconnect_spread_ms / 1000
+        self._take(answer)
         self.back = time.monotonic()
         self.connected.set()
+
+    def _take(self, answer: agent_pb2.HealthAnswer) -> None:
+        self.spread = answer.reconnect_spread_ms / 1000
+        if answer.HasField("checks"):
+            self._checks = answer.checks
 
     async def _files(self, stub: agent_grpc.AgentServiceStub) -> None:
         with contextlib.suppress(*LOST):
             async with stub.ReceiveFiles.open() as stream:
-                request = agent_pb2.ReceiveFilesRequest(config_hash=self._config_hash)
+                request = agent_pb2.ReceiveFilesRequest(config_hash=self.config_hash)
                 await stream.send_message(request, end=True)
                 while (message := await stream.recv_message()) is not None:
                     if message.WhichOneof("kind") == "commit":
-                        self._config_hash = message.commit.config_hash
+                        self.config_hash = message.commit.config_hash
 
     async def _keys(self, stub: agent_grpc.AgentServiceStub) -> None:
         with contextlib.suppress(*LOST):
@@ -270,22 +293,34 @@ class Server(Measured):
 
 @contextlib.asynccontextmanager
 async def serving(
-    *, groups: int, size: int, settled: bool = True, files: bool = False, profile: str = ""
+    *,
+    groups: int,
+    size: int,
+    settled: bool = True,
+    files: bool = False,
+    checks: int = 0,
+    profile: str = "",
+    retention: float = 1800.0,
+    exact_memory: bool = False,
 ) -> AsyncIterator[Server]:
     """`settled`: the groups are already at their size; otherwise the server has yet to fill them. `files`: its bucket is
-    a directory, which a standby can share, instead of its own memory."""
+    a directory, which a standby can share, instead of its own memory. `checks`: of each instance. `exact_memory`: it can
+    say what it uses to the byte, and is slower."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     with tempfile.TemporaryDirectory(prefix="nstance-bench-") as folder:
         told = {
             "groups": groups,
             "size": size,
             "settled": settled,
+            "checks": checks,
             "base": _free_base(),
             "seed": f"{random.getrandbits(64):x}",
             "dir": folder,
             "bucket": f"{folder}/bucket" if files else "",
             "standby": False,
             "profile": profile,
+            "retention": retention,
+            "exact_memory": exact_memory,
         }
         log = Path(folder, "server.log")
         server = Server(await start(told, log), told, log)

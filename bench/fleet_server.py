@@ -8,6 +8,8 @@ memory; moments are of CLOCK_MONOTONIC, which both processes share. Storage and 
 import asyncio
 import base64
 import cProfile
+import ctypes
+import dataclasses
 import hashlib
 import json
 import os
@@ -24,9 +26,22 @@ import uvloop
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from nstance.clock import SystemChance, SystemClock
+from nstance.config import resolve as resolving
 from nstance.config.addresses import Service
+from nstance.config.dynamic import DynamicGroup
 from nstance.model import events as ev
-from nstance.model.ids import ClusterId, GroupKey, GroupName, IdMaker, InstanceId, Kind, ProviderId, ServerId, ShardId
+from nstance.model.ids import (
+    DEFAULT_TENANT,
+    ClusterId,
+    GroupKey,
+    GroupName,
+    IdMaker,
+    InstanceId,
+    Kind,
+    ProviderId,
+    ServerId,
+    ShardId,
+)
 from nstance.model.instance import Instance, Nonce, State
 from nstance.objects import journal
 from nstance.objects.file import FileStore
@@ -48,6 +63,7 @@ CLUSTER = ClusterId("bench")
 SHARD = ShardId("one")
 STANDBY_OFFSET = 10
 PATIENCE = 300.0
+EXACT_MEMORY = {"PYTHONMALLOC": "malloc", "MALLOC_ARENA_MAX": "1"}  # malloc then knows of every byte
 
 Json = dict[str, Any]
 
@@ -64,6 +80,20 @@ def say(**words: Any) -> None:
 def resident(pid: int | str = "self") -> int:
     """Bytes of a process that are in memory now."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+class _Mallinfo(ctypes.Structure):
+    """glibc's `struct mallinfo2`."""
+
+    _fields_ = [("numbers", ctypes.c_size_t * 10)]
+
+
+def allocated() -> int:
+    """Bytes that malloc has given out; with EXACT_MEMORY, all that the process uses."""
+    mallinfo = ctypes.CDLL(None).mallinfo2
+    mallinfo.restype = _Mallinfo
+    told = mallinfo().numbers
+    return int(told[4] + told[7])  # mapped on their own, and in the arena
 
 
 async def until(find: Callable[[], Any], *, every: float = 0.01) -> None:
@@ -97,6 +127,7 @@ class FleetServer:
         self.server: Server
         self.running: asyncio.Task[None]
         self.profile = cProfile.Profile()
+        self.ready_at: dict[InstanceId, float] = {}
 
     def _boot(self, request: CreateRequest, vm: Vm) -> None:
         self.booted.append(request)
@@ -109,13 +140,16 @@ class FleetServer:
                 "infra": {"provider": "memory", "region": "here", "zone": "a"},
                 "subnet_pools": {"main": ["subnet-1"]},
                 "bind": bind,
+                "garbage_collection": {"deleted_record_retention": f"{self.told['retention']}s"},
             },
             "templates": {
                 "web": {
                     "kind": "web",
                     "arch": "amd64",
                     "instance_type": "small",
-                    "files": {"motd": {"kind": "string", "template": "hello {{ .Instance.ID }}"}},
+                    "vars": {"greeting": "hello"},
+                    "files": {"motd": {"kind": "string", "template": "{{ .Vars.greeting }} {{ .Instance.ID }}"}},
+                    "checks": {f"check-{n}": {"kind": "tcp", "port": 80 + n} for n in range(self.told["checks"])},
                 }
             },
             "groups": {"default": {name: {"template": "web", "size": size} for name, size in sizes.items()}},
@@ -282,8 +316,44 @@ class FleetServer:
         await reign.parts.in_force.refresh()
         return {"at": at}
 
+    async def do_edit(self, group: str, greeting: str) -> Json:
+        """The vars of one group change, as by an operator: what that takes the leader, and how many agents it wakes."""
+        server, lead = self.server, self.lead
+        assert server.reign is not None
+        now, key = lead.configuration, GroupKey(DEFAULT_TENANT, GroupName(group))
+        edited = resolving.one(now.settings, key, DynamicGroup(vars={"greeting": greeting}))
+        present = [presence for id in lead.shard.instances if (presence := lead.agents.get(id)) is not None]
+        began = time.thread_time()
+        server.reign.parts.in_force.take(dataclasses.replace(now, groups={**now.groups, key: edited}))
+        seconds = time.thread_time() - began
+        return {"seconds": seconds, "woken": sum(presence.changed.is_set() for presence in present)}
+
+    async def do_note_readiness(self) -> Json:
+        """From now on, remember when each instance became ready."""
+        readiness, shard = self.lead.readiness, self.lead.shard
+
+        def changed(id: InstanceId) -> None:
+            if readiness.is_ready(shard.instances[id]):
+                self.ready_at[id] = time.monotonic()
+
+        readiness.on_change.append(changed)
+        return {}
+
+    async def do_ready_at(self) -> Json:
+        return {"moments": self.ready_at}
+
     async def do_nonces(self) -> Json:
         return {"booted": [(request.id, request.nonce) for request in self.booted]}
+
+    async def do_booted(self) -> Json:
+        """VMs that came up since the last time, with their nonces."""
+        booted, self.booted = self.booted, []
+        return {"booted": [(request.id, request.group, request.nonce) for request in booted]}
+
+    async def do_memory(self) -> Json:
+        """Bytes that are in use now, without what the cloud remembers of VMs that are gone."""
+        self.cloud._deleted.clear()
+        return {"used": allocated(), "rss": resident(), "records": len(self.lead.shard.instances)}
 
     async def do_events(self, count: int, durable: bool) -> Json:
         """What one event for the group g0 costs the shard: taking it in, deciding, and queueing it for the journal. Some

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.fleet_server import PATIENCE
+from bench.fleet_server import EXACT_MEMORY, PATIENCE
 
 QUIET = 0.05  # seconds of processor time in half a second
 
@@ -135,6 +135,7 @@ async def start(told: dict[str, Any], log: Path) -> asyncio.subprocess.Process:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=descriptor,
+            env=os.environ | (EXACT_MEMORY if told["exact_memory"] else {}),
             limit=1 << 24,
         )
     finally:

@@ -16,6 +16,7 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from bench import ports
 from bench.fleet_server import until
@@ -109,13 +110,18 @@ class Pair:
             await until(lambda: self.acts(id), every=0.002)
             return time.monotonic()
 
-    def _members(self, id: str) -> list[str]:
-
+    def lease(self, id: str) -> dict[str, Any] | None:
+        """As it shows it while it leads."""
         context = ssl._create_unverified_context()
         url = f"https://127.0.0.1:{self.port(id, 'election')}/health/leadership/shard"
         with contextlib.suppress(OSError), urllib.request.urlopen(url, context=context, timeout=2) as answer:
-            return [member if isinstance(member, str) else member["server"] for member in json.load(answer)["members"]]
-        return []
+            found: dict[str, Any] = json.load(answer)
+            return found
+        return None
+
+    def _members(self, id: str) -> list[str]:
+        found = self.lease(id)
+        return [member["server"] for member in found["members"]] if found is not None else []
 
     def metrics(self, id: str) -> dict[str, float]:
         url = f"http://127.0.0.1:{self.port(id, 'health')}/metrics"
@@ -160,6 +166,17 @@ async def on_files(folder: Path) -> AsyncIterator[Pair]:
         yield pair
     finally:
         await pair.close()
+
+
+def s3_environment(endpoint: str) -> dict[str, str]:
+    """What a server needs to know of a development S3 server."""
+    return {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_REGION": "us-east-1",
+        "AWS_ACCESS_KEY_ID": "dev",
+        "AWS_SECRET_ACCESS_KEY": "dev",
+        "AWS_ALLOW_HTTP": "true",
+    }
 
 
 def show_end(log: Path) -> None:

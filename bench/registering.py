@@ -24,7 +24,7 @@ async def run() -> AsyncIterator[Row]:
             await server.count_created(AGENTS)
         booted = (await server.ask("nonces"))["booted"]
         random.shuffle(booted)
-        requests = [_request(server.told["seed"], id, nonce) for id, nonce in booted]
+        requests = [registration(server.told["seed"], id, nonce) for id, nonce in booted]
         context = tls.client_context(ca_pem=server.ca.pem)
         left, took = iter(requests), []
 
@@ -54,7 +54,7 @@ async def run() -> AsyncIterator[Row]:
         )
 
 
-def _request(seed: str, id: str, nonce: str) -> registration_pb2.RegisterAgentRequest:
+def registration(seed: str, id: str, nonce: str) -> registration_pb2.RegisterAgentRequest:
     key = agent_key(seed, id)
     return registration_pb2.RegisterAgentRequest(
         nonce=nonce,

@@ -9,7 +9,7 @@ import contextlib
 import random
 import re
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TypeVar
 
 
@@ -66,6 +66,7 @@ class Wire(Server):
         super().__init__(upstream, host)
         self._lines: set[Line] = set()
         self._held = False
+        self.delay = 0.0  # seconds that each answer takes longer
 
     @property
     def connections(self) -> int:
@@ -106,16 +107,19 @@ class Wire(Server):
             await line.passes.wait()
             theirs, ours = await asyncio.open_connection(self.host, self.upstream)
             try:
-                await asyncio.gather(_pump(line, reader, ours), _pump(line, theirs, writer))
+                await asyncio.gather(_pump(line, reader, ours), _pump(line, theirs, writer, lambda: self.delay))
             finally:
                 ours.transport.abort()
         finally:
             self._lines.discard(line)
 
 
-async def _pump(line: Line, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+async def _pump(
+    line: Line, source: asyncio.StreamReader, sink: asyncio.StreamWriter, delay: Callable[[], float] = lambda: 0.0
+) -> None:
     with contextlib.suppress(OSError):
         while data := await source.read(65536):
+            await asyncio.sleep(delay())
             await line.passes.wait()
             sink.write(data)
             await sink.drain()

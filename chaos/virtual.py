@@ -12,7 +12,7 @@ from nstance.sim.wishes import GroupWish, Wishes
 from nstance.sim.world import World, world
 
 CLOUD = 0.028  # seconds, the simulator's middle latency of storage
-HEARTBEAT = 0.2  # as servers have it by default
+HEARTBEAT = 0.1  # as servers have it by default
 LEADS_WITHIN = 60.0
 SETTLING = 5.0
 STEP = 0.001

@@ -1,12 +1,12 @@
 #!/bin/sh
 # Makes dist/nstance-agent.pyz from this checkout: one file with everything but Python itself.
 # It holds compiled extensions, so it is for this machine's architecture and this Python's minor version.
-#   PYTHON=.venv/bin/python scripts/build-agent-pyz.sh
+#   PYTHON=.venv/bin/python OUT=dist/nstance-agent.pyz scripts/build-agent-pyz.sh
 set -eu
 cd "$(dirname "$0")/.."
 
 python=${PYTHON:-.venv/bin/python}
-out=dist/nstance-agent.pyz
+out=${OUT:-dist/nstance-agent.pyz}
 if ! "$python" -c 'import shiv' 2>/dev/null; then
   echo "build-agent-pyz: expected shiv with $python; run 'make install' first, or set PYTHON" >&2
   exit 1
@@ -14,7 +14,7 @@ fi
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-mkdir -p dist
+mkdir -p "$(dirname "$out")"
 
 # Built from a copy, so that nothing is left behind in the checkout.
 mkdir "$work/checkout"

@@ -98,6 +98,7 @@ class AgentServer:
         self.agent_life = 30 * DAY
         self.report_interval, self.reconnect_spread = 0.0, 0.0
         self.hold_goodbyes: asyncio.Event | None = None  # a health stream is not ended after a goodbye before this
+        self.checks: agent_pb2.CheckConfig | None = None  # with the next answer
         self.key_names: Sequence[str] = ()
         self.sets: list[agent_pb2.FileMessage] = []  # sent to each new stream, and pushed by `push`
         self._bound: dict[str, tuple[bytes, registration_pb2.RegisterResponse]] = {}
@@ -322,6 +323,7 @@ class _Agents(agent_grpc.AgentServiceBase):
                         server_time_unix_ms=int(owner.clock.wall() * 1000),
                         report_interval_ms=int(owner.report_interval * 1000),
                         reconnect_spread_ms=int(owner.reconnect_spread * 1000),
+                        checks=owner.checks,
                     )
                 )
 

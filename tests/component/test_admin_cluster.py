@@ -24,6 +24,7 @@ from component.admin_cluster_world import (
     PLACES,
     Bucket,
     authority,
+    changed,
     contents,
     people,
 )
@@ -245,6 +246,23 @@ def test_revoked_operators_stay_so(bucket: Bucket, tmp_path: pathlib.Path) -> No
     assert "was revoked" in bucket.refused(*words)
     unknown = "opr-01jw51srryegh9snf9cmeh3k4q"
     assert "is not registered" in bucket.refused("revoke-operator", "--operator-id", unknown)
+
+
+def test_an_operator_of_another_tenant_is_found_and_revoked(bucket: Bucket, tmp_path: pathlib.Path) -> None:
+    tenants = changed(**{'"groups": {': '"tenants": {"acme": {}}, "groups": {'})
+    bucket.ok("config", "put", "--shard", "a", "-", input=tenants)
+    home = tmp_path / "identity"
+    words = ("register-operator", "--tenant", "acme", "--output-dir", str(home), "-o", "json")
+    id = json.loads(bucket.ok(*words).stdout)["operator"]
+    assert f"would revoke {id} of tenant acme" in bucket.ok("revoke-operator", "--operator-id", id, "--dry-run").stderr
+    assert f"revoked {id} of tenant acme" in bucket.ok("revoke-operator", "--operator-id", id).stderr
+    [known] = json.loads(bucket.ok("operators", "-o", "json").stdout)
+    assert known["revoked"] is not None
+    # Where two tenants have one of this name, somebody has to say which is meant.
+    bucket.ok("register-operator", "--operator-id", id, "--output-dir", str(tmp_path / "other"))
+    assert "is registered for acme, default" in bucket.refused("revoke-operator", "--operator-id", id)
+    bucket.ok("revoke-operator", "--operator-id", id, "--tenant", "default")
+    assert all(each["revoked"] for each in json.loads(bucket.ok("operators", "-o", "json").stdout))
 
 
 # --- CA and keys -----------------------------------------------------------------------------------------------------

@@ -56,7 +56,10 @@ def test_config_put_shows_what_changes_and_get_gives_it_back(empty: Bucket) -> N
 
 def test_a_dry_run_makes_no_bucket(tmp_path: pathlib.Path) -> None:
     absent = Bucket(tmp_path / "absent")
-    assert "there is no directory" in absent.refused("config", "put", "--shard", "a", str(EXAMPLE), "--dry-run")
+    tried = absent.ok("config", "put", "--shard", "a", str(EXAMPLE), "--dry-run")
+    assert re.search(r"default/demo +3 +added", tried.stdout)
+    assert not absent.root.exists()
+    assert "there is no directory" in absent.refused("config", "get", "--shard", "a")
     assert not absent.root.exists()
     put(absent, EXAMPLE.read_bytes())
     assert (absent.root / "shard/a/config.jsonc").exists()

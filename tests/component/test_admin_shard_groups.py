@@ -57,6 +57,7 @@ async def test_plans_of_what_would_be(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
         await world.start()
         admin = await shell(world)
+        await world.drainer()
         await admin.ok("group", "create", "web", "--template", "web", "--size", "2")
         await admin.ok("wait")
         quiet = await admin.ok("group", "plan", "web")
@@ -81,6 +82,8 @@ async def test_pausing_one_and_all(tmp_path: Path) -> None:
         assert rehearsed.stderr == "dry run: nothing was changed\n"
         assert [each["paused"] for each in await admin.json("group", "list")] == [False, False]
         assert [each["paused"] for each in await admin.json("group", "pause", "web")] == [True]
+        stable = await admin.ok("wait")
+        assert stable.stderr.splitlines() == ["web is stable, but: paused", "stable"]
         await admin.ok("group", "scale", "web", "2")
         late = await admin("wait", "web", "--within", "1ms")
         assert late.exit_code == 1
@@ -103,6 +106,7 @@ async def test_wait_waits_for_the_instances_of_a_deleted_group(tmp_path: Path) -
     async with World(tmp_path, config(groups=STATIC)) as world:
         await world.start()
         admin = await shell(world)
+        await world.drainer()
         await admin.ok("group", "create", "web", "--template", "web", "--size", "2")
         await admin.ok("wait")
         await admin.ok("instance", "create", "--group", "web")
@@ -230,6 +234,11 @@ async def test_status_folds_what_is_healthy_and_opens_what_is_not(tmp_path: Path
         assert "2/2 groups healthy, 3/3 instances ready" in text
         assert "✓ static 1, web 2" in text
         await admin.ok("group", "pause", "web")
+        text = (await admin.ok("status")).stdout
+        assert "● shard zone-a" in text
+        assert "1/2 groups healthy, 3/3 instances ready" in text
+        assert "● web  paused" in text
+        assert 'nstance_group_paused{group="web",tenant="default"} 1.0' in world.leader.server.metrics.render().decode()
         await admin.ok("group", "scale", "web", "5")
         text = (await admin.ok("status")).stdout
         assert "● web  2/5 ready, paused" in text

@@ -30,7 +30,7 @@ async def test_instances_are_made_replaced_and_deleted(tmp_path: Path) -> None:
         first, second = await admin.json("instance", "list", "--group", "web")
         assert (first["state"], first["group"], first["connected"], first["shard"]) == ("running", "web", True, SHARD)
         table = (await admin.ok("instance", "list")).stdout.splitlines()
-        assert table[0].split() == ["INSTANCE", "GROUP", "STATE", "AGE", "NOTES"]
+        assert table[0].split() == ["INSTANCE", "GROUP", "STATE", "READY", "AGE", "NOTES"]
         assert table[1].split()[:3] == [first["instance_id"], "web", "running"]
         assert max(map(len, table)) <= 80
 
@@ -59,9 +59,9 @@ async def test_instances_are_made_replaced_and_deleted(tmp_path: Path) -> None:
         assert states(world, "web")[made["instance_id"]] == "running"
         await admin.ok("instance", "delete", made["instance_id"])
         gone = await admin.json("instance", "delete", second["instance_id"], "--dry-run")
-        told = [(each["action"], each["reason"], each["message"]) for each in gone]
+        told = [(each["action"], each["reason"], each["message"].split(" by opr-")[0]) for each in gone]
         assert told == [
-            ("create", "scale-up", "1 of 2 are there"),
+            ("create", "replace", f"replaces {second['instance_id']} (requested)"),
             ("delete", "requested", "its deletion was requested"),
         ]
         await admin.ok("instance", "delete", second["instance_id"])
@@ -77,6 +77,7 @@ async def test_a_drain_ends_when_a_person_says_so(tmp_path: Path) -> None:
     async with World(tmp_path, config(groups=slow)) as world:
         await world.start()
         admin = await shell(world)
+        await world.drainer()
         await admin.ok("wait")
         [old] = await admin.json("instance", "list")
         id = old["instance_id"]
@@ -95,6 +96,7 @@ async def test_instances_of_a_deleted_group_are_listed_while_they_leave(tmp_path
     async with World(tmp_path) as world:
         await world.start()
         admin = await shell(world)
+        await world.drainer()
         await admin.ok("group", "create", "web", "--template", "web", "--size", "1", "--drain-timeout", "1h")
         await admin.ok("wait")
         await admin.ok("group", "delete", "web")
@@ -173,9 +175,7 @@ async def test_events_are_followed_through_a_change_of_leaders(tmp_path: Path) -
             assert sorted(set(told)) == sorted(told)  # the next leader has them with other times
         finally:
             following.terminate()
-            _, said = await asyncio.wait_for(following.communicate(), SECONDS)
-        assert "trying on" in said.decode()
-        assert "answers again" in said.decode()
+            await asyncio.wait_for(following.communicate(), SECONDS)
 
 
 # ---- identity

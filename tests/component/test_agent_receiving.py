@@ -14,6 +14,7 @@ from component.agent_world import Agent
 from nstance.agent import files, onreceive
 from nstance.model.ids import InstanceId
 from nstance.pki import keys as pki_keys
+from nstance.v1 import agent_pb2
 from nstance.wire import status
 
 agent = agent_world.agent
@@ -144,15 +145,58 @@ async def test_the_command_runs_after_each_set_and_not_for_the_same_one(
 
 
 async def test_a_command_that_hangs_or_fails_is_said_and_does_not_stop_the_files(
-    server: AgentServer, agent: Agent, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    server: AgentServer, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(onreceive.OnReceive.__init__, "__kwdefaults__", {"timeout": 2.0})
     server.push({"a.txt": b"1"}, "sha256:1")
     agent.start(NSTANCE_ON_RECEIVE=f"sh -c 'grep -q 1 {agent.recv}/a.txt && sleep 600; exit 3'")
-    await eventually(lambda: "did not end in time" in caplog.text)
+    await eventually(lambda: "did not end within 2 s and was killed" in last_report(server).files_error)
     server.push({"a.txt": b"2"}, "sha256:2")
-    await eventually(lambda: "NSTANCE_ON_RECEIVE failed" in caplog.text)
+    await eventually(lambda: "NSTANCE_ON_RECEIVE failed: exit code 3" in last_report(server).files_error)
     assert agent.received() == {"a.txt": b"2"}
+    assert (last_report(server).config_hash, last_report(server).received_hash) == ("sha256:2", "")
+
+
+async def test_a_set_counts_as_received_once_its_command_has_succeeded(
+    server: AgentServer, agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onreceive, "RETRY_FIRST_SECONDS", 0.05)
+    go_on = tmp_path / "go-on"
+    server.push({"a.txt": b"1"}, "sha256:1")
+    agent.start(NSTANCE_ON_RECEIVE=f"test -e {go_on}")
+    await eventually(lambda: "exit code 1" in last_report(server).files_error)
+    assert last_report(server).received_hash == ""
+    go_on.touch()  # it is tried again
+    await eventually(lambda: last_report(server).received_hash == "sha256:1")
+    assert last_report(server).files_error == ""
+    go_on.unlink()
+    server.push({"a.txt": b"2"}, "sha256:2")
+    await eventually(lambda: last_report(server).config_hash == "sha256:2" and last_report(server).files_error)
+    assert last_report(server).received_hash == ""
+    await agent.stop()  # the mark of the first set does not count for the second
+    agent.start(NSTANCE_ON_RECEIVE=f"test -e {go_on}")
+    await eventually(lambda: last_report(server).files_error)
+    assert last_report(server).received_hash == ""
+
+
+async def test_without_a_command_an_installed_set_is_received(server: AgentServer, agent: Agent) -> None:
+    server.push({"a.txt": b"1"}, "sha256:1")
+    agent.start()
+    await eventually(lambda: last_report(server).received_hash == "sha256:1")
+
+
+async def test_a_file_that_was_changed_on_the_machine_is_asked_for_again(server: AgentServer, agent: Agent) -> None:
+    server.report_interval = 0.1
+    server.push({"a.txt": b"1"}, "sha256:1")
+    agent.start()
+    await eventually(lambda: last_report(server).received_hash == "sha256:1")
+    (agent.recv / "a.txt").write_text("mine")
+    await eventually(lambda: (agent.recv / "a.txt").read_bytes() == b"1")
+    await eventually(lambda: last_report(server).received_hash == "sha256:1")
+
+
+def last_report(server: AgentServer) -> agent_pb2.HealthReport:
+    return server.heard.reports[-1] if server.heard.reports else agent_pb2.HealthReport()
 
 
 async def test_a_set_is_acted_upon_even_if_the_connection_is_gone_by_then(

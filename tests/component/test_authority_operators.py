@@ -24,6 +24,7 @@ from nstance.model.ids import OperatorId, TenantId
 from nstance.objects import errors as storage
 from nstance.objects import memory
 from nstance.objects.memory import Fate, Verb
+from nstance.objects.port import MAX_READ
 from nstance.pki import ca, fields, keys, names
 from nstance.sim.chance import SeededChance
 
@@ -154,6 +155,25 @@ async def test_not_knowing_is_not_the_same_as_not_registered() -> None:
             await people(store).is_registered(kept.identity)
     store.tamper(key, None)
     assert not await people(store).is_registered(kept.identity)
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        pytest.param(b"{", id="cut off"),
+        pytest.param(b"\xff", id="no text"),
+        pytest.param(bytes(MAX_READ + 1), id="huge"),
+    ],
+)
+async def test_a_damaged_registration_hides_no_other(damaged: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    store = new_store()
+    authority = await open_it(store)
+    kept, _ = await people(store, 1).register_directly(authority, PUBLIC, tenant=TENANT)
+    broken, _ = await people(store, 2).register_directly(authority, OTHER, tenant=TenantId("globex"))
+    key = f"cluster/operator/globex.{broken.operator}.json"
+    store.tamper(key, damaged)
+    assert await people(store).list() == [kept]
+    assert key in caplog.text
 
 
 async def log(store: memory.MemoryStore, authority: keyset.Authority, seed: int = 1) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from component.admin_shell import Shell, shell
-from component.whole_server import World, config, eventually, states
+from component.whole_server import World, config, eventually, ready, states
 from nstance.config import jsonc
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -17,6 +17,7 @@ def _page(name: str) -> tuple[dict[str, Any], list[list[str]]]:
     [block] = re.findall(r"```jsonc\n(.*?)```", text, re.DOTALL)
     [console] = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
     told: Any = jsonc.read(block, source=name).value
+    told["shard"]["infra"]["provider"] = "memory"  # the cloud of these tests; test_docs_pages.py uses the page's
     told["cluster"] |= {"id": "demo", "secrets": config()["cluster"]["secrets"]}
     return told, [shlex.split(line.removeprefix("$ nstance-admin ")) for line in console.splitlines()]
 
@@ -30,13 +31,13 @@ async def test_draining(tmp_path: Path) -> None:
     async with World(tmp_path, told) as world:
         await world.start()
         admin = await shell(world)
+        operator = await world.drainer()
         await admin.ok("wait")
         web = next(iter(states(world, "web")))
         for words in commands:
             await admin.ok(*(word.replace("WEB", web) for word in words))
         # Its successor is there while it still waits to be emptied, for as long as the page says.
         await eventually(lambda: sorted(states(world, "web").values()) == ["draining", "running", "running"])
-        operator = await world.operator()
         old = await operator.call("GetInstanceStatus", instance_id=web)
         assert old.state == "draining"
         assert 240 < old.drain_deadline_unix_ms / 1000 - world.clock.wall() <= 300
@@ -91,13 +92,21 @@ async def test_rotation(tmp_path: Path) -> None:
             lowest = min(lowest, sum(state == "running" for state in states(world, "web").values()))
 
         server.shard.observers.append(look)
-        for words in commands[tried + 1 :]:
+        back = commands.index(["group", "rollback", "web"])
+        for words in commands[tried + 1 : back]:
             await admin.ok(*words)
         assert lowest == 3
         now = await admin.json("instance", "list", "--group", "web")
         assert {each["instance_type"] for each in now} == {"large"}
         assert {each["instance_id"] for each in now}.isdisjoint(before)
-        assert "config-drift" in await _reasons(admin, "--group", "web")
+        for words in commands[back:]:
+            await admin.ok(*words)
+        assert lowest == 3
+        now = await admin.json("instance", "list", "--group", "web")
+        assert {each["instance_type"] for each in now} == {"small"}
+        history = await admin.json("group", "history", "web")
+        assert [each["outcome"] for each in history] == ["complete", "rolled-back", "complete"]
+        assert {"config-drift", "rollout"} <= await _reasons(admin, "--group", "web")
 
 
 async def test_healing(tmp_path: Path) -> None:
@@ -126,3 +135,24 @@ async def test_healing(tmp_path: Path) -> None:
         await eventually(lambda: all(world.agents[one].connected for one in silent))
         await admin.ok("wait")
         assert {one for one, state in states(world, "web").items() if state == "running"} == whole
+
+
+async def test_readiness(tmp_path: Path) -> None:
+    told, commands = _page("readiness.md")
+    told["shard"]["infra"]["provider"] = "memory"  # real agents run these checks in tests/e2e/test_readiness.py
+    async with World(tmp_path, told) as world:
+        await world.start()
+        admin = await shell(world)
+        await admin.ok("wait")
+        web = next(iter(states(world, "web")))
+        assert {check.name for check in world.agents[web].checks.checks} == {"web", "disk"}
+        assert world.leader.shard.wishes[world.leader.shard.instances[web].key].unhealthy_after == 900
+        world.agents[web].fail("web", "answered 500")
+        await eventually(lambda: ready(world, "web") == 1)
+        *looks, wait = commands
+        for words in looks:
+            shown = await admin.ok(*(word.replace("WEB", web) for word in words))
+            assert "failing checks: web" in shown.stdout
+        assert wait[0] == "wait"
+        world.agents[web].fail("web", "")
+        await admin.ok(*wait)

@@ -100,7 +100,14 @@ async def grow(operator: Operator, size: int) -> None:
 
 
 async def running(world: World, count: int) -> None:
-    await eventually(lambda: sum(state == "running" for state in states(world, "web").values()) == count)
+    """And told to be ready, so that nothing more happens."""
+    instances = world.leader.shard.instances
+    await eventually(
+        lambda: (
+            sum(s == "running" and instances[id].ready_at is not None for id, s in states(world, "web").items())
+            == count
+        )
+    )
 
 
 async def test_a_standby_keeps_the_same_events_with_the_same_ids_and_times(tmp_path: Path) -> None:

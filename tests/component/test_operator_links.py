@@ -133,7 +133,7 @@ async def test_what_a_new_snapshot_lacks_was_deleted(tmp_path: Path) -> None:
     """F: the watch is lost, a group and its instance go meanwhile, and one drain is cancelled."""
     async with World(tmp_path, config(groups=GROUPS)) as world:
         await world.start()
-        operator = await world.operator()
+        operator = await world.drainer()
         await operator.call("UpsertGroup", key="new", config=pb.GroupConfig(template="web", size=1))
         await eventually(lambda: list(states(world, "new").values()) == ["running"])
         await eventually(lambda: list(states(world, "web").values()) == ["running"] * 2)

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from grpclib.const import Status
 
-from component.whole_server import SHARD, Operator, World, config, eventually, states
+from component.whole_server import SHARD, Operator, World, config, eventually, ready, states
 from nstance.config import jsonc
 from nstance.model.events import VmState
+from nstance.model.ids import GroupKey, GroupName, TenantId
 from nstance.objects import errors
 from nstance.objects.memory import Fate, Verb
 from nstance.providers.behaviour import Call, Outcome
@@ -22,8 +23,16 @@ GROUPS = f"shard/{SHARD}/groups.jsonc"
 STATIC = {"acme": {"static": {"template": "web", "size": 1}}}
 
 
-def written(world: World) -> Any:
+def stored(world: World) -> Any:
     return jsonc.read(world.store.contents()[GROUPS], source="groups", limit=1 << 20).value
+
+
+def written(world: World) -> Any:
+    """Without who set what and when."""
+    return {
+        tenant: {name: {k: v for k, v in group.items() if k != "set_by"} for name, group in groups.items()}
+        for tenant, groups in stored(world).items()
+    }
 
 
 async def test_a_dynamic_group_is_made_scaled_and_deleted(tmp_path: Path) -> None:
@@ -33,7 +42,7 @@ async def test_a_dynamic_group_is_made_scaled_and_deleted(tmp_path: Path) -> Non
         made = await operator.call("UpsertGroup", key="web", config=GroupConfig(template="web", size=3))
         assert (made.group.size, made.group.static, made.group.tenant) == (3, False, "acme")
         assert written(world) == {"acme": {"web": {"template": "web", "size": 3}}}
-        await eventually(lambda: list(states(world, "web", "acme").values()) == ["running"] * 3)
+        await eventually(lambda: ready(world, "web", "acme") == 3)
         [shown] = (await operator.call("ListGroups")).groups
         assert (shown.actual_size, shown.ready_size, len(shown.provider_ids)) == (3, 3, 3)
         assert shown.config == GroupConfig(template="web", size=3)
@@ -51,6 +60,7 @@ async def test_a_dynamic_group_is_made_scaled_and_deleted(tmp_path: Path) -> Non
         assert not (await operator.call("ListGroups")).groups
         assert written(world) == {}
         await eventually(lambda: "running" not in states(world, "web", "acme").values())
+        assert "blocked" not in {event.reason for event in (await operator.call("ListEvents")).events}
 
 
 async def test_a_size_that_is_left_out_stays_as_it_is(tmp_path: Path) -> None:
@@ -127,7 +137,7 @@ async def test_wrong_values_are_refused_with_their_field_and_change_nothing(tmp_
 async def test_dry_runs_and_plans_show_the_decision_and_change_nothing(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
         await world.start()
-        operator = await world.operator("acme")
+        operator = await world.drainer("acme")
         wish = GroupConfig(template="web", size=2)
         rehearsed = await operator.call("UpsertGroup", key="web", config=wish, dry_run=True)
         assert [(a.action, a.instance_id, a.reason) for a in rehearsed.plan] == [("create", "", "scale-up")] * 2
@@ -307,7 +317,8 @@ async def test_a_file_broken_by_hand_is_said_without_what_is_in_it(tmp_path: Pat
 
 
 async def test_a_file_of_groups_that_vanishes_deletes_nobody(tmp_path: Path) -> None:
-    """F35: a slip of the hand or a lifecycle rule took it. A loss is no wish; an empty file is one."""
+    """F35: a slip of the hand or a lifecycle rule took it. A loss is no wish, and neither is a file without the group: it
+    is held until somebody deletes it by name."""
     async with World(tmp_path) as world:
         first = await world.start("a")
         second = await world.start("b", lead=False)
@@ -331,8 +342,18 @@ async def test_a_file_of_groups_that_vanishes_deletes_nobody(tmp_path: Path) -> 
         await eventually(lambda: all(world.agents[id].connected for id in made))
         assert states(world, "web", "acme") == made
         world.store.tamper(GROUPS, b"{}")
-        assert (await (await world.operator("acme")).call("RefreshConfig")).updated
+        operator = await world.operator("acme")
+        assert (await operator.call("RefreshConfig")).updated
+        await eventually(lambda: second.shard.held_groups() == [GroupKey(TenantId("acme"), GroupName("web"))])
+        assert states(world, "web", "acme") == made
+        assert any("web: group held" in error for error in (await operator.call("GetConfigStatus")).errors)
+        assert not (await other.call("GetConfigStatus")).errors
+        plan = (await operator.call("DeleteGroup", key="web", dry_run=True)).plan
+        assert {action.instance_id for action in plan} == made.keys()
+        assert states(world, "web", "acme") == made
+        await operator.call("DeleteGroup", key="web")
         await eventually(lambda: "running" not in states(world, "web", "acme").values())
+        assert not second.shard.held_groups()
 
 
 @pytest.mark.parametrize("count", [40])

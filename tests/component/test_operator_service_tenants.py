@@ -12,12 +12,14 @@ from component.whole_server import Operator, World, config, eventually, new_uuid
 from nstance.model import events as ev
 from nstance.model import ids
 from nstance.model.decision import Refused
+from nstance.model.events import VmState
 from nstance.model.ids import GroupKey, GroupName, TenantId
+from nstance.model.vm import SeenVm
 from nstance.v1.operator_pb2 import DESCRIPTOR, GroupConfig
 
 GROUPS = {
     "acme": {"web": {"template": "web", "size": 2}, "own": {"template": "web", "size": 1}},
-    "globex": {"web": {"template": "web", "size": 1}},
+    "globex": {"web": {"template": "web", "size": 1}, "other": {"template": "web", "size": 0}},
 }
 RPCS = {method.name for method in DESCRIPTOR.services_by_name["OperatorService"].methods}
 
@@ -28,8 +30,18 @@ async def test_every_call_across_tenants_finds_nothing_and_changes_nothing(tmp_p
         owner, stranger = await world.operator("acme"), await world.operator("globex")
         await owner.call("UpsertGroup", key="dynamic", config=GroupConfig(template="web", size=1))
         await eventually(lambda: len(world.leader.shard.instances) == 5)
-        await eventually(lambda: all(i.state.value == "running" for i in world.leader.shard.instances.values()))
+        await eventually(lambda: all(i.ready_at is not None for i in world.leader.shard.instances.values()))
         [victim] = states(world, "own", "acme")
+        unknown = ids.InstanceId("web-01jw51srryegh9snf9cmeh3k4r")
+        vm = SeenVm(
+            id=unknown,
+            provider_id=ids.ProviderId("memory-unknown"),
+            state=VmState.RUNNING,
+            tenant=TenantId("acme"),
+            group=GroupName("own"),
+        )
+        world.leader.shard.unknown.update([vm], 0.0)
+        assert [each.instance_id for each in (await owner.call("ListUnknownVms")).vms] == [unknown]
 
         # By its name: what another tenant has and what nobody has look the same.
         nobody = ids.InstanceId("web-01jw51srryegh9snf9cmeh3k4q")
@@ -39,16 +51,22 @@ async def test_every_call_across_tenants_finds_nothing_and_changes_nothing(tmp_p
             "PlanGroup": ({"key": "dynamic"}, {"key": "nothing"}),
             "PauseGroup": ({"key": "own"}, {"key": "nothing"}),
             "ResumeGroup": ({"key": "own"}, {"key": "nothing"}),
+            "RollbackGroup": ({"key": "own"}, {"key": "nothing"}),
+            "ResumeRollout": ({"key": "own"}, {"key": "nothing"}),
+            "ListRevisions": ({"key": "own"}, {"key": "nothing"}),
             "ListInstances": ({"group": "own"}, {"group": "nothing"}),
             "CreateInstance": ({"group": "own", "uuid": new_uuid()}, {"group": "nothing", "uuid": new_uuid()}),
             "DeleteInstance": ({"instance_id": victim}, {"instance_id": nobody}),
             "ReplaceInstance": ({"instance_id": victim}, {"instance_id": nobody}),
             "GetInstanceStatus": ({"instance_id": victim}, {"instance_id": nobody}),
             "AcknowledgeDrained": ({"instance_id": victim}, {"instance_id": nobody}),
+            "AdoptInstance": ({"instance_id": unknown}, {"instance_id": nobody}),
+            "ReleaseInstance": ({"instance_id": unknown}, {"instance_id": nobody}),
             "RevokeOperator": ({"operator_id": owner.identity.id}, {"operator_id": absent_operator}),
         }
         # Without a name: the answer holds nothing of the other tenant. UpsertGroup makes the stranger's own group.
         unnamed = {"GetConfigStatus", "RefreshConfig", "ListGroups", "UpsertGroup", "Watch", "ListEvents"}
+        unnamed |= {"ListUnknownVms"}
         assert named.keys() | unnamed | {"RenewCertificate"} == RPCS
 
         before, objects = dict(world.leader.shard.instances), world.store.contents()
@@ -61,7 +79,7 @@ async def test_every_call_across_tenants_finds_nothing_and_changes_nothing(tmp_p
         assert world.store.contents()[groups] == objects[groups]
         assert await world.operators().is_registered(owner.identity)
 
-        secret = [*(i.id for i in before.values() if i.tenant == "acme"), "own", "dynamic", "acme"]
+        secret = [unknown, *(i.id for i in before.values() if i.tenant == "acme"), "own", "dynamic", "acme"]
 
         def clean(answer: object) -> bool:
             return not any(word in str(answer) for word in secret)
@@ -87,7 +105,7 @@ async def test_f67_an_acknowledgement_for_another_tenants_instance_is_ignored_an
     """It is answered as if there were no such instance, and written down where the caller's own people look."""
     async with World(tmp_path, config(groups=GROUPS)) as world:
         await world.start()
-        owner, stranger = await world.operator("acme"), await world.operator("globex")
+        owner, stranger = await world.drainer("acme"), await world.operator("globex")
         await eventually(lambda: "running" in states(world, "own", "acme").values())
         victim = next(iter(states(world, "own", "acme")))
         await owner.call("DeleteInstance", instance_id=victim)
@@ -127,7 +145,18 @@ async def test_a_uuid_of_another_tenant_is_not_taken_over(tmp_path: Path) -> Non
         chosen = new_uuid()
         made = await owner.call("CreateInstance", group="web", uuid=chosen)
         refused = await stranger.refused("CreateInstance", group="web", uuid=chosen)
-        assert refused.status is Status.INVALID_ARGUMENT
+        rehearsed = await stranger.refused("CreateInstance", group="web", uuid=chosen, dry_run=True)
+        # The same words as for an ID of its own: nothing says that another tenant has it.
+        own = new_uuid()
+        spent = await stranger.call("CreateInstance", group="web", uuid=own)
+        elsewhere = await stranger.refused("CreateInstance", group="other", uuid=own)
+        await stranger.call("DeleteInstance", instance_id=spent.instance_id)
+        await stranger.call("AcknowledgeDrained", instance_id=spent.instance_id)
+        await eventually(lambda: states(world, "web", "globex")[spent.instance_id] in ("deleting", "deleted"))
+        await eventually(lambda: states(world, "web", "globex")[spent.instance_id] == "deleted")
+        ended = await stranger.refused("CreateInstance", group="web", uuid=own)
+        answers = {(each.status, each.message) for each in (refused, rehearsed, elsewhere, ended)}
+        assert answers == {(Status.FAILED_PRECONDITION, "this UUID cannot be used, make a new one")}
         record = world.leader.shard.instances[made.instance_id]
         assert (record.tenant, record.on_demand) == ("acme", True)
 

@@ -14,7 +14,7 @@ async def draining(operator: Operator) -> AsyncIterator[None]:
     """What an operator does all day: acknowledge each drain."""
 
     async def work() -> None:
-        async with operator.watch(instances=True) as watching:
+        async with operator.watch(instances=True, drains=True) as watching:
             while True:
                 event = (await watching.stream.recv_message()).instance
                 if event.state == "draining" and event.waits:

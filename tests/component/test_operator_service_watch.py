@@ -5,9 +5,8 @@ from pathlib import Path
 import pytest
 from grpclib.const import Status
 
-from component.whole_server import World, config, eventually, states
+from component.whole_server import World, config, eventually, ready, states
 from nstance.server import watchers
-from nstance.server.api import operator as api
 from nstance.v1.operator_pb2 import GroupConfig, WatchMessage
 
 GROUPS = {"acme": {"web": {"template": "web", "size": 2}}}
@@ -21,15 +20,20 @@ async def test_a_snapshot_then_every_change_without_a_gap(tmp_path: Path) -> Non
     async with World(tmp_path, config(groups=GROUPS)) as world:
         await world.start()
         operator = await world.operator("acme")
-        await eventually(lambda: list(states(world, "web", "acme").values()) == ["running"] * 2)
-        async with operator.watch() as watching:
+        await eventually(lambda: ready(world, "web", "acme") == 2)
+        async with operator.watch(drains=True) as watching:
             snapshot = await watching.snapshot()
             assert [kind(message) for message in snapshot] == ["group", "instance", "instance"]
             assert snapshot[0].group == (await operator.call("ListGroups")).groups[0]
             await operator.call("UpsertGroup", key="new", config=GroupConfig(template="web", size=1))
             await watching.until(lambda m: m.group.key == "new" and m.group.ready_size == 1)
-            made = [m.instance.state for m in watching.seen if m.instance.group == "new"]
-            assert made == ["pending", "starting", "running"]
+            made = [(m.instance.state, m.instance.ready) for m in watching.seen if m.instance.group == "new"]
+            assert list(dict.fromkeys(made)) == [
+                ("pending", False),
+                ("starting", False),
+                ("running", False),
+                ("running", True),
+            ]
             await operator.call("DeleteGroup", key="new")
             await watching.have(lambda m: m.group_deleted == "new")
             drain = (await watching.have(lambda m: m.instance.state == "draining")).instance
@@ -45,8 +49,8 @@ async def test_a_cancelled_drain_is_announced(tmp_path: Path) -> None:
     async with World(tmp_path, config(groups=GROUPS)) as world:
         await world.start()
         operator = await world.operator("acme")
-        await eventually(lambda: list(states(world, "web", "acme").values()) == ["running"] * 2)
-        async with operator.watch(instances=True) as watching:
+        await eventually(lambda: ready(world, "web", "acme") == 2)
+        async with operator.watch(instances=True, drains=True) as watching:
             await watching.snapshot()
             await operator.call("UpsertGroup", key="web", config=GroupConfig(size=1))
             old = (await watching.until(lambda m: m.instance.state == "draining")).instance.instance_id
@@ -60,7 +64,7 @@ async def test_kinds_are_filtered_and_watchers_are_many(tmp_path: Path) -> None:
     async with World(tmp_path, config(groups=GROUPS)) as world:
         await world.start()
         operator, colleague = await world.operator("acme"), await world.operator("acme")
-        await eventually(lambda: list(states(world, "web", "acme").values()) == ["running"] * 2)
+        await eventually(lambda: ready(world, "web", "acme") == 2)
         async with (
             operator.watch(groups=True) as groups,
             operator.watch(errors=True) as errors,
@@ -76,7 +80,7 @@ async def test_kinds_are_filtered_and_watchers_are_many(tmp_path: Path) -> None:
                 await each.until(lambda m: m.group.ready_size == 2 and gone not in m.group.provider_ids)
             trouble = await errors.until(lambda m: m.error.instance_id == dead)
             assert (trouble.error.reason, trouble.error.trouble, trouble.error.group) == ("gone", True, "web")
-            left = await instances.until(lambda m: m.instance.instance_id == dead)
+            left = await instances.until(lambda m: m.instance.instance_id == dead and m.instance.state != "running")
             assert (left.instance.vm_gone, left.instance.waits) == (True, False)
             assert {kind(m) for m in groups.seen} == {"group", "snapshot_end"}
             assert {kind(m) for m in errors.seen} == {"error", "snapshot_end"}
@@ -93,35 +97,21 @@ async def test_who_does_not_keep_up_is_told_so_and_others_go_on(
     monkeypatch.setattr(watchers, "MAX_WAITING", 50)
     async with World(tmp_path, config(groups=GROUPS), agents=False) as world:
         server = await world.start()
-        slow, quick = await world.operator("acme"), await world.operator("acme")
+        slow, quick, caller = [await world.operator("acme") for _ in range(3)]
         async with slow.watch(groups=True) as sleeping, quick.watch(groups=True) as reading:
             await sleeping.snapshot()
             await reading.snapshot()
             big = "x" * 30_000
             for size in range(60):
                 wish = GroupConfig(vars={"big": f"{big}{size}"})
-                await quick.call("UpsertGroup", key="web", config=wish)
+                await caller.call("UpsertGroup", key="web", config=wish)
                 await reading.until(lambda m, end=str(size): m.group.vars.get("big", "").endswith(f"x{end}"))  # type: ignore[misc]
             refused = await sleeping.end()
             assert refused.status is Status.RESOURCE_EXHAUSTED
             assert "snapshot" in (refused.message or "")
-            await quick.call("UpsertGroup", key="web", config=GroupConfig(size=1))
+            await caller.call("UpsertGroup", key="web", config=GroupConfig(size=1))
             await reading.until(lambda m: m.group.size == 1)
         await eventually(lambda: server.lead is not None)
-
-
-async def test_an_open_watch_counts_as_an_operator_that_is_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(api, "SEEN_EVERY", 0.05)
-    async with World(tmp_path, config(groups=GROUPS), agents=False) as world:
-        server = await world.start()
-        operator = await world.operator("acme")
-        async with operator.watch() as watching:
-            await watching.snapshot()
-            for _ in range(3):
-                seen = server.shard.operators_seen["acme"]  # type: ignore[index]
-                await eventually(lambda seen=seen: server.shard.operators_seen["acme"] > seen)  # type: ignore[misc,index]
 
 
 async def test_groups_of_a_new_configuration_are_told(tmp_path: Path) -> None:
@@ -141,9 +131,9 @@ async def test_an_agent_that_comes_back_ends_its_drain(tmp_path: Path) -> None:
     async with World(tmp_path, config(groups=GROUPS, health=health)) as world:
         await world.start()
         operator = await world.operator("acme")
-        await eventually(lambda: list(states(world, "web", "acme").values()) == ["running"] * 2)
+        await eventually(lambda: ready(world, "web", "acme") == 2)
         await eventually(lambda: all(agent.connected for agent in world.agents.values()))
-        async with operator.watch(instances=True) as watching:
+        async with operator.watch(instances=True, drains=True) as watching:
             await watching.snapshot()
             old = min(states(world, "web", "acme"))
             world.agents[old].mute()

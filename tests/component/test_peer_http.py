@@ -332,6 +332,31 @@ async def test_anything_wrong_is_a_closed_link(addresses: tuple[str, ...], key: 
         await dialer(world, world.server(id="server-2")).dial(addresses, key)
 
 
+@on_both_loops
+async def test_only_a_host_that_refuses_is_said_to_refuse() -> None:
+    """A standby takes it for a leader whose process is gone."""
+    world = World()
+    dial = dialer(world, world.server(id="server-2")).dial
+    async with listening(world) as side:
+        alive, key = side.address, fingerprint(side.paper)
+    # The server is closed, the host is not.
+    with pytest.raises(peers.PeerRefusedError):
+        await dial((alive, alive), key)
+    async with listening(world, world.server(id="server-3")) as other:
+        with pytest.raises(peers.LinkClosed) as caught:
+            await dial((alive, other.address), key)
+        assert not isinstance(caught.value, peers.PeerRefusedError), "somebody else listens there now"
+    with socket.socket() as deaf:
+        deaf.bind(("127.0.0.1", 0))
+        deaf.listen(0)
+        with pytest.raises(peers.LinkClosed) as caught:
+            await dial((alive, f"127.0.0.1:{deaf.getsockname()[1]}"), key)
+        assert not isinstance(caught.value, peers.PeerRefusedError), "silence is no refusal"
+    with pytest.raises(peers.LinkClosed) as caught:
+        await dial((), key)
+    assert not isinstance(caught.value, peers.PeerRefusedError)
+
+
 async def test_before_there_is_a_ca_nobody_links() -> None:
     world = World()
     async with listening(world) as side:
@@ -401,3 +426,23 @@ async def test_b25_older_tls_is_refused(version: ssl.TLSVersion) -> None:
     async with listening(world) as side, aiohttp.ClientSession() as session:
         with pytest.raises(aiohttp.ClientError):
             await session.get(f"https://{side.address}{peer_http.LEADERSHIP}", ssl=context)
+
+
+async def test_b24_the_leadership_is_told_although_many_connect_and_say_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Links stay: only what waits makes room."""
+    monkeypatch.setattr(door, "MAX_CONNECTIONS", 20)
+    world = World()
+    anonymous = world.client_context()
+    anonymous.set_alpn_protocols(["http/1.1"])
+    async with linked(world) as (side, there, here), aiohttp.ClientSession() as session:
+        side.lease = LEASE
+        idle = await asyncio.gather(*(asyncio.open_connection("127.0.0.1", side.server.port) for _ in range(100)))
+        for _ in range(3):
+            async with session.get(f"https://{side.address}{peer_http.LEADERSHIP}", ssl=anonymous) as response:
+                assert response.status == 200
+        here.send(peers.Promise(1, 1))
+        assert await received(there) == peers.Promise(1, 1)
+        for _, writer in idle:
+            writer.transport.abort()

@@ -22,8 +22,11 @@ def ready(w: World) -> int:
 
 def test_f51_a_full_subnet_is_left_for_the_next_one_at_once() -> None:
     with world(1, setup(4)) as w:
-        w.provider_weather.full[SUBNETS[0]] = 10 * HOUR
         w.begin()
+        while not w.leader():
+            w.advance(0.01)
+        w.advance(0.3)  # the leader has learnt that there is room
+        w.provider_weather.full[SUBNETS[0]] = 10 * HOUR
         w.advance(20.0)
         assert ready(w) == 4
         assert {record.subnet for record in w.auditor.fold.values() if record.state is State.RUNNING} == {SUBNETS[1]}

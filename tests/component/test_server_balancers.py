@@ -104,7 +104,7 @@ async def test_in_after_the_first_report_and_out_before_the_vm_goes(
 async def test_a_draining_instance_is_out_and_one_that_is_kept_comes_back(tmp_path: Path) -> None:
     async with World(tmp_path, told(2)) as world:
         await world.start()
-        operator = await world.operator("acme")
+        operator = await world.drainer("acme")
         both = await settled(world, 2)
         await operator.call("UpsertGroup", key="web", config=GroupConfig(size=1))
         await eventually(lambda: vms(world, "draining") and members(world) == vms(world))
@@ -220,7 +220,7 @@ async def test_a_new_leader_keeps_members_and_leaves_strangers_alone(
         server = await world.start("b")
         await eventually(lambda: all(agent.connected for agent in world.agents.values()))
         balancer = server.lead_now.balancers._balancers["front"]
-        await eventually(lambda: balancer.listed and len(balancer.healthy) == 2)
+        await eventually(lambda: balancer.listed and len(balancer.ready) == 2)
         assert (calls, members(world)) == ([], {*vms(world), stranger})
     cache = Cache.open(tmp_path / "a" / "db" / "nstance.db", cluster=CLUSTER, shard=SHARD, clock=SystemClock())
     try:

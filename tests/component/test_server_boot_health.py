@@ -1,17 +1,20 @@
 """Health while a server waits for its storage, and where it is answered afterwards."""
 
+import asyncio
+import contextlib
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import aiohttp
 import pytest
 
-from component.whole_server import World
-from nstance.config.addresses import Address
+from component.whole_server import SECONDS, SHARD, World, eventually
+from nstance.config.addresses import Address, Service
 from nstance.objects.errors import Unavailable
 from nstance.objects.memory import Fate, Verb
-from nstance.server import wiring
+from nstance.server import reserved_ports, wiring
+from nstance.server.errors import Fatal
 from support import ports
 
 free_port = ports.free_port
@@ -22,11 +25,15 @@ def away_at_first(times: int) -> Callable[[Verb, str], Fate]:
     return lambda verb, key: left.pop() if left else Fate()
 
 
+async def said(port: int) -> tuple[int, str]:
+    async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/health") as answer:
+        return answer.status, await answer.text()
+
+
 async def health(port: int) -> int | None:
     """The status, or None if nobody listens."""
     try:
-        async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/health") as answer:
-            return answer.status
+        return (await said(port))[0]
     except aiohttp.ClientConnectorError:
         return None
 
@@ -53,3 +60,98 @@ async def test_f28_a_default_port_that_is_taken_keeps_nobody_from_starting(tmp_p
             world.fate = away_at_first(1)
             server = await world.start("a")
             assert await health(server.base) == 200
+
+
+@pytest.mark.parametrize("planted", [pytest.param(b"{}", id="unreadable"), pytest.param(None, id="missing")])
+async def test_health_says_that_the_journal_is_damaged_and_nobody_can_lead(
+    tmp_path: Path, planted: bytes | None
+) -> None:
+    """It was 200 on all servers while none of them could lead."""
+    async with World(tmp_path) as world:
+        await (await world.start("a")).stop()
+        slot = f"shard/{SHARD}/journal/{1:020d}.json"
+        whole = world.store.contents()[slot]
+        world.store.tamper(slot, planted)
+        starting = asyncio.create_task(world.start("b"))
+        await eventually(lambda: "b" in world.servers)
+        port = world.servers["b"].base
+        async with asyncio.timeout(SECONDS):
+            while True:
+                with contextlib.suppress(aiohttp.ClientConnectorError):
+                    status, text = await said(port)
+                    if status == 503 and "nobody can lead: " in text:
+                        break
+                await asyncio.sleep(0.05)
+        assert "slot" in text.partition("nobody can lead: ")[2]
+        world.store.tamper(slot, whole)
+        await starting
+        assert await health(port) == 200
+
+
+async def test_a_standby_that_finds_the_journal_damaged_is_well_while_somebody_leads(tmp_path: Path) -> None:
+    """Whoever restarts it for that would gain nothing, and it stands by again as soon as the journal is mended."""
+    async with World(tmp_path) as world:
+        await world.start("a")
+        standby = await world.start("b", lead=False)
+        reign = standby.server.reign
+        assert reign is not None
+        reign.parts.follower.damage = "slot 7 is damaged"
+        assert await health(standby.base) == 200
+
+
+@contextlib.contextmanager
+def outgoing_from(port: int) -> Iterator[None]:
+    """Somebody's outgoing connection, to which the system has given this port."""
+    with socket.create_server(("127.0.0.1", 0)) as far, socket.socket() as near:
+        near.bind(("127.0.0.1", port))
+        near.connect(far.getsockname())
+        yield
+
+
+def is_unused(port: int) -> bool:
+    with socket.socket() as probe, contextlib.suppress(OSError):
+        probe.bind(("127.0.0.1", port))
+        return True
+    return False
+
+
+@pytest.mark.parametrize("service", [Service.REGISTRATION, Service.OPERATOR, Service.AGENT])
+async def test_a_port_that_is_taken_is_said_at_the_start(tmp_path: Path, service: Service) -> None:
+    """Such a server won the lease again and again, could not lead, and said that it was well: nobody led."""
+    async with World(tmp_path) as world:
+        port = world._base + list(Service).index(service)
+        await eventually(
+            lambda: is_unused(port), seconds=90
+        )  # an earlier server's closed connections keep it for a minute
+        with outgoing_from(port):
+            starting = asyncio.create_task(world.start("a"))
+            await eventually(lambda: "a" in world.servers)
+            with pytest.raises(Fatal, match=f"the {service.value} port .* cannot be opened: "):
+                await asyncio.wait_for(world.servers["a"].task, SECONDS)
+            starting.cancel()
+
+
+async def test_a_standby_keeps_the_ports_that_it_will_need(tmp_path: Path) -> None:
+    async with World(tmp_path) as world:
+        first = await world.start("a")
+        standby = await world.start("b", lead=False)
+        for service in (Service.REGISTRATION, Service.OPERATOR, Service.AGENT):
+            port = standby.base + list(Service).index(service)
+            with pytest.raises(OSError, match="in use"), outgoing_from(port):
+                raise AssertionError("the port was given away")
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", port))
+        await first.stop()
+        await standby.until(lambda: standby.lead is not None)
+
+
+@pytest.mark.parametrize(("low", "hinted"), [(1024, True), (60_000, False)])
+def test_a_port_for_outgoing_connections_is_no_good_choice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, low: int, hinted: bool
+) -> None:
+    told = tmp_path / "range"
+    told.write_text(f"{low}\t60999\n")
+    monkeypatch.setattr(reserved_ports, "EPHEMERAL", told)
+    said = reserved_ports.taken(Service.AGENT, Address("127.0.0.1", 8994), OSError(98, "Address already in use"))
+    assert said.startswith("the agent port 127.0.0.1:8994 cannot be opened: Address already in use")
+    assert ("outgoing connections" in said) is hinted

@@ -1,11 +1,12 @@
 """Servers that end: by a bug of their own, or in order but not in time."""
 
 import asyncio
+import logging
 from pathlib import Path
 
 import pytest
 
-from component.whole_server import SECONDS, SHARD, World, config
+from component.whole_server import SECONDS, SHARD, World, config, eventually, states
 from nstance.config import storage_keys
 from nstance.objects import lease
 from nstance.objects.memory import Fate, Verb
@@ -56,3 +57,25 @@ async def test_an_orderly_stop_that_takes_too_long_is_cut_short(tmp_path: Path) 
         server.server.stop()
         with pytest.raises(Fatal, match=r"took longer than 1 s \(shard.shutdown_timeout\)"):
             await asyncio.wait_for(server.task, SECONDS)
+
+
+async def test_an_effect_that_cannot_be_started_ends_the_term_and_the_next_one_makes_the_vm(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with World(tmp_path, config(groups={"acme": {"web": {"template": "web", "size": 0}}})) as world:
+        server = await world.start()
+
+        def act(effect: object, instance: object, posted: object) -> None:
+            raise RuntimeError("a bug")
+
+        server.shard._act = act  # type: ignore[assignment]
+        first = server.shard.term
+        world.configure(config(groups={"acme": {"web": {"template": "web", "size": 1}}}))
+        await server.in_force.refresh()
+        await eventually(first.ended.is_set)
+        assert "starting CreateVm" in first.why
+        assert "a bug" in first.why
+        assert any(r.levelno == logging.ERROR and r.exc_info for r in caplog.records)
+        await eventually(lambda: server.lead is not None and server.lead.shard.term is not first)
+        await eventually(lambda: list(states(world, "web", "acme").values()) == ["running"])
+        assert len(world.cloud.vms()) == 1

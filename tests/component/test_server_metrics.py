@@ -1,10 +1,11 @@
 """What a whole server says of itself to Prometheus."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
-from component.whole_server import World
+from component.whole_server import SECONDS, World, config, eventually, states
 
 
 @pytest.mark.parametrize("usable", [True, False])
@@ -16,3 +17,28 @@ async def test_f41_whether_the_cache_is_on_disk_can_be_watched(tmp_path: Path, u
         wanted = f"nstance_cache_on_disk {float(usable)}\n".encode()
         await running.until(lambda: wanted in running.server.metrics.render())
         assert b"nstance_cache_dropped_total 0.0" in running.server.metrics.render()
+
+
+async def test_only_replacements_count_as_replacements_and_they_name_their_predecessor(tmp_path: Path) -> None:
+    groups = {"acme": {"web": {"template": "web", "size": 3}}}
+    async with World(tmp_path, config(groups=groups)) as world:
+        server = await world.start()
+        await eventually(lambda: list(states(world, "web", "acme").values()) == ["running"] * 3)
+        await eventually(lambda: all(agent.connected for agent in world.agents.values()))
+        assert b"nstance_replacement_seconds_count" not in server.server.metrics.render()
+        killed = next(iter(states(world, "web", "acme")))
+        world.cloud.stop(killed)
+        await eventually(lambda: len(world.agents) == 4)
+        counted = b'nstance_replacement_seconds_count{group="web",tenant="acme"} 1.0'
+        await eventually(lambda: counted in server.server.metrics.render())
+        operator = await world.operator("acme")
+        made = [id for id in world.agents if id != killed][-1]
+
+        async def told() -> list[tuple[str, str]]:
+            events = (await operator.call("ListEvents", instance_id=made)).events
+            return [(event.reason, event.message) for event in events if event.instance_id == made]
+
+        async with asyncio.timeout(SECONDS):
+            while ("replace", f"replaces {killed} (gone)") not in await told():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert (await operator.call("GetInstanceStatus", instance_id=made)).replaces == killed

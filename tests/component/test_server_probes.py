@@ -132,17 +132,34 @@ async def test_b24_a_client_that_never_reads_is_cut_off() -> None:
         writer.transport.abort()
 
 
-async def test_b24_there_is_room_for_so_many_and_room_again(monkeypatch: pytest.MonkeyPatch) -> None:
+@on_both_loops
+async def test_b24_who_has_waited_longest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Idle connections took all places, and health and leadership were answered to nobody."""
     monkeypatch.setattr(door, "MAX_CONNECTIONS", 2)
     async with probing() as probes:
-        writers = [(await asyncio.open_connection("127.0.0.1", probes.port))[1] for _ in range(2)]
+        first, second = [await asyncio.open_connection("127.0.0.1", probes.port) for _ in range(2)]
         await until(lambda: probes._door._per_address.total() == 2)
-        with pytest.raises(aiohttp.ClientError):
-            await ask(probes, "/health")
-        writers[0].transport.abort()
-        await until(lambda: probes._door._per_address.total() == 1)
         assert (await ask(probes, "/health"))[0] == 200
-        writers[1].transport.abort()
+        async with asyncio.timeout(SECONDS):
+            with suppress(ConnectionError):
+                assert await first[0].read() == b""
+        second[1].write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        async with asyncio.timeout(SECONDS):
+            assert (await second[0].read()).startswith(b"HTTP/1.1 200")
+        for _, writer in (first, second):
+            writer.transport.abort()
+        await until(lambda: not probes._door._per_address and not probes._door._waiting)
+
+
+async def test_b24_many_idle_connections_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "MAX_CONNECTIONS", 20)
+    async with probing() as probes:
+        idle = await asyncio.gather(*(asyncio.open_connection("127.0.0.1", probes.port) for _ in range(200)))
+        for _ in range(5):
+            assert (await ask(probes, "/health"))[0] == 200
+        assert probes._door._per_address.total() <= 21
+        for _, writer in idle:
+            writer.transport.abort()
 
 
 @on_both_loops

@@ -69,3 +69,17 @@ async def test_a_small_group_whose_agents_never_connect_backs_off(tmp_path: Path
         assert len(states(world, "web")) == 2
         await asyncio.sleep(BEHIND)
         assert len(states(world, "web")) == 2
+
+
+async def test_one_that_is_killed_before_it_connects_is_replaced_without_waiting_for_its_silence(
+    tmp_path: Path,
+) -> None:
+    said = config(groups={"default": {"web": {"template": "web", "size": 1}}}, health={"suspect_after": "50s"})
+    async with World(tmp_path, said) as world:
+        world.agents_are_shut_out = True
+        await world.start()
+        [(killed, _)] = await eventually(lambda: [e for e in states(world, "web").items() if e[1] == "running"])
+        world.cloud.stop(killed)
+        world.agents_are_shut_out = False
+        await eventually(lambda: sum(agent.connected for agent in world.agents.values()) == 1, seconds=40)
+        assert states(world, "web")[killed] in ("deleting", "deleted")

@@ -57,8 +57,11 @@ async def test_a_lease_that_cannot_be_read_is_a_clear_error(tmp_path: Path, caps
         told = config()
         told["shard"]["bind"] = {service.key: f"127.0.0.1:{base + n}" for n, service in enumerate(Service)}
         (bucket / "config.jsonc").write_text(json.dumps(told))
+        loop = asyncio.get_running_loop()
         async with asyncio.timeout(60):
             assert await main.run(parsed, SystemClock(), SystemChance()) == 1
+        assert loop.get_exception_handler() is not None, "errors that nobody waits for would be lost"
+        loop.set_exception_handler(None)
     assert "the lease object cannot be read" in capsys.readouterr().err
 
 

@@ -12,6 +12,7 @@ import h2.events
 import hpack
 import pytest
 from grpclib.const import Status
+from grpclib.exceptions import GRPCError
 from h2.errors import ErrorCodes
 from h2.settings import SettingCodes
 from hyperframe.frame import ContinuationFrame, DataFrame, HeadersFrame
@@ -209,6 +210,33 @@ async def test_b23_a_reader_without_a_window_is_cut_off() -> None:
         code, message = await attacker.status(stream)  # without ever acknowledging a byte
         assert (code, message) == (Status.RESOURCE_EXHAUSTED.value, "the reader took nothing for 0.3 s")
         assert sent <= 66
+
+
+@on_both_loops
+async def test_a_client_that_is_cut_off_in_the_middle_of_a_message_gets_the_servers_reason() -> None:
+    ended = asyncio.Event()
+
+    async def send_more_than_a_window(stream: Any) -> None:
+        try:
+            await stream.send_message(agent_pb2.FileMessage(file=agent_pb2.File(content=bytes(100_000))))
+        finally:
+            ended.set()
+
+    async def read_late(stub: agent_grpc.AgentServiceStub) -> None:
+        async with stub.ReceiveFiles.open() as stream:
+            await stream.send_message(agent_pb2.ReceiveFilesRequest(), end=True)
+            await stream.recv_initial_metadata()
+            await asyncio.wait_for(ended.wait(), SECONDS)
+            await stream.recv_message()
+
+    service = agents(ReceiveFiles=send_more_than_a_window)
+    async with (
+        listening(WORLD, service, limits=limits.Limits(stall_seconds=0.2)) as port,
+        WORLD.channel(port.port, AGENT) as channel,
+    ):
+        with pytest.raises(GRPCError, match="the reader took nothing") as refused:
+            await read_late(agent_grpc.AgentServiceStub(channel))
+    assert refused.value.status is Status.RESOURCE_EXHAUSTED
 
 
 @on_both_loops

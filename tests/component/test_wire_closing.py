@@ -131,6 +131,18 @@ async def test_closing_a_channel_fails_its_calls_and_makes_no_new_ones() -> None
 
 
 @on_both_loops
+async def test_a_channel_whose_server_is_gone_can_be_closed() -> None:
+    """In Python 3.11.2, asyncio's TLS transport cannot be aborted then; agents ended with every change of leader."""
+    async with listening(WORLD) as port, WORLD.channel(port.port, AGENT) as through:
+        await ask(through)
+        await port.close()
+        await until(lambda: not through.connected)
+        through.close()
+        with pytest.raises(channel.Unreachable):
+            await ask(through)
+
+
+@on_both_loops
 async def test_a_call_that_waits_for_a_free_stream_fails_with_the_connection() -> None:
     service = agents(SubmitPublicKeys=wait_for_ever)
     async with listening(WORLD, service, limits=limits.Limits(max_streams=1)) as port:

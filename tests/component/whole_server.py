@@ -113,10 +113,13 @@ class World:
         )
         self.servers: dict[str, Running] = {}
         self.agents: dict[InstanceId, LightAgent] = {}
+        self.agents_may_register = asyncio.Event()
+        self.agents_may_register.set()
         self.agents_are_shut_out = False  # whether agents can register and then not connect
         self._ports = contextlib.ExitStack()
         self._base = self._ports.enter_context(ports.claimed())
         self._channels: list[Channel] = []
+        self._watches: list[asyncio.Task[None]] = []
         self.configure(told if told is not None else config())
 
     async def __aenter__(self) -> Self:
@@ -126,6 +129,9 @@ class World:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         with self._ports:
+            for watch in self._watches:
+                watch.cancel()
+            await asyncio.gather(*self._watches, return_exceptions=True)
             for channel in self._channels:
                 channel.close()
             for agent in self.agents.values():
@@ -194,6 +200,14 @@ class World:
         stub = registration_grpc.RegistrationServiceStub(channel)
         answer = await call(stub.RegisterOperator, request, timeout=SECONDS)
         return Operator(self, key, answer.certificate_pem)
+
+    async def drainer(self, tenant: str = "default") -> "Operator":
+        """A new operator that drains: its watch stays open, over changes of leaders too. It acknowledges nothing."""
+        operator = await self.operator(tenant)
+        task = asyncio.create_task(operator.keep_watching())
+        self._watches.append(task)
+        await eventually(lambda: self.leader.shard.drainers.last_seen(TenantId(tenant)) is not None)
+        return operator
 
     def channel(
         self, service: Service, *, certificate_pem: str | None = None, key: Ed25519PrivateKey | None = None
@@ -320,6 +334,17 @@ class Operator:
             return error
         raise AssertionError(f"{rpc} was answered with {answer}")
 
+    async def keep_watching(self) -> None:
+        """As one that drains, at whichever server leads. Until cancelled."""
+        while True:
+            fresh = type(self)(self.world, self.key, self.certificate_pem)  # servers may have been added
+            with contextlib.suppress(GRPCError, StreamTerminatedError, ProtocolError, OSError):
+                async with fresh.watch(drains=True) as watching:
+                    while await watching.stream.recv_message() is not None:
+                        pass
+            fresh.channel.close()
+            await asyncio.sleep(0.02)
+
     @contextlib.asynccontextmanager
     async def watch(self, **kinds: bool) -> AsyncIterator["Watching"]:
         async with self.stub.Watch.open() as stream:
@@ -370,12 +395,21 @@ class Watching:
 
 
 class LightAgent:
-    """Registers with its nonce, then keeps a health stream open. `mute` takes it off the network, `speak` brings it back."""
+    """Registers with its nonce, keeps a health stream open, takes its files and says what its checks find, which is good
+    unless `failing` says why not. `mute` takes it off the network, `speak` brings it back. It makes no keys: an instance
+    whose files hold certificates does not become ready."""
 
     def __init__(self, world: World, request: CreateRequest, vm: Vm) -> None:
         self.world = world
         self.id = request.id
         self.connected = False
+        self.knows_readiness = True  # otherwise it is an agent of an older version
+        self.files: dict[str, bytes] = {}
+        self.config_hash = ""
+        self.checks = agent_pb2.CheckConfig()
+        self.failing: dict[str, str] = {}  # by name of the check
+        self.on_receive_problem = ""  # why the command after its files fails
+        self._sequence = 0
         self._request = request
         self._vm = vm
         self.key = keys.generate(world.chance)
@@ -404,11 +438,32 @@ class LightAgent:
             agent_pb2.AgentMessage(notice=agent_pb2.Notice(kind=kind, deadline_unix_ms=deadline_unix_ms))
         )
 
+    def fail(self, check: str, why: str) -> None:
+        """Empty: it passes again."""
+        self.failing[check] = why
+        self.report()
+
+    def report(self) -> None:
+        self._sequence += 1
+        report = agent_pb2.HealthReport(
+            instance_id=self.id, boot_id="boot", sequence=self._sequence, version="test", config_hash=self.config_hash
+        )
+        if self.knows_readiness:
+            report.received_hash = "" if self.on_receive_problem else self.config_hash
+            report.files_error, report.checks_hash = self.on_receive_problem, self.checks.hash
+            report.checks.extend(
+                agent_pb2.CheckResult(name=each.name, passing=not why, message=why, since_unix_ms=1000)
+                for each in self.checks.checks
+                for why in [self.failing.get(each.name, "")]
+            )
+        self._outgoing.put_nowait(agent_pb2.AgentMessage(report=report))
+
     async def _live(self) -> None:
         while True:
             await self._voice.wait()
             try:
                 if not self.certificate_pem:
+                    await self.world.agents_may_register.wait()
                     await self._register()
                 if self.world.agents_are_shut_out:
                     raise OSError("the agent port is not reachable")
@@ -436,18 +491,34 @@ class LightAgent:
 
     async def _report(self) -> None:
         self._channel = self.world.channel(Service.AGENT, certificate_pem=self.certificate_pem, key=self.key)
-        async with agent_grpc.AgentServiceStub(self._channel).SubmitHealthReport.open() as stream:
-            sequence = 1
-            report = agent_pb2.HealthReport(instance_id=self.id, boot_id="boot", sequence=sequence)
-            await stream.send_message(agent_pb2.AgentMessage(report=report))
-            await stream.recv_message()
-            self.connected = True
-            sending = asyncio.create_task(self._send(stream))
+        stub = agent_grpc.AgentServiceStub(self._channel)
+        async with stub.SubmitHealthReport.open() as stream:
+            await stream.send_request()
+            self._outgoing = asyncio.Queue()
+            self.report()
+            beside = [asyncio.create_task(self._send(stream)), asyncio.create_task(self._receive(stub))]
             try:
-                while await stream.recv_message() is not None:
-                    pass
+                while (answer := await stream.recv_message()) is not None:
+                    self.connected = True
+                    if self.knows_readiness and answer.HasField("checks"):
+                        self.checks = answer.checks
+                        self.report()
             finally:
-                sending.cancel()
+                for task in beside:
+                    task.cancel()
+                await asyncio.gather(*beside, return_exceptions=True)
+
+    async def _receive(self, stub: agent_grpc.AgentServiceStub) -> None:
+        arriving: dict[str, bytes] = {}
+        async with stub.ReceiveFiles.open() as stream:
+            await stream.send_message(agent_pb2.ReceiveFilesRequest(config_hash=self.config_hash), end=True)
+            while (message := await stream.recv_message()) is not None:
+                if message.WhichOneof("kind") == "file":
+                    arriving[message.file.name] = message.file.content
+                else:
+                    self.files, arriving = arriving, {}
+                    self.config_hash = message.commit.config_hash
+                    self.report()
 
     async def _send(self, stream: Any) -> None:
         while True:
@@ -461,6 +532,12 @@ def states(world: World, group: str, tenant: str = "default") -> Mapping[Instanc
         for instance in world.leader.shard.instances.values()
         if (instance.tenant, instance.group) == (tenant, group)
     }
+
+
+def ready(world: World, group: str, tenant: str = "default") -> int:
+    """How many instances of a group are ready."""
+    instances = world.leader.shard.instances
+    return sum(world.leader.lead_now.readiness.is_ready(instances[id]) for id in states(world, group, tenant))
 
 
 def new_uuid() -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from nstance import clock
 from nstance.objects import errors, file, memory, observed, prefixed, probe
-from nstance.objects.port import Key, ObjectStore, Version
+from nstance.objects.port import MAX_READ, Key, ObjectStore, Version
 from support import s3_server
 
 K = Key("shard/dev-1/leader.json")
@@ -54,6 +54,18 @@ async def listed(store: ObjectStore, prefix: str, after: str = "") -> list[str]:
     return [key async for key in store.list(prefix, after=after)]
 
 
+async def test_an_object_that_is_too_large_is_not_read(store: ObjectStore) -> None:
+    """Somebody put 200 MB into the next slot of the journal, and each server read them."""
+    await store.create(K, b"x" * 1000)
+    assert len((await store.get(K, limit=1000)).body) == 1000
+    with pytest.raises(errors.ObjectTooLargeError, match=f"{K} has 1,000 bytes, expected at most 999"):
+        await store.get(K, limit=999)
+    large = Key("shard/dev-1/journal/00000000000000000007.json")
+    await store.create(large, bytes(MAX_READ + 1))
+    with pytest.raises(errors.ObjectTooLargeError):
+        await store.get(large)
+
+
 async def test_what_was_created_can_be_read(store: ObjectStore) -> None:
     version = await store.create(K, b"one")
     found = await store.get(K)
@@ -68,7 +80,7 @@ async def test_empty_and_big_bodies_survive(store: ObjectStore) -> None:
     await store.create(Key("empty"), b"")
     await store.create(Key("big"), big)
     assert (await store.get(Key("empty"))).body == b""
-    assert (await store.get(Key("big"))).body == big
+    assert (await store.get(Key("big"), limit=len(big))).body == big
 
 
 async def test_missing_is_said_for_reads_and_replace_f32(store: ObjectStore) -> None:

@@ -7,6 +7,7 @@ import pytest
 from nstance import clock
 from nstance.model.ids import ClusterId
 from nstance.objects import memory as objects
+from nstance.objects.port import MAX_READ
 from nstance.secretstore import env, errors, file, kinds, memory, port, sealed, sealing
 
 
@@ -157,3 +158,20 @@ def test_kinds_that_cannot_be_opened(kind: str, says: str) -> None:
             chance=clock.SystemChance(),
             environment={},
         )
+
+
+async def test_a_secret_that_is_too_large_is_not_read_and_not_taken_for_absent(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(bytes(port.MAX_VALUE + 1))
+    with pytest.raises(errors.CannotOpen):
+        await file.FileStore(tmp_path).get("a")
+    objects_store = objects.MemoryStore(clock.SystemClock())
+    objects_store.tamper("cluster/secret/a", bytes(MAX_READ + 1))
+    store = sealed.SealedStore(
+        objects_store,
+        prefix="cluster/secret/",
+        sealer=sealing.Unsealed(),
+        cluster=ClusterId("prod"),
+        chance=clock.SystemChance(),
+    )
+    with pytest.raises(errors.CannotOpen):
+        await store.get("a")

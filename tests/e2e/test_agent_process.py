@@ -20,7 +20,7 @@ pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).parents[2]
 AGENT = [str(Path(sys.executable).with_name("nstance-agent"))]
-PYZ = ROOT / "dist" / "nstance-agent.pyz"
+PYZ = Path(os.environ.get("NSTANCE_TEST_PYZ", ROOT / "dist" / "nstance-agent.pyz"))
 DEPLOY = ROOT / "deploy" / "agent"
 
 

@@ -15,7 +15,7 @@ import pytest
 from e2e.processes import wait_for
 from nstance.dev import leftovers
 from nstance.providers import processes
-from support import ports
+from support import docs_pages, ports
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
@@ -63,8 +63,11 @@ class Run:
 
 
 @contextlib.contextmanager
-def running(folder: Path, *arguments: str) -> Iterator[Run]:
-    with ports.claimed(blocks=3) as base:  # the standby's are a hundred higher
+def running(folder: Path, *arguments: str, after: Run | None = None) -> Iterator[Run]:
+    """`after`: on the ports of an earlier run, whose agents know no others."""
+    with contextlib.ExitStack() as held:
+        # The standby's are a hundred higher.
+        base = after.ports if after is not None else held.enter_context(ports.claimed(blocks=3))
         run = Run(folder, *arguments, ports=base)
         try:
             yield run
@@ -81,30 +84,46 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "dev"
 
 
-def test_once_kills_an_agent_shows_its_replacement_and_leaves_nothing_behind(folder: Path) -> None:
+def test_once_breaks_and_heals_and_leaves_nothing_behind(folder: Path) -> None:
     with running(folder, "--once") as run:
         killed = run.await_word(r"kill -9 \d+: the agent of (\S+) dies")
         replacement = run.await_word(r"replaced by (\S+): decided after [\d.]+ s, started after .* registered after")
         assert run.process.wait(120) == 0
         assert replacement != killed
+        run.await_word(r"kill -9 (\d+): the leader dies")
+        run.await_word(r"(server-\d) leads, and all 3 agents are connected to it")
         assert run.started() == set()
         assert run.said("ended 3 agents") is not None
 
 
+def test_once_fails_where_agents_get_no_files(folder: Path, tmp_path: Path) -> None:
+    """Records say that they run: only their folders show that they do not work."""
+    text = (ROOT / "examples/config-dev.jsonc").read_text()
+    bad = tmp_path / "bad.jsonc"
+    secret = '"secret.txt": { "kind": "secret", "source": "nobody-put-it-there" },'
+    bad.write_text(text.replace('"files": {', f'"files": {{ {secret}', 1))
+    with running(folder, "--once", "--within", "15", "--config", str(bad)) as run:
+        assert run.process.wait(180) == 1
+        said = run.output.read_text()
+        assert re.search(r"dev: expected within 15 s: a whole group; \S+ has not installed ", said), said
+        assert run.started() == set()
+
+
 def test_the_commands_of_the_first_page_look_at_it_and_steer_it(folder: Path, tmp_path: Path) -> None:
-    page = (ROOT / "docs" / "getting-started.md").read_text()
-    [block] = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
+    """All of getting-started.md but for those about one's own shard, which test_docs_pages.py runs."""
+    commands = docs_pages.runnable("getting-started.md")
+    last = next(number for number, command in enumerate(commands) if "openssl x509" in command)
     with running(folder) as run:
         run.await_word(r"kill -9 (\d+) +the leader")
-        block = block.replace("temp/dev", str(folder)).replace("$PWD/.venv/bin", str(Path(sys.executable).parent))
+        script = "\n".join(commands[: last + 1])
+        script = script.replace("temp/dev", str(folder)).replace("$PWD/.venv/bin", str(Path(sys.executable).parent))
         for port, own in (("8993", run.ports + 3), ("9093", run.ports + 103)):
-            assert port in block
-            block = block.replace(port, str(own))
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("NSTANCE_")}
+            assert port in script
+            script = script.replace(port, str(own))
         done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", block],
+            ["bash", "-euo", "pipefail", "-c", script],
             cwd=tmp_path,
-            env=clean,
+            env=docs_pages.environment(),
             capture_output=True,
             text=True,
             timeout=300,
@@ -113,6 +132,7 @@ def test_the_commands_of_the_first_page_look_at_it_and_steer_it(folder: Path, tm
         assert "✓ demo 3" in done.stdout
         assert re.search(r"create ×2 +scale-up", done.stdout)
         assert "vars greeting changed" in done.stdout
+        assert done.stdout.count("Certificate:") >= 3
         assert run.end(signal.SIGINT) == 0
 
 
@@ -141,7 +161,7 @@ def test_kept_agents_are_found_again_and_ended_ones_are_replaced(folder: Path) -
         kept = dict(leftovers.agents(folder / "instances"))
         assert len(kept) == 3
         assert first.end(signal.SIGTERM) == 0
-        with running(folder) as second:
+        with running(folder, after=first) as second:
             second.await_word("(the bucket knows 3 instances)")
             second.await_word("(everything runs)")
             assert dict(leftovers.agents(folder / "instances")) == kept

@@ -11,7 +11,7 @@ import pytest
 from e2e.processes import wait_for
 from nstance.dev import clean, leftovers
 from nstance.providers import processes
-from support import dev_tmux, ports
+from support import dev_tmux, docs_pages, ports
 from support.dev_tmux import HONCHO, ROOT, windows
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), *dev_tmux.NEEDS]
@@ -61,6 +61,20 @@ def test_two_shards_over_dev_s3_with_agents_in_tmux(tmp_path: Path, base: int) -
         }
         assert len(list((temp / "dev-k8s/nodes").iterdir())) == 4
 
+        [command] = docs_pages.runnable("development.md")
+        for printed, own in (("localhost:8989", f"localhost:{base + 20}"), ("./bin/nstance-admin", "nstance-admin")):
+            assert printed in command
+            command = command.replace(printed, own)
+        made = subprocess.run(
+            ["bash", "-c", command],
+            env=docs_pages.environment(),
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=True,
+        )
+        assert made.stdout.count(".") == 2
+
         victim = leftovers._recorded(temp / "pids/dev-1.json")
         assert victim is not None
         os.kill(victim.pid, signal.SIGKILL)
@@ -77,6 +91,9 @@ def test_two_shards_over_dev_s3_with_agents_in_tmux(tmp_path: Path, base: int) -
         honcho.wait(60)
         agents = [*first.values(), *second.values()]
         assert all(processes.runs(agent) for agent in agents)  # instances survive their servers
+        for shard in ("dev-1", "dev-2"):
+            assert f"2 agents of {shard} go on in the tmux session nstance-dev-agents: " in output.read_text()
+        assert output.read_text().count("`make clean-dev` ends them") == 2
         assert "ended 4 agents" in clean.clean(temp)
         assert [agent for agent in agents if processes.runs(agent)] == []
         assert windows() == set()

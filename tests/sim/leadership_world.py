@@ -9,8 +9,8 @@ import contextlib
 import contextvars
 import hashlib
 import random
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 
 from nstance import points
 from nstance.core.election import Timings
@@ -21,6 +21,7 @@ from nstance.objects.lease import Holder
 from nstance.objects.port import Key
 from nstance.server.election import Elector
 from nstance.server.seat import Seat
+from nstance.server.store_latency import TimedStore
 from nstance.server.term import Term
 from nstance.sim.chance import SeededChance
 from nstance.sim.loop import Machine, VirtualLoop
@@ -36,6 +37,9 @@ class Setup:
     crash_points: float = 0.01
     faults: bool = True
     stale: float = 0.0
+    latency: float = 1.0  # of storage, as a multiple of a cloud's
+    slow: float = 0.0  # seconds that each request to storage takes, from the beginning
+    slowness: bool = False  # storage becomes slow and fast again
     cold: bool = False  # standbys do not read along
     timings: Timings = field(default_factory=Timings)
 
@@ -51,6 +55,7 @@ class World:
         self.storage = memory.MemoryStore(Machine("store", self.loop), remember=5.0)
         self.cut_storage: set[str] = set()
         self.brown_until = 0.0
+        self.slow = setup.slow  # seconds that each request to storage takes longer
         self.trace = hashlib.sha256()
         self.violations: list[str] = []
         self.acked: dict[str, int] = {}
@@ -72,9 +77,11 @@ class World:
         async def fate(verb: memory.Verb, key: str) -> memory.Fate:
             self.count(str(verb))
             latency = r.lognormvariate(-3.58, 0.7) + (r.uniform(0.5, 2.5) if r.random() < 0.001 else 0.0)
+            latency *= self.setup.latency
             brown = self.loop.time() < self.brown_until
             if brown:
                 latency = latency * 8 + r.uniform(0, 0.6)
+            latency += self.slow
             before, after = latency * 0.6, latency * 0.4
             if machine.name in self.cut_storage:
                 return memory.Fate(before=5.0, error=errors.Unavailable("cut off"))
@@ -99,15 +106,20 @@ class World:
 
     def boot(self, machine: Machine) -> None:
         if not machine.alive:
+            self.network.dark.discard(machine.name)
             machine.run(lambda: self.server(machine))
 
     async def server(self, machine: Machine) -> None:
         if self.setup.crash_points:
             points.hook.set(lambda point: self.at_point(machine, point))
         chance = SeededChance(f"{machine.name}-{machine.life}-{self.random.getrandbits(32)}")
-        store = self.storage.view(self.faults(machine))
+        store = TimedStore(self.storage.view(self.faults(machine)), machine)
         books = journal.Journal(
-            store, journal_prefix="journal/", snapshot_prefix="snapshot/", clock=machine, timeout=2.0
+            store,
+            journal_prefix="journal/",
+            snapshot_prefix="snapshot/",
+            clock=machine,
+            timeout=lambda: max(2.0, store.latency().timeout),
         )
         me = Holder(
             server=machine.name,
@@ -139,7 +151,6 @@ class World:
                     guard=term.ready,
                     chance=chance,
                     appended=lambda slot: elector.wrote(slot.number),
-                    timeout=2.0,
                 )
                 lease = elector.held
                 await writer.fence()
@@ -172,6 +183,7 @@ class World:
                 timings=self.setup.timings,
                 clock=machine,
                 chance=chance,
+                latency=store.latency,
             ),
             dialer=self.network.dialer(machine, me.fingerprint),
             lead=lead,
@@ -194,6 +206,7 @@ class World:
         finally:
             tailing.cancel()
         machine.kill()
+        self.network.killed(machine)
         self.later(self.random.uniform(1, 5), self.boot, machine)
 
     async def work(
@@ -250,13 +263,16 @@ class World:
             self.stop(machine, self.random.uniform(0.2, 6.0))
             await asyncio.sleep(0)
 
-    def kill(self, machine: Machine, back: float | None = None) -> None:
+    def kill(self, machine: Machine, back: float | None = None, *, power: bool = True) -> None:
         if not machine.alive:
             return
-        self.count("kills")
+        self.count("kills" if power else "power cuts")
         self.log("kill", machine.name)
         self.acting.pop(machine.name, None)
+        if not power:
+            self.network.dark.add(machine.name)
         machine.kill()
+        self.network.killed(machine)
         delay = self.random.uniform(1, 5) if back is None else back
         self.later(delay, self.boot, machine)
 
@@ -277,9 +293,9 @@ class World:
             leaders = [m for m in self.machines if m.name in self.acting]
             machine = r.choice(leaders) if leaders and r.random() < 0.7 else r.choice(self.machines)
             self.count("faults")
-            match r.randrange(8):
+            match r.randrange(10 if self.setup.slowness else 9):
                 case 0:
-                    self.kill(machine)
+                    self.kill(machine, power=r.random() < 0.7)
                 case 1 | 2:
                     self.stop(machine, r.uniform(0.3, 8))
                 case 3:
@@ -298,8 +314,16 @@ class World:
                     if elector is not None and machine.alive and elector.term is not None:
                         self.count("resignations")
                         elector.stop()
+                case 8:
+                    here, there = r.sample(self.machines, 2)
+                    seems_dead = (here.name, machine.name if machine is not here else there.name)
+                    self.count("rejections")
+                    self.network.rejected.add(seems_dead)
+                    self.later(r.uniform(0.5, 8), self.network.rejected.discard, seems_dead)
+                case 9:
+                    self.slow = r.choice((0.0, 0.8, 2.0, 5.0))
 
-    async def scenario(self) -> None:
+    def start(self) -> None:
         r, drift = self.random, self.setup.drift
         self.machines = [
             Machine(f"s{n}", self.loop, rate=1 + r.uniform(-drift, drift), wall=1.7e9 + r.uniform(-5, 5))
@@ -307,12 +331,27 @@ class World:
         ]
         for machine in self.machines:
             self.boot(machine)
+
+    def advance(self, seconds: float) -> None:
+        self.loop.run_until_complete(asyncio.sleep(seconds))
+
+    def do(self, act: Callable[..., object], *args: object) -> None:
+        """Something that needs the loop to run, at once."""
+
+        async def now() -> None:
+            act(*args)
+
+        self.loop.run_until_complete(now())
+
+    async def scenario(self) -> None:
+        self.start()
         await self.nemesis(self.setup.seconds)
         self.quiet = True
-        self.brown_until = 0.0
+        self.brown_until, self.slow = 0.0, self.setup.slow
         self.cut_storage.clear()
         self.network.cut.clear()
-        await asyncio.sleep(60)
+        self.network.rejected.clear()
+        await asyncio.sleep(60 + 30 * self.setup.slow)
         self.audit()
 
     def audit(self) -> None:
@@ -345,3 +384,16 @@ def run(seed: int, setup: Setup) -> World:
         world.loop.finish()
         asyncio.set_event_loop(None)
     return world
+
+
+@contextlib.contextmanager
+def run_calm(seed: int, setup: Setup) -> Iterator[World]:
+    """A world in which nothing happens but what is done to it, step by step."""
+    world = World(seed, replace(setup, faults=False, crash_points=0.0))
+    asyncio.set_event_loop(world.loop)
+    try:
+        world.start()
+        yield world
+    finally:
+        world.loop.finish()
+        asyncio.set_event_loop(None)

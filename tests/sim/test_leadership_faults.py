@@ -43,9 +43,12 @@ def test_f18_a_leader_cut_off_from_its_standby_keeps_leading(seed: int) -> None:
     with world(seed, quiet_shard()) as w:
         leader, terms, made = rested(w), w.counts["terms"], w.counts["calls create"]
         cut_the_servers_apart(w)
+        led = []
         for _ in range(300):
             w.advance(1.0)
-            assert w.leader() is leader
+            led.append(w.leader())
+        assert {leader} <= set(led) <= {leader, None}
+        assert led.count(None) <= 3, "a straggler of the store may freeze it for a moment"
         assert (w.counts["terms"], w.counts["calls create"]) == (terms, made)
         assert not w.violations
 
@@ -74,7 +77,7 @@ def test_f18_a_standby_that_cannot_be_reached_is_dropped_although_its_link_hangs
 
 def test_f29_a_slow_store_gets_a_longer_lease() -> None:
     """Where only storage keeps another server from leading, renewals must not come too late for the lease."""
-    with world(1, quiet_shard(latency=20.0)) as w:
+    with world(1, quiet_shard(latency=40.0)) as w:
         rested(w)
         cut_the_servers_apart(w)
         w.advance(40.0)
@@ -93,13 +96,13 @@ def test_f25_servers_that_keep_losing_the_lease_hold_back_longer_each_time(seed:
             leader = w.leader()
             if leader is not None and not cut.get(leader.name):
                 cut[leader.name] = 1
-                w.do(w.later, 8.0, cut.pop, leader.name, None)
+                w.do(w.later, 25.0, cut.pop, leader.name, None)
             w.advance(1.0)
             if second % 100 == 99:
                 terms.append(w.counts["terms"])
         begun = [after - before for before, after in itertools.pairwise(terms)]
         assert sum(begun) >= 6, "it flaps"
-        assert begun[2] <= 6, "both are held back for up to a minute; otherwise it were thirteen"
+        assert begun[2] <= 4, "both are held back for up to a minute; otherwise it were seven"
         w.do(w.calm)
         w.settle(300.0)
         assert not w.violations

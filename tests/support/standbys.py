@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from nstance.core.election import Timings
 from nstance.objects import memory
-from nstance.objects.lease import Holder
+from nstance.objects.lease import Holder, Lease
 from nstance.objects.port import Key
 from nstance.server import peers
 from nstance.server.seat import Seat
@@ -15,6 +15,16 @@ from support.hand_clock import HandClock
 
 KEY = Key("leader.json")
 OTHER = Holder(server="other", incarnation="other.1", addresses=("other",), fingerprint="key")
+LED = Lease(
+    epoch=3,
+    sequence=1,
+    op="1",
+    holder=OTHER,
+    free=False,
+    length=Timings().length_with_members,
+    promise=Timings().promise,
+    crash_wait=Timings().crash_wait,
+)
 
 
 @dataclass

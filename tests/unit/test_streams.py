@@ -10,7 +10,7 @@ from nstance import streams
 
 _PROGRAM = (
     "from nstance import streams; streams.reopen(); import os, socket, sys; "
-    "print('words'); print('words', file=sys.stderr); sys.stdin.read(); os._exit(socket.socket().fileno())"
+    "print('words', flush=True); print('words', file=sys.stderr); sys.stdin.read(); os._exit(socket.socket().fileno())"
 )
 
 

@@ -17,7 +17,7 @@ PROGRAM = "nstance-admin"
 COMMANDS = {
     "cluster": ("nstance.admin.commands.cluster:command", "Nonces, operators, CA, secrets, configs and journals"),
     "config": ("nstance.admin.commands.shard_config:command", "Which config a shard runs with; read it again"),
-    "group": ("nstance.admin.commands.group:command", "List, make, scale, change, plan, pause and delete groups"),
+    "group": ("nstance.admin.commands.groups:command", "List, make, scale, change, roll back, pause and delete groups"),
     "instance": ("nstance.admin.commands.instance:command", "List, make, replace and delete instances"),
     "events": ("nstance.admin.commands.events:command", "What happened, and why"),
     "status": ("nstance.admin.commands.status:command", "Shards, leaders, groups and trouble on one screen"),

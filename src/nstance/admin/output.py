@@ -7,7 +7,7 @@ in pieces is harder to read than a line that the terminal breaks.
 
 import datetime
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -40,6 +40,12 @@ def show_one(record: Row, form: str) -> None:
 def note(text: str) -> None:
     """For the person only: it never mixes with a result."""
     click.echo(plain(text), err=True)
+
+
+def warn(warnings: Iterable[str]) -> None:
+    """What a person should know although nothing failed: on standard error, each once."""
+    for warning in dict.fromkeys(warnings):
+        note(f"warning: {warning}")
 
 
 def when(seconds: float | None) -> str | None:

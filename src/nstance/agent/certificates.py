@@ -26,8 +26,7 @@ _BASIC_CONSTRAINTS, _KEY_PURPOSES, _ALTERNATIVES = b"\x55\x1d\x13", b"\x55\x1d\x
 _ROLE = bytes.fromhex("2b06010401bd843f01")  # 1.3.6.1.4.1.999999.1
 _CLIENT = bytes.fromhex("2b06010505070302")
 
-# The body ends at the next dashes, whatever follows them: a file of beginnings without ends is read once, not once for each.
-_PEM = re.compile(rb"-----BEGIN ([A-Z0-9 ]{1,40})-----\r?\n((?:[^-]++|-(?!----))*+)-----END \1-----")
+_LABEL = re.compile(rb"[A-Z0-9 ]{1,40}")
 
 
 class Malformed(ValueError):
@@ -45,9 +44,14 @@ class Certificate:
 
 def pem_blocks(data: bytes) -> list[tuple[str, bytes]]:
     """Labels and contents. Raises Malformed if a block is damaged or cut off."""
-    blocks = [(label.decode(), _base64(body)) for label, body in _PEM.findall(data)]
-    if data.count(b"-----BEGIN ") != len(blocks):
-        raise Malformed("a PEM block is damaged or cut off")
+    blocks = []
+    for piece in data.split(b"-----BEGIN ")[1:]:
+        label, _, rest = piece.partition(b"-----")
+        body, _, end = rest.partition(b"-----")
+        whole = body.startswith((b"\n", b"\r\n")) and end.startswith(b"END %s-----" % label)
+        if not whole or not _LABEL.fullmatch(label):
+            raise Malformed("a PEM block is damaged or cut off")
+        blocks.append((label.decode(), _base64(body)))
     return blocks
 
 

@@ -15,10 +15,11 @@ from typing import Any
 from nstance.agent import certificates
 from nstance.agent.certificates import Malformed
 
-# Whatever follows its first character matches, closed or not, so that no text is scanned twice.
-_JSONC_STRING = r'"[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"?'
-_JSONC_TOKENS = re.compile(rf"{_JSONC_STRING}|//[^\n]*+|/\*.*?(?:\*/|\Z)", re.DOTALL)
-_JSONC_COMMAS = re.compile(rf"{_JSONC_STRING}|,(?=\s*+[}}\]])", re.DOTALL)
+# Whatever follows its first character matches, closed or not, so that no text is scanned twice. The atomic group forgets
+# its 200 escapes, which keeps memory small; possessive quantifiers match wrongly before Python 3.11.5.
+_JSONC_STRING = r'"[^"\\\n]*(?>(?:\\.[^"\\\n]*){1,200})*"?'
+_JSONC_TOKENS = re.compile(rf"{_JSONC_STRING}|//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_JSONC_COMMAS = re.compile(rf"{_JSONC_STRING}|,(?=\s*[}}\]])", re.DOTALL)
 _ENV_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
 # As systemd reads a value: plain characters, escapes, and quotes that may span lines.
 _ENV_VALUE = re.compile(r"""(?:[^\n"'\\]|\\(?:.|\n)|"(?:[^"\\]|\\(?:.|\n))*"|'[^']*')*""")

@@ -5,6 +5,7 @@ touches the disk runs on one thread, in order, and is finished even if the conne
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -14,6 +15,7 @@ from typing import Any, TypeVar
 from grpclib.exceptions import GRPCError
 
 from nstance.agent import files, keys, keywork, plan
+from nstance.agent.checks import Checks
 from nstance.agent.folder import Folder, Unusable
 from nstance.agent.health import Looker, Vitals
 from nstance.agent.identity import Certified, IdentityFolder
@@ -44,6 +46,7 @@ class Parts:
     keys: Folder
     looker: Looker
     on_receive: OnReceive
+    checks: Checks
     disk: Executor
     make: keywork.Maker
     clock: Clock
@@ -61,10 +64,17 @@ class Duties:
         self._sequence = 0
         self._problems: dict[str, str] = {}
         self._anew = asyncio.Event()  # all files are to be asked for again
+        self._had_files = False  # at the last report
+        parts.on_receive.on_change = parts.checks.on_change = want_report
 
     async def report(self) -> agent_pb2.HealthReport:
-        config_hash, states, vitals = await self._on_disk(self._look)
+        config_hash, received_hash, states, vitals = await self._on_disk(self._look)
+        if self._had_files and not config_hash and "disk" not in self._problems:
+            log.warning("received files were changed or removed on this machine: asking for all of them")
+            self._anew.set()
+        self._had_files = bool(config_hash)
         self._sequence += 1
+        problems = [*self._problems.values(), self._parts.on_receive.problem]
         return agent_pb2.HealthReport(
             boot_id=self._boot,
             sequence=self._sequence,
@@ -76,8 +86,11 @@ class Duties:
             load1=vitals.load1,
             config_hash=config_hash,
             files=states,
-            files_error="; ".join(self._problems.values()),
+            files_error="; ".join(filter(None, problems)),
             instance_id=self.certified.who.id,
+            received_hash=received_hash,
+            checks_hash=self._parts.checks.hash,
+            checks=self._parts.checks.results(),
         )
 
     async def receive_key_requests(self, stub: agent_grpc.AgentServiceStub) -> None:
@@ -179,8 +192,12 @@ class Duties:
         self.ca_pem = renewed.ca_bundle_pem
         self.certified = certified
 
-    def _look(self) -> tuple[str, list[agent_pb2.FileState], Vitals]:
-        return *self._states(), self._parts.looker.look()
+    def _look(self) -> tuple[str, str, list[agent_pb2.FileState], Vitals]:
+        config_hash, states = self._states()
+        received_hash = ""
+        with contextlib.suppress(OSError, Unusable):  # a mark that cannot be read proves nothing
+            received_hash = config_hash if config_hash and self._parts.on_receive.succeeded() else ""
+        return config_hash, received_hash, states, self._parts.looker.look()
 
     def _states(self) -> tuple[str, list[agent_pb2.FileState]]:
         try:

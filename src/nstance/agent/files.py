@@ -98,6 +98,10 @@ class ReceivedFiles:
         whole = {state.name: state.sha256 for state in states} == dict(manifest.files)
         return (manifest.config_hash if whole else ""), states
 
+    def number(self) -> int:
+        """Of the set in place; each set that is put in place has another one."""
+        return self._manifest().number
+
     def distrust(self) -> None:
         """What is in place does not fit this instance any more: without a hash to show, the server sends it anew."""
         self.recover()

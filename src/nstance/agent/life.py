@@ -9,7 +9,8 @@ import signal
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 
-from nstance.agent import departure, endpoint, keywork, register, spot
+from nstance.agent import departure, endpoint, keywork, probes, register, spot
+from nstance.agent.checks import Checks
 from nstance.agent.departure import Departure
 from nstance.agent.duties import Parts
 from nstance.agent.endpoint import Light
@@ -44,10 +45,10 @@ async def live(
 ) -> None:
     identity, keys, recv = (_prepared(place) for place in (given.identity, given.keys, given.recv))
     async with _alone(identity, clock), _health(given) as light:
-        on_receive = OnReceive(given.on_receive, identity)
+        on_receive = OnReceive(given.on_receive, identity, number=lambda: received.number())
         received = ReceivedFiles(recv=recv, identity=identity, before_commit=on_receive.before_commit)
         received.recover()
-        if on_receive.missed() and received.states()[0]:
+        if not on_receive.succeeded() and received.states()[0]:
             on_receive.want()
         parts = Parts(
             settings=given,
@@ -56,6 +57,7 @@ async def live(
             keys=keys,
             looker=Looker(disk=recv.path),
             on_receive=on_receive,
+            checks=Checks(probes.probe, clock),
             disk=ThreadPoolExecutor(1, "disk"),
             make=keywork.make_apart,
             clock=clock,
@@ -77,6 +79,7 @@ class Life:
         work = {
             asyncio.create_task(self._serve()),
             asyncio.create_task(self._parts.on_receive.serve()),
+            asyncio.create_task(self._parts.checks.serve()),
             asyncio.create_task(self._warn(going_down)),
             asyncio.create_task(self._watch_spot()),
         }

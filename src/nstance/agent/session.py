@@ -195,6 +195,8 @@ class Session:
             self._interval = interval
             self._nudged.set()
         self._spread = answer.reconnect_spread_ms / 1000
+        if answer.HasField("checks"):
+            self._parts.checks.configure(answer.checks)
 
     async def _reports(self) -> None:
         while True:

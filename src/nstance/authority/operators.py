@@ -5,8 +5,9 @@ serial and times: a repeated request gets the same certificate. The trap: a revo
 more while it lives, so revoking marks the registration and never deletes it.
 """
 
+import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from nstance.authority import errors, registration
@@ -20,6 +21,8 @@ from nstance.objects import errors as storage
 from nstance.objects.port import Key, ObjectStore
 from nstance.pki import ca, names, nonce
 from nstance.secretstore import settled
+
+log = logging.getLogger(__name__)
 
 
 class Operators:
@@ -103,14 +106,21 @@ class Operators:
         return found is not None and self._load(found.body, key).revoked is None
 
     async def list(self) -> list[Registration]:
-        keys = await settled.list_keys(self._store, storage_keys.operator_prefix(prefix=self._prefix))
-        found = [(key, await settled.read(self._store, key)) for key in keys]
-        return [self._load(stored.body, key) for key, stored in found if stored is not None]
+        """Those that can be read; the others are logged, and hide none of these."""
+        return [*(await self._all())[0]]
 
-    async def tenants(self) -> frozenset[TenantId]:
-        """Those that have an operator whose certificate is good now."""
-        now = self._clock.wall()
-        return frozenset(each.tenant for each in await self.list() if each.revoked is None and each.expires > now)
+    async def _all(self) -> tuple[Sequence[Registration], Sequence[Key]]:
+        """All registrations, and the keys of those that are damaged. Raises storage errors."""
+        found, unreadable = [], []
+        for key in await settled.list_keys(self._store, storage_keys.operator_prefix(prefix=self._prefix)):
+            try:
+                stored = await settled.read(self._store, key)
+                if stored is not None:
+                    found.append(self._load(stored.body, key))
+            except (errors.Unreadable, errors.WrongCluster, storage.ObjectTooLargeError) as problem:
+                log.error("failed to read operator registration: %s", problem)
+                unreadable.append(key)
+        return found, unreadable
 
     def _new(self, tenant: TenantId, operator: OperatorId, public_key: bytes, life: float, *, jti: str) -> Registration:
         now = math.floor(self._clock.wall())

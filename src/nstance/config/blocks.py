@@ -178,6 +178,7 @@ class GarbageCollection(Block):
     interval: fields.Period = 60.0
     registration_timeout: fields.Period = 300.0
     deleted_record_retention: fields.Period = 1800.0
+    unknown: Literal["hold", "delete"] = "hold"  # what happens to VMs with the shard's tags that no record knows
 
     @model_validator(mode="after")
     def _gives_time_to_register(self) -> Self:
@@ -230,8 +231,15 @@ class Alone(Renewals):
 class LeaderElection(Block):
     """Timings of leadership. A store may demand a longer time between two writes of the lease; it gets it."""
 
-    heartbeat: fields.Period = Field(default=0.2, description="between two heartbeats to the standbys")
-    promise: fields.Period = Field(default=2.0, description="so long a standby that answered keeps still")
+    heartbeat: fields.Period = Field(default=0.1, description="between two heartbeats to the standbys")
+    promise: fields.Period | None = Field(
+        default=None,
+        description="so long a standby that answered keeps still; default: 1s, or longer for slow heartbeats",
+    )
+    crash_wait: fields.Period | None = Field(
+        default=None,
+        description="the same, when the leader's connection is reset and its port refused; default: three heartbeats",
+    )
     lease: fields.Period = Field(default=15.0, description="what strangers wait while there are standbys")
     renewal: fields.Period = Field(default=10.0, description="in storage, while all standbys answer")
     urgent_renewal: fields.Period = Field(default=0.5, description="in storage, when one does not answer")
@@ -239,16 +247,27 @@ class LeaderElection(Block):
     unreachable: Unreachable = Unreachable()
     alone: Alone = Alone()
 
+    @property
+    def promise_seconds(self) -> float:
+        return self.promise if self.promise is not None else max(1.0, 5 * self.heartbeat, 2 * self.urgent_renewal)
+
+    @property
+    def crash_wait_seconds(self) -> float:
+        return self.crash_wait if self.crash_wait is not None else min(self.promise_seconds, 3 * self.heartbeat)
+
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
+        promise, crash_wait = self.promise_seconds, self.crash_wait_seconds
+        three = 3 * self.heartbeat - 1e-9  # decimal fractions are not exact
         wants = (
-            (self.heartbeat * 3 <= self.promise, "at least three heartbeats in a promise"),
-            (self.urgent_renewal < self.promise, "urgent_renewal to be shorter than promise"),
+            (three <= promise, "at least three heartbeats in a promise"),
+            (three <= crash_wait <= promise, "crash_wait to be from three heartbeats to the promise"),
+            (self.urgent_renewal < promise, "urgent_renewal to be shorter than promise"),
             (
                 self.urgent_renewal <= self.renewal < self.lease,
                 "renewal to be at least urgent_renewal and shorter than lease",
             ),
-            (self.member_timeout > self.promise, "member_timeout to be longer than promise"),
+            (self.member_timeout > promise, "member_timeout to be longer than promise"),
         )
         if missed := [want for holds, want in wants if not holds]:
             raise wrong(f"expected {'; '.join(missed)}")
@@ -269,10 +288,14 @@ class ErrorExitJitter(Block):
 
 
 class Identity(Block):
-    """How long the certificates live that agents and operators identify themselves with."""
+    """The certificates that agents and operators identify themselves with: how long they live, and what follows when two
+    agents use one."""
 
     agent_ttl: fields.Life = 30 * 86_400.0
     operator_ttl: fields.Life = 365 * 86_400.0
+    on_clone: Literal["alarm", "replace"] = Field(
+        default="alarm", description="when two live agents have one identity: only tell, or replace the instance too"
+    )
 
 
 class Shard(Block):

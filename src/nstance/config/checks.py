@@ -6,7 +6,7 @@ misspelt key and a broken reference hears of both at once.
 
 from collections.abc import Iterator, Mapping
 
-from nstance.config import blocks, durations, rules, templating, workload
+from nstance.config import blocks, durations, readiness, rules, templating, workload
 from nstance.config.errors import quoted
 from nstance.config.findings import Findings
 from nstance.config.jsonc import Path
@@ -34,6 +34,7 @@ def check(document: Json, findings: Findings) -> None:
     _check_certificates(document, findings)
     _check_templates(document, provider, findings)
     _check_registration_timeouts(document, findings)
+    _check_names_of_checks(document, findings)
     if provider in rules.RULES:
         _check_provider(document, provider, findings)
 
@@ -178,6 +179,16 @@ def _check_registration_timeouts(document: Json, findings: Findings) -> None:
         if (timeout := _seconds(text)) is not None and timeout <= interval:
             message = "expected a registration_timeout longer than the shard's garbage_collection.interval"
             findings.add(path, message)
+
+
+def _check_names_of_checks(document: Json, findings: Findings) -> None:
+    for path, _ in each(document, "templates.*.checks.*"):
+        if not readiness.is_name(str(path[-1])):
+            message = (
+                "expected a check's name of letters, digits, dots, hyphens and underscores (at most 64), "
+                f"found {quoted(str(path[-1]))}"
+            )
+            findings.add(path, message, at_key=True)
 
 
 def _seconds(text: object) -> float | None:

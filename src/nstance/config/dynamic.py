@@ -1,18 +1,20 @@
 """Groups that came through the API: `shard/{shard}/groups.jsonc`, `{tenant: {group: config}}`.
 
-For a static group the file holds only what the API may change of it: size, instance type, vars, and whether it is
-paused. Edits are pure: a new value, never a changed one. The trap: what was accepted once can become wrong when the
+For a static group the file holds only what the API may change of it: size, instance type, vars, whether it is paused,
+and the earlier revision that it was rolled back to. `set_by` says who set a value and when; files of older versions do not
+have it. Edits are pure: a new value, never a changed one. The trap: what was accepted once can become wrong when the
 static configuration changes, so `check` judges the whole file against the settings each time.
 """
 
+import datetime
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Annotated
 
-from pydantic import Field, StrictBool, ValidationError
+from pydantic import AfterValidator, Field, StrictBool, ValidationError
 
 from nstance.config import fields, jsonc, messages, rules, templating, workload
-from nstance.config.durations import format as format_duration
 from nstance.config.errors import ConfigError, Problem, quoted
 from nstance.config.findings import Findings
 from nstance.config.jsonc import Path
@@ -27,11 +29,48 @@ MAX_TENANT_GROUPS = 1_000
 MAX_TENANT_INSTANCES = 20_000
 MAX_TENANT_BYTES = 1024 * 1024
 
-_OF_STATIC = frozenset({"size", "instance_type", "vars", "paused"})
+_OF_STATIC = frozenset({"size", "instance_type", "vars", "paused", "set_by", "rollback"})
+_STAMPED = ("size", "instance_type", "vars", "paused", "template", "subnet_pool", "args")
 _HEADER = """\
 // Groups made or changed through the API. The server rewrites this file: comments do not survive.
-// A group that is also in config.jsonc holds only size, instance_type, vars and paused here.
+// A group that is also in config.jsonc holds only size, instance_type, vars, paused and rollback here.
 """
+
+
+def _moment(value: str) -> str:
+    try:
+        at = datetime.datetime.fromisoformat(value)
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        raise fields.wrong(f"expected a time such as 2026-01-31T12:00:00Z, found {quoted(value)}")
+    return value
+
+
+class Stamp(fields.Block):
+    """Who set a value through the API, and when."""
+
+    by: fields.Text
+    at: Annotated[fields.Text, AfterValidator(_moment)]
+
+    @property
+    def seconds(self) -> float:
+        return datetime.datetime.fromisoformat(self.at).timestamp()
+
+
+def stamp(by: str, now: float) -> Stamp:
+    at = datetime.datetime.fromtimestamp(int(now), datetime.UTC)
+    return Stamp(by=by, at=at.isoformat().replace("+00:00", "Z"))
+
+
+class Rollback(fields.Block):
+    """An earlier revision takes the place of the one that the configuration asks for, until that asks for another one."""
+
+    to: fields.Filled = Field(description="infra hash of the revision that is in force")
+    instead_of: fields.Filled = Field(description="infra hash of the revision that the configuration asks for")
+    by: fields.Text = ""
+    template: workload.Template  # with all layers of the group in it
+    certificates: Mapping[fields.Label, workload.Certificate] = Field(default_factory=dict)
 
 
 class DynamicGroup(fields.Block):
@@ -45,13 +84,12 @@ class DynamicGroup(fields.Block):
     load_balancers: tuple[fields.Text, ...] | None = None
     update: workload.Update | None = None
     paused: StrictBool = False
+    set_by: Mapping[str, Stamp] = Field(default_factory=dict)  # by field
+    rollback: Rollback | None = None
 
     def written(self) -> dict[str, object]:
         """As it stands in the file."""
-        dumped = self.model_dump(mode="json", exclude_defaults=True)
-        if self.drain_timeout is not None:
-            dumped["drain_timeout"] = format_duration(self.drain_timeout)
-        return dumped
+        return fields.written(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,22 +145,46 @@ def _lines(entries: Iterable[str]) -> str:
     return ",\n".join(entries)
 
 
-def upsert(dynamic: DynamicGroups, key: GroupKey, group: DynamicGroup) -> DynamicGroups:
-    """The group as given; whether it is paused stays as it was."""
-    before = dynamic.groups.get(key)
-    kept = group if before is None else group.model_copy(update={"paused": before.paused})
+def upsert(dynamic: DynamicGroups, key: GroupKey, group: DynamicGroup, *, by: Stamp | None = None) -> DynamicGroups:
+    """The group as given; whether it is paused or rolled back stays as it was. `by`: None if nobody knows who asked."""
+    before = dynamic.groups.get(key, DynamicGroup())
+    kept = _stamped(before, group.model_copy(update={"paused": before.paused, "rollback": before.rollback}), by)
     return DynamicGroups({**dynamic.groups, key: kept})
+
+
+def _stamped(before: DynamicGroup, after: DynamicGroup, by: Stamp | None) -> DynamicGroup:
+    """A value that stays keeps its stamp: saying it again is no change."""
+    stamps = {}
+    for name in _STAMPED:
+        value = getattr(after, name)
+        if value == DynamicGroup.model_fields[name].get_default(call_default_factory=True):
+            continue
+        known = before.set_by.get(name) if value == getattr(before, name) else by
+        if known is not None:
+            stamps[name] = known
+    return after.model_copy(update={"set_by": stamps})
 
 
 def delete(dynamic: DynamicGroups, key: GroupKey) -> DynamicGroups:
     return DynamicGroups({each: group for each, group in dynamic.groups.items() if each != key})
 
 
-def pause(dynamic: DynamicGroups, keys: Iterable[GroupKey], *, paused: bool) -> DynamicGroups:
-    """Pauses or resumes these groups, static ones too. An entry that then says nothing is dropped."""
+def pause(dynamic: DynamicGroups, keys: Iterable[GroupKey], *, paused: bool, by: Stamp | None = None) -> DynamicGroups:
+    """Pauses or resumes these groups, static ones too."""
+    return _with(dynamic, keys, by, paused=paused)
+
+
+def roll_back(dynamic: DynamicGroups, key: GroupKey, rollback: Rollback | None) -> DynamicGroups:
+    """With an earlier revision in place of the configured one, or without it."""
+    return _with(dynamic, [key], None, rollback=rollback)
+
+
+def _with(dynamic: DynamicGroups, keys: Iterable[GroupKey], by: Stamp | None, **fields: object) -> DynamicGroups:
+    """An entry that then says nothing is dropped."""
     groups = dict(dynamic.groups)
     for key in keys:
-        groups[key] = groups.get(key, DynamicGroup()).model_copy(update={"paused": paused})
+        before = groups.get(key, DynamicGroup())
+        groups[key] = _stamped(before, before.model_copy(update=fields), by)
         if not groups[key].written():
             del groups[key]
     return DynamicGroups(groups)
@@ -146,7 +208,8 @@ def check(settings: Settings, dynamic: DynamicGroups) -> list[Problem]:
             findings.add(path[:1], message, word=key.tenant, candidates=tenants)
         elif key in settings.groups:
             for name in sorted(group.written().keys() - _OF_STATIC):
-                findings.add((*path, name), "expected only size, instance_type, vars and paused: this group is static")
+                message = "expected only size, instance_type, vars, paused and rollback: this group is static"
+                findings.add((*path, name), message)
             _check_merged(settings, group, settings.groups[key].template, path, findings)
         else:
             _check_dynamic(settings, group, path, findings)
@@ -208,7 +271,8 @@ def quotas(settings: Settings, dynamic: DynamicGroups) -> list[Problem]:
         if key not in settings.groups:
             made[key.tenant] = made.get(key.tenant, 0) + 1
         instances[key.tenant] = instances.get(key.tenant, 0) + (group.size or 0)
-        size[key.tenant] = size.get(key.tenant, 0) + len(json.dumps(group.written(), ensure_ascii=False).encode())
+        said = {name: value for name, value in group.written().items() if name != "set_by"}
+        size[key.tenant] = size.get(key.tenant, 0) + len(json.dumps(said, ensure_ascii=False).encode())
     limits = (
         (made, MAX_TENANT_GROUPS, "dynamic groups"),
         (instances, MAX_TENANT_INSTANCES, "instances in groups of the API"),

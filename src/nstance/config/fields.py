@@ -5,7 +5,17 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Annotated, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    SerializationInfo,
+    StrictInt,
+    WithJsonSchema,
+)
 from pydantic_core import PydanticCustomError
 
 from nstance.config import addresses, durations
@@ -29,6 +39,18 @@ class Block(BaseModel):
     """An object of the configuration. Frozen; a key that it does not know is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+
+AS_WRITTEN = "as written"  # the context of a dump that is to be read again: durations get their units back
+
+
+def written(block: BaseModel) -> dict[str, object]:
+    """As it stands in a file: without what equals a default."""
+    return block.model_dump(mode="json", exclude_defaults=True, context=AS_WRITTEN)
+
+
+def _seconds(value: float, info: SerializationInfo) -> object:
+    return durations.format(value) if info.context == AS_WRITTEN else value
 
 
 def wrong(sentence: str) -> PydanticCustomError:
@@ -214,11 +236,15 @@ Prefix = Annotated[str, AfterValidator(key_prefix)]
 Ip4 = Annotated[str, AfterValidator(_ip(4))]
 Ip6 = Annotated[str, AfterValidator(_ip(6))]
 Count = Annotated[StrictInt, Field(ge=0, le=MAX_SIZE)]
-Duration = Annotated[float, BeforeValidator(_duration), WithJsonSchema(_DURATION_SCHEMA)]
-Period = Annotated[float, AfterValidator(_positive), BeforeValidator(_duration), WithJsonSchema(_DURATION_SCHEMA)]
+_AS_WRITTEN = PlainSerializer(_seconds)
+Duration = Annotated[float, BeforeValidator(_duration), _AS_WRITTEN, WithJsonSchema(_DURATION_SCHEMA)]
+Period = Annotated[
+    float, AfterValidator(_positive), BeforeValidator(_duration), _AS_WRITTEN, WithJsonSchema(_DURATION_SCHEMA)
+]
 Life = Annotated[
     float,
     BeforeValidator(_hours),
+    _AS_WRITTEN,
     WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0, "description": "hours"}, _DURATION_SCHEMA]}),
 ]
 Bind = Annotated[

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from pydantic import BaseModel
 
+from nstance.config.readiness import CheckSpec
 from nstance.config.workload import Certificate, FileSpec, Userdata
 from nstance.model import codec
 
@@ -18,6 +19,11 @@ def runtime_hash(
 ) -> str:
     """Changes when running instances must get new files."""
     return digest({"vars": vars, "files": _written(files), "certificates": _written(certificates)})
+
+
+def checks_hash(checks: Mapping[str, CheckSpec]) -> str:
+    """Changes when running agents must be given other checks, a new default included. Empty: there are none."""
+    return digest({name: check.model_dump(mode="json") for name, check in checks.items()}) if checks else ""
 
 
 def infra_hash(

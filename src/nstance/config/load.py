@@ -15,6 +15,14 @@ from nstance.model import ids
 MAX_ACTIONS = 100_000  # in all templates of a document: each one costs time to read
 
 
+def locate(text: str | bytes, findings: Findings, *, source: str) -> tuple[Problem, ...]:
+    """What was found in a configuration that is valid, with its places in the text."""
+    document, _ = jsonc.examine(text, source=source)
+    assert isinstance(document.value, dict)
+    _, origins = legacy.translate(document.value, Findings())
+    return findings.problems(document, source=source, origins=origins)
+
+
 def load(text: str | bytes, *, shard: ids.ShardId | None = None, source: str = "config") -> Settings:
     """Raises ConfigError with all problems. `shard` is the one that this process serves."""
     document, faults = jsonc.examine(text, source=source)

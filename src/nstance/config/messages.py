@@ -11,6 +11,7 @@ from nstance.config.errors import quoted
 from nstance.config.fields import kind_of
 from nstance.config.findings import Findings
 from nstance.config.jsonc import Path
+from nstance.config.readiness import CHECK_KINDS
 from nstance.config.workload import FILE_KINDS
 
 _WORD = re.compile(r"'([^']*)'")
@@ -57,7 +58,7 @@ def collect(
                 _one_of(words, each["input"], where, findings)
             case "union_tag_invalid" | "union_tag_not_found":
                 kind = each["input"].get("kind") if isinstance(each["input"], Mapping) else None
-                _one_of(FILE_KINDS, kind, (*where, "kind"), findings)
+                _one_of(CHECK_KINDS if _is_check(path) else FILE_KINDS, kind, (*where, "kind"), findings)
             case kind:
                 findings.add(where, f"expected {_EXPECTED[kind].format(**context)}, found {found}")
 
@@ -67,9 +68,13 @@ def path_of(each: Any) -> Path:
     path = list(each["loc"])
     if path and path[-1] == "[key]" and each["type"] != "extra_forbidden":  # else it is a key that somebody wrote
         path.pop()
-    if len(path) > 4 and path[0] == "templates" and path[2] == "files":
-        del path[4]  # which kind of file it was taken for
+    if len(path) > 4 and path[0] == "templates" and path[2] in ("files", "checks"):
+        del path[4]  # which kind of file or check it was taken for
     return tuple("$schema" if part == "schema_" else part for part in path)
+
+
+def _is_check(path: Path) -> bool:
+    return len(path) > 2 and path[2] == "checks"
 
 
 def _one_of(words: Collection[str], found: object, where: Path, findings: Findings) -> None:

@@ -16,4 +16,6 @@ def policy(settings: Settings) -> Policy:
         forced_age=shard.expiry.forced_age,
         ondemand_age=shard.expiry.ondemand_age,
         default_drain_timeout=shard.default_drain_timeout,
+        replace_clones=shard.identity.on_clone == "replace",
+        delete_unknown=shard.garbage_collection.unknown == "delete",
     )

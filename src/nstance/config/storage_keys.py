@@ -46,6 +46,24 @@ def snapshot(shard: ids.ShardId, slot: int, *, prefix: str = "") -> Key:
     return Key(snapshot_prefix(shard, prefix=prefix) + _slot(slot))
 
 
+def revision_prefix(shard: ids.ShardId, *, prefix: str = "") -> str:
+    return _shard(shard, "revision/", prefix)
+
+
+def revision(shard: ids.ShardId, group: ids.GroupKey, *, infra_hash: str, runtime_hash: str, prefix: str = "") -> Key:
+    """What a revision of a group is made of. The hashes are part of the key, so that it is never written again."""
+    hashes = ".".join(_plain(each.removeprefix("sha256:"))[:16] for each in (infra_hash, runtime_hash))
+    return Key(f"{revision_prefix(shard, prefix=prefix)}{_name(group.tenant)}.{_name(group.name)}.{hashes}.json")
+
+
+def group_of_revision(shard: ids.ShardId, key: str, *, prefix: str = "") -> ids.GroupKey | None:
+    """The other way round; None for an object that is no revision."""
+    parts = key.removeprefix(revision_prefix(shard, prefix=prefix)).split(".")
+    if len(parts) != 5 or not ids.is_name(parts[0]) or not ids.is_name(parts[1]):
+        return None
+    return ids.GroupKey(ids.TenantId(parts[0]), ids.GroupName(parts[1]))
+
+
 def certlog_prefix(shard: ids.ShardId, *, prefix: str = "") -> str:
     return _shard(shard, "certlog/", prefix)
 

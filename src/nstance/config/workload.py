@@ -3,11 +3,20 @@
 from collections.abc import Mapping
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    SerializationInfo,
+    WithJsonSchema,
+    model_validator,
+)
 
-from nstance.config import fields, storage_keys
+from nstance.config import durations, fields, storage_keys
 from nstance.config.errors import quoted
 from nstance.config.fields import Block, kind_of, wrong
+from nstance.config.readiness import Checks
 
 MAX_FILES = 256  # what an agent takes as one set
 NONCE_KEY = "registration-nonce.key"  # the secret that signs nonces; it never becomes a file
@@ -194,18 +203,68 @@ class Template(Block):
     instance_type: fields.Text | None = None
     subnet_pool: fields.Text | None = None
     registration_timeout: fields.Period | None = Field(default=None, description="overrides the shard's")
+    checks: Checks = Checks.model_validate({})
+    ready_timeout: fields.Period = Field(
+        default=600.0, description="an instance that is not ready so long after it registered is replaced"
+    )
+
+
+WAIT: Literal["wait"] = "wait"
+STOP: Literal["stop"] = "stop"
+
+
+def _pause(value: object) -> object:
+    """A duration, or one of two words."""
+    if value in (WAIT, STOP):
+        return value
+    try:
+        if isinstance(value, str):
+            return durations.parse(value)
+    except ValueError:
+        pass
+    raise wrong(f'expected a duration, "{WAIT}" or "{STOP}", found {quoted(str(value))}')
+
+
+def _written_pause(value: object, info: SerializationInfo) -> object:
+    return durations.format(value) if isinstance(value, float) and info.context == fields.AS_WRITTEN else value
+
+
+Pause = Annotated[
+    float | Literal["wait", "stop"],
+    BeforeValidator(_pause),
+    PlainSerializer(_written_pause),
+    WithJsonSchema({"type": "string", "examples": [WAIT, STOP, "10m"]}),
+]
 
 
 class Update(Block):
-    """How far voluntary replacement may go beyond, or below, the group's size at once."""
+    """How instances are replaced when the group's template or arguments change."""
 
-    max_surge: fields.Count = 1
-    max_unavailable: fields.Count = 0
+    max_surge: fields.Count = Field(default=1, description="VMs that may exist above the size, draining ones included")
+    max_unavailable: fields.Count = Field(default=0, description="ready instances that may be missing")
+    order: Literal["parallel", "serial"] = Field(default="parallel", description="serial: one instance after the other")
+    settle: fields.Duration = Field(
+        default=0.0, description="serial only: how long a new instance must be ready before the next one is replaced"
+    )
+    canary: fields.Count = Field(default=0, description="instances that are replaced before the rollout pauses")
+    pause_after_canary: Pause = Field(
+        default=WAIT, description="go on after this time; wait: for `group resume-rollout`; stop: halt there"
+    )
+    max_failures: Annotated[fields.Count, Field(ge=1)] = Field(
+        default=2, description="new instances that may fail to become ready before the rollout halts"
+    )
+    on_failure: Literal["halt", "rollback"] = Field(
+        default="halt", description="rollback: return to the last revision that was complete"
+    )
 
     @model_validator(mode="after")
     def _allows_something(self) -> Self:
         if self.max_surge == 0 and self.max_unavailable == 0:
             raise wrong("expected max_surge or max_unavailable above 0: with both 0 nothing could ever be replaced")
+        if self.settle and self.order != "serial":
+            raise wrong('expected order "serial" beside settle: instances that are replaced side by side do not wait')
+        if self.pause_after_canary != WAIT and not self.canary:
+            raise wrong("expected canary above 0 beside pause_after_canary")
         return self
 
 

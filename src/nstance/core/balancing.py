@@ -1,8 +1,8 @@
 """Who belongs to a load balancer, and what to do about it.
 
 Desired state against known members, so a lost or reordered call is repaired by the next look (F57). One-way for each
-instance: it comes in after it reported, and goes out when it leaves `running`; in between nothing moves it. Members that
-no record knows are left alone: they are another shard's, or somebody's own.
+instance: it comes in when it is ready, and goes out when it leaves `running`; in between nothing moves it, also not a
+check that fails for a while. Members that no record knows are left alone: they are another shard's, or somebody's own.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -24,16 +24,16 @@ def plan(
     instances: Iterable[Instance],
     *,
     wishes: Mapping[GroupKey, Group],
-    healthy: Container[InstanceId],
+    ready: Container[InstanceId],
     member: Callable[[ProviderId], bool | None],
 ) -> Plan:
-    """`healthy`: who has reported in this term. `member`: whether a VM is in, None if that is not known; of instances
-    whose group does not use the balancer, only known members are touched."""
+    """`ready`: who is ready, as far as was reported in this term. `member`: whether a VM is in, None if that is not
+    known; of instances whose group does not use the balancer, only known members are touched."""
     register, deregister = [], []
     for instance in instances:
         if instance.provider_id is None:
             continue
-        wanted = belongs(instance, balancer, wishes, healthy)
+        wanted = belongs(instance, balancer, wishes, ready)
         known = member(instance.provider_id)
         if wanted is True and known is not True:
             register.append(instance.provider_id)
@@ -52,14 +52,14 @@ def _may_be_in(instance: Instance, balancer: str, wishes: Mapping[GroupKey, Grou
 
 
 def belongs(
-    instance: Instance, balancer: str, wishes: Mapping[GroupKey, Group], healthy: Container[InstanceId]
+    instance: Instance, balancer: str, wishes: Mapping[GroupKey, Group], ready: Container[InstanceId]
 ) -> bool | None:
     """Whether it should be a member; None: whatever it is, it stays."""
     match instance.state:
         case State.PENDING | State.STARTING:
             return None
         case State.RUNNING if uses(instance, balancer, wishes):
-            # A member from an earlier term stays one until its agent has come back, or it is given up.
-            return True if instance.id in healthy else None
+            # A member stays one while its agent has not come back to a new leader, or while it is not ready again.
+            return True if instance.id in ready else None
         case _:
             return False

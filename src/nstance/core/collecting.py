@@ -2,8 +2,9 @@
 
 Whoever calls this has a listing that is complete; one that failed or is partial never gets here. What a listing lacks is
 no proof either: it only makes each missing VM be asked for singly, and when much is missing at once, deletions stop. The
-trap: a VM that no record knows may belong to somebody else, so it is ours only with every tag and a valid ID, and only
-after two listings.
+trap: a VM that no record knows may belong to somebody else, so it is ours only with every tag and a valid ID. And if it is
+ours, the records may be the older of the two, as after a restored backup: such VMs are held. Where the configuration says
+that they are deleted, that takes two listings, and many at once wait for a person.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -12,13 +13,15 @@ from enum import Enum, auto
 
 from nstance.model import ids
 from nstance.model.events import DoubleFound, Event, OrphanFound, VmChecked, VmMissed, VmSpeaks, VmState
-from nstance.model.ids import ClusterId, GroupKey, InstanceId, ShardId
+from nstance.model.ids import ClusterId, GroupKey, GroupName, InstanceId, ShardId, TenantId
 from nstance.model.instance import ENDED, Instance, State
 from nstance.model.vm import SeenVm
 
 SIGHTINGS = 2
 MISSING_AT_LEAST = 3
 MISSING_SHARE = 0.2
+UNKNOWN_AT_LEAST = 3
+UNKNOWN_SHARE = 0.2
 _EXPECTED = frozenset({State.STARTING, State.RUNNING, State.DRAINING})
 _REGISTERED = frozenset({State.RUNNING, State.DRAINING})
 
@@ -39,7 +42,9 @@ Sightings = Mapping[tuple[Oddity, InstanceId], int]
 class Comparison:
     events: Mapping[GroupKey, tuple[Event, ...]]
     sightings: Sightings  # for the next comparison
-    orphans: tuple[SeenVm, ...] = ()
+    unknown: tuple[SeenVm, ...] = ()  # ours, and in no record
+    orphans: tuple[SeenVm, ...] = ()  # those of them that are to be deleted
+    too_many_unknown: bool = False  # to be deleted without a person's word
     doubles: tuple[SeenVm, ...] = ()
     missing: tuple[InstanceId, ...] = ()
     mass_absence: bool = False
@@ -70,15 +75,18 @@ def compare(
     shard: ShardId,
     voices: Mapping[InstanceId, str],
     found_singly: Collection[InstanceId] = (),
+    asked: float | None = None,
+    delete_unknown: bool = False,
 ) -> Comparison:
-    """`voices`: the addresses from which the agents that are connected speak. `found_singly`: VMs that earlier listings
-    lacked too, and that a single look has found running since: tags that somebody stripped hide a VM from every listing,
-    and that must not stop deletions for good."""
+    """`voices`: the addresses from which the agents that are connected speak. `asked`: when the provider was asked.
+    `found_singly`: VMs that earlier listings lacked too, and that a single look has found running since: tags that somebody
+    stripped hide a VM from every listing, and that must not stop deletions for good."""
     shown: dict[InstanceId, list[SeenVm]] = {}
     for vm in vms:
         shown.setdefault(vm.id, []).append(vm)
     missing, mass_absence = _missing(shown, records, found_singly)
     found = _Findings()
+    unknown: list[SeenVm] = []
     for id in missing:
         found.add(records[id].key, VmMissed(id))
     for id, group in shown.items():
@@ -86,14 +94,22 @@ def compare(
         if record is not None:
             mine = [vm for vm in group if _is_of(vm, record, cluster, shard)]
             if mine:
-                _known(found, record, mine, sightings, voices.get(id))
-        elif not mass_absence:
-            for vm in group:
-                _unknown(found, vm, sightings, cluster=cluster, shard=shard)
+                _known(found, record, mine, sightings, voices.get(id), asked)
+        else:
+            unknown += [vm for vm in group if _is_ours(vm, cluster, shard)]
+    shown_ours = sum(map(len, shown.values()))
+    too_many = delete_unknown and len(unknown) > max(UNKNOWN_AT_LEAST, UNKNOWN_SHARE * shown_ours)
+    for vm in unknown:
+        if found.sight(Oddity.ORPHAN, vm.id, sightings) and delete_unknown and not (too_many or mass_absence):
+            found.orphans.append(vm)
+            key = GroupKey(TenantId(vm.tenant or ""), GroupName(vm.group or ""))
+            found.add(key, OrphanFound(vm.id, vm.provider_id))
     return Comparison(
         events={key: tuple(events) for key, events in found.events.items()},
         sightings=found.sightings,
+        unknown=tuple(unknown),
         orphans=tuple(found.orphans),
+        too_many_unknown=too_many,
         doubles=tuple(found.doubles),
         missing=tuple(missing),
         mass_absence=mass_absence,
@@ -122,17 +138,24 @@ def _is_of(vm: SeenVm, record: Instance, cluster: ClusterId, shard: ShardId) -> 
     return vm.provider_id == record.provider_id or (vm.cluster in (cluster, None) and vm.shard in (shard, None))
 
 
-def _known(found: _Findings, record: Instance, vms: list[SeenVm], before: Sightings, voice: str | None) -> None:
+def _known(
+    found: _Findings,
+    record: Instance,
+    vms: list[SeenVm],
+    before: Sightings,
+    voice: str | None,
+    asked: float | None,
+) -> None:
     # First the one that the record knows, then those that run; the choice does not depend on the listing's order.
     vms.sort(key=lambda v: (not _is_the_one(v, record), v.state is not VmState.RUNNING, v.provider_id))
     if record.state in ENDED:
         # Listings show what was deleted a moment ago; what they still show the next time is really there.
         late = next((v for v in vms if v.state is not VmState.DELETED), None)
         if late is not None and found.sight(Oddity.LATE, record.id, before):
-            found.add(record.key, _checked(late))
+            found.add(record.key, _checked(late, asked))
         return
     if _is_the_one(vms[0], record):
-        found.add(record.key, _checked(vms[0]))
+        found.add(record.key, _checked(vms[0], asked))
         vms = vms[1:]
     double = next((v for v in vms if v.state is not VmState.DELETED), None)
     if double is None or not found.sight(Oddity.DOUBLE, record.id, before):
@@ -150,15 +173,13 @@ def _known(found: _Findings, record: Instance, vms: list[SeenVm], before: Sighti
     found.add(record.key, DoubleFound(record.id, double.provider_id))
 
 
-def _unknown(found: _Findings, vm: SeenVm, before: Sightings, *, cluster: ClusterId, shard: ShardId) -> None:
+def _is_ours(vm: SeenVm, cluster: ClusterId, shard: ShardId) -> bool:
+    """With every tag and a valid ID, and there."""
     if vm.cluster != cluster or vm.shard != shard or vm.tenant is None or vm.group is None:
-        return
-    if not (ids.is_instance_id(vm.id) and ids.is_name(vm.tenant) and ids.is_name(vm.group)):
-        return
-    if vm.state is not VmState.DELETED and found.sight(Oddity.ORPHAN, vm.id, before):
-        found.orphans.append(vm)
-        found.add(GroupKey(vm.tenant, vm.group), OrphanFound(vm.id, vm.provider_id))
+        return False
+    named = ids.is_instance_id(vm.id) and ids.is_name(vm.tenant) and ids.is_name(vm.group)
+    return named and vm.state is not VmState.DELETED
 
 
-def _checked(vm: SeenVm) -> VmChecked:
-    return VmChecked(vm.id, vm.state, vm.provider_id, ip4=vm.ip4, ip6=vm.ip6, hostname=vm.hostname)
+def _checked(vm: SeenVm, asked: float | None) -> VmChecked:
+    return VmChecked(vm.id, vm.state, vm.provider_id, vm.ip4, vm.ip6, vm.hostname, asked)

@@ -7,7 +7,7 @@ settled it counts as capacity.
 from dataclasses import replace
 from typing import assert_never
 
-from nstance.core import leaving
+from nstance.core import leaving, rollout
 from nstance.core.draft import Draft
 from nstance.model import events as ev
 from nstance.model.decision import Code, Trend
@@ -30,8 +30,16 @@ def may_create(draft: Draft) -> bool:
     return True
 
 
-def create(draft: Draft, cause: Cause | None, message: str, *, replaces: Instance | None = None) -> Instance | None:
-    """Write down the intent of one managed instance. The provider is asked after the commit."""
+def create(
+    draft: Draft,
+    cause: Cause | None,
+    message: str,
+    *,
+    replaces: Instance | None = None,
+    predecessor: Instance | None = None,
+) -> Instance | None:
+    """Write down the intent of one managed instance. The provider is asked after the commit. `replaces` still has its
+    place, `predecessor` has left it."""
     wish = draft.wish
     if wish is None or not may_create(draft):
         return None
@@ -43,6 +51,7 @@ def create(draft: Draft, cause: Cause | None, message: str, *, replaces: Instanc
         created=draft.now,
         replaces=replaces.id if replaces is not None else None,
         replaces_for=cause if replaces is not None else None,
+        predecessor=predecessor.id if predecessor is not None else None,
         template=wish.template,
         instance_type=wish.instance_type,
         subnet=_subnet(draft, wish),
@@ -51,7 +60,7 @@ def create(draft: Draft, cause: Cause | None, message: str, *, replaces: Instanc
     )
     draft.put(instance)
     draft.learn(instance.id, ours=True)
-    draft.reason(Code.REPLACE if replaces is not None else Code.SCALE_UP, message, instance.id)
+    draft.reason(Code.SCALE_UP if replaces is None and predecessor is None else Code.REPLACE, message, instance.id)
     return instance
 
 
@@ -75,7 +84,8 @@ def create_on_demand(draft: Draft, event: ev.InstanceWanted) -> None:
         )
     )
     draft.learn(event.id, ours=True)
-    draft.reason(Code.REQUESTED, "an on-demand instance was requested", event.id)
+    by = f" by {event.by}" if event.by else ""
+    draft.reason(Code.REQUESTED, f"an on-demand instance was requested{by}", event.id)
 
 
 def failed(draft: Draft, instance: Instance, event: ev.VmCreateFailed) -> None:
@@ -85,6 +95,7 @@ def failed(draft: Draft, instance: Instance, event: ev.VmCreateFailed) -> None:
             _no_capacity(draft, instance, event.message)
         case ev.Failure.REFUSED:
             give_up(draft, instance, f"the provider refused: {event.message}")
+            rollout.count_failure(draft, instance, event.message)
         case ev.Failure.STALE:
             message = "its configuration changed before the provider was asked"
             draft.reason(Code.SUPERSEDED, message, instance.id)
@@ -111,8 +122,15 @@ def never_asked(draft: Draft, instance: Instance) -> bool:
 
 def give_up(draft: Draft, instance: Instance, message: str) -> None:
     """There is no VM and there will be none: the record ends at once and the group may try again."""
-    draft.change(instance, state=State.FAILED, cause=Cause.REFUSED, message=message, ended=draft.now)
+    vacant = leaving.leaves_vacancy(draft, instance, Cause.REFUSED)
+    draft.change(instance, state=State.FAILED, cause=Cause.REFUSED, message=message, ended=draft.now, vacant=vacant)
     draft.reason(Code.REFUSED, message, instance.id)
+    count_failure(draft, instance, message)
+
+
+def did_not_come_up(draft: Draft, instance: Instance, message: str) -> None:
+    """It was made, and never became ready: that counts against its group and against its revision."""
+    rollout.count_failure(draft, instance, message)
     count_failure(draft, instance, message)
 
 
@@ -142,7 +160,7 @@ def count_failure(draft: Draft, instance: Instance, message: str) -> None:
 
 def succeeded(draft: Draft, instance: Instance) -> None:
     if draft.trend.failures and not instance.on_demand:
-        draft.trend = Trend(refused_subnets=draft.trend.refused_subnets)
+        draft.trend = Trend(refused_subnets=draft.trend.refused_subnets, unready=draft.trend.unready)
 
 
 def _no_capacity(draft: Draft, instance: Instance, message: str) -> None:
@@ -206,4 +224,4 @@ def abandon_unregistered(draft: Draft) -> None:
             draft.reason(Code.UNREGISTERED, message, instance.id)
             leaving.delete(draft, instance, Cause.UNREGISTERED, message)
             if not draft.facts(instance.id).creating:  # a call that waits in a row says nothing about the group
-                count_failure(draft, instance, message)
+                did_not_come_up(draft, instance, message)

@@ -2,13 +2,25 @@
 
 Level-triggered: after the events have been taken in, the plan depends on the facts alone, so a lost event costs time and
 never correctness. One step can make room for another (a cancelled drain, a place that became free), so the steps are
-repeated until none of them changes a record: planning once more would find nothing to do. `plan` in the admin tool calls
+repeated until none of them changes anything: planning once more would find nothing to do. `plan` in the admin tool calls
 this very function and shows what it says.
 """
 
 from collections.abc import Iterator, Sequence
 
-from nstance.core import creating, draining, health, leaving, pursuing, replacing, rotation, scaling
+from nstance.core import (
+    creating,
+    draining,
+    health,
+    holding,
+    leaving,
+    pursuing,
+    readiness,
+    replacing,
+    rollout,
+    rotation,
+    scaling,
+)
 from nstance.core.draft import Draft
 from nstance.core.observe import observe
 from nstance.model.decision import Decision, View
@@ -30,23 +42,27 @@ def decide(
     draft = Draft(view, now=now, policy=policy, fresh_ids=fresh_ids)
     for position, event in enumerate(events):
         observe(draft, event, position)
-    if view.wish is None or not view.wish.paused:
+    holding.keep_record(draft)
+    if not holding.is_held(view, draft.record) and (view.wish is None or not view.wish.paused):
         for _ in range(PASSES):
-            revision = draft.revision
+            before = draft.revision, draft.record
             draft.forget_wakes()
             _plan(draft)
-            if draft.revision == revision:
+            if (draft.revision, draft.record) == before:
                 break
     # What was promised before is carried out also while paused.
     pursuing.pursue(draft)
+    rollout.forget(draft)
     return draft.decision()
 
 
 def _plan(draft: Draft) -> None:
     """In the order of their priority: what is more urgent gets its VM first."""
     health.judge(draft)
+    readiness.judge(draft)
     draining.proceed(draft)
     creating.abandon_unregistered(draft)
+    rollout.follow(draft)
     replacing.drop_needless_newcomers(draft)
     scaling.shrink(draft)
     replacing.replace_the_unfit(draft)
@@ -55,3 +71,4 @@ def _plan(draft: Draft) -> None:
     rotation.expire_on_demand(draft)
     scaling.grow(draft)
     leaving.keep_timeout(draft)
+    pursuing.close_deleted(draft)

@@ -30,6 +30,7 @@ from nstance.model.events import VmState
 from nstance.model.group import Group, Policy
 from nstance.model.ids import InstanceId
 from nstance.model.instance import TRANSITIONS, Change, Instance, Put, Remove, State
+from nstance.model.rollout import GroupRecord, Revision
 
 ABSENCE_IS_TRUE_AFTER = 120.0
 UNWISHED_TIMEOUT = 300.0  # for an on-demand instance whose group was deleted while it was being made
@@ -42,8 +43,10 @@ class Draft:
         self.now = now
         self.policy = policy
         self.trend: Trend = view.trend
+        self.record: GroupRecord | None = view.record
         self.members: dict[InstanceId, Instance] = dict(view.members)
         self.revision = 0  # counts changes of records
+        self.unhealthy: set[InstanceId] = set()  # not ready for too long, and to be replaced for that
         self._fresh_ids = fresh_ids
         self._learned: dict[InstanceId, Facts] = {}  # over the view's, which are those of the whole shard: never copied
         # A record that this leader has only read about: listening began with the term.
@@ -60,7 +63,9 @@ class Draft:
         self._outdated: list[Instance] = []
         self._waiting: list[Instance] = []
         self._noted_at = -1
-        self.healthy_until = self.waiting_until = self.kept_until = inf
+        # Of those that are passed over: how many there are, are ready, are ready and current, reported not to be ready.
+        self._passed = self._passed_ready = self._passed_current = self._passed_broken = 0
+        self.healthy_until = self.waiting_until = self.kept_until = self.unready_until = inf
 
     @property
     def wish(self) -> Group | None:
@@ -80,6 +85,24 @@ class Draft:
     def registration_timeout(self) -> float:
         """How long after its intent an instance may register: its nonce lives no longer."""
         return self.wish.registration_timeout if self.wish is not None else UNWISHED_TIMEOUT
+
+    @property
+    def ready_timeout(self) -> float:
+        return self.wish.ready_timeout if self.wish is not None else inf
+
+    @property
+    def unhealthy_after(self) -> float:
+        after = self.wish.unhealthy_after if self.wish is not None else None
+        return inf if after is None else after
+
+    @property
+    def rollout(self) -> Revision | None:
+        """The revision that is rolled out, or was last."""
+        return self.record.current if self.record is not None else None
+
+    def keep(self, record: GroupRecord) -> None:
+        """The group's record as it is from now on."""
+        self.record = record
 
     @property
     def may_delete(self) -> bool:
@@ -102,8 +125,8 @@ class Draft:
     def noteworthy(self) -> Sequence[Instance]:
         """All members but those that only time or an event could give a step of a decision something to do about: the
         plainly healthy ones, those that come up, and records that are kept for a while. In a large group almost all are
-        such, and each step would look at them in vain. `healthy_until`, `waiting_until` and `kept_until` say when the
-        first of each kind is to be looked at again."""
+        such, and each step would look at them in vain. `healthy_until`, `unready_until`, `waiting_until` and `kept_until`
+        say when the first of each kind is to be looked at again."""
         self._sort_out()
         return self._noteworthy
 
@@ -128,11 +151,13 @@ class Draft:
         timeout, patience, retention = self.drain_timeout, self.registration_timeout, self.policy.deleted_retention
         running, starting, pending = State.RUNNING, State.STARTING, State.PENDING  # looked up once
         vm_running, vm_unknown = VmState.RUNNING, VmState.UNKNOWN
-        heard = created = intended = ended = inf
+        ready_timeout, unhealthy_after = self.ready_timeout, self.unhealthy_after
+        heard = created = intended = ended = unready = inf
+        passed_ready = passed_current = passed_unready = passed_broken = 0
         # New lists: somebody may be going through the former ones.
         noteworthy, outdated, waiting = self._noteworthy, self._outdated, self._waiting = [], [], []
         for id, member in self.members.items():
-            if member.ended is not None and now < member.ended + retention and is_ended(member):
+            if member.ended is not None and now < member.ended + retention and is_ended(member) and not member.vacant:
                 if member.ended < ended:
                     ended = member.ended
                 continue
@@ -151,6 +176,7 @@ class Draft:
                     and member.drain_timeout == timeout
                     and now < facts.heard + silence
                     and now < member.created + age
+                    and (facts.ready or now < (due := self._unready_due(member, facts, ready_timeout, unhealthy_after)))
                 ):
                     if facts.heard < heard:
                         heard = facts.heard
@@ -158,6 +184,15 @@ class Draft:
                         created = member.created
                     if member.infra_hash != current:
                         outdated.append(member)
+                        passed_current += facts.ready and not member.infra_hash  # nobody knows what it is made of
+                    elif facts.ready:
+                        passed_current += 1
+                    if facts.ready:
+                        passed_ready += 1
+                    else:
+                        unready = min(unready, due)
+                        passed_unready += 1
+                        passed_broken += bool(facts.not_ready)
                     continue
                 if (state is starting or (state is pending and facts.creating)) and now < member.created + patience:
                     if member.created < intended:
@@ -166,8 +201,59 @@ class Draft:
                     continue
             noteworthy.append(member)
             outdated.append(member)
-        self.healthy_until = min(heard + silence, created + age)
+        self._passed, self._passed_ready = passed_ready + passed_unready + len(waiting), passed_ready
+        self._passed_current, self._passed_broken = passed_current, passed_broken
+        self.healthy_until, self.unready_until = min(heard + silence, created + age), unready
         self.waiting_until, self.kept_until = intended + patience, ended + retention
+
+    def _unready_due(self, member: Instance, facts: Facts, ready_timeout: float, unhealthy_after: float) -> float:
+        """When one that is not ready becomes unhealthy, if nothing changes."""
+        due = inf if facts.failing_since is None else facts.failing_since + unhealthy_after
+        if member.ready_at is None and member.registered is not None:
+            # After a change of leaders, or a lost connection, it may have become ready and could not say so.
+            policy, view = self.policy, self.view
+            due = min(
+                due,
+                max(
+                    max(member.registered, facts.unblocked_at) + ready_timeout,
+                    view.listening_since + max(policy.suspect_after, view.reconnect_grace),
+                    facts.connected_since + policy.suspect_after,
+                ),
+            )
+        return due
+
+    def unready_due(self, member: Instance) -> float:
+        return self._unready_due(member, self.facts(member.id), self.ready_timeout, self.unhealthy_after)
+
+    def existing(self) -> int:
+        """Every VM of the group that exists or may exist: also those that drain or are being deleted, until they are gone."""
+        return self._passed + sum(not m.on_demand and not is_ended(m) for m in self.noteworthy())
+
+    def ready(self) -> int:
+        """How much of the capacity is ready."""
+        return sum(self.is_ready(m) for m in self.noteworthy()) + self._passed_ready
+
+    def ready_and_current(self) -> int:
+        wish = self.wish
+        noteworthy = self.noteworthy()
+        return sum(not drifted(m, wish) and self.is_ready(m) for m in noteworthy) + self._passed_current
+
+    def broken(self) -> int:
+        """How much of the capacity has reported that it is not ready."""
+        return sum(self.is_broken(m) for m in self.noteworthy()) + self._passed_broken
+
+    def is_ready(self, instance: Instance) -> bool:
+        if instance.state is not State.RUNNING or instance.suspect or instance.on_demand:
+            return False
+        facts = self.facts(instance.id)
+        return facts.ready and facts.connected
+
+    def is_broken(self, instance: Instance) -> bool:
+        """It says itself that it is not ready. One of which nothing was heard yet is neither ready nor broken."""
+        if instance.state is not State.RUNNING or instance.suspect or instance.on_demand:
+            return False
+        facts = self.facts(instance.id)
+        return facts.connected and not facts.ready and bool(facts.not_ready)
 
     def newcomers(self) -> Mapping[InstanceId, list[Instance]]:
         """By the ID of an instance that is capacity: those, capacity too, that are to take its place."""
@@ -276,6 +362,7 @@ class Draft:
             facts=self._learned,
             trend=self.trend,
             refusals=self._refusals,
+            record=self.record if self.record != self.view.record else None,
             wake_at=self._wake,
         )
 

@@ -81,4 +81,4 @@ def cancel_for_size(draft: Draft, lack: int) -> int:
 def cancel(draft: Draft, instance: Instance, message: str) -> None:
     """Keep a draining instance after all."""
     draft.reason(Code.DRAIN_CANCELLED, message, instance.id)
-    draft.change(instance, state=State.RUNNING, drain=None, cause=None, message="", suspect=False)
+    draft.change(instance, state=State.RUNNING, drain=None, cause=None, message="", suspect=False, vacant=False)

@@ -5,20 +5,21 @@ moment they *received* or saw it, and a little longer. So whatever the network d
 reads only its own monotonic clock; clocks that run at different rates are covered by the stretch.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 STRETCH = 1.05  # others wait this much longer than the holder counts: covers clocks that differ by 5 %
-MARGIN = 0.1
+MARGIN = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """In seconds. One profile per kind of store; a store may demand a minimum between writes."""
+    """In seconds, for a store that answers at once; `adapted` gives those for a slow one."""
 
-    heartbeat: float = 0.2
-    promise: float = 2.0  # a member's answer is a promise for so long
-    fresh: float = 0.6  # a promise older than this no longer replaces renewals in storage
+    heartbeat: float = 0.1
+    promise: float = 1.0  # a member's answer is a promise for so long
+    crash_wait: float = 0.3  # the same, for a member that finds the leader's connection reset and its port refused
+    fresh: float = 0.2  # a promise older than this no longer replaces renewals in storage
     renew_with_members: float = 10.0  # while all members' promises are fresh
     length_with_members: float = 15.0  # what outsiders must wait while there are members
     renew_doubtful: float = 0.5  # a member does not answer
@@ -26,6 +27,7 @@ class Timings:
     length_standby: float = 1.9
     renew_alone: float = 5.0
     length_alone: float = 15.0
+    frozen_most: float = 5.0  # then a term ends: shorter than the time that a new leader gives agents to come
     member_silence: float = 30.0  # then a member is dropped
     standby_memory: float = 600.0  # so long a dropped member is believed to exist
     poll: float = 0.5
@@ -33,6 +35,35 @@ class Timings:
     flap_count: int = 3
     flap_wait: float = 10.0
     flap_wait_most: float = 60.0
+
+
+def adapted(timings: Timings, latency: float) -> Timings:
+    """The timings for a store that usually answers after `latency` seconds.
+
+    Renewals follow each other by the interval or by one answer, whichever is longer, and each is confirmed one answer
+    later; half an answer more is for those that are slower than usual. What is longer here makes failover slower.
+    """
+    spare = 2.5 * latency
+    promise = max(timings.promise, timings.renew_doubtful + spare)
+    return replace(
+        timings,
+        promise=promise,
+        crash_wait=min(promise, max(timings.crash_wait, timings.fresh + spare)),
+        length_with_members=max(timings.length_with_members, timings.renew_with_members + spare),
+        length_standby=max(timings.length_standby, timings.renew_standby + spare),
+        length_alone=max(timings.length_alone, timings.renew_alone + spare),
+        # Whoever leads meanwhile needs some answers from storage as well before agents can come to it.
+        frozen_most=timings.frozen_most + 3 * latency,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The newest heartbeat that a standby has answered: when it was sent, and how long the answer holds."""
+
+    sent: float
+    promise: float
+    crash_wait: float
 
 
 def outsider_length(timings: Timings, *, members: int, standby_near: bool) -> float:
@@ -43,26 +74,55 @@ def outsider_length(timings: Timings, *, members: int, standby_near: bool) -> fl
 
 
 def valid_until(
-    *, sent: float, length: float, promise: float, members: Sequence[str], answered: Mapping[str, float]
+    *,
+    sent: float,
+    length: float,
+    promise: float,
+    members: Sequence[str],
+    answered: Mapping[str, Answer],
+    offered: Collection[str] = (),
 ) -> float:
-    """Until when the holder may start work. `sent`: when the newest confirmed renewal was sent; `answered`: when the
-    newest heartbeat that a member has answered was sent."""
+    """Until when the holder may start work. `sent`: when the newest confirmed renewal was sent. `offered`: the members
+    that were told its version in a heartbeat, so that they can claim it without reading it first."""
     limit = sent + length
     for member in members:
         # A member whose promise ran out may try on the version it knows; a later renewal takes that from it.
-        limit = min(limit, max(sent, answered.get(member, sent)) + promise)
+        kept, answer = sent + promise, answered.get(member)
+        if answer is not None:
+            kept = max(kept, answer.sent + answer.promise)
+            if member in offered:
+                # It may take us for dead, rightly or not: what it finds decides only how soon it tries.
+                kept = min(kept, answer.sent + answer.crash_wait)
+        limit = min(limit, kept)
     return limit
 
 
-def renew_after(
-    timings: Timings, *, members: Sequence[str], answered: Mapping[str, float], now: float, standby_near: bool
+def is_fresh(timings: Timings, answer: Answer | None, now: float) -> bool:
+    """Whether a member's answer still replaces renewals in storage."""
+    return answer is not None and now < answer.sent + timings.fresh
+
+
+def renew_at(
+    timings: Timings,
+    *,
+    sent: float,
+    members: Sequence[str],
+    answered: Mapping[str, Answer],
+    offered: Collection[str],
+    now: float,
+    standby_near: bool,
 ) -> float:
-    """How long after the last renewal the next one is due."""
+    """When the next renewal is due, as long as no further answer comes."""
     if not members:
-        return timings.renew_standby if standby_near else timings.renew_alone
-    if all(now - answered.get(m, float("-inf")) < timings.fresh for m in members):
-        return timings.renew_with_members
-    return timings.renew_doubtful
+        return sent + (timings.renew_standby if standby_near else timings.renew_alone)
+    due = sent + timings.renew_with_members
+    for member in members:
+        answer = answered.get(member)
+        if member in offered and answer is not None:
+            due = min(due, answer.sent + timings.fresh)  # at once: it may claim soon, on the version that it knows
+        elif not is_fresh(timings, answer, now):
+            due = min(due, sent + timings.renew_doubtful)
+    return due
 
 
 def patience(*, length: float, promise: float, member: bool) -> float:

@@ -13,6 +13,7 @@ from nstance.model.instance import Cause, Instance, State
 
 CHECK_TIMES = (0.0, 1.0, 2.0, 4.0)  # seconds after a loss or a notice at which the provider is asked
 CHECK_AGAIN = 10.0
+CONNECT_WITHIN = 1.0  # seconds that an agent takes at most from its registration to its connection, if all is well
 SPOT_NOTICE = 30.0  # the shortest warning that a cloud gives, where a notice names no deadline
 
 
@@ -47,8 +48,8 @@ def _gone(draft: Draft, instance: Instance, facts: Facts) -> None:
     message = f"the provider says that its VM is {facts.vm.value}"
     draft.reason(Code.GONE, message, instance.id)
     leaving.delete(draft, instance, Cause.GONE, message)
-    if instance.state is not State.RUNNING or facts.awaited:
-        creating.count_failure(draft, instance, f"its VM ended before its agent connected: {facts.vm.value}")
+    if instance.ready_at is None:
+        creating.did_not_come_up(draft, instance, f"its VM ended before it was ready: {facts.vm.value}")
 
 
 def going(draft: Draft, instance: Instance) -> Cause | None:
@@ -94,7 +95,8 @@ def _silence(draft: Draft, instance: Instance, facts: Facts) -> None:
             draft.reason(Code.RECOVERED, "its agent is back", instance.id)
         draft.wake(facts.heard + draft.policy.suspect_after)
         return
-    _ask_after(draft, instance, facts.lost)
+    # One that was killed between its registration and its connection has no connection to lose.
+    _ask_after(draft, instance, facts.heard + CONNECT_WITHIN if facts.awaited else facts.lost)
     suspect_at, dead_at = limits(draft, facts)
     if draft.now < suspect_at:
         draft.wake(suspect_at)
@@ -111,7 +113,7 @@ def _silence(draft: Draft, instance: Instance, facts: Facts) -> None:
         instance = draft.change(instance, suspect=True)
         draft.reason(Code.SUSPECT, f"silent for {silent:.0f} s although its VM runs", instance.id)
         if facts.awaited:  # as bad as one that never registers, and likely to happen to the next one too
-            creating.count_failure(draft, instance, f"its agent registered and did not connect for {silent:.0f} s")
+            creating.did_not_come_up(draft, instance, f"its agent registered and did not connect for {silent:.0f} s")
     if draft.now < dead_at:
         draft.wake(dead_at)
     elif facts.vm_at < dead_at:

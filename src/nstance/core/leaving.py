@@ -9,6 +9,9 @@ from nstance.core.draft import Draft
 from nstance.model.decision import Code
 from nstance.model.instance import Cause, Drain, Instance, State
 
+_NEVER_MADE = frozenset({Cause.REFUSED, Cause.SUPERSEDED})
+_VACATES = frozenset(Cause) - _NEVER_MADE - {Cause.SCALE_DOWN, Cause.ONDEMAND_EXPIRY, Cause.ORPHAN}
+
 
 def leave(draft: Draft, instance: Instance, cause: Cause, message: str, *, deadline: float | None = None) -> None:
     """Let an instance go. `deadline`: when the provider takes the VM anyway."""
@@ -16,7 +19,7 @@ def leave(draft: Draft, instance: Instance, cause: Cause, message: str, *, deadl
         delete(draft, instance, cause, message)
         return
     if not is_waited_for(draft, instance):
-        why = "drain timeout is 0" if _timeout(draft, instance) <= 0 else "no operator is there to drain it"
+        why = "drain timeout is 0" if _timeout(draft, instance) <= 0 else "no operator drains it"
         delete(draft, instance, cause, f"{message}; {why}")
         return
     until = draft.now + _timeout(draft, instance)
@@ -29,6 +32,7 @@ def leave(draft: Draft, instance: Instance, cause: Cause, message: str, *, deadl
         drain=Drain(started=draft.now, cause=cause, deadline=until, waits=True),
         cause=cause,
         message=message,
+        vacant=leaves_vacancy(draft, instance, cause),
     )
     draft.reason(Code.DRAIN_STARTED, f"{message}; drains for at most {until - draft.now:.0f} s", instance.id)
 
@@ -58,8 +62,20 @@ def keep_timeout(draft: Draft) -> None:
 def delete(draft: Draft, instance: Instance, cause: Cause, message: str) -> None:
     """Write the tombstone."""
     _hand_on_place(draft, instance)
-    draft.change(instance, state=State.DELETING, cause=cause, message=message)
+    vacant = leaves_vacancy(draft, instance, cause) if instance.counts else instance.vacant
+    draft.change(instance, state=State.DELETING, cause=cause, message=message, vacant=vacant)
     draft.learn(instance.id, delete_due=draft.now, deletion_begun=None)
+
+
+def leaves_vacancy(draft: Draft, instance: Instance, cause: Cause) -> bool:
+    """Whether the next instance of the group replaces this one: nobody wanted its place to go, nobody else is in it, and no
+    replacement is there yet. Of one that was never made, only if it was itself to replace another."""
+    if not instance.counts or draft.newcomers().get(instance.id):
+        return False
+    old = draft.members.get(instance.replaces) if instance.replaces is not None else None
+    if old is not None and old.counts:
+        return False
+    return cause in _VACATES or (cause in _NEVER_MADE and (instance.replaces or instance.predecessor) is not None)
 
 
 def _hand_on_place(draft: Draft, instance: Instance) -> None:

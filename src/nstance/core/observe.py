@@ -4,10 +4,11 @@ The trap: outcomes arrive late and out of order. A create may be answered after 
 answer for a VM that is being deleted. Each case below asks for the record's state first.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import assert_never
+from typing import Any, assert_never
 
-from nstance.core import creating, leaving
+from nstance.core import adopting, creating, holding, leaving, readiness, rollout
 from nstance.core.draft import ABSENCE_IS_TRUE_AFTER, Draft, is_ended
 from nstance.model import events as ev
 from nstance.model.decision import Code, Refused
@@ -15,7 +16,8 @@ from nstance.model.instance import Cause, Instance, State
 
 RETRY_FIRST = 1.0
 RETRY_MOST = 30.0
-REPLICA_LAG = 5.0
+CONSISTENCY_LAG = 5.0  # for so long after a create or a delete the provider may answer as if it had not happened
+_UNREADY: Mapping[str, Any] = {"ready": False, "not_ready": "", "failing_since": None, "blocked": ""}
 _WEIGHT = {ev.NoticeKind.REBALANCE: 0, ev.NoticeKind.SHUTDOWN: 1, ev.NoticeKind.SPOT: 2}
 
 
@@ -24,7 +26,20 @@ def observe(draft: Draft, event: ev.Event, position: int) -> None:
         case ev.GroupChanged() | ev.Woke():
             return
         case ev.OrphanFound():
-            _orphan(draft, event)
+            adopting.delete_orphan(draft, event)
+            return
+        case ev.AdoptionWanted():
+            adopting.adopt_requested(draft, event, position)
+            return
+        case ev.ReleaseWanted():
+            adopting.release_requested(draft, event, position)
+            return
+        case ev.GroupDeleted():
+            holding.delete_group(draft)
+            return
+        case ev.RolloutResumed():
+            if not rollout.resume(draft):
+                draft.refuse(position, Refused.NOT_HELD)
             return
         case ev.InstanceWanted():
             _wanted(draft, event, position)
@@ -76,11 +91,10 @@ def observe(draft: Draft, event: ev.Event, position: int) -> None:
             else:
                 draft.refuse(position, Refused.ENDING)
         case ev.AgentConnected():
-            if draft.facts(instance.id).awaited:
-                creating.succeeded(draft, instance)
             draft.learn(
                 instance.id,
                 connected=True,
+                connected_since=draft.now,
                 met=True,
                 awaited=False,
                 restarting=False,
@@ -89,48 +103,81 @@ def observe(draft: Draft, event: ev.Event, position: int) -> None:
                 checks=0,
                 check_due=None,
             )
+        case ev.ReadinessReported():
+            _readiness(draft, instance, event)
         case ev.AgentLost():
-            draft.learn(instance.id, connected=False, lost=draft.now, checks=0, check_due=draft.now)
+            draft.learn(instance.id, connected=False, lost=draft.now, checks=0, check_due=draft.now, **_UNREADY)
         case ev.AgentRestarting():
-            draft.learn(instance.id, connected=False, restarting=True, heard=draft.now)
+            draft.learn(instance.id, connected=False, restarting=True, heard=draft.now, **_UNREADY)
+        case ev.CloneSeen():
+            _cloned(draft, instance)
         case ev.NoticeReceived():
             _notice(draft, instance, event)
         case ev.DrainAcknowledged():
-            _acknowledged(draft, instance, position)
+            _acknowledged(draft, instance, event, position)
         case ev.DeletionWanted():
-            _deletion_wanted(draft, instance, position)
+            _deletion_wanted(draft, instance, event, position)
         case ev.ReplacementWanted():
-            _replacement_wanted(draft, instance, position)
+            _replacement_wanted(draft, instance, event, position)
         case _:
             assert_never(event)
 
 
-def _acknowledged(draft: Draft, instance: Instance, position: int) -> None:
+def _readiness(draft: Draft, instance: Instance, event: ev.ReadinessReported) -> None:
+    facts = draft.facts(instance.id)
+    draft.learn(
+        instance.id,
+        ready=event.ready,
+        ready_since=facts.ready_since if facts.ready else draft.now,
+        not_ready=readiness.explain(event),
+        failing_since=(draft.now if facts.failing_since is None else facts.failing_since) if event.failing else None,
+        blocked=event.blocked,
+        unblocked_at=draft.now if facts.blocked and not event.blocked else facts.unblocked_at,
+    )
+    if event.ready and instance.ready_at is None and instance.state in (State.RUNNING, State.DRAINING):
+        draft.change(instance, ready_at=draft.now)
+        draft.reason(Code.READY, "instance is ready", instance.id)
+        creating.succeeded(draft, instance)
+
+
+def _by(who: str) -> str:
+    return f" by {who}" if who else ""
+
+
+def _says(who: str) -> str:
+    return f", says {who}" if who else ""
+
+
+def _acknowledged(draft: Draft, instance: Instance, event: ev.DrainAcknowledged, position: int) -> None:
     if instance.state is not State.DRAINING or instance.drain is None:
         draft.refuse(position, Refused.NOT_DRAINING)
     elif draft.wish is not None and draft.wish.paused:
         # Nothing is deleted while paused; that nobody needs to be waited for is not forgotten.
         draft.change(instance, drain=replace(instance.drain, waits=False))
-        draft.reason(Code.DRAINED, "its workloads have left; it goes when its group is resumed", instance.id)
+        draft.reason(
+            Code.DRAINED, f"its workloads have left{_says(event.by)}; it goes when its group is resumed", instance.id
+        )
     else:
-        draft.reason(Code.DRAINED, "its workloads have left", instance.id)
+        draft.reason(Code.DRAINED, f"its workloads have left{_says(event.by)}", instance.id)
         leaving.delete(draft, instance, instance.drain.cause, "drained")
 
 
-def _deletion_wanted(draft: Draft, instance: Instance, position: int) -> None:
+def _deletion_wanted(draft: Draft, instance: Instance, event: ev.DeletionWanted, position: int) -> None:
     if instance.state in (State.DELETING, State.DELETED, State.FAILED):
         draft.refuse(position, Refused.ENDING)
     elif draft.wish is not None and draft.wish.paused:
         draft.refuse(position, Refused.PAUSED)
     elif instance.state is State.DRAINING and instance.drain is not None:
         # It goes anyway; but from now on nothing takes it back.
-        draft.change(instance, drain=replace(instance.drain, cause=Cause.REQUESTED), cause=Cause.REQUESTED)
+        if instance.drain.cause is not Cause.REQUESTED:
+            draft.change(instance, drain=replace(instance.drain, cause=Cause.REQUESTED), cause=Cause.REQUESTED)
+            draft.reason(Code.REQUESTED, f"its deletion was requested{_by(event.by)} while it drains", instance.id)
     else:
-        draft.reason(Code.REQUESTED, "its deletion was requested", instance.id)
+        draft.reason(Code.REQUESTED, f"its deletion was requested{_by(event.by)}", instance.id)
         leaving.leave(draft, instance, Cause.REQUESTED, "deletion requested")
 
 
-def _replacement_wanted(draft: Draft, instance: Instance, position: int) -> None:
+def _replacement_wanted(draft: Draft, instance: Instance, event: ev.ReplacementWanted, position: int) -> None:
     if instance.on_demand:
         draft.refuse(position, Refused.ON_DEMAND)
     elif not instance.counts:
@@ -138,17 +185,18 @@ def _replacement_wanted(draft: Draft, instance: Instance, position: int) -> None
     elif draft.wish is None or draft.wish.paused:
         draft.refuse(position, Refused.PAUSED if draft.wish is not None else Refused.UNKNOWN)
     elif instance.state is State.RUNNING:
-        draft.reason(Code.REQUESTED, "its replacement was requested", instance.id)
+        draft.reason(Code.REQUESTED, f"its replacement was requested{_by(event.by)}", instance.id)
         draft.change(instance, replace_wanted=True)
     else:
-        draft.reason(Code.REQUESTED, "its replacement was requested before it registered", instance.id)
+        why = f"its replacement was requested{_by(event.by)} before it registered"
+        draft.reason(Code.REQUESTED, why, instance.id)
         leaving.leave(draft, instance, Cause.REQUESTED, "replacement requested")
 
 
 def _created(draft: Draft, instance: Instance, event: ev.VmCreated) -> None:
     # What was said of its absence was said too early, or by a provider that forgets.
     draft.learn(instance.id, creating=False, vm=ev.VmState.UNKNOWN, absent_since=None)
-    known = {
+    known: dict[str, object] = {
         # The first VM that was found is the one: another one with this ID is a double.
         "provider_id": instance.provider_id or event.provider_id,
         "ip4": event.ip4 or instance.ip4,
@@ -156,6 +204,8 @@ def _created(draft: Draft, instance: Instance, event: ev.VmCreated) -> None:
         "hostname": event.hostname or instance.hostname,
         "seen": instance.seen or event.seen,
     }
+    if instance.made is None and not known["seen"]:
+        known["made"] = draft.now
     match instance.state:
         case State.PENDING:
             draft.change(instance, state=State.STARTING, **known)
@@ -174,6 +224,16 @@ def _checked(draft: Draft, instance: Instance, event: ev.VmChecked) -> None:
         draft.learn(instance.id, checking=False, check_due=draft.now + _backoff(facts.checks))
         return
     absent = event.state is ev.VmState.ABSENT
+    asked = draft.now if event.asked is None else event.asked
+    if instance.ended is not None and asked < instance.ended + CONSISTENCY_LAG:
+        draft.learn(instance.id, checking=False)  # as it was before it went; if it is there, listings go on showing it
+        return
+    if absent and instance.made is not None and asked < instance.made + CONSISTENCY_LAG:
+        # Unknown, also to a new leader: one answer may show a new VM, and the next one come from a replica that lags.
+        draft.learn(
+            instance.id, checking=False, check_due=max(draft.now + RETRY_FIRST, instance.made + CONSISTENCY_LAG)
+        )
+        return
     if absent and draft.audible(instance.id):
         # Its agent speaks: that is better evidence than a provider that finds nothing.
         draft.learn(instance.id, checking=False, check_due=draft.now + RETRY_MOST)
@@ -192,7 +252,7 @@ def _checked(draft: Draft, instance: Instance, event: ev.VmChecked) -> None:
         return
     fields: dict[str, object] = {}
     if not instance.seen:
-        fields["seen"] = True
+        fields |= {"seen": True, "made": draft.now if instance.made is None else instance.made}
     if event.provider_id is not None and instance.provider_id is None:
         fields |= {
             "provider_id": event.provider_id,
@@ -212,9 +272,9 @@ def _checked(draft: Draft, instance: Instance, event: ev.VmChecked) -> None:
 
 def _was_shown_since(draft: Draft, instance: Instance, asked: float | None) -> bool:
     """A listing overtook the question: what it showed is newer than "not found". While a VM is young, also when it was
-    shown a moment before: of two answers that contradict each other, the later one may be of a replica that lags (F48)."""
+    shown a moment before: of two answers that contradict each other, the later one may be of a replica that lags."""
     shown = draft.facts(instance.id).vm_at
-    lag = REPLICA_LAG if draft.now < instance.created + ABSENCE_IS_TRUE_AFTER else 0.0
+    lag = CONSISTENCY_LAG if draft.now < instance.created + ABSENCE_IS_TRUE_AFTER else 0.0
     return asked is not None and shown is not None and shown + lag >= asked
 
 
@@ -261,7 +321,7 @@ def _registered(draft: Draft, instance: Instance, event: ev.Registered, position
         ip6=instance.ip6 or event.ip6,
         hostname=instance.hostname or event.hostname,
     )
-    draft.learn(instance.id, heard=draft.now, met=True, awaited=True)
+    draft.learn(instance.id, heard=draft.now, met=True, awaited=True, checks=0)
     draft.reason(Code.REGISTERED, "its agent registered", instance.id)
 
 
@@ -272,6 +332,15 @@ def _notice(draft: Draft, instance: Instance, event: ev.NoticeReceived) -> None:
     draft.learn(instance.id, notice=event.kind, notice_at=draft.now, notice_deadline=event.deadline)
     if event.kind is not ev.NoticeKind.REBALANCE:
         draft.learn(instance.id, checks=0)
+
+
+def _cloned(draft: Draft, instance: Instance) -> None:
+    """Replaced where the configuration says so. One that is on demand has no place that another could take."""
+    paused = draft.wish is None or draft.wish.paused
+    if draft.policy.replace_clones and instance.state is State.RUNNING and not instance.on_demand and not paused:
+        if not instance.replace_wanted:
+            draft.reason(Code.SECURITY, "two agents use its identity: it is replaced", instance.id)
+        draft.change(instance, replace_wanted=True)
 
 
 def _wanted(draft: Draft, event: ev.InstanceWanted, position: int) -> None:
@@ -288,25 +357,6 @@ def _wanted(draft: Draft, event: ev.InstanceWanted, position: int) -> None:
         draft.refuse(position, Refused.PAUSED)
     else:
         creating.create_on_demand(draft, event)
-
-
-def _orphan(draft: Draft, event: ev.OrphanFound) -> None:
-    if event.id in draft.members:
-        return
-    draft.put(
-        Instance(
-            id=event.id,
-            tenant=draft.view.key.tenant,
-            group=draft.view.key.name,
-            state=State.DELETING,
-            created=draft.now,
-            provider_id=event.provider_id,
-            seen=True,
-            cause=Cause.ORPHAN,
-            message="a VM with our tags that no record knows",
-        )
-    )
-    draft.reason(Code.ORPHAN, f"the provider has {event.provider_id} with our tags but no record knows it", event.id)
 
 
 def _doubled(draft: Draft, instance: Instance, event: ev.DoubleFound) -> None:

@@ -15,7 +15,15 @@ LOOK_AGAIN = 5.0
 LOOK_MOST = 30.0
 
 
+def close_deleted(draft: Draft) -> None:
+    """Records whose VMs are gone end: others may have waited for that."""
+    for instance in draft.noteworthy():
+        if instance.state is State.DELETING:
+            _close(draft, instance)
+
+
 def pursue(draft: Draft) -> None:
+    close_deleted(draft)
     noteworthy = draft.noteworthy()
     draft.wake(draft.kept_until)
     for instance in noteworthy:
@@ -43,16 +51,20 @@ def _create(draft: Draft, instance: Instance) -> None:
     draft.effect(CreateVm(instance.id))
 
 
+def _close(draft: Draft, instance: Instance) -> None:
+    facts = draft.facts(instance.id)
+    if facts.creating or instance.double is not None:
+        return  # a create in flight is settled first, so that it cannot succeed after the delete
+    if facts.vm is VmState.DELETED or _long_absent(facts):
+        draft.reason(Code.DELETED, "the provider says that it is gone", instance.id)
+        draft.change(instance, state=State.DELETED, ended=draft.now, drain=None)
+
+
 def _delete(draft: Draft, instance: Instance) -> None:
     facts = draft.facts(instance.id)
     if facts.creating:
         return  # a create in flight is settled first, so that it cannot succeed after the delete
-    if facts.vm is VmState.DELETED or _long_absent(facts):
-        if instance.double is None:
-            draft.reason(Code.DELETED, "the provider says that it is gone", instance.id)
-            _forget(draft, draft.change(instance, state=State.DELETED, ended=draft.now, drain=None))
-        return
-    if facts.deleting or not draft.may_delete:
+    if facts.vm is VmState.DELETED or _long_absent(facts) or facts.deleting or not draft.may_delete:
         return
     if facts.deletion_begun is None:
         due = facts.delete_due

@@ -6,13 +6,15 @@ a configuration that was taken back, or an agent that returned, makes the newcom
 
 from operator import attrgetter
 
-from nstance.core import creating, health, leaving
+from nstance.core import creating, health, leaving, readiness, rollout
 from nstance.core.draft import Draft, drifted
 from nstance.model.decision import Code
 from nstance.model.events import NoticeKind
 from nstance.model.instance import Cause, Instance, State
 
+VOLUNTARY = frozenset({Cause.DRIFT, Cause.ELIGIBLE_EXPIRY, Cause.SPOT})  # SPOT: by a hint, see `voluntary`
 _CODES = {
+    Cause.UNHEALTHY: Code.UNHEALTHY,
     Cause.DRIFT: Code.DRIFT,
     Cause.ELIGIBLE_EXPIRY: Code.ELIGIBLE_EXPIRY,
     Cause.FORCED_EXPIRY: Code.FORCED_EXPIRY,
@@ -29,7 +31,11 @@ def involuntary(draft: Draft, instance: Instance) -> Cause | None:
         return Cause.FORCED_EXPIRY
     if instance.suspect:
         return None if draft.view.mass_silence else Cause.UNHEALTHY
-    return health.going(draft, instance) or (Cause.REQUESTED if instance.replace_wanted else None)
+    if (cause := health.going(draft, instance)) is not None:
+        return cause
+    if instance.id in draft.unhealthy:
+        return Cause.UNHEALTHY
+    return Cause.REQUESTED if instance.replace_wanted else None
 
 
 def voluntary(draft: Draft, instance: Instance) -> Cause | None:
@@ -51,8 +57,8 @@ def _past(draft: Draft, instance: Instance, age: float | None) -> bool:
 
 
 def is_fit(draft: Draft, instance: Instance) -> bool:
-    """Current, not too old, and not about to end: worth keeping if its agent speaks."""
-    if health.going(draft, instance) is not None:
+    """Current, not too old, not unhealthy, and not about to end: worth keeping if its agent speaks."""
+    if health.going(draft, instance) is not None or readiness.unhealthy(draft, instance):
         return False
     if instance.on_demand:
         return not _past(draft, instance, draft.policy.ondemand_age)
@@ -78,6 +84,13 @@ def drop_needless_newcomers(draft: Draft) -> None:
         ):
             # Others come up first and are rotated then: the group may be waiting for them.
             needless.append((member, "the configuration changed before it registered"))
+        elif (
+            member.id in newcomers
+            and member.ready_at is None
+            and member.replaces_for in VOLUNTARY
+            and drifted(member, draft.wish)
+        ):
+            needless.append((member, "the configuration changed before it was ready"))
         elif member.id in newcomers and (kept := _kept_instead(draft, member)) is not None:
             needless.append((member, f"{kept.id}, which it was to replace, is to stay"))
     # Judged before the first one goes: in a chain of newcomers each hangs on the one before.
@@ -116,22 +129,41 @@ def replace_the_unfit(draft: Draft) -> None:
 
 
 def finish(draft: Draft) -> None:
-    """The replacement is there: the old one may go. One past its forced age goes as soon as the new VM was made; others
-    only if enough remain that are ready, for something else may be missing meanwhile."""
+    """The replacement is ready: the old one may go, if enough remain that are ready, for something else may be missing
+    meanwhile. One that is not ready itself is no loss. One past its forced age goes as soon as the new VM was made."""
     wish = draft.wish
-    if wish is None or not draft.may_delete or not draft.newcomers():
+    if wish is None or not draft.view.listed or not draft.newcomers():
         return
-    spare = sum(m.state is State.RUNNING and not m.suspect for m in draft.capacity()) - wish.size + wish.max_unavailable
+    ready = draft.ready()
     for id, newcomers in list(draft.newcomers().items()):
         old = draft.members[id]
         if old.suspect or health.going(draft, old) is not None:
             continue  # `health` decides when these go
         cause = involuntary(draft, old) or voluntary(draft, old) or newcomers[0].replaces_for
-        enough = (State.STARTING, State.RUNNING) if cause is Cause.FORCED_EXPIRY else (State.RUNNING,)
-        taker = next((m for m in newcomers if m.state in enough and not m.suspect), None)
-        if taker is None or cause is None or cause not in _CODES or (spare <= 0 and cause is not Cause.FORCED_EXPIRY):
+        if cause is None or cause not in _CODES or not _may_go(draft, cause):
             continue
-        spare -= 1
+        forced, counted = cause is Cause.FORCED_EXPIRY, draft.is_ready(old)
+        taker = next((m for m in newcomers if (_is_made(m) if forced else _can_take_over(draft, m))), None)
+        if taker is None:
+            continue
+        if not forced and not draft.is_broken(old) and ready - counted < wish.size - wish.max_unavailable:
+            continue
+        ready -= counted
         message = f"{taker.id} takes its place"
         draft.reason(_CODES[cause], message, old.id)
         leaving.leave(draft, old, cause, message)
+
+
+def _can_take_over(draft: Draft, newcomer: Instance) -> bool:
+    return draft.is_ready(newcomer) and involuntary(draft, newcomer) is None
+
+
+def _is_made(newcomer: Instance) -> bool:
+    return newcomer.state in (State.STARTING, State.RUNNING) and not newcomer.suspect
+
+
+def _may_go(draft: Draft, cause: Cause) -> bool:
+    """What somebody asked for by name is done also while a listing is not believed; its VM is deleted after that."""
+    if cause in VOLUNTARY:
+        return rollout.may_finish(draft, cause)
+    return cause is Cause.REQUESTED or draft.may_delete

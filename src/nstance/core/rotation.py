@@ -1,13 +1,18 @@
 """Voluntary work: rotating drifted instances, heeding hints, renewing old ones, within the group's limits.
 
-It begins only while every place is filled and nobody is suspect, and makes the replacement first. `max_unavailable`
-allows to let some go first instead; of those, the ones that are not ready for other reasons are taken off.
+It begins only while every place is filled and nobody is suspect, and makes the replacement first. The limits count every
+VM that exists: `max_surge` is how many there may be above the size, also those that drain; `max_unavailable` allows to let
+some go first instead, and how many ready ones may then be missing. The trap: one that leaves first keeps its place until
+its VM is gone, or its replacement would be one VM too many.
 """
 
-from nstance.core import creating, leaving, replacing
-from nstance.core.draft import Draft
+from collections.abc import Iterator
+
+from nstance.core import creating, health, leaving, replacing, rollout
+from nstance.core.draft import Draft, drifted
 from nstance.model.decision import Code
-from nstance.model.group import Group
+from nstance.model.events import NoticeKind
+from nstance.model.group import Group, UpdateOrder
 from nstance.model.instance import Cause, Instance, State
 
 _WHY = {
@@ -19,54 +24,141 @@ _WHY = {
 
 def rotate(draft: Draft) -> None:
     wish = draft.wish
-    if wish is None or not draft.may_delete or draft.places() != wish.size:
+    if wish is None or not rollout.may_begin(draft, Cause.DRIFT) or draft.places() != wish.size:
         return
-    noteworthy = [m for m in draft.noteworthy() if m.counts]
-    if any(m.suspect for m in noteworthy):
+    if any(m.suspect for m in draft.noteworthy() if m.counts):
         return
-    surge = len(draft.capacity()) - wish.size
-    newcomers = draft.newcomers()
-    # Places whose instance is registered: of those that are not, newcomers share a place with another one.
-    coming = len(draft.waiting()) + sum(m.state is not State.RUNNING for m in noteworthy)
-    sharing = sum(m.state is not State.RUNNING for group in newcomers.values() for m in group)
-    ready = wish.size - (coming - sharing)
-    aged: list[Instance] = []
+    surge = max_surge(wish) - (draft.existing() - wish.size)
+    unavailable, broken = wish.size - draft.ready(), draft.broken()
+    if surge < 0 or (surge == 0 and unavailable - broken >= wish.max_unavailable):
+        return
+    if broken:
+        broken = sum(1 for _ in _candidates(draft, broken=True))
+    left, begun = len(draft.members), False
     # It may be the whole group: no further than the limits allow.
+    for cause, member in _in_order(draft):
+        if not begun:
+            left, begun = _steps_left(draft, wish, member), True
+        if left <= 0:
+            return
+        is_broken = draft.is_broken(member)
+        # One that is not ready is no loss; but if the others of its kind recover, enough must be left.
+        missing = unavailable - broken if is_broken else unavailable
+        if surge > 0:
+            if creating.create(draft, cause, f"replaces {member.id} ({cause.value})", replaces=member) is None:
+                return
+            surge -= 1
+        elif missing < wish.max_unavailable and creating.may_create(draft):
+            if is_broken:
+                broken -= 1
+            else:
+                unavailable += 1
+            _let_go(draft, cause, member)
+        else:
+            return
+        left -= 1
+    if not begun:
+        _renew_oldest(draft, wish, surge)
+
+
+def _renew_oldest(draft: Draft, wish: Group, surge: int) -> None:
+    """Past the eligible age: one at a time, only while the group is whole."""
+    aged = [m for c, m in _candidates(draft, aged=True) if c is Cause.ELIGIBLE_EXPIRY]
+    if not aged or not draft.existing() == draft.ready() == wish.size:
+        return
+    oldest = min(aged, key=lambda m: (m.created, m.id))
+    if _steps_left(draft, wish, oldest) <= 0:
+        return
+    if surge > 0:
+        message = f"replaces {oldest.id} ({Cause.ELIGIBLE_EXPIRY.value})"
+        creating.create(draft, Cause.ELIGIBLE_EXPIRY, message, replaces=oldest)
+    elif wish.max_unavailable and creating.may_create(draft):
+        _let_go(draft, Cause.ELIGIBLE_EXPIRY, oldest)
+
+
+def _in_order(draft: Draft) -> Iterator[tuple[Cause, Instance]]:
+    """Who is to be replaced, those first that are not ready."""
+    if draft.broken():
+        yield from _candidates(draft, broken=True)
+        yield from _candidates(draft, broken=False)
+    else:
+        yield from _candidates(draft)
+
+
+def _candidates(draft: Draft, *, broken: bool | None = None, aged: bool = False) -> Iterator[tuple[Cause, Instance]]:
+    """`aged`: those too that are only old."""
+    newcomers = draft.newcomers()
     for member in draft.noteworthy_or_outdated():
         if member.state is not State.RUNNING or member.on_demand or member.id in newcomers:
             continue
+        if broken is not None and draft.is_broken(member) is not broken:
+            continue
         cause = replacing.voluntary(draft, member)
-        if cause is Cause.ELIGIBLE_EXPIRY:
-            aged.append(member)
-        elif cause is not None:
-            if not _begin(draft, wish, cause, member, surge=surge, unavailable=wish.size - ready):
-                return
-            if surge < _max_surge(wish):
-                surge += 1
-            else:
-                ready -= 1
-    if aged and surge == 0 and ready == wish.size:
-        # Past the eligible age: one at a time, only while the group is whole.
-        oldest = min(aged, key=lambda m: (m.created, m.id))
-        _begin(draft, wish, Cause.ELIGIBLE_EXPIRY, oldest, surge=surge, unavailable=0)
+        if cause is not None and (aged or cause is not Cause.ELIGIBLE_EXPIRY) and rollout.may_begin(draft, cause):
+            yield cause, member
 
 
-def _begin(draft: Draft, wish: Group, cause: Cause, instance: Instance, *, surge: int, unavailable: int) -> bool:
-    """Replace one; says whether that was possible."""
-    if surge < _max_surge(wish):
-        message = f"replaces {instance.id} ({cause.value})"
-        return creating.create(draft, cause, message, replaces=instance) is not None
-    if unavailable >= wish.max_unavailable or not creating.may_create(draft):
-        return False
+def _steps_left(draft: Draft, wish: Group, first: Instance) -> int:
+    """How many replacements may be begun now, whatever the limits allow; `first`: of whom."""
+    canaries = rollout.canaries_left(draft)
+    left = len(draft.members) if canaries is None else canaries
+    if wish.order is UpdateOrder.PARALLEL:
+        return left
+    whole = draft.ready() == wish.size or draft.is_broken(first)
+    return min(left, 1) if whole and not _step_under_way(draft, wish) else 0
+
+
+def _step_under_way(draft: Draft, wish: Group) -> bool:
+    """Of a serial rollout: an old instance is not gone yet, or a new one has not been ready for long enough."""
+    if draft.newcomers() or any(leaves_voluntarily(draft, m) for m in draft.noteworthy()):
+        return True
+    for member in draft.capacity():
+        if drifted(member, wish):
+            continue
+        if not draft.is_ready(member):
+            return True
+        settled = draft.facts(member.id).ready_since + wish.settle
+        if draft.now < settled:
+            draft.wake(settled)
+            return True
+    return False
+
+
+def _let_go(draft: Draft, cause: Cause, instance: Instance) -> None:
     code, message = _WHY[cause]
     draft.reason(code, message, instance.id)
     leaving.leave(draft, instance, cause, message)
-    return True
 
 
-def _max_surge(wish: Group) -> int:
+def max_surge(wish: Group) -> int:
     """Both limits at zero would mean never."""
     return wish.max_surge or (0 if wish.max_unavailable else 1)
+
+
+def leaves_voluntarily(draft: Draft, instance: Instance) -> bool:
+    """It drains or is being deleted because of a rotation, an expiry or a hint."""
+    if instance.on_demand or (instance.state is not State.DRAINING and instance.state is not State.DELETING):
+        return False
+    if instance.cause is Cause.SPOT:
+        return draft.facts(instance.id).notice is NoticeKind.REBALANCE
+    return instance.cause is Cause.DRIFT or instance.cause is Cause.ELIGIBLE_EXPIRY
+
+
+def places_still_taken(draft: Draft) -> int:
+    """Places that voluntary work has emptied and that may not be filled yet: the VM that left first is still there, and one
+    more would exceed `max_surge`."""
+    wish = draft.wish
+    leaving = [m for m in draft.noteworthy() if leaves_voluntarily(draft, m)]
+    if wish is None or not leaving:
+        return 0
+    replaced = {m.replaces for m in draft.capacity()}
+    coming = sum(
+        m.replaces_for in replacing.VOLUNTARY and health.going(draft, draft.members[old]) is None
+        for old, group in draft.newcomers().items()
+        for m in group
+    )
+    left_first = sum(m.id not in replaced for m in leaving)
+    return min(left_first, max(0, len(leaving) + coming - max_surge(wish)))
 
 
 def expire_on_demand(draft: Draft) -> None:

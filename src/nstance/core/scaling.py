@@ -6,25 +6,50 @@ capacity; counting it as missing would make two.
 """
 
 import heapq
+from operator import attrgetter
 
-from nstance.core import creating, draining, leaving
+from nstance.core import adopting, creating, draining, leaving, rotation
 from nstance.core.draft import Draft, drifted
 from nstance.model.decision import Code
 from nstance.model.ids import InstanceId
 from nstance.model.instance import Cause, Instance, State
 
-_Worth = tuple[bool, bool, bool, InstanceId]
+_Worth = tuple[bool, bool, bool, bool, InstanceId]
 
 
 def grow(draft: Draft) -> None:
     lack = draft.size - draft.places()
+    if lack > 0:
+        lack -= draining.cancel_for_size(draft, lack)
+    vacancies = sorted((m for m in draft.noteworthy() if m.vacant), key=attrgetter("id"))
     if lack <= 0:
+        for vacancy in vacancies:  # filled just now, or not wanted any more: what is made later is growth
+            draft.change(vacancy, vacant=False)
         return
-    lack -= draining.cancel_for_size(draft, lack)
+    lack = adopting.adopt_missing(draft, lack)
     have, size = draft.size - lack, draft.size
-    for _ in range(lack):
-        if creating.create(draft, None, f"{have} of {size} are there") is None:
+    lack = max(0, lack - rotation.places_still_taken(draft))
+    for place in [*vacancies, *[None] * lack][:lack]:
+        old = _predecessor(draft, place) if place is not None else None
+        if old is None or old.cause is None:
+            made = creating.create(draft, None, f"{have} of {size} are there")
+        else:
+            made = creating.create(draft, old.cause, f"replaces {old.id} ({old.cause.value})", predecessor=old)
+        if made is None:
             return
+
+
+def _predecessor(draft: Draft, vacancy: Instance) -> Instance:
+    """Whose place it is: of a replacement that never registered, the one that it was to replace."""
+    seen = {vacancy.id}
+    while vacancy.registered is None:
+        before = vacancy.replaces or vacancy.predecessor
+        old = draft.members.get(before) if before is not None and before not in seen else None
+        if old is None:
+            break
+        seen.add(old.id)
+        vacancy = old
+    return vacancy
 
 
 def shrink(draft: Draft) -> None:
@@ -61,10 +86,11 @@ def _send_away(draft: Draft, instance: Instance, reason: str) -> None:
 
 
 def _worth(draft: Draft, instance: Instance) -> _Worth:
-    """Least worth keeping first: never registered, then suspect, then drifted, then oldest."""
+    """Least worth keeping first: never registered, then suspect, then not ready, then drifted, then oldest."""
     return (
         instance.state is State.RUNNING,
         not instance.suspect,
+        not draft.is_broken(instance),
         not drifted(instance, draft.wish),
         instance.id,
     )

@@ -1,11 +1,12 @@
 """`make dev`: a shard with a leader and a standby on this machine, and a group of instances that are processes.
 
 It tells in plain words what happens and how to break it. Everything it makes is in one folder. `--once` breaks something
-itself, shows that it heals and ends: a first look for people, and a test.
+itself, shows that it heals and ends: a first look for people, and a test (`smoke`).
 """
 
 import argparse
 import asyncio
+import http.client
 import os
 import signal
 import sys
@@ -13,11 +14,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from nstance import clock as clocks
-from nstance.dev import child, configs, leftovers
+from nstance.dev import child, configs, leftovers, smoke
 from nstance.dev.screen import Screen
+from nstance.dev.smoke import Failed
 from nstance.dev.story import Story
-from nstance.model.ids import InstanceId, ShardId
-from nstance.model.instance import State
+from nstance.model.ids import ShardId
 from nstance.objects import errors
 from nstance.objects.file import FileStore
 from nstance.server import configuration
@@ -27,27 +28,24 @@ KEY = "thisisatest32bytekey123456789012"  # for development only; everybody know
 LOOK = 0.1  # seconds between two looks at everything
 RESTART = 5.0  # seconds after which a server that was killed is started again
 EARLY = 3.0  # a server that ends sooner than this cannot run at all
-DEADLINE = 60.0  # for each step of --once
+DEADLINE = 60.0  # seconds for each step of --once
 OFFSETS = (0, configs.STANDBY)
 
 
-class Failed(Exception):
-    """The message says what did not happen."""
-
-
 class Dev:
-    def __init__(self, folder: Path, config: Path, *, port: int, keep: bool) -> None:
-        self._clock = clocks.SystemClock()
+    def __init__(self, folder: Path, config: Path, *, port: int, keep: bool, within: float = DEADLINE) -> None:
+        self.clock = clocks.SystemClock()
         self._folder = folder
         self._config = config
         self._port = port
         self._keep = keep
+        self._within = within
         self._instances = folder / "instances"
         self._pids = folder / "pids"
-        self._store = FileStore(folder / "bucket", clock=self._clock)
+        self._store = FileStore(folder / "bucket", clock=self.clock)
         self._seen_config = 0
-        self.screen = Screen(sys.stdout, self._clock)
-        self.story = Story(self._store, SHARD, instances=self._instances, screen=self.screen, clock=self._clock)
+        self.screen = Screen(sys.stdout, self.clock)
+        self.story = Story(self._store, SHARD, instances=self._instances, screen=self.screen, clock=self.clock)
         self.servers = [self._server(number, offset) for number, offset in enumerate(OFFSETS, 1)]
         self._ended: dict[int, float] = {}  # when each process was found ended
         self._numbers: tuple[int, tuple[int, ...]] | None = None  # shown last
@@ -82,7 +80,14 @@ class Dev:
             await self._put_config()
             await self.story.look()
             self._show_numbers()
-            await self._clock.sleep(LOOK)
+            await self.clock.sleep(LOOK)
+
+    async def count_connected(self) -> None:
+        """Ask the leader for its agents, until cancelled. Beside everything else: a paused leader does not answer."""
+        while True:
+            port = self._port + OFFSETS[self.servers.index(self.leader())]
+            self.story.connected = await asyncio.to_thread(_connected_agents, port)
+            await self.clock.sleep(LOOK)
 
     async def stop(self) -> None:
         self.screen.say("ending the servers")
@@ -96,58 +101,40 @@ class Dev:
         await self._store.close()
 
     async def until(self, what: str, holds: Callable[[], bool]) -> None:
-        end = self._clock.monotonic() + DEADLINE
+        end = self.clock.monotonic() + self._within
         while not holds():
-            if self._clock.monotonic() > end:
-                raise Failed(f"expected within {DEADLINE:g} s: {what}; see the logs in {self._folder / 'logs'}")
-            await self._clock.sleep(LOOK / 2)
+            if self.clock.monotonic() > end:
+                lacks = self.story.lacks() or "nothing else is missing"
+                raise Failed(
+                    f"expected within {self._within:g} s: {what}; {lacks}; the logs are in {self._folder / 'logs'}"
+                )
+            await self.clock.sleep(LOOK / 2)
 
     async def guide(self) -> None:
         """Once everything runs: how to break it, with the numbers and paths of this run."""
-        await self.until("a whole group", self.story.whole)
+        try:
+            await self.until("a whole group", self.story.whole)
+        except Failed as problem:
+            self.screen.say(str(problem))
+            return
         id, pid = next(iter(self.story.agents().items()), ("", 0))
-        leader = self._leader()
+        leader = self.leader()
         self._numbers = (leader.pid, tuple(self.story.agents().values()))
         others = " and ".join(s.name for s in self.servers if s is not leader)
         rows = [
             (f"kill -9 {pid}", f"an agent, and with it the VM of {id}: it is replaced at once"),
-            (f"kill -9 {leader.pid}", f"the leader: {others} takes over within 3 s, no instance is replaced"),
+            (f"kill -9 {leader.pid}", f"the leader: {others} takes over within a second, no instance is replaced"),
             (f"kill -STOP {leader.pid}", f"pause the leader: the same; wake it with kill -CONT {leader.pid}"),
             (f"kill {leader.pid}", "stop the leader in order: half a second"),
             (f"rm -r {_short(self._folder)}/cache-*", "the servers' caches: nothing happens"),
             (f"edit {_short(self._config)}", '"size": 5, or another greeting; it counts within a minute'),
             (f"cat {_short(self._instances)}/{id}/recv/motd", "a file that the server made for this instance"),
+            (f"touch {_short(self._instances)}/{id}/broken", "its check fails: it is not ready until the file is gone"),
             (f"curl http://127.0.0.1:{self._port}/metrics", "numbers"),
         ]
         wide = 40  # longer ones stick out
         text = "\n".join(f"  {command:<{wide}}  {meaning}" for command, meaning in rows)
         self.screen.say(f"everything runs. Now break it, in another terminal:\n{text}\nCtrl+C ends everything.")
-
-    async def once(self) -> None:
-        """Kill an agent and wait for its replacement. Raises Failed."""
-        began = self._clock.monotonic()
-        await self.until("a whole group", self.story.whole)
-        self.screen.say(f"the group was whole {self._clock.monotonic() - began:.2f} s after the start")
-        before = set(self.story.lives)
-        victim, pid = next(iter(self.story.agents().items()))
-        self.screen.say(f"kill -9 {pid}: the agent of {victim} dies, and with it its VM")
-        killed = self._clock.wall()
-        os.kill(pid, signal.SIGKILL)
-
-        def newcomer() -> InstanceId | None:
-            new = [i for i, life in self.story.lives.items() if i not in before and State.RUNNING in life.reached]
-            return new[0] if new and victim not in self.story.agents() and self.story.whole() else None
-
-        await self.until(f"a replacement of {victim}", lambda: newcomer() is not None)
-        id = newcomer()
-        assert id is not None
-        reached = self.story.lives[id].reached
-        parts = [
-            f"{word} after {max(0.0, reached[state] - killed):.3f} s"
-            for state, word in ((State.PENDING, "decided"), (State.STARTING, "started"), (State.RUNNING, "registered"))
-            if state in reached
-        ]
-        self.screen.say(f"replaced by {id}: {', '.join(parts)}")
 
     def _server(self, number: int, offset: int) -> child.Child:
         name = f"server-{number}"
@@ -163,15 +150,15 @@ class Dev:
             folder=self._folder,
             log=self._folder / "logs" / f"{name}.log",
             pids=self._pids,
-            clock=self._clock,
+            clock=self.clock,
         )
 
-    def _leader(self) -> child.Child:
+    def leader(self) -> child.Child:
         return next((s for s in self.servers if s.name == self.story.leader), self.servers[0])
 
     def _show_numbers(self) -> None:
         """The process numbers, whenever they have changed and everything runs: what `kill` needs."""
-        numbers = (self._leader().pid, tuple(self.story.agents().values()))
+        numbers = (self.leader().pid, tuple(self.story.agents().values()))
         if self._numbers and self._numbers != numbers and self.story.whole():
             self.screen.say(f"now the leader has pid {numbers[0]}, the agents have {', '.join(map(str, numbers[1]))}")
             self._numbers = numbers
@@ -180,7 +167,7 @@ class Dev:
         for server in self.servers:
             if server.code is None:
                 continue
-            now = self._clock.monotonic()
+            now = self.clock.monotonic()
             ended = self._ended.setdefault(server.pid, now)
             if ended == now:
                 self._report(server)
@@ -190,7 +177,7 @@ class Dev:
 
     def _report(self, server: child.Child) -> None:
         assert server.code is not None
-        if server.code > 0 and self._clock.monotonic() - server.started < EARLY:
+        if server.code > 0 and self.clock.monotonic() - server.started < EARLY:
             raise Failed(f"{server.name} ended {child.describe(server.code)}; its log is {server.log}")
         how = child.describe(server.code)
         self.screen.say(f"{server.name} (pid {server.pid}) ended {how}; it is started again in {RESTART:g} s")
@@ -217,7 +204,7 @@ class Dev:
                 raise
             self.screen.say(f"{problem}\nThe old configuration stays.")
             return
-        if await configs.put(self._store, SHARD, body, clock=self._clock) and not first:
+        if await configs.put(self._store, SHARD, body, clock=self.clock) and not first:
             self.screen.say("the configuration was put into the bucket; the leader reads it within a minute")
 
 
@@ -230,10 +217,11 @@ async def play(dev: Dev, *, once: bool) -> None:
     try:
         await dev.start()
         running: asyncio.Task[object] = asyncio.create_task(dev.run())
-        script: asyncio.Task[object] = asyncio.create_task(dev.once() if once else dev.guide())
+        script: asyncio.Task[object] = asyncio.create_task(smoke.test(dev) if once else dev.guide())
         stopping: asyncio.Task[object] = asyncio.create_task(ended.wait())
-        tasks = [running, script, stopping]
-        decisive = tasks if once else [running, stopping]
+        counting: asyncio.Task[object] = asyncio.create_task(dev.count_connected())
+        tasks = [running, script, stopping, counting]
+        decisive = [running, script, stopping] if once else [running, stopping]
         await asyncio.wait(decisive, return_when=asyncio.FIRST_COMPLETED)
         for task in (running, script):
             if task.done():
@@ -251,7 +239,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(argv)
     try:
         port = options.ports or configs.free_port(clocks.SystemChance(), OFFSETS)
-        dev = Dev(options.dir.absolute(), options.config.absolute(), port=port, keep=options.keep)
+        dev = Dev(
+            options.dir.absolute(), options.config.absolute(), port=port, keep=options.keep, within=options.within
+        )
         asyncio.run(play(dev, once=options.once))
     except (
         leftovers.Busy,
@@ -277,7 +267,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="N",
         help=f"the first of five ports, the standby's are {configs.STANDBY} higher ({configs.PORT}); auto: free ones",
     )
-    parser.add_argument("--once", action="store_true", help="kill an agent, wait for its replacement, end")
+    parser.add_argument(
+        "--once", action="store_true", help="kill an agent, wait for its replacement, kill the leader, end"
+    )
+    parser.add_argument(
+        "--within", type=float, default=DEADLINE, metavar="SECONDS", help=f"for each step of --once ({DEADLINE:g})"
+    )
     parser.add_argument("--keep", action="store_true", help="leave the agents running at the end")
     return parser
 
@@ -289,6 +284,19 @@ def _port(text: str) -> int:
     if not text.isdecimal() or not 1024 <= int(text) <= 65_000:
         raise argparse.ArgumentTypeError(f"expected 1024 to 65000 or auto, not {text!r}")
     return int(text)
+
+
+def _connected_agents(port: int) -> int:
+    """As a server's metrics say; 0 while it does not answer."""
+    server = http.client.HTTPConnection("127.0.0.1", port, timeout=1.0)
+    try:
+        server.request("GET", "/metrics")
+        lines = server.getresponse().read(1 << 20).decode().splitlines()
+    except (OSError, http.client.HTTPException):
+        return 0
+    finally:
+        server.close()
+    return sum(int(float(line.split()[1])) for line in lines if line.startswith("nstance_agents_connected "))
 
 
 def _short(path: Path) -> str:

@@ -24,6 +24,7 @@ from nstance.dev.screen import Screen
 from nstance.model.ids import ShardId
 from nstance.objects import errors
 from nstance.objects.s3 import S3Store
+from nstance.providers import tmux
 from nstance.server import configuration
 
 BETWEEN_SHARDS = 10  # ports
@@ -49,6 +50,10 @@ class Plan:
     def offsets(self) -> list[int]:
         first = (self.number - 1) * BETWEEN_SHARDS
         return [first, first + configs.STANDBY] if self.standby else [first]
+
+    @property
+    def instances(self) -> Path:
+        return self.cache(standby=False) / "instances"
 
     def cache(self, *, standby: bool) -> Path:
         if self.number == 1 and not standby:
@@ -127,6 +132,11 @@ async def run(wanted: Plan) -> None:
     finally:
         await care.stop()
         leftovers.forget(wanted.temp / "pids", f"dev-tmux-{wanted.number}")
+        if left := len(list(leftovers.agents(wanted.instances))):
+            screen.say(
+                f"{left} agents of {wanted.shard} go on in the tmux session {tmux.SESSION}: "
+                "the next `make dev-tmux` finds them again, `make clean-dev` ends them"
+            )
 
 
 async def _put(wanted: Plan, store: S3Store, screen: Screen, clock: clocks.Clock, *, first: bool) -> None:
@@ -137,7 +147,7 @@ async def _put(wanted: Plan, store: S3Store, screen: Screen, clock: clocks.Clock
             shard=wanted.shard,
             port=wanted.port,
             offsets=wanted.offsets,
-            instances=wanted.cache(standby=False) / "instances",
+            instances=wanted.instances,
             dev_k8s=wanted.temp / "dev-k8s",
         )
     except configuration.NoConfiguration as problem:

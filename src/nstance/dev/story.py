@@ -1,10 +1,11 @@
 """The story that the bucket tells: who leads, what was decided, how many instances run.
 
 Only what is durable is told, so what stands on the screen has happened. Agents are looked at as well, because their end
-is where a replacement's time begins.
+is where a replacement's time begins. A record in the bucket does not prove that an agent works, so a group is whole only
+when its agents are connected and have installed their files.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -33,6 +34,7 @@ class Story:
     def __init__(self, store: ObjectStore, shard: ShardId, *, instances: Path, screen: Screen, clock: Clock) -> None:
         self.lives: dict[InstanceId, Life] = {}
         self.leader = ""  # the server that holds the lease; empty if nobody does
+        self.connected = 0  # agents, as the leader counts them; told from outside
         self._store = store
         self._shard = shard
         self._instances = instances
@@ -47,6 +49,7 @@ class Story:
         )
         self._book = journal.Book()
         self._sizes: Mapping[GroupKey, int] = {}
+        self._files: Mapping[GroupKey, Collection[str]] = {}
         self._sizes_read = float("-inf")
         self._agents: dict[InstanceId, processes.Process] = {}
         self._shown: dict[GroupKey, tuple[int, int]] = {}
@@ -78,12 +81,29 @@ class Story:
         return [i for i in self._book.instances.values() if i.key == key and i.counts and i.state is State.RUNNING]
 
     def whole(self) -> bool:
-        """Somebody leads, every group has its size, and every agent lives."""
+        """Somebody leads, every group has its size, and every agent lives, is connected and has its files."""
+        return not self.lacks()
+
+    def lacks(self) -> str:
+        """What is missing for that, the first thing only; empty if nothing is."""
+        if not self.leader:
+            return "no server leads"
+        if not self._sizes:
+            return "the configuration has no group"
         members = {key: self.running(key) for key in self._sizes}
-        return bool(self.leader and members) and all(
-            len(found) == self._sizes[key] and all(i.id in self._agents for i in found)
-            for key, found in members.items()
-        )
+        for key, found in members.items():
+            living = [i.id for i in found if i.id in self._agents]
+            if len(found) != self._sizes[key] or len(living) != len(found):
+                return f"group {key.name} has {len(living)} of {self._sizes[key]} instances with a running agent"
+        expected = sum(len(found) for found in members.values())
+        if self.connected < expected:
+            return f"{self.connected} of {expected} agents are connected to the leader"
+        for key, found in members.items():
+            for each in found:
+                folder = self._instances / each.id / "recv"
+                if missing := [name for name in sorted(self._files[key]) if not (folder / name).is_file()]:
+                    return f"{each.id} has not installed {', '.join(missing)}; see agent.log beside {folder}"
+        return ""
 
     def agents(self) -> dict[InstanceId, int]:
         """The agents that run, by instance, with their process number."""
@@ -103,6 +123,7 @@ class Story:
         except configuration.NoConfiguration:
             return  # whoever put it there is told what is wrong with it
         self._sizes = {key: resolved.group.size for key, resolved in told.groups.items()}
+        self._files = {key: resolved.files.keys() for key, resolved in told.groups.items()}
 
     def _watch_agents(self) -> None:
         alive = dict(leftovers.agents(self._instances))

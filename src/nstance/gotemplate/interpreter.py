@@ -46,15 +46,16 @@ class _Run:
         self.pieces: list[str] = []
         self._budget = budget
         self._variables: list[Value] = [data, *[NOTHING] * (slots - 1)]
-        self._missing = missing
-        self._reported: set[str] = set()
-        self._context = functions.Context(budget, self._report)
+        reported: set[str] = set()
 
-    def _report(self, name: str) -> None:
-        if name not in self._reported:
-            self._reported.add(name)
-            if self._missing is not None:
-                self._missing(name)
+        def report(name: str) -> None:
+            if name not in reported:
+                reported.add(name)
+                if missing is not None:
+                    missing(name)
+
+        self._report = report  # not a method: it would be a cycle, and everything rendered would wait for a collection
+        self._context = functions.Context(budget, report)
 
     # nodes
 

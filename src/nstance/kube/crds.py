@@ -196,6 +196,8 @@ _STATUSES: dict[Kind, Schema] = {
                 {
                     "template": _text("Its template."),
                     "size": _number("Its size."),
+                    "sizeSource": _text("Where the size comes from: config, or api with who set it and when."),
+                    "overrides": _texts("Settings of the server's configuration file that the API overrides."),
                     "instanceType": _text("Its instance type."),
                     "subnetPool": _text("Its subnet pool."),
                     "vars": _VARS,
@@ -215,7 +217,9 @@ _STATUSES: dict[Kind, Schema] = {
             "instanceID": _text("Chosen and stored here before the shard is asked: asking twice makes no second one."),
             "shard": _text("The shard that has it."),
             "state": _text("Its state there."),
-            "ready": _flag("It runs and has registered."),
+            "ready": _flag(
+                "It runs and has registered, as Cluster API reads it. Whether it is ready, the condition says."
+            ),
             "initialization": _PROVISIONED,
             "addresses": _ADDRESSES,
             "failureDomain": _text("The shard that has it, as Cluster API reads it."),
@@ -251,7 +255,7 @@ _COLUMNS: dict[Kind, tuple[tuple[str, str, str], ...]] = {
         ("Instance", "string", ".status.instanceID"),
         ("Shard", "string", ".status.shard"),
         ("State", "string", ".status.state"),
-        ("Ready", "boolean", ".status.ready"),
+        _READY,
         _AGE,
     ),
     kinds.NSTANCE_MACHINE_TEMPLATE: (("Group", "string", ".spec.template.spec.group"), _AGE),

@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from nstance.model.ids import InstanceId
+from nstance.model.ids import GroupKey, GroupName, InstanceId, TenantId
 from nstance.model.instance import Cause, Change, Drain, Instance, Nonce, Put, Remove, State
+from nstance.model.rollout import GroupRecord, Outcome, Revision
 
 _T = TypeVar("_T")
 _DEFAULTS = {f.name: f.default for f in fields(Instance)}
@@ -98,9 +99,11 @@ _NONCE = {"jti": _text, "issued": _exactly(int), "expires": _exactly(int)}
 _INSTANCE: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("id", "tenant", "group", "template", "instance_type", "subnet", "infra_hash"), _text),
     **dict.fromkeys(("request_hash", "ip4", "ip6", "hostname", "public_key", "certificate_serial", "message"), _text),
-    **dict.fromkeys(("replaces", "provider_id", "double"), _or_none(_text)),
-    **dict.fromkeys(("on_demand", "replace_wanted", "suspect", "seen"), _flag),
-    **dict.fromkeys(("registered", "certificate_expires", "ended", "drain_timeout"), _or_none(_number)),
+    **dict.fromkeys(("replaces", "predecessor", "provider_id", "double"), _or_none(_text)),
+    **dict.fromkeys(("on_demand", "replace_wanted", "suspect", "seen", "vacant"), _flag),
+    **dict.fromkeys(
+        ("made", "registered", "ready_at", "certificate_expires", "ended", "drain_timeout"), _or_none(_number)
+    ),
     **dict.fromkeys(("cause", "replaces_for"), _or_none(Cause)),
     "created": _number,
     "state": State,
@@ -109,6 +112,40 @@ _INSTANCE: Mapping[str, Callable[[Any], Any]] = {
     "nonce": _or_none(lambda raw: _read(Nonce, raw, _NONCE)),
 }
 assert _INSTANCE.keys() == _DEFAULTS.keys(), "each field of a record needs its reader"
+
+
+_REVISION: Mapping[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("infra_hash", "runtime_hash", "by", "message"), _text),
+    "started": _number,
+    "outcome": Outcome,
+    **dict.fromkeys(("finished", "paused_at", "resumed_at"), _or_none(_number)),
+    "failures": _exactly(int),
+}
+assert _REVISION.keys() == {f.name for f in fields(Revision)}, "each field of a revision needs its reader"
+
+
+def encode_group(record: GroupRecord) -> dict[str, Any]:
+    return {
+        "tenant": record.key.tenant,
+        "group": record.key.name,
+        "dynamic": record.dynamic,
+        "revisions": [
+            {f.name: getattr(r, f.name) for f in fields(Revision)} | {"outcome": r.outcome.value}
+            for r in record.revisions
+        ],
+    }
+
+
+def decode_group(raw: Mapping[str, Any]) -> GroupRecord:
+    match raw:
+        case {"tenant": str(tenant), "group": str(name), "dynamic": bool(dynamic), "revisions": list(revisions)}:
+            return GroupRecord(
+                key=GroupKey(TenantId(tenant), GroupName(name)),
+                dynamic=dynamic,
+                revisions=tuple(_read(Revision, each, _REVISION) for each in revisions),
+            )
+        case _:
+            raise UnknownRecord("a group record of a kind that this version does not know")
 
 
 def encode_change(change: Change) -> dict[str, Any]:

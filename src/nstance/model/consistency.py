@@ -33,6 +33,7 @@ def _problems(id: InstanceId, record: Instance) -> list[str]:
         (not record.suspect or record.registered is not None, "is suspect without ever having registered"),
         (record.replaces != record.id, "replaces itself"),
         (not record.on_demand or record.replaces is None, "is on-demand and replaces another"),
+        (not record.vacant or not record.counts, "has left its place and fills it"),
         (record.double is None or record.double != record.provider_id, "is its own double"),
         (state is not State.STARTING or record.provider_id is not None, "exists without a provider ID"),
     )

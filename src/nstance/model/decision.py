@@ -13,6 +13,8 @@ from nstance.model.events import NoticeKind, VmState
 from nstance.model.group import Group
 from nstance.model.ids import GroupKey, InstanceId, ProviderId
 from nstance.model.instance import Change, Instance
+from nstance.model.rollout import GroupRecord
+from nstance.model.vm import UnknownVm
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,13 @@ class Code(Enum):
     LOAD_BALANCER = "load-balancer"
     MASS_SILENCE = "mass-silence"
     MASS_ABSENCE = "mass-absence"
+    READY = "ready"
+    NOT_READY = "not-ready"
+    ROLLOUT = "rollout"
+    ROLLOUT_HALTED = "rollout-halted"
+    UNKNOWN_VM = "unknown-vm"
+    ADOPTED = "adopted"
+    DRAINER = "drainer"
     LEADERSHIP = "leadership"
     CONFIG = "config"
     CLOCK = "clock"
@@ -103,6 +112,8 @@ TROUBLE = frozenset(
         Code.LOAD_BALANCER,
         Code.MASS_SILENCE,
         Code.MASS_ABSENCE,
+        Code.ROLLOUT_HALTED,
+        Code.UNKNOWN_VM,
         Code.CLOCK,
         Code.SECURITY,
     }
@@ -126,6 +137,9 @@ class Refused(Enum):
     EXISTS = "exists"
     ON_DEMAND = "on-demand"  # such instances are never replaced
     PAUSED = "paused"
+    NO_ROOM = "no-room"  # the group has its size
+    NOT_RUNNING = "not-running"
+    NOT_HELD = "not-held"  # the rollout is neither paused nor halted
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +148,7 @@ class Facts:
 
     heard: float  # the last sign of life; at the start of a term: when listening began
     connected: bool = False
+    connected_since: float = 0.0
     met: bool = False  # was heard in this term
     awaited: bool = False  # registered in this term, and has yet to connect
     restarting: bool = False  # said goodbye to restart
@@ -141,6 +156,12 @@ class Facts:
     notice: NoticeKind | None = None
     notice_at: float = 0.0
     notice_deadline: float | None = None
+    ready: bool = False  # as its agent reported in this term
+    ready_since: float = 0.0
+    not_ready: str = ""  # why not
+    failing_since: float | None = None  # a check fails since then
+    blocked: str = ""  # why its file set cannot be made
+    unblocked_at: float = 0.0  # when it could be made again: its time to become ready counts from then
     vm: VmState = VmState.UNKNOWN
     vm_at: float | None = None  # when the provider said so
     absent_since: float | None = None
@@ -176,6 +197,7 @@ class Trend:
     refused_subnets: Mapping[str, float] = field(default_factory=dict)  # subnet → until when it is not tried
     last_error: str = ""
     infra_hash: str = ""  # of the wish that failed: a corrected configuration need not wait
+    unready: bool = False  # so many are unhealthy at once that they are replaced one by one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,13 +209,18 @@ class View:
     members: Mapping[InstanceId, Instance]
     facts: Mapping[InstanceId, Facts]
     trend: Trend = Trend()
+    record: GroupRecord | None = None
+    unknown: tuple[UnknownVm, ...] = ()  # VMs with the group's tags that no record knows
+    groups_lost: bool = False  # there is no file of dynamic groups: what the API once set is not known
     listed: bool = True  # the provider was listed completely in this term: before that, nothing is deleted
     listening_since: float = 0.0  # when this term began to accept agents
     reconnect_grace: float = 0.0  # how long agents may take to come back after a change of leaders
     mass_silence: bool = False  # so many agents are silent that the fault is probably here
     mass_absence: bool = False  # so many VMs were missing from a listing that it is not believed
-    operator_seen: float | None = None  # when an operator of the tenant was last connected; at the start of a
-    # term: when listening began, if the tenant has a registered operator, because nobody knows yet
+    mass_since: float | None = None  # when either of these began
+    revision_stored: bool = True  # what the current revision is made of is in the bucket, for a later rollback
+    operator_seen: float | None = None  # when an operator of the tenant that drains last watched; at the start of a
+    # term: now, if the tenant had one in the last term, because it may be about to reconnect
     crowded: Set[str] = frozenset()  # subnets that are nearly full
     blocked: str = ""  # why no create request can be made now (userdata or image not to be had)
 
@@ -206,4 +233,5 @@ class Decision:
     facts: Mapping[InstanceId, Facts] = field(default_factory=dict)  # those that are new
     trend: Trend = Trend()
     refusals: Mapping[int, Refused] = field(default_factory=dict)  # by position of the event
+    record: GroupRecord | None = None  # as it is from now on; None: unchanged
     wake_at: float | None = None

@@ -146,6 +146,22 @@ class AgentConnected:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadinessReported:
+    """What the agent's report says about readiness; posted when it changed. Ready: nothing is missing."""
+
+    id: InstanceId
+    files: bool  # the file set that the instance should have is installed, and its on-receive command has succeeded
+    failing: tuple[str, ...] = ()  # names of checks that fail
+    pending: tuple[str, ...] = ()  # names of checks without a result yet
+    blocked: str = ""  # why the file set cannot be rendered; then a replacement would not help
+    problem: str = ""  # what its agent says is wrong with its files, for people
+
+    @property
+    def ready(self) -> bool:
+        return self.files and not self.failing and not self.pending
+
+
+@dataclass(frozen=True, slots=True)
 class AgentLost:
     """The agent's last connection ended without a goodbye."""
 
@@ -154,6 +170,13 @@ class AgentLost:
 
 @dataclass(frozen=True, slots=True)
 class AgentRestarting:
+    id: InstanceId
+
+
+@dataclass(frozen=True, slots=True)
+class CloneSeen:
+    """It is certain that two agents with the instance's identity live."""
+
     id: InstanceId
 
 
@@ -167,6 +190,7 @@ class NoticeReceived:
 @dataclass(frozen=True, slots=True)
 class DrainAcknowledged:
     id: InstanceId
+    by: str = ""  # who said so, for the history; in what follows: who asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,16 +200,45 @@ class InstanceWanted:
     id: InstanceId
     instance_type: str = ""
     vars: Mapping[str, str] = field(default_factory=dict)
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class DeletionWanted:
     id: InstanceId
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplacementWanted:
     id: InstanceId
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptionWanted:
+    """Somebody wants a record for a VM that has none."""
+
+    id: InstanceId
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseWanted:
+    """Somebody wants a VM deleted that has no record."""
+
+    id: InstanceId
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDeleted:
+    """Somebody asked through the API that this group be deleted."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutResumed:
+    """Somebody lets a paused or halted rollout go on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,13 +265,19 @@ Event = (
     | Registered
     | Renewed
     | AgentConnected
+    | ReadinessReported
     | AgentLost
     | AgentRestarting
+    | CloneSeen
     | NoticeReceived
     | DrainAcknowledged
     | InstanceWanted
     | DeletionWanted
     | ReplacementWanted
+    | AdoptionWanted
+    | ReleaseWanted
+    | GroupDeleted
+    | RolloutResumed
     | GroupChanged
     | Woke
 )

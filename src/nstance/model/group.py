@@ -2,8 +2,19 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from nstance.model.ids import GroupKey, Kind
+
+
+class UpdateOrder(StrEnum):
+    PARALLEL = "parallel"  # as many at once as the limits allow
+    SERIAL = "serial"  # the next one starts when the last old one is gone and the new one has settled
+
+
+class OnFailure(StrEnum):
+    HALT = "halt"
+    ROLLBACK = "rollback"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +35,20 @@ class Group:
     load_balancers: tuple[str, ...] = ()
     max_surge: int = 1
     max_unavailable: int = 0
+    order: UpdateOrder = UpdateOrder.PARALLEL
+    settle: float = 0.0  # serial only: how long a new instance must have been ready before the next step
+    canary: int = 0  # how many are replaced before the rollout pauses; 0: it does not pause
+    pause_after_canary: float | None = None  # go on by itself after so many seconds; None: when somebody resumes it
+    stop_after_canary: bool = False  # halt there instead of pausing
+    max_failures: int = 2  # instances of a new revision that may fail to become ready before the rollout halts
+    on_failure: OnFailure = OnFailure.HALT
+    ready_timeout: float = 600.0  # after registration: who has not become ready by then is unhealthy
+    unhealthy_after: float | None = None  # a check that fails for so long makes the instance unhealthy
+    changed_by: str = "config"  # who asked for the current revision
+    rolled_back_from: str = ""  # infra hash of the revision that this one stands in for
     vars: Mapping[str, str] = field(default_factory=dict)
     static: bool = True
+    overridden: bool = False  # static, and the API has set something of it
     paused: bool = False
 
 
@@ -42,4 +65,6 @@ class Policy:
     forced_age: float | None = None
     ondemand_age: float | None = None
     default_drain_timeout: float = 300.0  # of instances that say nothing else, when their group is deleted
-    operator_recent: float = 600.0  # an operator seen within this time makes a drain worth waiting for
+    replace_clones: bool = False  # an instance whose identity two agents use is replaced
+    delete_unknown: bool = False  # VMs that no record knows are deleted, not held; many at once never
+    operator_recent: float = 60.0  # the lease of an operator that drains: so long after its last watch it still counts

@@ -72,6 +72,11 @@ def uuid_of(instance: InstanceId) -> int:
     return value
 
 
+def created_at(instance: InstanceId) -> float:
+    """When the ID was made, in seconds since 1970."""
+    return (uuid_of(instance) >> 80) / 1000
+
+
 def uuid7(milliseconds: int, tail: int) -> int:
     """A UUIDv7 from its time and the 74 bits that follow it (version and variant are set here)."""
     return (

@@ -90,6 +90,8 @@ class Instance:
     on_demand: bool = False
     replaces: InstanceId | None = None  # the instance whose place this one is to take, while both exist
     replaces_for: Cause | None = None  # and why
+    predecessor: InstanceId | None = None  # whose place it fills: that one had left before this one was made
+    vacant: bool = False  # it left, the group wants its place filled, and nothing was made for that yet
     replace_wanted: bool = False  # somebody asked for another one in its place
     suspect: bool = False  # silent although its VM runs; a mark, not a state
     template: str = ""
@@ -101,11 +103,13 @@ class Instance:
     nonce: Nonce | None = None
     provider_id: ProviderId | None = None
     seen: bool = False  # the provider has shown this VM at least once, so that "not found" means something
+    made: float | None = None  # when the VM was first known to exist; None also where the provider's answers never lag
     double: ProviderId | None = None  # another VM with this ID: the tombstone of that one
     ip4: str = ""
     ip6: str = ""
     hostname: str = ""
     registered: float | None = None
+    ready_at: float | None = None  # when it was ready for the first time
     public_key: str = ""  # base64 of the 32 raw bytes
     certificate_serial: str = ""  # hexadecimal
     certificate_expires: float | None = None

@@ -19,3 +19,27 @@ class SeenVm:
     shard: ShardId | None = None
     tenant: TenantId | None = None
     group: GroupName | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentIdentity:
+    """What an agent's certificate says: it was issued to this instance."""
+
+    id: InstanceId
+    tenant: TenantId
+    public_key: str  # base64 of the 32 raw bytes
+    certificate_serial: str  # hexadecimal
+    certificate_expires: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnknownVm:
+    """A VM with our complete tags that no record knows. It is held: neither counted nor deleted."""
+
+    vm: SeenVm
+    first_seen: float  # by this leader
+    agent: AgentIdentity | None = None  # presented by its agent in this term
+
+    @property
+    def is_running(self) -> bool:
+        return self.vm.state is VmState.RUNNING

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 
 from nstance import clock as clocks
 from nstance.objects import errors, keys
-from nstance.objects.port import Head, Key, Stored, Version
+from nstance.objects.port import Head, Key, Stored, Version, check_size
 
 HIDDEN = ".nstance"
 LOCK_WAIT = 5.0  # seconds; a lock is held for microseconds, so whoever has it this long is paused or the disk hangs
@@ -45,14 +45,15 @@ class Directory:
             self._temporary.mkdir(exist_ok=True)
             self._tidy()
 
-    def get(self, key: Key) -> Stored:
+    def get(self, key: Key, limit: int) -> Stored:
         path = self._path(key)
         with _translating(f"get {key}"):
             for _ in range(ATTEMPTS):
                 try:
                     with open(path, "rb") as file:
                         before = _regular(os.fstat(file.fileno()))
-                        body = file.read()
+                        check_size(key, before.st_size, limit)
+                        body = file.read(before.st_size + 1)
                         after = os.fstat(file.fileno())
                 except _ABSENT:
                     raise self._missing(key) from None
@@ -153,15 +154,20 @@ class Directory:
     def _place(self, temporary: str, path: pathlib.Path) -> bool:
         """Renames into a directory that a neighbour may be tidying away. Returns whether it made directories."""
         made = False
-        for _ in range(ATTEMPTS):
-            if not path.parent.is_dir():
-                if not self._hidden.is_dir():
-                    raise errors.Unavailable(f"write {path.name}: the bucket directory {self.root} is gone")
-                path.parent.mkdir(parents=True, exist_ok=True)
-                made = True
+        for attempt in range(ATTEMPTS):
             try:
+                if not path.parent.is_dir():
+                    if not self._hidden.is_dir():
+                        raise errors.Unavailable(f"write {path.name}: the bucket directory {self.root} is gone")
+                    path.parent.mkdir(parents=True, exist_ok=True)
+                    made = True
                 os.rename(temporary, path)
             except FileNotFoundError:
+                continue
+            except FileExistsError:
+                # `mkdir` found a name that is no directory: a file for good, or one that a neighbour just removed.
+                if attempt + 1 == ATTEMPTS:
+                    raise
                 continue
             except IsADirectoryError:
                 os.rmdir(path)  # an empty one is no object and may go

@@ -21,5 +21,10 @@ class Denied(StorageError):
     """The store refuses us (credentials, permissions, no such bucket). Retrying does not help: stop and say so."""
 
 
+class ObjectTooLargeError(StorageError):
+    """The object is larger than anything that is written there, so it was not read. Reading it again does not help: it
+    was put there by somebody else, or is damaged."""
+
+
 class Unknown(StorageError):
     """It may have been applied, or may yet be. Read back before anything else."""

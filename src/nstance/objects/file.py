@@ -13,7 +13,7 @@ from typing import ParamSpec, TypeVar
 
 from nstance import clock as clocks
 from nstance.objects import directory, errors
-from nstance.objects.port import Head, Key, Stored, Version
+from nstance.objects.port import MAX_READ, Head, Key, Stored, Version
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -30,8 +30,8 @@ class FileStore:
     def __repr__(self) -> str:
         return f"file store {self._directory.root}"
 
-    async def get(self, key: Key) -> Stored:
-        return await self._run(self._directory.get, key)
+    async def get(self, key: Key, *, limit: int = MAX_READ) -> Stored:
+        return await self._run(self._directory.get, key, limit)
 
     async def head(self, key: Key) -> Head:
         return await self._run(self._directory.head, key)

@@ -13,18 +13,24 @@ from typing import TypeVar
 
 from nstance import points
 from nstance.clock import Chance, Clock
-from nstance.model.ids import InstanceId
+from nstance.model.ids import GroupKey, InstanceId, TenantId
 from nstance.model.instance import Instance
+from nstance.model.rollout import GroupRecord
 from nstance.objects import errors, settle, slots
 from nstance.objects.port import Key, ObjectStore
 
 PARALLEL = 64
-MAX_SLOT = 1 << 20  # bytes of entries in one slot
+MAX_SLOT = 1 << 20  # bytes of entries in one slot, unless a single decision is larger
+SLOT_LIMIT = 32 << 20  # of what is read or written: a decision about the largest group that there can be
+SNAPSHOT_LIMIT = 64 << 20
 SNAPSHOT_SLOTS = 500
 SNAPSHOT_BYTES = 1 << 20
 KEEP_SECONDS = 7 * 86400.0
+PIECES_AT_ONCE = 20  # instances of a snapshot that are encoded without a pause, in about half a millisecond
 READ_ATTEMPTS = 5
+SNAPSHOT_TIMEOUT = 30.0
 LIST_TIMEOUT = 60.0
+TIMEOUT = 5.0
 
 T = TypeVar("T")
 
@@ -42,6 +48,8 @@ class Book:
     epoch: int = 0  # the highest epoch read
     snapshot: int = 0  # the slot of the newest readable snapshot
     since_snapshot: int = 0  # bytes of slots behind it
+    groups: dict[GroupKey, GroupRecord] = field(default_factory=dict)
+    drainers: set[TenantId] = field(default_factory=set)  # tenants with an operator that drains
 
     def take(self, slot: slots.Slot, size: int) -> None:
         if slot.number != self.tail + 1:
@@ -50,6 +58,8 @@ class Book:
             raise slots.Damaged(f"journal slot {slot.number} has epoch {slot.epoch} after epoch {self.epoch}")
         for entry in slot.entries:
             slots.apply(self.instances, entry.changes)
+            slots.apply_groups(self.groups, entry.groups)
+            slots.apply_drainers(self.drainers, entry.drainers)
         self.tail = slot.number
         self.epoch = slot.epoch
         self.since_snapshot += size
@@ -59,11 +69,18 @@ class Journal:
     """Reading and tailing; `Writer` appends."""
 
     def __init__(
-        self, store: ObjectStore, *, journal_prefix: str, snapshot_prefix: str, clock: Clock, timeout: float = 5.0
+        self,
+        store: ObjectStore,
+        *,
+        journal_prefix: str,
+        snapshot_prefix: str,
+        clock: Clock,
+        timeout: Callable[[], float] = lambda: TIMEOUT,
     ) -> None:
+        """`timeout`: how long to wait for the next answer of the store."""
         self.store = store
         self.clock = clock
-        self._timeout = timeout
+        self.timeout = timeout
         self.journal_prefix = journal_prefix
         self.snapshot_prefix = snapshot_prefix
 
@@ -80,14 +97,21 @@ class Journal:
         numbers = await self.numbers(self.snapshot_prefix)
         for number in reversed(numbers):
             try:
-                body = await self.fetch(self.snapshot_key(number))
+                body = await self.snapshot(number)
                 if body is None:
                     continue
                 snapshot = slots.decode_snapshot(number, body)
             except slots.Damaged as damage:
                 alarms.append(f"{damage}; an older one is used")
                 continue
-            book = Book(dict(snapshot.instances), tail=number, epoch=snapshot.epoch, snapshot=number)
+            book = Book(
+                dict(snapshot.instances),
+                tail=number,
+                epoch=snapshot.epoch,
+                snapshot=number,
+                groups=dict(snapshot.groups),
+                drainers=set(snapshot.drainers),
+            )
             break
         await self._catch_up(book, read)
         return book, alarms
@@ -124,16 +148,21 @@ class Journal:
         return None if body is None else slots.decode_slot(number, body)
 
     async def _slot(self, number: int) -> bytes | None:
-        return await self.fetch(self.slot_key(number))
+        return await self.fetch(self.slot_key(number), f"journal slot {number}", SLOT_LIMIT)
 
-    async def fetch(self, key: Key) -> bytes | None:
+    async def snapshot(self, number: int) -> bytes | None:
+        return await self.fetch(self.snapshot_key(number), f"snapshot {number}", SNAPSHOT_LIMIT)
+
+    async def fetch(self, key: Key, what: str, limit: int) -> bytes | None:
         async def get() -> bytes | None:
             try:
-                return (await self.store.get(key)).body
+                return (await self.store.get(key, limit=limit)).body
             except errors.Missing:
                 return None
+            except errors.ObjectTooLargeError as problem:
+                raise slots.Damaged(f"{what} is larger than any that is written: {problem}") from problem
 
-        return await self._insist(get, f"reading {key}", self._timeout)
+        return await self._insist(get, f"reading {key}", self.timeout)
 
     async def numbers(self, prefix: str, *, after: str = "") -> list[int]:
         """The numbers of the objects below a prefix, in order."""
@@ -142,13 +171,13 @@ class Journal:
             names = [k.removeprefix(prefix).removesuffix(".json") async for k in self.store.list(prefix, after=after)]
             return [int(name) for name in names if len(name) == 20 and name.isdecimal()]
 
-        return await self._insist(collect, f"listing {prefix}", LIST_TIMEOUT)
+        return await self._insist(collect, f"listing {prefix}", lambda: LIST_TIMEOUT)
 
-    async def _insist(self, read: Callable[[], Awaitable[T]], what: str, timeout: float) -> T:
+    async def _insist(self, read: Callable[[], Awaitable[T]], what: str, timeout: Callable[[], float]) -> T:
         """Reads are repeated a few times: an error is never taken for an absence."""
         for attempt in range(READ_ATTEMPTS):
             try:
-                async with asyncio.timeout(timeout):
+                async with asyncio.timeout(timeout()):
                     return await read()
             except (errors.Unavailable, TimeoutError) as problem:
                 if attempt == READ_ATTEMPTS - 1:
@@ -172,7 +201,6 @@ class Writer:
         guard: Guard,
         chance: Chance,
         appended: Callable[[slots.Slot], None] = lambda slot: None,
-        timeout: float = 5.0,
     ) -> None:
         """`guard` is awaited before each attempt to write: it waits while the term is frozen and raises Deposed when it
         is over. `appended` is told each slot as it became durable."""
@@ -181,12 +209,12 @@ class Writer:
         self._epoch = epoch
         self._guard = guard
         self._chance = chance
-        self._timeout = timeout
         self._appended = appended
         self._waiting: list[tuple[slots.Entry, asyncio.Future[None]]] = []
         self._wake = asyncio.Event()
         self._last: asyncio.Future[None] | None = None
         self._closed: BaseException | None = None
+        self._compacted = 0  # everything before this snapshot was removed in this term
 
     @property
     def tail(self) -> int:
@@ -266,7 +294,12 @@ class Writer:
         """As many decisions as fit into one slot, at least one."""
         size, count = 0, 0
         for entry, _ in self._waiting:
-            size += 200 + 700 * len(entry.changes) + sum(100 + len(why.message) for why in entry.reason)
+            size += (
+                200
+                + 700 * len(entry.changes)
+                + 2500 * len(entry.groups)
+                + sum(100 + len(why.message) for why in entry.reason)
+            )
             if count and size > MAX_SLOT:
                 break
             count += 1
@@ -279,16 +312,24 @@ class Writer:
         body = slots.encode_slot(
             number=number, epoch=self._epoch, op=op, at=at, entries=[slots.encode_entry(e) for e in entries]
         )
+        if len(body) > SLOT_LIMIT:
+            raise errors.Denied(f"journal slot {number} would have {len(body)} bytes, at most {SLOT_LIMIT} can be read")
         await self._guard()
-        await settle.settle(
-            self._journal.store,
-            self._journal.slot_key(number),
-            body,
-            op=op,
-            seen=None,
-            timeout=self._timeout,
-            retry=self._retry,
-        )
+        try:
+            await settle.settle(
+                self._journal.store,
+                self._journal.slot_key(number),
+                body,
+                op=op,
+                seen=None,
+                timeout=self._journal.timeout,
+                retry=self._retry,
+                limit=SLOT_LIMIT,
+            )
+        except errors.ObjectTooLargeError as problem:
+            raise slots.Damaged(
+                f"journal slot {number} is taken by an object that nobody wrote: {problem}"
+            ) from problem
         slot = slots.Slot(number=number, epoch=self._epoch, op=op, at=at, entries=tuple(entries))
         self._book.take(slot, len(body))
         self._appended(slot)
@@ -321,19 +362,25 @@ class Writer:
             epoch=book.epoch,
             at=round(self._journal.clock.steady(), 3),
             instances=dict(book.instances),
+            groups=dict(book.groups),
+            drainers=frozenset(book.drainers),
         )
         op = f"{self._chance.bits(96):024x}"
+        body = await _encoded(snapshot, op=op)
+        if len(body) > SNAPSHOT_LIMIT:
+            raise errors.Denied(f"a snapshot would have {len(body)} bytes, at most {SNAPSHOT_LIMIT} can be read")
         await points.reach(points.Point.BEFORE_SNAPSHOT)
         await self._guard()
         key = self._journal.snapshot_key(snapshot.number)
         await settle.settle(
             self._journal.store,
             key,
-            slots.encode_snapshot(snapshot, op=op),
+            body,
             op=op,
             seen=None,
-            timeout=max(30.0, self._timeout),
+            timeout=lambda: SNAPSHOT_TIMEOUT,
             retry=self._retry,
+            limit=SNAPSHOT_LIMIT,
         )
         book.snapshot, book.since_snapshot = snapshot.number, 0
         await points.reach(points.Point.AFTER_SNAPSHOT)
@@ -344,19 +391,20 @@ class Writer:
         free again, and a leader that was frozen for long must not find it so."""
         numbers = await self._journal.numbers(self._journal.snapshot_prefix)
         horizon = 0
-        for number in reversed(numbers[:-1]):
+        # Oldest first: of a week's snapshots, each with the whole state, only those are read that are old enough.
+        for number in numbers[:-1]:
             try:
-                body = await self._journal.fetch(self._journal.snapshot_key(number))
+                body = await self._journal.snapshot(number)
                 if body is None:
                     continue
                 if slots.claimed_time(number, body) > self._journal.clock.steady() - KEEP_SECONDS:
-                    continue
-                slots.decode_snapshot(number, body)  # what everything before it is removed for must be readable
+                    break
+                if number > self._compacted:
+                    slots.decode_snapshot(number, body)  # what everything before it is removed for must be readable
+                horizon = number
             except slots.Damaged:
                 continue
-            horizon = number
-            break
-        if not horizon:
+        if horizon <= self._compacted:
             return
         await points.reach(points.Point.BEFORE_COMPACTION)
         # Oldest first, so that a crash in between never leaves a hole in what is kept.
@@ -370,6 +418,17 @@ class Writer:
                 break
             await self._guard()
             await self._journal.store.delete(self._journal.snapshot_key(number))
+        self._compacted = horizon
+
+
+async def _encoded(snapshot: slots.Snapshot, *, op: str) -> bytes:
+    """A little at a time: thousands of instances at once would hold up the event loop for a quarter of a second."""
+    pieces: list[bytes] = []
+    for piece in slots.snapshot_pieces(snapshot, op=op):
+        pieces.append(piece)
+        if len(pieces) % PIECES_AT_ONCE == 0:
+            await asyncio.sleep(0)
+    return b"".join(pieces)
 
 
 def _retrieve(future: asyncio.Future[None]) -> None:

@@ -8,6 +8,7 @@ replaced.
 """
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +41,7 @@ class Lease:
     length: float  # outsiders must see it unchanged for longer than this
     promise: float  # members must: their promise's length
     members: tuple[Holder, ...] = ()
+    crash_wait: float = 0.0  # members that find the holder dead must, after its last heartbeat; 0: as long as promised
     tail: int = 0  # the journal is at least this long: a shorter one was damaged
     at: float = 0.0  # the shard's time, by the holder's steady clock
 
@@ -61,6 +63,7 @@ def encode(lease: Lease) -> bytes:
             "state": "free" if lease.free else "held",
             "length": lease.length,
             "promise": lease.promise,
+            "crash_wait": lease.crash_wait,
             "members": [_holder(m) for m in lease.members],
             "tail": lease.tail,
             "at": lease.at,
@@ -93,6 +96,7 @@ def decode(body: bytes) -> Lease:
             free=raw["state"] == "free",
             length=float(raw["length"]),
             promise=float(raw["promise"]),
+            crash_wait=float(raw.get("crash_wait", 0.0)),
             members=tuple(_read_holder(m) for m in raw["members"]),
             tail=int(raw["tail"]),
             at=float(raw["at"]),
@@ -116,10 +120,18 @@ async def read(store: ObjectStore, key: Key) -> Seen | None:
         stored = await store.get(key)
     except errors.Missing:
         return None
+    except errors.ObjectTooLargeError as problem:
+        raise BadLease(f"the lease object cannot be read ({problem}); restore it or remove it by hand") from problem
     return Seen(decode(stored.body), stored.version)
 
 
 async def write(
-    store: ObjectStore, key: Key, lease: Lease, *, seen: Version | None, timeout: float, retry: settle.Retry
+    store: ObjectStore,
+    key: Key,
+    lease: Lease,
+    *,
+    seen: Version | None,
+    timeout: Callable[[], float],
+    retry: settle.Retry,
 ) -> Version:
     return await settle.settle(store, key, encode(lease), op=lease.op, seen=seen, timeout=timeout, retry=retry)

@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from nstance import clock as clocks
 from nstance.objects import errors, keys
-from nstance.objects.port import Head, Key, Stored, Version
+from nstance.objects.port import MAX_READ, Head, Key, Stored, Version, check_size
 
 T = TypeVar("T")
 
@@ -98,9 +98,10 @@ class MemoryStore:
         """Writes or (None) deletes past all conditions and faults, as a person or a bit flip would."""
         self._set(key, body)
 
-    async def get(self, key: Key) -> Stored:
+    async def get(self, key: Key, *, limit: int = MAX_READ) -> Stored:
         def read(at: float | None) -> Stored:
             entry = self._found(key, at)
+            check_size(key, len(entry.body), limit)
             return Stored(entry.body, entry.version)
 
         return await self._read(Verb.GET, key, read)

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
 from nstance.objects import errors
-from nstance.objects.port import Head, Key, ObjectStore, Stored, Version
+from nstance.objects.port import MAX_READ, Head, Key, ObjectStore, Stored, Version
 
 T = TypeVar("T")
 Observe = Callable[[str, str], None]  # (operation, outcome)
@@ -20,8 +20,8 @@ class Observed:
     def __repr__(self) -> str:
         return repr(self._store)
 
-    async def get(self, key: Key) -> Stored:
-        return await self._watch("get", self._store.get(key))
+    async def get(self, key: Key, *, limit: int = MAX_READ) -> Stored:
+        return await self._watch("get", self._store.get(key, limit=limit))
 
     async def head(self, key: Key) -> Head:
         return await self._watch("head", self._store.head(key))

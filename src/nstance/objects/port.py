@@ -10,10 +10,19 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import NewType, Protocol
 
+from nstance.objects import errors
+
 Key = NewType("Key", str)
 Version = NewType("Version", str)
 
 MAX_KEY = 1024
+MAX_READ = 8 << 20  # bytes of an object, unless the reader knows better
+
+
+def check_size(key: Key, size: int, limit: int) -> None:
+    """Raises ObjectTooLargeError."""
+    if size > limit:
+        raise errors.ObjectTooLargeError(f"{key} has {size:,} bytes, expected at most {limit:,}; somebody put it there")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +42,9 @@ class ObjectStore(Protocol):
     """All calls may raise Denied. Deadlines are the caller's: wrap a call in `asyncio.timeout`, and treat a write that
     timed out as Unknown."""
 
-    async def get(self, key: Key) -> Stored:
-        """The newest version. Raises Missing, Unavailable."""
+    async def get(self, key: Key, *, limit: int = MAX_READ) -> Stored:
+        """The newest version. Raises Missing, Unavailable, and ObjectTooLargeError without having read an object of more
+        than `limit` bytes."""
         ...
 
     async def head(self, key: Key) -> Head:

@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 
 from nstance.objects import keys
-from nstance.objects.port import Head, Key, ObjectStore, Stored, Version
+from nstance.objects.port import MAX_READ, Head, Key, ObjectStore, Stored, Version
 
 
 class Prefixed:
@@ -16,8 +16,8 @@ class Prefixed:
     def __repr__(self) -> str:
         return f"{self._store!r} below {self._prefix}"
 
-    async def get(self, key: Key) -> Stored:
-        return await self._store.get(self._full(key))
+    async def get(self, key: Key, *, limit: int = MAX_READ) -> Stored:
+        return await self._store.get(self._full(key), limit=limit)
 
     async def head(self, key: Key) -> Head:
         return await self._store.head(self._full(key))

@@ -19,7 +19,7 @@ import obstore
 from obstore import exceptions, store
 
 from nstance.objects import errors, keys
-from nstance.objects.port import Head, Key, Stored, Version
+from nstance.objects.port import MAX_READ, Head, Key, Stored, Version, check_size
 
 TIMEOUT = 30.0  # seconds for a whole request; callers that are in a hurry set their own deadline
 CONNECT_TIMEOUT = 3.0
@@ -51,10 +51,11 @@ class S3Store:
     def __repr__(self) -> str:
         return self._name
 
-    async def get(self, key: Key) -> Stored:
+    async def get(self, key: Key, *, limit: int = MAX_READ) -> Stored:
         keys.check(key)
         with self._reading(f"get {key}"):
             answer = await obstore.get_async(self._store, key)
+            check_size(key, answer.meta["size"], limit)  # the body is still on its way
             body = bytes(await answer.bytes_async())
             return Stored(body, self._seen(key, answer.meta.get("e_tag")))
 

@@ -10,7 +10,7 @@ import json
 from collections.abc import Awaitable, Callable
 
 from nstance.objects import errors
-from nstance.objects.port import Key, ObjectStore, Stored, Version
+from nstance.objects.port import MAX_READ, Key, ObjectStore, Stored, Version
 
 Retry = Callable[[errors.StorageError], Awaitable[None]]
 
@@ -30,15 +30,18 @@ async def settle(
     *,
     op: str | None,
     seen: Version | None,
-    timeout: float,
+    timeout: Callable[[], float],
     retry: Retry,
+    limit: int = MAX_READ,
 ) -> Version:
     """Write `body`, which contains `op`, over version `seen` (None: only if absent). Returns the version written, or
-    raises Overtaken, Denied, or what `retry` raises. Without an `op`: a body that is no JSON but like no other, which is
-    recognised as a whole."""
+    raises Overtaken, Denied, ObjectTooLargeError (somebody wrote more than `limit` bytes instead), or what `retry`
+    raises. Without an `op`: a body that is no JSON but like no other, which is recognised as a whole. `timeout` is asked
+    before each request."""
     while True:
+        seconds = timeout()
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(seconds):
                 if seen is None:
                     return await store.create(key, body)
                 return await store.replace(key, body, seen=seen)
@@ -53,10 +56,10 @@ async def settle(
         except errors.Unknown as problem:
             doubt = problem
         except TimeoutError:
-            doubt = errors.Unknown(f"writing {key} took longer than {timeout} s")
+            doubt = errors.Unknown(f"writing {key} took longer than {seconds:g} s")
         while True:
             try:
-                found = await _read(store, key, timeout)
+                found = await _read(store, key, timeout(), limit=limit)
                 break
             except (errors.Unavailable, errors.Unknown) as problem:
                 await retry(problem)
@@ -68,14 +71,14 @@ async def settle(
         await retry(doubt)
 
 
-async def _read(store: ObjectStore, key: Key, timeout: float) -> Stored | None:
+async def _read(store: ObjectStore, key: Key, timeout: float, *, limit: int) -> Stored | None:
     try:
         async with asyncio.timeout(timeout):
-            return await store.get(key)
+            return await store.get(key, limit=limit)
     except errors.Missing:
         return None
     except TimeoutError as problem:
-        raise errors.Unavailable(f"reading {key} took longer than {timeout} s") from problem
+        raise errors.Unavailable(f"reading {key} took longer than {timeout:g} s") from problem
 
 
 def operation(body: bytes) -> str | None:

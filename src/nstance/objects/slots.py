@@ -6,15 +6,27 @@ bit, a truncated object or a newer version stops the reader with a sentence that
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-from nstance.model.codec import UnknownRecord, canonical, decode_change, decode_instance, encode_change, encode_instance
-from nstance.model.ids import InstanceId
+from nstance.model.codec import (
+    UnknownRecord,
+    canonical,
+    decode_change,
+    decode_group,
+    decode_instance,
+    encode_change,
+    encode_group,
+    encode_instance,
+)
+from nstance.model.ids import GroupKey, InstanceId, TenantId
 from nstance.model.instance import Change, Instance, Put, Remove
+from nstance.model.rollout import GroupRecord
 
 VERSION = 1
+_FIRST = re.compile(rb'\{"at":(\d+(?:\.\d+)?),"')
 
 
 class Damaged(Exception):
@@ -37,6 +49,8 @@ class Entry:
     id: str
     reason: tuple[Why, ...] = ()
     changes: tuple[Change, ...] = ()
+    groups: tuple[GroupRecord, ...] = ()  # as they are from now on
+    drainers: Mapping[TenantId, bool] = field(default_factory=dict)  # whether a tenant has an operator that drains
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +70,8 @@ class Snapshot:
     epoch: int
     at: float
     instances: Mapping[InstanceId, Instance]
+    groups: Mapping[GroupKey, GroupRecord] = field(default_factory=dict)
+    drainers: frozenset[TenantId] = frozenset()  # tenants that have an operator that drains
 
 
 def apply(instances: dict[InstanceId, Instance], changes: Sequence[Change]) -> None:
@@ -68,12 +84,29 @@ def apply(instances: dict[InstanceId, Instance], changes: Sequence[Change]) -> N
                 instances.pop(id, None)
 
 
+def apply_groups(groups: dict[GroupKey, GroupRecord], records: Sequence[GroupRecord]) -> None:
+    for record in records:
+        if record.is_empty:
+            groups.pop(record.key, None)
+        else:
+            groups[record.key] = record
+
+
+def apply_drainers(tenants: set[TenantId], changes: Mapping[TenantId, bool]) -> None:
+    for tenant, drains in changes.items():
+        if drains:
+            tenants.add(tenant)
+        else:
+            tenants.discard(tenant)
+
+
 def encode_entry(entry: Entry) -> dict[str, Any]:
-    return {
+    encoded = {
         "id": entry.id,
         "reason": [_encode_why(w) for w in entry.reason],
         "changes": [encode_change(c) for c in entry.changes],
-    }
+    } | ({"groups": [encode_group(g) for g in entry.groups]} if entry.groups else {})
+    return encoded | ({"drainers": dict(entry.drainers)} if entry.drainers else {})
 
 
 def _encode_why(why: Why) -> dict[str, str]:
@@ -104,6 +137,8 @@ def decode_slot(number: int, body: bytes) -> Slot:
                         for w in e["reason"]
                     ),
                     changes=tuple(decode_change(c) for c in e["changes"]),
+                    groups=tuple(decode_group(g) for g in e.get("groups", ())),
+                    drainers={TenantId(str(t)): bool(drains) for t, drains in e.get("drainers", {}).items()},
                 )
                 for e in raw["entries"]
             ),
@@ -113,16 +148,27 @@ def decode_slot(number: int, body: bytes) -> Slot:
 
 
 def encode_snapshot(snapshot: Snapshot, *, op: str) -> bytes:
-    return _sealed(
-        {
-            "v": VERSION,
-            "slot": snapshot.number,
-            "epoch": snapshot.epoch,
-            "op": op,
-            "at": snapshot.at,
-            "instances": [encode_instance(i) for _, i in sorted(snapshot.instances.items())],
-        }
+    return b"".join(snapshot_pieces(snapshot, op=op))
+
+
+def snapshot_pieces(snapshot: Snapshot, *, op: str) -> Iterator[bytes]:
+    """What `encode_snapshot` joins, one instance at a time: with thousands of them, a leader does other things in between.
+    It is the canonical JSON of one object, whose keys are in order, with the checksum of all the others."""
+    first = (
+        {"at": snapshot.at, "epoch": snapshot.epoch}
+        | ({"groups": [encode_group(g) for _, g in sorted(snapshot.groups.items())]} if snapshot.groups else {})
+        | ({"drainers": sorted(snapshot.drainers)} if snapshot.drainers else {})
     )
+    head = canonical(first)[:-1] + b',"instances":['
+    last: dict[str, Any] = {"op": op, "slot": snapshot.number, "v": VERSION}
+    checksum = hashlib.sha256(head)
+    yield head
+    for position, (_, instance) in enumerate(sorted(snapshot.instances.items())):
+        piece = (b"," if position else b"") + canonical(encode_instance(instance))
+        checksum.update(piece)
+        yield piece
+    checksum.update(b"]," + canonical(last)[1:])
+    yield b"]," + canonical(last | {"sha256": checksum.hexdigest()})[1:]
 
 
 def decode_snapshot(number: int, body: bytes) -> Snapshot:
@@ -131,8 +177,14 @@ def decode_snapshot(number: int, body: bytes) -> Snapshot:
         if raw["slot"] != number:
             raise Damaged(f"snapshot {number} says that it is snapshot {raw['slot']}")
         instances = (decode_instance(i) for i in raw["instances"])
+        groups = (decode_group(g) for g in raw.get("groups", ()))
         return Snapshot(
-            number=number, epoch=int(raw["epoch"]), at=float(raw["at"]), instances={i.id: i for i in instances}
+            number=number,
+            epoch=int(raw["epoch"]),
+            at=float(raw["at"]),
+            instances={i.id: i for i in instances},
+            groups={g.key: g for g in groups},
+            drainers=frozenset(TenantId(str(tenant)) for tenant in raw.get("drainers", ())),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as problem:
         raise Damaged(f"snapshot {number}: {_explain(problem)}") from problem
@@ -142,7 +194,8 @@ def claimed_time(number: int, body: bytes) -> float:
     """When a snapshot says that it was taken. Quickly told, because nothing else of it is read: enough to leave it alone,
     not to rely on it."""
     try:
-        return float(json.loads(body)["at"])
+        first = _FIRST.match(body)
+        return float(first[1]) if first is not None else float(json.loads(body)["at"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as problem:
         raise Damaged(f"snapshot {number} does not say when it was taken: {problem!r}") from problem
 

@@ -208,7 +208,9 @@ class Link:
     async def _follow(self, stub: operator_grpc.OperatorServiceStub) -> None:
         async with stub.Watch.open() as stream:
             async with asyncio.timeout(ANSWER_SECONDS) as patience:
-                await stream.send_message(pb.WatchRequest(groups=True, instances=True, errors=True), end=True)
+                await stream.send_message(
+                    pb.WatchRequest(groups=True, instances=True, errors=True, drains=True), end=True
+                )
                 groups: dict[str, pb.GroupStatus] = {}
                 instances: dict[str, pb.InstanceEvent] = {}
                 while (message := await stream.recv_message()) is not None:

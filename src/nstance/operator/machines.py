@@ -88,7 +88,8 @@ def addresses(said: Said) -> list[Object]:
 
 def condition(said: Said) -> Condition:
     if said.state == "running":
-        return Condition("Ready", True, "Running", "")
+        # An older server says nothing of readiness: there, what runs is ready.
+        return Condition("Ready", not said.not_ready, "NotReady" if said.not_ready else "Running", said.not_ready)
     if isinstance(said, pb.InstanceStatus) and said.state == "failed":  # an event of it is the last one heard
         return Condition("Ready", False, FAILED, f"{said.reason}: {said.message}")
     if said.state in _LEAVING:

@@ -115,13 +115,22 @@ def summary(
         return told, [Condition("Ready", False, "ConfigInvalid", "; ".join(invalid))]
     if silent:
         return told, [Condition("Ready", False, "ShardUnreachable", f"not reachable: {', '.join(silent)}")]
+    if blocked := [f"{spec['shard']}: {why}" for spec, status in parts if (why := _blocked(status))]:
+        return told, [Condition("Ready", False, "Blocked", "; ".join(blocked))]
     if not whole:
-        return told, [Condition("Ready", False, "Scaling", f"{ready} of {wished} ready, {replicas} there")]
+        reason = "Scaling" if replicas != wished else "NotReady"
+        return told, [Condition("Ready", False, reason, f"{ready} of {wished} ready, {replicas} there")]
     return told, [Condition("Ready", True, "AllReady", f"{ready} of {wished} ready")]
 
 
 def _holds(status: Object, condition: str) -> bool:
     return any(each["type"] == condition and each["status"] == "True" for each in status.get("conditions", ()))
+
+
+def _blocked(status: Object) -> str:
+    """Why instances cannot be made there, or their files not be rendered."""
+    said = (each for each in status.get("conditions", ()) if each["type"] == "Ready" and each["reason"] == "Blocked")
+    return next((each.get("message", "") for each in said), "")
 
 
 def _refusal(status: Object) -> str:

@@ -74,6 +74,13 @@ def fixed_differences(spec: Object, found: pb.GroupStatus) -> list[str]:
     ]
 
 
+def size_source(found: pb.GroupStatus) -> str:
+    """Where the size comes from, for people: `config`, or `api by opr-1 at 2026-01-31T12:00:00Z`."""
+    source = found.size_source
+    by = f" by {source.by} at {resources.timestamp(source.at_unix_ms // 1000)}" if source.by else ""
+    return f"{source.kind}{by}"
+
+
 def shown(found: pb.GroupStatus) -> Object:
     """A group's status, as Kubernetes shows it."""
     return {
@@ -83,6 +90,8 @@ def shown(found: pb.GroupStatus) -> Object:
         "config": {
             "template": found.template,
             "size": found.size,
+            "sizeSource": size_source(found),
+            "overrides": sorted(each.field for each in found.overrides),
             "instanceType": found.instance_type,
             "subnetPool": found.subnet_pool,
             "vars": dict(found.vars),
@@ -91,6 +100,20 @@ def shown(found: pb.GroupStatus) -> Object:
             "lastError": found.last_error,
         },
     }
+
+
+def _readiness(found: pb.GroupStatus, *, static: bool) -> Condition:
+    """`static`: the spec wants what only the server's configuration can change."""
+    whole = found.ready_size >= found.size
+    trouble = dict.fromkeys((*found.blocked, *([found.last_error] if found.last_error else [])))
+    if static:
+        reason = "StaticGroup"
+    elif found.blocked:
+        reason = "Blocked"
+    else:
+        reason = "AllReady" if whole else "NotReady" if found.actual_size >= found.size else "Scaling"
+    message = "; ".join((f"{found.ready_size} of {found.size} ready", *trouble))
+    return Condition("Ready", whole and not static and not found.blocked, reason, message)
 
 
 class ShardGroups(Quiet):
@@ -209,13 +232,7 @@ class ShardGroups(Quiet):
             valid = Condition("ConfigValid", False, "StaticGroup", why)
             if not _said(item, "ConfigValid", "False"):
                 self._events.note(item, "ConfigValidationFailed", why, warning=True)
-        whole = found.ready_size >= found.size
-        ready = Condition(
-            "Ready",
-            whole and not differences,
-            "StaticGroup" if differences else "AllReady" if whole else "Scaling",
-            f"{found.ready_size} of {found.size} ready" + (f"; {found.last_error}" if found.last_error else ""),
-        )
+        ready = _readiness(found, static=bool(differences))
         await self._write(item, told, [Condition("ShardReachable", True, "Connected", ""), valid, ready])
         return None
 

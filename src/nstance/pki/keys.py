@@ -82,9 +82,7 @@ def _bounded(pem: str | bytes) -> bytes:
     return data
 
 
-@functools.lru_cache(
-    maxsize=4096
-)  # a key is judged when it arrives and again when it is certified; refusals are not kept
+@functools.lru_cache(maxsize=256)  # judged when it arrives and again when it is certified; refusals are not kept
 def check_point(raw: bytes) -> None:
     """Accept exactly the canonical encodings of points of order L; raise otherwise.
 

@@ -5,7 +5,10 @@ CN, O and role must say the same. The trap: a workload certificate comes from th
 choice; only the URI and the role, which workloads never get, tell them apart.
 """
 
+from dataclasses import dataclass
+
 from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from nstance.pki import ca, names
@@ -29,6 +32,25 @@ def identify(der: bytes) -> names.Identity:
     except ca.UNREADABLE as error:
         raise IdentityError(f"the certificate cannot be read: {error}") from error
     return identity
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What a certificate says of itself, beyond whom it names."""
+
+    public_key: bytes  # raw
+    serial: str  # hexadecimal
+    expires: float
+
+
+def credential(der: bytes) -> Credential:
+    """Of a certificate that `identify` has accepted."""
+    certificate = x509.load_der_x509_certificate(der)
+    return Credential(
+        public_key=certificate.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw),
+        serial=f"{certificate.serial_number:x}",
+        expires=certificate.not_valid_after_utc.timestamp(),
+    )
 
 
 def _identity(certificate: x509.Certificate) -> names.Identity:

@@ -25,9 +25,12 @@ class FileStore:
     async def get(self, name: str) -> bytes:
         path = self._path(name)
         try:
-            return await _call(path.read_bytes)
+            value = await _call(lambda: _read(path))
         except FileNotFoundError:
             raise errors.Missing(f"no secret {name!r} in {self._directory}") from None
+        if len(value) > port.MAX_VALUE:
+            raise errors.CannotOpen(f"expected a secret of at most {port.MAX_VALUE} bytes in {path}; it has more")
+        return value
 
     async def create(self, name: str, value: bytes) -> None:
         path = self._path(name)
@@ -88,6 +91,11 @@ class FileStore:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def _read(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(port.MAX_VALUE + 1)  # one more shows that it is too large
 
 
 async def _call(work: Callable[[], T]) -> T:

@@ -68,5 +68,7 @@ def _named(name: str) -> Iterator[None]:
         yield
     except storage.Denied as error:
         raise errors.Refused(f"secret {name!r}: {error}") from error
+    except storage.ObjectTooLargeError as error:
+        raise errors.CannotOpen(f"secret {name!r}: {error}") from error
     except storage.StorageError as error:
         raise errors.Unavailable(f"secret {name!r}: {error}") from error

@@ -152,3 +152,8 @@ def _version(blob: bytes, name: str) -> int:
     if version not in (_PLAIN, _SEALED):
         raise errors.CannotOpen(f"{name} is sealed in version {version}, which is newer than this program; update it")
     return version
+
+
+def is_in_clear(blob: bytes) -> bool:
+    """Whether it is a secret that was stored without encryption."""
+    return blob.startswith(MAGIC + bytes([_PLAIN]))

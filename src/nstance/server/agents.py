@@ -5,13 +5,14 @@ connected means: its health stream is open. Ping answers count as signs of life,
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 
 from nstance.clock import Clock
 from nstance.model import events as ev
 from nstance.model.ids import InstanceId
 from nstance.server.allowance import Allowance, allowance
+from nstance.server.clones import Clones
 from nstance.server.filesets import Issued
 from nstance.v1 import agent_pb2
 from nstance.wire.flag import Flag
@@ -32,10 +33,16 @@ class Presence:
     reported: float | None = None  # steady time of the last report
     report: agent_pb2.HealthReport | None = None
     healthy: bool = False  # its health stream is open
+    wanted_hash: str = ""  # of the file set that it should have; empty before that was worked out
+    blocked: str = ""  # why that set cannot be made
+    readiness: ev.ReadinessReported | None = None  # what was posted last
+    checks_sent: str | None = None  # hash of the checks that it was told on this connection
+    push: Callable[[], Awaitable[None]] | None = None  # tells it on its health stream what is new
 
 
 class Agents:
     def __init__(self, post: Callable[[ev.Event], None], count: Callable[[int], None], clock: Clock) -> None:
+        self.clones = Clones()
         self._post = post
         self._count = count
         self._clock = clock
@@ -55,6 +62,10 @@ class Agents:
         """On the monotonic clock; None if it was never connected."""
         presence = self._present.get(id)
         return presence.connection.heard if presence is not None and presence.healthy else self._last.get(id)
+
+    def has_left(self, id: InstanceId) -> bool:
+        """It was connected in this term; now it is not, or has come back."""
+        return id in self._last
 
     def allowance(self, id: InstanceId) -> Allowance:
         """How much it may say and cause, on all its connections together."""
@@ -92,16 +103,18 @@ class Agents:
                 self._post(ev.AgentLost(presence.id))
 
     def nudge(self, ids: Iterable[InstanceId] | None = None) -> None:
-        """What these instances should hold may have changed."""
+        """What these instances should hold may have changed; None: all of them."""
         for id in list(self._present) if ids is None else ids:
             presence = self._present.get(id)
             if presence is not None:
                 presence.changed.set()
 
-    def ask_keys(self) -> None:
-        """The keys that instances need may have changed."""
-        for presence in self._present.values():
-            presence.keys_changed.set()
+    def ask_keys(self, ids: Iterable[InstanceId] | None = None) -> None:
+        """The keys that these instances need may have changed."""
+        for id in list(self._present) if ids is None else ids:
+            presence = self._present.get(id)
+            if presence is not None:
+                presence.keys_changed.set()
 
     def drop(self, id: InstanceId) -> None:
         """The instance is no longer ours: its agent is not listened to."""
@@ -109,6 +122,7 @@ class Agents:
         self._last.pop(id, None)
         self._allowances.pop(id, None)
         self._issued.pop(id, None)
+        self.clones.forget(id)
         if presence is not None:
             self._mark(presence, healthy=False)
             presence.connection.abort()

@@ -64,14 +64,14 @@ class Balancers:
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
         self._tools.records.update(tools.shard.instances)
-        self._healthy: set[InstanceId] = set()
+        self._ready: set[InstanceId] = set()
         self._balancers: dict[str, Balancer] = {}
         self._workers = Workers[str](lambda name: self._balancers[name].run())
 
     def configure(self, names: list[str]) -> None:
         """From now on these are looked after. One that is named no longer keeps its members: nobody could call it."""
         self._balancers = {
-            name: self._balancers.get(name) or Balancer(name, self._tools, self._healthy) for name in names
+            name: self._balancers.get(name) or Balancer(name, self._tools, self._ready) for name in names
         }
         self._workers.want(names)
         for balancer in self._balancers.values():
@@ -80,10 +80,12 @@ class Balancers:
     async def run(self) -> None:
         await self._workers.run()
 
-    def reported(self, id: InstanceId) -> None:
-        """Its agent has sent a report."""
-        if id not in self._healthy:
-            self._healthy.add(id)
+    def set_ready(self, id: InstanceId, ready: bool) -> None:
+        """One that is ready comes in. One that is not any more stays where it is, but is not taken in."""
+        if not ready:
+            self._ready.discard(id)
+        elif id not in self._ready:
+            self._ready.add(id)
             instance = self._tools.records.get(id)
             if instance is not None:
                 self._look(instance)
@@ -98,7 +100,7 @@ class Balancers:
                         self._look(instance)
                 case Remove(id):
                     self._tools.records.pop(id, None)
-                    self._healthy.discard(id)
+                    self._ready.discard(id)
 
     async def left(self, instance: Instance) -> None:
         """Until no balancer holds it, or until that takes too long."""
@@ -131,7 +133,7 @@ class Balancer:
 
     name: str
     tools: Tools
-    healthy: set[InstanceId]
+    ready: set[InstanceId]
     known: dict[ProviderId, bool | None] = field(default_factory=dict)  # None: a call's outcome is unknown
     listed: bool = False
     trouble: str = ""
@@ -254,7 +256,7 @@ class Balancer:
         now = self.tools.clock.monotonic()
         shard = self.tools.shard
         plan = balancing.plan(
-            self.name, self.tools.records.values(), wishes=shard.wishes, healthy=self.healthy, member=self.member
+            self.name, self.tools.records.values(), wishes=shard.wishes, ready=self.ready, member=self.member
         )
         wanted = dict.fromkeys(plan.deregister, Verb.DEREGISTER)
         if self.listed or self._list_failures:  # most of them are members already, which the first listing will show
@@ -286,7 +288,7 @@ class Balancer:
         record = self.tools.records.get(instance)
         if record is None:
             return False
-        return balancing.belongs(record, self.name, shard.wishes, self.healthy) is (verb is Verb.REGISTER)
+        return balancing.belongs(record, self.name, shard.wishes, self.ready) is (verb is Verb.REGISTER)
 
     async def _call(self, verb: Verb, id: ProviderId, instance: InstanceId) -> None:
         provider, calls = self.tools.provider, self.tools.calls

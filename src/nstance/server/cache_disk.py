@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 
 SCHEMA = 2
 LOCK_SECONDS = 1.0  # how long to wait for somebody else's lock
+PAGES_KIB = 512  # of the file that are kept in memory: nothing here is asked for often
 
 _TABLES = """
 CREATE TABLE stamp (cluster TEXT NOT NULL, shard TEXT NOT NULL);
@@ -118,6 +119,7 @@ def _open(path: str, stamp: Stamp) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=NORMAL")  # a cache may forget its last moments, it must not break
+        connection.execute(f"PRAGMA cache_size=-{PAGES_KIB}")
         if _empty(connection):
             _make(connection, stamp)
         _judge(connection, stamp)

@@ -18,6 +18,7 @@ from nstance.providers.port import Provider, Vm
 from nstance.server.calls import Calls
 from nstance.server.effects import MEANING
 from nstance.server.shard import Shard
+from nstance.server.unknown import describe
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ class Collector:
             await self._clock.sleep(wait)
 
     async def _collect(self) -> None:
+        asked = self._clock.steady()
         vms = await self._calls.once("list", self._calls.listings, self._provider.list)
         shard = self._shard
         found = collecting.compare(
@@ -77,6 +79,8 @@ class Collector:
             shard=self._name,
             voices=self._voices(),
             found_singly=self._found_singly(),
+            asked=asked,
+            delete_unknown=shard.policy.delete_unknown,
         )
         self._sightings = found.sightings
         now = self._clock.steady()
@@ -86,6 +90,13 @@ class Collector:
             shard.notes.announce(Code.MASS_ABSENCE, message)
         elif shard.mass_absence and not found.mass_absence:
             shard.notes.announce(Code.MASS_ABSENCE, "the VMs that were missing are accounted for: deletions go on")
+        for key, new in shard.unknown.update(found.unknown, now).items():
+            shard.notes.tell(key, Code.UNKNOWN_VM, describe(new), new[0].vm.id if len(new) == 1 else None)
+            shard.look_again([key])
+        if found.too_many_unknown and not shard.too_many_unknown:
+            message = f"{len(found.unknown)} unknown VMs are too many to delete without a person: they are held"
+            shard.notes.announce(Code.UNKNOWN_VM, message)
+        shard.too_many_unknown = found.too_many_unknown
         for key, events in found.events.items():
             for event in events:
                 shard.post(event, key=GroupKey(*key))

@@ -7,12 +7,13 @@ seconds, in which a leader must renew its lease.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from nstance.config import dynamic as dynamics
-from nstance.config import load, storage_keys
+from nstance.config import jsonc, load, storage_keys
+from nstance.config import overrides as overriding
 from nstance.config import policy as policies
 from nstance.config import resolve as resolving
 from nstance.config.addresses import Service
@@ -55,7 +56,9 @@ async def read(store: ObjectStore, shard: ShardId, *, before: Configuration | No
     key = storage_keys.config(shard)
     async with asyncio.timeout(READ_TIMEOUT):
         try:
-            stored, said = await asyncio.gather(store.get(key), _dynamic(store, shard, before))
+            stored, said = await asyncio.gather(store.get(key, limit=jsonc.MAX_BYTES), _dynamic(store, shard, before))
+        except errors.ObjectTooLargeError as problem:
+            raise NoConfiguration(f"{key} is not valid: {problem}") from problem
         except errors.Missing:
             raise NoConfiguration(
                 f"there is no configuration at {key}; put one there with `nstance-admin cluster config put --shard {shard}`"
@@ -75,6 +78,12 @@ async def read(store: ObjectStore, shard: ShardId, *, before: Configuration | No
         )
 
     return await asyncio.to_thread(understand) if len(stored.body) > LARGE else understand()
+
+
+async def read_groups(store: ObjectStore, shard: ShardId) -> DynamicGroups:
+    """Only the dynamic groups. Raises NoConfiguration, and storage errors."""
+    async with asyncio.timeout(READ_TIMEOUT):
+        return (await _dynamic(store, shard, None))[0]
 
 
 async def with_groups(store: ObjectStore, shard: ShardId, now: Configuration) -> Configuration:
@@ -105,7 +114,10 @@ async def _dynamic(
 ) -> tuple[DynamicGroups, Version | None]:
     key = storage_keys.groups(shard)
     try:
-        stored = await store.get(key)
+        stored = await store.get(key, limit=dynamics.MAX_BYTES)
+    except errors.ObjectTooLargeError as problem:
+        large = Problem(key, 0, 0, str(problem))
+        raise NoConfiguration(str(large), (large,)) from problem
     except errors.Missing:
         if before is not None and before.dynamic_version is not None:
             lost = Problem(
@@ -122,6 +134,17 @@ async def _dynamic(
 def _of_groups(problems: tuple[Problem, ...], source: str) -> tuple[Problem, ...]:
     """What is wrong with the file as a whole has its name instead of a path."""
     return tuple(p if p.path == source else replace(p, path=f"groups.{p.path}") for p in problems)
+
+
+def overridden(configuration: Configuration, keys: Iterable[GroupKey]) -> list[str]:
+    """Settings of these groups in the file that have no effect because the API overrides them, for people."""
+    return [
+        f"group {key}: {overriding.warning(key, each)}"
+        for key in keys
+        if key in configuration.settings.groups and (told := configuration.dynamic.groups.get(key)) is not None
+        for each in overriding.overrides(told, configuration.groups[key].file)
+        if each.hides_file
+    ]
 
 
 def needs_restart(booted: Settings, now: Settings) -> list[str]:
@@ -142,8 +165,9 @@ def timings(settings: Settings) -> Timings:
     told = settings.shard.leader_election
     return Timings(
         heartbeat=told.heartbeat,
-        promise=told.promise,
-        fresh=3 * told.heartbeat,
+        promise=told.promise_seconds,
+        crash_wait=told.crash_wait_seconds,
+        fresh=2 * told.heartbeat,
         renew_with_members=told.renewal,
         length_with_members=told.lease,
         renew_doubtful=told.urgent_renewal,

@@ -4,14 +4,14 @@ A static group takes only size, instance type, vars and pausing. What is wrong w
 field; what the tenant has too much of is RESOURCE_EXHAUSTED; what the group is not made for is FAILED_PRECONDITION.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from nstance.config import dynamic as dynamics
 from nstance.config import jsonc
-from nstance.config.dynamic import DynamicGroup, DynamicGroups
+from nstance.config.dynamic import DynamicGroup, DynamicGroups, Stamp
 from nstance.config.errors import ConfigError, Problem
 from nstance.config.resolve import Resolved
 from nstance.config.settings import Settings
@@ -23,10 +23,27 @@ from nstance.wire import status
 
 MAX_ARGS = 256 * 1024
 SHOWN = 5  # problems of one request
+_UPDATE = {  # from the configuration's names to the wire's
+    "order": "update_order",
+    "settle": "update_settle",
+    "canary": "canary",
+    "pause_after_canary": "pause_after_canary",
+    "max_failures": "max_failures",
+    "on_failure": "on_failure",
+}
 
 
-def upsert(key: GroupKey, config: operator_pb2.GroupConfig, *, etag: str) -> Edit:
+def upsert(
+    key: GroupKey,
+    config: operator_pb2.GroupConfig,
+    *,
+    etag: str = "",
+    unset: Sequence[str] = (),
+    by: Stamp | None = None,
+) -> Edit:
+    """`unset`: what is given back to the configuration file. `by`: who asks, and when."""
     said = given(config)
+    _check_unset(said, unset)
 
     def edit(settings: Settings, dynamic: DynamicGroups) -> DynamicGroups:
         _check_tenant(settings, key.tenant)
@@ -34,8 +51,14 @@ def upsert(key: GroupKey, config: operator_pb2.GroupConfig, *, etag: str) -> Edi
         _check_etag(found, etag)
         wish = dict(said)
         before = dynamic.groups.get(key)
-        if "size" not in wish and before is not None and before.size is not None:
+        if "size" not in wish and "size" not in unset and before is not None and before.size is not None:
             wish["size"] = before.size
+        if "size" in unset and found is not None and found.file.size is None:
+            raise status.failed_precondition(
+                "unset: the configuration file says no size for this group: set one there first, or scale to 0"
+            )
+        _unset(wish, unset)
+        _check_rolled_back(found, before, wish)
         if key in settings.groups:
             assert found is not None
             _check_static(found, wish)
@@ -43,7 +66,7 @@ def upsert(key: GroupKey, config: operator_pb2.GroupConfig, *, etag: str) -> Edi
             made = dynamics.group(key, wish)
         except ConfigError as error:
             raise invalid(error.problems) from None
-        changed = dynamics.upsert(dynamic, key, made)
+        changed = dynamics.upsert(dynamic, key, made, by=by)
         if key in settings.groups and not changed.groups[key].written():
             changed = dynamics.delete(changed, key)  # it says nothing
         _check(settings, changed, key)
@@ -67,7 +90,7 @@ def delete(key: GroupKey, *, etag: str) -> Edit:
     return edit
 
 
-def pause(tenant: TenantId, key: GroupKey | None, *, paused: bool) -> Edit:
+def pause(tenant: TenantId, key: GroupKey | None, *, paused: bool, by: Stamp | None = None) -> Edit:
     """`key`: None for all groups of the tenant."""
 
     def edit(settings: Settings, dynamic: DynamicGroups) -> DynamicGroups:
@@ -75,9 +98,29 @@ def pause(tenant: TenantId, key: GroupKey | None, *, paused: bool) -> Edit:
             raise tenancy.no_group()
         known = {*settings.groups, *dynamic.groups} if key is None else {key}
         keys = sorted(k for k in known if k.tenant == tenant and groups.mine(settings, dynamic, k) is not None)
-        return dynamics.pause(dynamic, keys, paused=paused)
+        return dynamics.pause(dynamic, keys, paused=paused, by=by)
 
     return edit
+
+
+def _check_unset(said: Mapping[str, object], unset: Sequence[str]) -> None:
+    for name in unset:
+        kind, _, var = name.partition(".")
+        if name not in ("size", "instance_type", "vars") and not (kind == "vars" and var):
+            raise status.invalid("unset", "expected size, instance_type, vars or vars.NAME")
+    if "size" in unset and "size" in said:
+        raise status.invalid("unset", "expected a size to be set or unset, not both")
+
+
+def _unset(wish: dict[str, object], unset: Sequence[str]) -> None:
+    """What was read and sent back goes with it."""
+    for name in unset:
+        kind, _, var = name.partition(".")
+        said = wish.get(kind)
+        if var and isinstance(said, dict):
+            wish["vars"] = {key: value for key, value in said.items() if key != var}
+        elif not var:
+            wish.pop(kind, None)
 
 
 def given(config: operator_pb2.GroupConfig) -> dict[str, object]:
@@ -94,7 +137,11 @@ def given(config: operator_pb2.GroupConfig) -> dict[str, object]:
     if config.load_balancers:
         said["load_balancers"] = list(config.load_balancers)
     if config.update_set:
-        said["update"] = {"max_surge": config.max_surge, "max_unavailable": config.max_unavailable}
+        said["update"] = {"max_surge": config.max_surge, "max_unavailable": config.max_unavailable} | {
+            name: value
+            for name, field in _UPDATE.items()
+            if (value := getattr(config, field))  # empty or 0: the default
+        }
     if config.args_json:
         said["args"] = _args(config.args_json)
     return said
@@ -125,6 +172,17 @@ def _check_tenant(settings: Settings, tenant: TenantId) -> None:
 def _check_etag(found: Resolved | None, etag: str) -> None:
     if etag and (found is None or found.etag != etag):
         raise status.aborted("the group was changed since you read it: read it again, then decide again")
+
+
+def _check_rolled_back(found: Resolved | None, before: DynamicGroup | None, wish: Mapping[str, object]) -> None:
+    """An earlier revision has the vars of its time: others would be accepted and have no effect."""
+    if found is None or not found.group.rolled_back_from:
+        return
+    if wish.get("vars", {}) != (before.vars if before is not None else {}):
+        raise status.failed_precondition(
+            "config.vars: this group is rolled back, and has the vars of that revision: end that first, by a change of "
+            "the configuration or with `group resume-rollout`"
+        )
 
 
 def _check_static(found: Resolved, wish: dict[str, object]) -> None:

@@ -1,13 +1,15 @@
 """Carrying out what was decided: calls to the provider, whose outcomes return to the shard as events.
 
-Every call ends in exactly one event; how it is made is told in `calls`. Creates, deletes and looks have budgets of their
+Every call ends in exactly one event, also when it fails by a bug: an outcome that nobody reports would never be asked for
+again in this term. How a call is made is told in `calls`. Creates, deletes and looks have budgets of their
 own, so that none starves another. Many looks at once become one listing. A create that waited until nobody wanted it any
 more is not sent, and its record ends without one.
 """
 
 import asyncio
+import functools
 import logging
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any
 
 from nstance import points
@@ -31,6 +33,7 @@ LIST_INSTEAD_FROM = 16  # so many looks at once are answered by one listing
 LOOKS_AT_ONCE = 16
 DELETES_AT_ONCE = 32
 CONSOLE_SECONDS = 5.0
+UNEXPECTED = "an unexpected error, which the server's log shows"
 
 MEANING = {
     Status.PENDING: ev.VmState.RUNNING,
@@ -46,8 +49,8 @@ MEANING = {
 }
 
 
-def checked(vm: Vm) -> ev.VmChecked:
-    return ev.VmChecked(vm.id, MEANING[vm.status], vm.provider_id, vm.ip4, vm.ip6, vm.hostname)
+def checked(vm: Vm, asked: float) -> ev.VmChecked:
+    return ev.VmChecked(vm.id, MEANING[vm.status], vm.provider_id, vm.ip4, vm.ip6, vm.hostname, asked)
 
 
 class Effects:
@@ -86,8 +89,11 @@ class Effects:
     def start(self, effect: dec.Effect, instance: Instance, posted: float) -> None:
         match effect:
             case dec.CreateVm():
-                self._spawn(self._create(instance, posted))
-            case dec.DeleteVm() | dec.DeleteDouble():
+                failed: ev.Event = ev.VmCreateFailed(instance.id, ev.Failure.UNKNOWN, UNEXPECTED)
+                self._spawn(self._create(instance, posted), failed)
+            case dec.DeleteVm():
+                self._spawn(self._delete(instance, effect), ev.VmDeleteFailed(instance.id, UNEXPECTED))
+            case dec.DeleteDouble():
                 self._spawn(self._delete(instance, effect))
             case dec.CheckVm():
                 self._to_check.append(instance)
@@ -111,16 +117,19 @@ class Effects:
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=seconds)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None], failed: ev.Event | None = None) -> None:
+        """`failed` is posted if the work ends with an error that it did not expect."""
         task = asyncio.create_task(work)
         self._tasks[task] = None
-        task.add_done_callback(self._ended)
+        task.add_done_callback(functools.partial(self._ended, failed))
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _ended(self, failed: ev.Event | None, task: asyncio.Task[None]) -> None:
         del self._tasks[task]
         problem = None if task.cancelled() else task.exception()
         if problem is not None and not isinstance(problem, Deposed):
             log.error("an effect failed in a way nobody expected", exc_info=problem)
+            if failed is not None:
+                self._post(failed)
 
     async def _create(self, instance: Instance, posted: float) -> None:
         def wanted() -> bool:
@@ -142,7 +151,8 @@ class Effects:
                 return
             await points.reach(points.Point.BEFORE_CREATE)
             began = self._clock.monotonic()
-            self._metrics.replaced(instance.key, began - posted)
+            if instance.replaces is not None or instance.predecessor is not None:
+                self._metrics.replaced(instance.key, began - posted)
             event: ev.Event
             try:
                 vm = await self._calls.patiently(
@@ -218,22 +228,28 @@ class Effects:
         """What was asked for since the last look. A listing says who is there; who is not is asked for singly."""
         await asyncio.sleep(0)
         wanted, self._to_check = self._to_check, []
-        if len(wanted) >= LIST_INSTEAD_FROM:
-            try:
-                vms = await self._calls.patiently("list", self._calls.looks, self._provider.list)
-                shown = {vm.id: vm for vm in vms}
-            except errors.ProviderError as problem:
-                log.warning("a listing failed, VMs are asked for singly", extra={"error": str(problem)})
-                shown = {}
-            for instance in wanted:
-                vm = shown.get(instance.id)
-                if vm is not None and vm.provider_id == (instance.provider_id or vm.provider_id):
-                    self._post(checked(vm))
-                else:
-                    self._spawn(self._check(instance))
-            return
+        asked = self._clock.steady()
+        shown = await self._shown() if len(wanted) >= LIST_INSTEAD_FROM else {}
         for instance in wanted:
-            self._spawn(self._check(instance))
+            vm = shown.get(instance.id)
+            if vm is not None and vm.provider_id == (instance.provider_id or vm.provider_id):
+                self._post(checked(vm, asked))
+            else:
+                self._spawn(self._check(instance), ev.VmChecked(instance.id, ev.VmState.UNKNOWN))
+
+    async def _shown(self) -> Mapping[InstanceId, Vm]:
+        """What a listing shows; nothing if it fails, in whatever way."""
+        try:
+            vms = await self._calls.patiently("list", self._calls.looks, self._provider.list)
+        except Deposed:
+            raise
+        except Exception as problem:
+            unexpected = None if isinstance(problem, errors.ProviderError) else problem
+            log.warning(
+                "failed to list VMs, they are asked for singly", extra={"error": str(problem)}, exc_info=unexpected
+            )
+            return {}
+        return {vm.id: vm for vm in vms}
 
     async def _look(self, instance: Instance) -> Vm:
         return await self._calls.patiently(
@@ -245,7 +261,7 @@ class Effects:
             asked = self._clock.steady()
             try:
                 vm = await self._look(instance)
-                self._post(checked(vm))
+                self._post(checked(vm, asked))
             except errors.Gone:
                 self._post(ev.VmChecked(instance.id, ev.VmState.ABSENT, asked=asked))
             except errors.ProviderError as problem:

@@ -16,7 +16,7 @@ from nstance.server import peers
 from nstance.server.holder import Holding
 from nstance.server.seat import Seat
 from nstance.server.shard_time import ShardTime
-from nstance.server.standby import Standby
+from nstance.server.standby import Standby, Target
 from nstance.server.term import Term
 
 log = logging.getLogger(__name__)
@@ -38,11 +38,12 @@ class Elector:
         """`lead` runs while a term lasts; it returns after `term.closing`. `tail`: the journal's length as known here.
         `floor`: the highest epoch in the journal, 0 if there is none. `heard_tail`: a heartbeat named this tail."""
         self.term: Term | None = None
+        self.damage = ""  # of the journal, if this server's last term ended with it
         self._seat = seat
         self._dialer = dialer
         self._lead = lead
         self._tail = tail
-        self._time = ShardTime(seat.store, seat.key, clock=seat.clock, anchor=seat.anchor)
+        self._time = ShardTime(seat.store, seat.key, clock=seat.clock, anchor=seat.anchor, timeout=seat.timeout)
         self._standby = Standby(seat, self._time, floor=floor, heard_tail=heard_tail)
         self._holding: Holding | None = None
         self._link: peers.Link | None = None
@@ -50,6 +51,11 @@ class Elector:
         self._kick = asyncio.Event()
         self._news = asyncio.Event()
         self._flaps = 0
+
+    @property
+    def hears_leader(self) -> bool:
+        """Whether another server leads and said so a moment ago."""
+        return self.term is None and self._standby.promised()
 
     @property
     def held(self) -> Lease | None:
@@ -97,8 +103,10 @@ class Elector:
     async def _campaign(self) -> Holding | None:
         """Until a claim succeeds; None if stopped before."""
         standby, chance = self._standby, self._seat.chance
+        renewed: Target | None = None
         while not self._stopping:
-            target, wait = await standby.target()
+            target, wait = (renewed, 0.0) if renewed is not None else await standby.target()
+            renewed = None
             self._news.set()
             if target is None:
                 await self._nap(wait)
@@ -111,9 +119,9 @@ class Elector:
             try:
                 await holding.claim(target)
                 return holding
-            except settle.Overtaken:
-                standby.forget()
-                wait = chance.uniform(0.0, self._seat.timings.poll / 2)
+            except settle.Overtaken as overtaken:
+                renewed = standby.overtaken(overtaken.found)
+                wait = 0.0 if renewed is not None else chance.uniform(0.0, self._seat.timings.poll / 2)
             except errors.StorageError as problem:
                 log.debug("could not claim the lease", extra={"error": str(problem)})
                 wait = chance.uniform(0.05, 0.2)
@@ -122,27 +130,34 @@ class Elector:
         return None
 
     async def _keep_link(self) -> None:
-        """While standing by, hold a link to whoever the lease names."""
+        """While standing by, hold a link to the server that the lease names."""
         clock, chance, me = self._seat.clock, self._seat.chance, self._seat.me
         while True:
-            holder = self._standby.holder
-            if holder is None or self.term is not None:
+            known = self._standby.led_by
+            if known is None or self.term is not None:
                 self._news.clear()
                 await self._news.wait()
                 continue
+            holder, heard = known.holder, False
             try:
                 link = self._link = await self._dialer.dial(holder.addresses, holder.fingerprint)
                 link.send(peers.Join(me.server, me.incarnation, me.addresses, me.fingerprint))
                 while self.term is None:
-                    if self._standby.hear(await link.receive(), link, holder):
+                    if self._standby.hear(await link.receive(), link, known):
                         self._kick.set()
+                    heard = True
+            except peers.PeerRefusedError as problem:
+                log.debug("the leader's host refuses a link", extra={"leader": holder.server, "error": str(problem)})
+                self._standby.leader_found_dead()
+                self._kick.set()
             except (peers.LinkClosed, peers.BadMessage) as problem:
                 log.debug("no link to the leader", extra={"leader": holder.server, "error": str(problem)})
             finally:
                 if self._link is not None:
                     self._link.close()
                     self._link = None
-            await clock.sleep(chance.uniform(0.1, 0.6))
+            if not heard:  # otherwise ask at once whether the leader is still there
+                await clock.sleep(chance.uniform(0.1, 0.6))
 
     async def _reign(self, holding: Holding) -> None:
         clock, term = self._seat.clock, holding.term
@@ -154,6 +169,7 @@ class Elector:
         if self._stopping:
             term.closing.set()
         problem = await self._while_it_lasts(holding)
+        self.damage = str(problem) if isinstance(problem, Damaged) else ""
         lost = term.ended.is_set() or isinstance(problem, Deposed | settle.Overtaken)
         if lost:
             term.end(str(problem) if problem is not None else "")

@@ -141,7 +141,13 @@ class FileSets:
                     case StorageFile():
                         key = rendering.object_key(spec.source, values, around.settings.cluster)
                         made[name] = await self._object(key)
-            except (rendering.CannotRender, fields.CertificateError, secrets.Missing, storage.Missing) as problem:
+            except (
+                rendering.CannotRender,
+                fields.CertificateError,
+                secrets.Missing,
+                storage.Missing,
+                storage.ObjectTooLargeError,
+            ) as problem:
                 raise CannotMake(
                     f"{name}: {problem}",
                     again=isinstance(problem, secrets.Missing | storage.Missing | rendering.NotYet),
@@ -187,7 +193,7 @@ class FileSets:
 
     async def _object(self, key: str) -> bytes:
         async def get() -> bytes:
-            return (await self._store.get(Key(key))).body
+            return (await self._store.get(Key(key), limit=MAX_FILE)).body
 
         return await self._cached(f"object {key}", get)
 

@@ -31,6 +31,7 @@ class Follower:
         self._clock = clock
         self._leading = leading
         self._told = told
+        self.damage = ""  # what is wrong with the journal, as far as the last look went
         self._book: journal.Book | None = None
         self._reading = asyncio.Lock()
         self._news = asyncio.Event()
@@ -64,9 +65,9 @@ class Follower:
                         log.error(alarm)
                 else:
                     await self._books.follow(self._book, read=self._told)
-                self._read_at = began
-            except slots.Damaged:
-                self._book = None
+                self._read_at, self.damage = began, ""
+            except slots.Damaged as damage:
+                self._book, self.damage = None, str(damage)
                 raise
 
     async def take(self) -> journal.Book:

@@ -21,12 +21,11 @@ from nstance.config import storage_keys
 from nstance.config.dynamic import DynamicGroups
 from nstance.config.errors import ConfigError
 from nstance.config.settings import Settings
-from nstance.model import durations
 from nstance.model.decision import Code
-from nstance.model.group import Group
 from nstance.model.ids import GroupKey, OperatorId
 from nstance.objects import errors, settle
 from nstance.objects.port import ObjectStore, Stored, Version
+from nstance.server import group_changes
 from nstance.server.configuration import Configuration
 from nstance.server.lead import Lead
 from nstance.wire import status
@@ -121,6 +120,9 @@ class Groups:
                     continue
             found = before if seen == before.dynamic_version else self._read_anew(before, base, seen)
             after = self._resolved(found, base, wanted, version)
+            for key in authors:
+                if key not in after.groups:
+                    self._lead.shard.delete_group(key)  # decided together with its absence
             self._take(after)
             self._tell(before, found, {})  # what a person wrote into the file
             self._tell(found, after, authors)
@@ -134,7 +136,7 @@ class Groups:
         now = self._lead.configuration
         try:
             async with asyncio.timeout(STORE_SECONDS):
-                stored: Stored = await self._store.get(self._key)
+                stored: Stored = await self._store.get(self._key, limit=dynamics.MAX_BYTES)
         except errors.Missing:
             if now.dynamic_version is not None:  # without it, everybody's other groups would be gone with this change
                 log.error("%s was there before and is missing", self._key)
@@ -194,8 +196,9 @@ class Groups:
             dynamics.dump(wanted, operation=operation).encode(),
             op=None,
             seen=seen,
-            timeout=STORE_SECONDS,
+            timeout=lambda: STORE_SECONDS,
             retry=retry,
+            limit=dynamics.MAX_BYTES,
         )
 
     def _check_leading(self) -> None:
@@ -222,62 +225,15 @@ class Groups:
     def _tell(self, before: Configuration, after: Configuration, authors: Mapping[GroupKey, list[OperatorId]]) -> None:
         if before is after:
             return
-        for key in sorted({*before.groups, *after.groups}):
-            old, new = before.groups.get(key), after.groups.get(key)
-            if old is new:
-                continue
-            what = describe(old.group if old is not None else None, new.group if new is not None else None)
-            if what:
-                who = ", ".join(dict.fromkeys(authors.get(key, ())))
-                self._lead.shard.notes.tell(key, Code.CONFIG, f"{what} (by {who})" if who else what)
+        for key, what in group_changes.changes(
+            before, after, lambda key: ", ".join(dict.fromkeys(authors.get(key, ())))
+        ):
+            self._lead.shard.notes.tell(key, Code.CONFIG, what)
 
 
 def _changed(before: DynamicGroups, after: DynamicGroups) -> list[GroupKey]:
     old, new = before.groups, after.groups
     return [key for key in {**old, **new} if old.get(key) is not new.get(key) and old.get(key) != new.get(key)]
-
-
-def describe(old: Group | None, new: Group | None) -> str:
-    """What changed, for people. Vars may be confidential: only their names are told."""
-    if new is None:
-        return "the group was deleted"
-    if old is None:
-        return f"the group was made with size {new.size}"
-    names = {
-        "size": "size",
-        "template": "template",
-        "instance_type": "instance type",
-        "subnet_pool": "subnet pool",
-        "drain_timeout": "drain timeout",
-        "max_surge": "max surge",
-        "max_unavailable": "max unavailable",
-        "load_balancers": "load balancers",
-    }
-    told = [
-        f"{name} {_shown(getattr(old, field))} → {_shown(getattr(new, field))}"
-        for field, name in names.items()
-        if getattr(old, field) != getattr(new, field)
-    ]
-    vars = sorted(name for name in {*old.vars, *new.vars} if old.vars.get(name) != new.vars.get(name))
-    if vars:
-        told.append(f"vars {', '.join(vars[:10])} changed")
-    if old.paused != new.paused:
-        told.append("paused" if new.paused else "resumed")
-    if not told and old.infra_hash != new.infra_hash:
-        told.append("args changed")
-    return "; ".join(told)
-
-
-def _shown(value: object) -> str:
-    match value:
-        case "" | ():
-            return "none"
-        case tuple():
-            return ", ".join(map(str, value))
-        case float():
-            return durations.format(value)
-        case _:
-            return str(value)
 
 
 def _refuse(changes: list[_Change], problem: Exception) -> None:

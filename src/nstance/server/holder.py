@@ -15,7 +15,7 @@ from nstance.objects.journal import Deposed
 from nstance.objects.lease import Holder, Lease
 from nstance.objects.port import Version
 from nstance.server import peers
-from nstance.server.seat import WRITE_TIMEOUT, WRITE_TIMEOUT_MOST, Seat
+from nstance.server.seat import Seat
 from nstance.server.shard_time import ShardTime
 from nstance.server.standby import NEVER, Target
 from nstance.server.term import Term
@@ -24,7 +24,6 @@ log = logging.getLogger(__name__)
 
 CLAIM_ATTEMPTS = 4
 RELEASE_SECONDS = 2.0
-FROZEN_MOST = 5.0  # shorter than the time that a new leader gives agents to come
 BEATS_KEPT = 50
 
 
@@ -44,13 +43,13 @@ class Holding:
         self._sent = NEVER  # when the confirmed record was sent
         self._pending: tuple[Lease, float] | None = None  # may or may not stand in storage; when it was sent
         self._links: dict[str, _Linked] = {}
-        self._answered: dict[str, float] = {}  # when the newest heartbeat that a standby answered was sent
-        self._beats: dict[int, float] = {}
+        self._answered: dict[str, rules.Answer] = {}
+        self._beats: dict[int, rules.Answer] = {}  # those sent lately: what an answer to them holds
+        self._offered: dict[str, int] = {}  # the newest sequence that each standby was told and may claim
         self._beat_number = 0
         self._frozen_beats = 0
         self._renew_now = asyncio.Event()
         self._standby_seen = NEVER
-        self._latency = 0.0
         self._trouble = ""  # what the storage said last, while a renewal does not get through
         self.lease: Lease
         self._version: Version
@@ -74,7 +73,7 @@ class Holding:
         await points.reach(points.Point.BEFORE_LEASE)
         self._sent = seat.clock.monotonic()
         self._version = await lease.write(
-            seat.store, seat.key, record, seen=target.version, timeout=WRITE_TIMEOUT, retry=retry
+            seat.store, seat.key, record, seen=target.version, timeout=seat.timeout, retry=retry
         )
         await points.reach(points.Point.AFTER_LEASE)
         self.lease = record
@@ -89,10 +88,12 @@ class Holding:
         """The only task that writes the lease while the term lasts."""
         while True:
             now = self._seat.clock.monotonic()
-            due = self._sent + rules.renew_after(
-                self._seat.timings,
+            due = rules.renew_at(
+                self._seat.adapted(),
+                sent=self._sent,
                 members=[m.incarnation for m in self.lease.members],
                 answered=self._answered,
+                offered=self._offered_to(self.lease),
                 now=now,
                 standby_near=self._standby_near(now),
             )
@@ -106,6 +107,7 @@ class Holding:
         seat, term = self._seat, self.term
         sent, offsets = seat.clock.monotonic(), term.offsets()
         self._pending = (record, sent)
+        self._send_heartbeats()  # if we die while it is written, standbys know what it is
         self._refresh()
 
         async def retry(problem: errors.StorageError) -> None:
@@ -115,41 +117,60 @@ class Holding:
             await seat.clock.sleep(seat.chance.uniform(0.03, 0.12))
 
         await points.reach(points.Point.BEFORE_LEASE)
-        timeout = min(WRITE_TIMEOUT_MOST, max(WRITE_TIMEOUT, 3 * self._latency))
-        version = await lease.write(seat.store, seat.key, record, seen=self._version, timeout=timeout, retry=retry)
+        version = await lease.write(seat.store, seat.key, record, seen=self._version, timeout=seat.timeout, retry=retry)
         await points.reach(points.Point.AFTER_LEASE)
-        self._latency = max(seat.clock.monotonic() - sent, self._latency * 0.8)
         self.lease, self._version, self._sent, self._pending, self._trouble = record, version, sent, None, ""
         term.rebase(offsets)
+        self._send_heartbeats()
         self._refresh()
 
     async def beat(self) -> None:
         while True:
-            self._beat_number += 1
-            self._beats[self._beat_number] = self._seat.clock.monotonic()
-            self._beats.pop(self._beat_number - BEATS_KEPT, None)
-            members = {m.incarnation for m in self.lease.members}
-            for incarnation, linked in self._links.items():
-                linked.link.send(
-                    peers.Heartbeat(
-                        epoch=self.term.epoch,
-                        sequence=self.lease.sequence,
-                        version=self._version,
-                        tail=self.tail,
-                        number=self._beat_number,
-                        member=incarnation in members,
-                        at=round(self._seat.clock.steady(), 3),
-                    )
-                )
+            self._send_heartbeats()
             self._refresh()
             self._end_if_long_frozen()
             await self._seat.clock.sleep(self._seat.timings.heartbeat)
 
+    def _send_heartbeats(self) -> None:
+        now, timings, configured = self._seat.clock.monotonic(), self._seat.adapted(), self._seat.timings
+        self._beat_number += 1
+        self._beats[self._beat_number] = rules.Answer(now, timings.promise, timings.crash_wait)
+        self._beats.pop(self._beat_number - BEATS_KEPT, None)
+        for incarnation, linked in self._links.items():
+            linked.link.send(
+                peers.Heartbeat(
+                    epoch=self.term.epoch,
+                    sequence=self._offer(incarnation, now),
+                    version=self._version,
+                    tail=self.tail,
+                    number=self._beat_number,
+                    member=incarnation in self._offered_to(self.lease),
+                    at=round(self._seat.clock.steady(), 3),
+                    promise=timings.promise if timings.promise != configured.promise else 0.0,
+                    crash_wait=timings.crash_wait if timings.crash_wait != configured.crash_wait else 0.0,
+                )
+            )
+
+    def _offer(self, incarnation: str, now: float) -> int:
+        """The newest record that a standby may claim when its promise has run out, confirmed or on its way. Not one that
+        was written because this standby had not answered lately: it would be worth no more than the last answer."""
+        if rules.is_fresh(self._seat.adapted(), self._answered.get(incarnation), now):
+            for record in (self.lease, *(self._pending or ())[:1]):
+                if any(m.incarnation == incarnation for m in record.members):
+                    self._offered[incarnation] = record.sequence
+        return self._offered.get(incarnation, 0)
+
+    def _offered_to(self, record: Lease) -> set[str]:
+        """The members that may claim this record without having seen it for long."""
+        members = (member.incarnation for member in record.members)
+        return {name for name in members if self._offered.get(name, 0) >= record.sequence}
+
     def _end_if_long_frozen(self) -> None:
         """Whoever leads meanwhile would take the agents that stay here for silent: they are let go in time."""
         self._frozen_beats = 0 if self.term.leading() else self._frozen_beats + 1
-        if self._frozen_beats * self._seat.timings.heartbeat > FROZEN_MOST:
-            self.term.end(f"the lease could not be renewed for {FROZEN_MOST:.0f} s{self._trouble}")
+        most = self._seat.adapted().frozen_most
+        if self._frozen_beats * self._seat.timings.heartbeat > most:
+            self.term.end(f"the lease could not be renewed for {most:.0f} s{self._trouble}")
 
     async def serve(self, link: peers.Link, join: peers.Join) -> None:
         """A standby's link, until it ends. Raises LinkClosed, BadMessage."""
@@ -169,10 +190,10 @@ class Holding:
     def _hear(self, name: str, message: peers.Message) -> None:
         match message:
             case peers.Promise() if message.epoch == self.term.epoch:
-                sent = self._beats.get(message.number)
-                if sent is None:
+                beat, before = self._beats.get(message.number), self._answered.get(name)
+                if beat is None or (before is not None and beat.sent < before.sent):
                     return
-                self._answered[name] = max(sent, self._answered.get(name, sent))
+                self._answered[name] = beat
                 self._standby_seen = self._seat.clock.monotonic()
                 if all(m.incarnation != name for m in self.lease.members):
                     self._renew_now.set()  # it keeps its promises: let the lease name it
@@ -186,7 +207,7 @@ class Holding:
         """Give the lease back, so that a standby need not wait. `renew` must have ended."""
         await points.reach(points.Point.BEFORE_RELEASE)
         try:
-            async with asyncio.timeout(RELEASE_SECONDS):
+            async with asyncio.timeout(max(RELEASE_SECONDS, 2 * self._seat.timeout())):
                 version = await self._write_free()
         except (errors.StorageError, TimeoutError) as problem:
             log.warning(
@@ -209,7 +230,7 @@ class Holding:
         async def retry(problem: errors.StorageError) -> None:
             await seat.clock.sleep(seat.chance.uniform(0.03, 0.1))
 
-        return await lease.write(seat.store, seat.key, record, seen=self._version, timeout=WRITE_TIMEOUT, retry=retry)
+        return await lease.write(seat.store, seat.key, record, seen=self._version, timeout=seat.timeout, retry=retry)
 
     def close(self) -> None:
         self._time.led(self._version)
@@ -230,38 +251,38 @@ class Holding:
             promise=record.promise,
             members=[m.incarnation for m in record.members],
             answered=self._answered,
+            offered=self._offered_to(record),
         )
 
     def _members(self, now: float) -> tuple[Holder, ...]:
         """Those that answer, and those that did not long ago: a member is not dropped for a hiccup."""
         patience = self._seat.timings.member_silence
-        kept = {
-            m.incarnation: m
-            for m in self.lease.members
-            if now - self._answered.get(m.incarnation, self._sent) < patience
-        }
+
+        def answered(incarnation: str, otherwise: float) -> float:
+            answer = self._answered.get(incarnation)
+            return otherwise if answer is None else answer.sent
+
+        kept = {m.incarnation: m for m in self.lease.members if now - answered(m.incarnation, self._sent) < patience}
         for incarnation, linked in self._links.items():
             # A link may hang open for long after the last answer came through it.
-            if now - self._answered.get(incarnation, NEVER) < patience:
+            if now - answered(incarnation, NEVER) < patience:
                 # A server that restarted takes the place of its former self.
                 kept = {i: m for i, m in kept.items() if m.server != linked.holder.server}
                 kept[incarnation] = linked.holder
         return tuple(kept[i] for i in sorted(kept))
 
     def _compose(self, epoch: int, sequence: int, members: tuple[Holder, ...]) -> Lease:
-        seat = self._seat
+        seat, timings = self._seat, self._seat.adapted()
         near = self._standby_near(seat.clock.monotonic())
-        length = rules.outsider_length(seat.timings, members=len(members), standby_near=near)
-        # A slow store gets a longer lease instead of a leader that freezes with every renewal.
-        length = min(seat.timings.length_alone, max(length, seat.timings.renew_standby + 2.5 * self._latency))
         return Lease(
             epoch=epoch,
             sequence=sequence,
             op=f"{seat.chance.bits(96):024x}",
             holder=seat.me,
             free=False,
-            length=length,
-            promise=seat.timings.promise,
+            length=rules.outsider_length(timings, members=len(members), standby_near=near),
+            promise=timings.promise,
+            crash_wait=timings.crash_wait,
             members=members,
             tail=self.tail,
             at=round(seat.clock.steady(), 3),

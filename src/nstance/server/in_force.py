@@ -38,6 +38,7 @@ class InForce:
         self.problems: tuple[Problem, ...] = ()  # of it
         self.changing = asyncio.Lock()  # held by whoever changes it
         self.told: Callable[[Configuration], None] | None = None  # who leads by it, while this server leads
+        self.reloaded: Callable[[Configuration, Configuration], None] | None = None  # the same: it was read again
         self._store = store
         self._shard = shard
         self._clock = clock
@@ -59,11 +60,13 @@ class InForce:
     async def refresh(self) -> bool:
         """Take a newer configuration over; says whether there was one that is valid."""
         async with self.changing:
-            before = self._versions()
+            before, versions = self.configuration, self._versions()
             await self._reload()
-            changed = self._versions() != before
+            changed = self._versions() != versions
             if changed:
                 self.take(self.configuration)
+                if self.reloaded is not None:
+                    self.reloaded(before, self.configuration)
                 log.info("a new configuration is in force")
             return changed
 

@@ -12,7 +12,7 @@ from nstance.model.group import Group
 from nstance.model.ids import GroupKey, InstanceId, ShardId
 from nstance.model.instance import Instance
 from nstance.providers.port import Capabilities, CreateRequest
-from nstance.server import fetching, rendering
+from nstance.server import fetching, group_changes, rendering
 from nstance.server.agents import Agents
 from nstance.server.balancers import Balancers
 from nstance.server.cache import Cache
@@ -20,8 +20,11 @@ from nstance.server.configuration import Configuration
 from nstance.server.filesets import FileSets
 from nstance.server.images import Images
 from nstance.server.issuing import Issuer
+from nstance.server.readiness import Readiness
 from nstance.server.rendering import CannotRender, NotYet, Surroundings
+from nstance.server.revisions import Revisions
 from nstance.server.shard import Shard
+from nstance.server.step_times import StepTimes
 from nstance.server.subnets import Subnets
 from nstance.server.userdata import Userdata
 from nstance.telemetry.metrics import Metrics
@@ -30,6 +33,10 @@ log = logging.getLogger(__name__)
 
 MAX_CONSOLE = 2048  # bytes that are told of a failed VM's console
 MAX_LACKING = 1000
+HELD_GROUP = (
+    "group held, nothing is created or deleted: it was set through the API, and groups.jsonc does not have it; "
+    "configure it again, or delete it by name"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +69,9 @@ class Lead:
     shard: Shard
     agents: Agents
     balancers: Balancers
+    readiness: Readiness
+    revisions: Revisions
+    step_times: StepTimes
 
     def __init__(
         self,
@@ -92,6 +102,7 @@ class Lead:
         self.cache = cache
         self._capabilities = capabilities
         self._lacking: set[tuple[GroupKey, str]] = set()  # what was said to be missing
+        self._held: frozenset[GroupKey] = frozenset()  # groups that were said to be held
         self._announced: dict[GroupKey, str] = {}  # why groups are blocked, as far as it was told
         self._ask_for_supplies()
         self.around = self._surroundings()
@@ -146,6 +157,10 @@ class Lead:
         lacks = ((key, self._lack(resolved)) for key, resolved in self.configuration.groups.items())
         return {key: lack.message for key, lack in lacks if lack is not None}
 
+    def told_blocked(self, key: GroupKey) -> str:
+        """Why no instance of the group can be made, if somebody was asked for what it lacks and has refused."""
+        return self._announced.get(key, "")
+
     def _lack(self, resolved: Resolved) -> _Lack | None:
         texts = list(rendering.texts(resolved.args))
         spec = resolved.userdata if self._capabilities.userdata else None
@@ -186,19 +201,49 @@ class Lead:
                 self._announced[key] = why
                 self.shard.notes.tell(key, Code.BLOCKED, f"no instance can be made: {why}")
 
+    def announce_held(self) -> None:
+        """Tell of groups that are held, once each."""
+        held = self.shard.held_groups()
+        for key in held:
+            if key not in self._held:
+                self.shard.notes.tell(key, Code.BLOCKED, HELD_GROUP)
+        self._held = frozenset(held)
+
     def configure(self, configuration: Configuration) -> None:
         """Everything follows a new configuration: wishes, timings, files."""
-        self.configuration = configuration
+        before, around, self.configuration = self.configuration, self.around, configuration
         self._ask_for_supplies()
         self.around = self._surroundings()
+        self.shard.groups_lost = configuration.dynamic_version is None
         self.shard.configure(self.wishes(), configuration.policy)
+        self.announce_held()
         self._block()
         self.balancers.configure(self.balancer_names())
         self.consoles = {key: console for key, console in self.consoles.items() if key in configuration.groups}
-        self.agents.nudge()
-        self.agents.ask_keys()
+        concerned = self._concerned(before, around)
+        self.agents.nudge(concerned)
+        self.agents.ask_keys(concerned)
         for tell in self.on_configured:
             tell()
+
+    def reloaded(self, before: Configuration, after: Configuration) -> None:
+        """The configuration was read again: the history names what changed in groups."""
+        author = "the configuration file" if after.version != before.version else "an edit of groups.jsonc"
+        for key, what in group_changes.changes(before, after, lambda key: author):
+            self.shard.notes.tell(key, Code.CONFIG, what)
+
+    def _concerned(self, before: Configuration, around: Surroundings) -> list[InstanceId] | None:
+        """Whose keys or files may be others since that configuration; None: everybody's. To wake an agent costs more than
+        to compare its group, and most changes are of one group among hundreds."""
+        if rendering.shared(around) != rendering.shared(self.around):
+            return None
+        groups = self.configuration.groups
+        return [
+            id
+            for key, old in before.groups.items()
+            if (new := groups.get(key)) is not old and _files_of(old) != _files_of(new)
+            for id in self.shard.members(key)
+        ] + [id for key in groups if key not in before.groups for id in self.shard.members(key)]
 
     def resolved(self, instance: Instance) -> Resolved | None:
         """What the instance's group is now, with what an on-demand request asked for; None if it is no longer wished."""
@@ -267,3 +312,8 @@ class Lead:
     def registered(self, instance: Instance) -> None:
         if instance.registered is not None:
             self.metrics.registered(instance.key, instance.registered - instance.created)
+
+
+def _files_of(resolved: Resolved | None) -> str | None:
+    """What the files of a group's instances are made of; None: it has none."""
+    return resolved.group.runtime_hash if resolved is not None else None

@@ -4,23 +4,21 @@ import asyncio
 import signal
 import sys
 from importlib import metadata
-from pathlib import Path
 
 import uvloop
 
 from nstance import streams
 from nstance.clock import AnchoredClock, Chance, SystemChance, SystemClock
-from nstance.config import jsonc
 from nstance.objects import errors
 from nstance.objects.lease import BadLease
-from nstance.server import configuration as configurations
 from nstance.server import options as parsing
+from nstance.server import validating
 from nstance.server.configuration import NoConfiguration
 from nstance.server.errors import Fatal
 from nstance.server.garbage import Garbage
 from nstance.server.options import Options
 from nstance.server.wiring import Server
-from nstance.telemetry import logs
+from nstance.telemetry import logs, loop_errors
 
 
 def main() -> None:
@@ -36,6 +34,7 @@ def main() -> None:
 async def run(options: Options, clock: AnchoredClock, chance: Chance) -> int:
     server = Server(options, clock=clock, chance=chance)
     loop = asyncio.get_running_loop()
+    loop_errors.install(loop, server.metrics.loop_failed)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
     collecting = asyncio.create_task(Garbage(clock).run())
@@ -55,35 +54,20 @@ async def run(options: Options, clock: AnchoredClock, chance: Chance) -> int:
 
 
 def validate(options: Options, clock: AnchoredClock, chance: Chance) -> int:
-    """Shows all faults of a configuration; says whether there were any."""
+    """Shows all faults of a configuration and its warnings; the exit code says whether it is good."""
+    what = options.validate or f"the configuration of shard {options.shard}"
     try:
-        if options.validate:
-            configurations.parse(_read(options.validate), shard=options.shard, source=options.validate)
-            print(f"{options.validate} is valid")  # noqa: T201
-        else:
-            uvloop.run(_validate_bucket(options, clock, chance))
-            print(f"the configuration of shard {options.shard} is valid")  # noqa: T201
-    except (NoConfiguration, errors.StorageError, Fatal) as problem:
-        print(f"nstance-server: {problem}", file=sys.stderr)  # noqa: T201
+        warnings = uvloop.run(validating.validate(options, clock, chance))
+    except (NoConfiguration, errors.StorageError, TimeoutError, Fatal) as problem:
+        print(f"nstance-server: {problem or 'object storage does not answer in time'}", file=sys.stderr)  # noqa: T201
         return 1
+    for each in warnings:
+        print(f"{'error' if options.strict else 'warning'}: {each}", file=sys.stderr)  # noqa: T201
+    if warnings and options.strict:
+        print(f"nstance-server: {what} has {len(warnings)} warnings, which --strict makes errors", file=sys.stderr)  # noqa: T201
+        return 1
+    print(f"{what} is valid" + (f", with {len(warnings)} warnings" if warnings else ""))  # noqa: T201
     return 0
-
-
-def _read(path: str) -> bytes:
-    try:
-        with Path(path).open("rb") as file:
-            return file.read(jsonc.MAX_BYTES + 1)  # one more shows that it is too large
-    except OSError as problem:
-        raise Fatal(f"{path} cannot be read: {problem.strerror or problem}") from problem
-
-
-async def _validate_bucket(options: Options, clock: AnchoredClock, chance: Chance) -> None:
-    server = Server(options, clock=clock, chance=chance)
-    store = server.open_store()
-    try:
-        await configurations.read(store, server.shard)
-    finally:
-        await store.close()
 
 
 if __name__ == "__main__":

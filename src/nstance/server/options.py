@@ -22,6 +22,7 @@ examples:
   # is this configuration right? is the one in the bucket?
   nstance-server --validate shard.jsonc
   nstance-server --shard us-west-2a --bucket my-bucket --validate
+  nstance-server --shard us-west-2a --bucket my-bucket --validate shard.jsonc --strict --online
 
 environment:
   NSTANCE_ENCRYPTION_KEY   32 bytes that seal the cluster's secrets (where the configuration says so)
@@ -40,9 +41,15 @@ class Options:
     advertise_host: str
     port_offset: int
     validate: str | None  # a file; empty: the bucket's; None: run
+    strict: bool = False  # with validate: warnings are errors
+    online: bool = False  # with validate: secrets and objects are looked for
     debug: bool
     json_logs: bool
     insecure_dev: bool
+
+    @property
+    def names_bucket(self) -> bool:
+        return self.shard is not None and bool(self.bucket)
 
 
 def parse(arguments: Sequence[str], *, version: str) -> Options:
@@ -62,6 +69,8 @@ def parse(arguments: Sequence[str], *, version: str) -> Options:
     add("--advertise-host", default="", help="the host that agents and operators connect to")
     add("--port-offset", type=int, default=0, metavar="N", help="shift all ports: several servers on one machine")
     add("--validate", nargs="?", const="", metavar="FILE", help="check a configuration file, or the bucket's, and exit")
+    add("--strict", action="store_true", help="with --validate: warnings are errors")
+    add("--online", action="store_true", help="with --validate: look for missing secrets and objects too")
     add("--log-json", action="store_true", help="log as JSON, one object a line")
     add("--insecure-dev", action="store_true", help="allow to run without an encryption key; never for real use")
     add("-v", "--debug", action="store_true", help="log more")
@@ -81,6 +90,10 @@ def parse(arguments: Sequence[str], *, version: str) -> Options:
             addresses.Address("", address).shifted(given.port_offset)
     except ValueError as problem:
         parser.error(f"--port-offset: {problem}")
+    if given.validate is None and (given.strict or given.online):
+        parser.error("--strict and --online belong to --validate")
+    if given.online and (given.shard is None or not given.bucket):
+        parser.error("--online needs --shard and --bucket: that is where secrets and objects are looked for")
     if not given.validate:  # None: run; empty: the bucket's configuration
         if given.shard is None:
             parser.error("--shard is missing: which shard is to be served?")
@@ -96,6 +109,8 @@ def parse(arguments: Sequence[str], *, version: str) -> Options:
         advertise_host=given.advertise_host,
         port_offset=given.port_offset,
         validate=given.validate,
+        strict=given.strict,
+        online=given.online,
         debug=given.debug,
         json_logs=given.log_json,
         insecure_dev=given.insecure_dev,

@@ -7,6 +7,7 @@ waits for the answer; a link that is closed has to end even if the other side ha
 
 import asyncio
 import contextlib
+import errno
 import logging
 import ssl
 from collections import deque
@@ -22,6 +23,7 @@ from nstance.pki import keys, names
 from nstance.pki import peer as certificates
 from nstance.server import peers
 from nstance.wire import door, tls
+from nstance.wire.peer import cut
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +33,7 @@ MAX_MESSAGE = 4 * 1024
 MAX_QUEUED = 64  # messages that a link has not taken yet
 MAX_LINKS = 64
 CONNECT_SECONDS = 1.0
-SILENCE_SECONDS = 10.0  # heartbeats come five times a second
+SILENCE_SECONDS = 10.0  # heartbeats come ten times a second
 GOODBYE_SECONDS = 0.5
 _ALPN = "http/1.1"
 
@@ -218,7 +220,7 @@ class PeerServer:
         transport = request.transport
 
         async def after() -> None:
-            asyncio.get_running_loop().call_later(GOODBYE_SECONDS, transport.abort)
+            asyncio.get_running_loop().call_later(GOODBYE_SECONDS, cut, transport)
 
         link = _Link(socket, transport, server=identity.id, fingerprint=fingerprint, after=after)
         self._links.add(link)
@@ -241,14 +243,16 @@ class HttpDialer:
         self._shard = shard
 
     async def dial(self, addresses: tuple[str, ...], fingerprint: str) -> peers.Link:
-        problems = []
+        problems, refused = [], bool(addresses)
         for address in addresses:
             try:
                 async with asyncio.timeout(CONNECT_SECONDS):
                     return await self._connect(address, fingerprint)
             except (OSError, aiohttp.ClientError, ValueError) as problem:  # a timeout is an OSError
+                refused = refused and getattr(problem, "errno", None) == errno.ECONNREFUSED
                 problems.append(f"{address}: {str(problem) or type(problem).__name__}")
-        raise peers.LinkClosed("no link: " + ("; ".join(problems) or "no address is known"))
+        told = "no link: " + ("; ".join(problems) or "no address is known")
+        raise peers.PeerRefusedError(told) if refused else peers.LinkClosed(told)
 
     async def _connect(self, address: str, fingerprint: str) -> peers.Link:
         context = self._context()
@@ -299,6 +303,6 @@ class _Expected(aiohttp.Fingerprint):
         except names.IdentityError as problem:
             self.problem = str(problem)
             # aiohttp closes the connection and then still looks at it: not aborted before that.
-            asyncio.get_running_loop().call_later(GOODBYE_SECONDS, transport.abort)
+            asyncio.get_running_loop().call_later(GOODBYE_SECONDS, cut, transport)
             raise aiohttp.ServerFingerprintMismatch(self.fingerprint, b"", "", 0) from problem
         self._judged = (identity.id, transport)

@@ -5,7 +5,7 @@ with promises. Heartbeats count only from the key and epoch that the lease names
 """
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 from nstance.model.codec import canonical
@@ -24,12 +24,14 @@ class Join:
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
     epoch: int
-    sequence: int
+    sequence: int  # of the newest record that the receiver may claim; the leader may be writing it just now
     version: str  # of the lease, as the leader last wrote it
     tail: int  # of the journal
     number: int  # of this heartbeat
-    member: bool  # whether the lease names the receiver
+    member: bool  # the receiver may claim this version when its promise has run out
     at: float = 0.0  # the shard's time
+    promise: float = 0.0  # how long an answer holds; 0: as the leader's lease says
+    crash_wait: float = 0.0  # the same, for a receiver that finds the leader dead
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,10 @@ class LinkClosed(Exception):
     """The link is gone."""
 
 
+class PeerRefusedError(LinkClosed):
+    """Nobody listens at any of the peer's addresses: they say so themselves."""
+
+
 class Link(Protocol):
     @property
     def fingerprint(self) -> str:
@@ -92,12 +98,16 @@ class Link(Protocol):
 
 class Dialer(Protocol):
     async def dial(self, addresses: tuple[str, ...], fingerprint: str) -> Link:
-        """A link to the server at one of the addresses that holds that key. Raises LinkClosed."""
+        """A link to the server at one of the addresses that holds that key. Raises LinkClosed, and PeerRefusedError if
+        there is a host at each of them, and none takes the connection."""
         ...
 
 
 def encode(message: Message) -> bytes:
-    return canonical({"kind": type(message).__name__.lower(), **asdict(message)})
+    """Fields at their defaults are left out: servers that do not know the newest ones yet still understand the rest."""
+    kind = type(message)
+    told = {f.name: value for f in fields(kind) if (value := getattr(message, f.name)) != f.default}
+    return canonical({"kind": kind.__name__.lower(), **told})
 
 
 def decode(body: bytes | str) -> Message:

@@ -3,11 +3,13 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
+from nstance.core import rollout
 from nstance.core.draft import drifted
 from nstance.model.decision import Code, Decision, Reason
 from nstance.model.group import Group, Policy
 from nstance.model.ids import GroupKey, InstanceId
 from nstance.model.instance import CAPACITY, Cause, Instance, Put, State
+from nstance.model.rollout import Outcome
 from nstance.server.shard import Shard
 from nstance.v1 import operator_pb2
 
@@ -42,19 +44,22 @@ def actions(shard: Shard, key: GroupKey, wish: Group | None, decision: Decision)
         if action is None:
             continue
         handled.add(instance.id)
-        made += [instance] if before is None else []
+        made += [instance] if action == "create" else []
         why = reasons.get(instance.id)
         found.append(
             _planned(
                 action,
                 key,
-                "" if before is None else instance.id,
+                "" if action == "create" else instance.id,
                 why.code.value if why is not None else instance.cause.value if instance.cause else "",
                 why.message if why is not None else instance.message,
             )
         )
     if wish is not None:
         drifting = [m for m in _sorted(members.values()) if _rotates(m, wish) and m.id not in handled]
+        if drifting and (held := _held(shard, key, decision)) is not None:
+            found.append(held)
+            drifting = []
         replaced = {m.replaces: m.replaces_for for m in made if m.replaces is not None and m.replaces not in handled}
         found += [
             _planned("drain", key, id, cause.value if cause is not None else "", TAKEN)
@@ -69,6 +74,17 @@ def actions(shard: Shard, key: GroupKey, wish: Group | None, decision: Decision)
         found += _pushes(members.values(), shard.wishes.get(key), wish, handled)
         found += _waiting(shard, key, wish, decision)
     return sorted(found, key=lambda action: action.action != "create")  # as they are done: creations first
+
+
+def _held(shard: Shard, key: GroupKey, decision: Decision) -> operator_pb2.PlannedAction | None:
+    """The rollout that would replace the rest does not go on by itself."""
+    record = decision.record or shard.group_records.get(key)
+    current = record.current if record is not None else None
+    if current is None or current.outcome not in rollout.HELD:
+        return None
+    code = Code.ROLLOUT_HALTED if current.outcome is Outcome.HALTED else Code.ROLLOUT
+    message = f"no further instance is replaced, because the rollout is {current.outcome.value}: {current.message}"
+    return _planned("hold", key, "", code.value, message)
 
 
 def _waiting(shard: Shard, key: GroupKey, wish: Group, decision: Decision) -> list[operator_pb2.PlannedAction]:
@@ -90,8 +106,10 @@ def _planned(action: str, key: GroupKey, id: str, reason: str, message: str) -> 
 
 
 def _action(before: Instance | None, after: Instance) -> str | None:
+    if before is None and after.state in (State.STARTING, State.RUNNING):
+        return "adopt"  # its VM is there
     if before is None:
-        return "create"
+        return "delete" if after.state is State.DELETING else "create"
     if before.state is after.state:
         # Somebody wants it gone that drains already: nothing takes it back any more.
         return "drain" if after.drain is not None and before.drain != after.drain else None

@@ -24,6 +24,7 @@ from nstance.server.lead import Advertised, Lead
 from nstance.server.records import Records
 from nstance.server.registrar import Registrar
 from nstance.server.requests import Requests
+from nstance.server.rollouts import Rollouts
 from nstance.server.statuses import Statuses
 from nstance.server.tenancy import Tenancy
 from nstance.server.unwelcome import Unwelcome
@@ -54,21 +55,22 @@ class GrpcPort:
 
 @dataclass(slots=True)
 class OperatorPort:
-    """The operators' port and the task that writes their groups."""
+    """The operators' port and the tasks that write their groups."""
 
     grpc: GrpcPort
     groups: Groups
+    rollouts: Rollouts
     watchers: Watchers
-    _writing: "asyncio.Task[None] | None" = field(default=None)
+    _tasks: "list[asyncio.Task[None]]" = field(default_factory=list)
 
     async def open(self) -> None:
         await self.grpc.open()
-        self._writing = asyncio.create_task(self.groups.run())
+        self._tasks = [asyncio.create_task(work) for work in (self.groups.run(), self.rollouts.run())]
 
     async def close(self) -> None:
         self.watchers.close()
-        if self._writing is not None:
-            self._writing.cancel()
+        for task in self._tasks:
+            task.cancel()
         await self.grpc.close()
 
 
@@ -110,7 +112,11 @@ def grpc_ports(
     watchers = Watchers(lead, records, statuses)
     lead.shard.observers += [records.observe, watchers.observe]
     lead.on_configured.append(watchers.configured)
+    lead.readiness.on_change.append(watchers.readiness_changed)
     groups = Groups(lead, store=store, changing=in_force.changing, take=in_force.take, clock=clock, chance=chance)
+    rollouts = Rollouts(lead, groups, clock)
+    lead.shard.observers.append(rollouts.observe)
+    lead.on_configured.append(rollouts.configured)
     admission = Admission(operators, clock)
     operator_api = OperatorApi(
         lead,
@@ -121,6 +127,7 @@ def grpc_ports(
         operators=operators,
         admission=admission,
         groups=groups,
+        rollouts=rollouts,
         requests=Requests(lead, records),
         statuses=statuses,
         watchers=watchers,
@@ -131,7 +138,7 @@ def grpc_ports(
     admission.connections = lambda: operator_port.listener.connections
     registrar = Registrar(lead, operators, clock)
     return [
-        OperatorPort(operator_port, groups, watchers),
+        OperatorPort(operator_port, groups, rollouts, watchers),
         port(Service.REGISTRATION, Registration(registrar), limits.REGISTRATION, None),
         port(Service.AGENT, AgentApi(lead, clock, chance), _agent_limits(lead.configuration), names.Role.AGENT),
     ]

@@ -152,7 +152,6 @@ class Registrar:
         except (storage.StorageError, authority_errors.AuthorityError) as problem:
             log.warning("an operator could not be registered", extra={"error": str(problem)})
             raise status.unavailable("the registration could not be stored, try again") from None
-        lead.shard.operator_seen(claims.tenant)
         return self._response(issued)
 
     def _verified(self, request: Request, address: str, verify: Callable[[str], Claims]) -> tuple[Claims, bytes]:

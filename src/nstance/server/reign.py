@@ -8,18 +8,17 @@ answers nothing on old connections.
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from nstance.authority import errors as authority_errors
 from nstance.clock import Chance, Clock
 from nstance.config import blocks
 from nstance.model.consistency import violations
 from nstance.model.decision import Code
-from nstance.model.ids import ClusterId, IdMaker, ShardId, TenantId
-from nstance.model.instance import ENDED, Put, State
+from nstance.model.ids import ClusterId, IdMaker, ShardId
+from nstance.model.instance import ENDED, Remove, State
 from nstance.objects import errors, journal, slots
 from nstance.objects.lease import Lease
 from nstance.objects.port import ObjectStore
@@ -40,7 +39,10 @@ from nstance.server.in_force import InForce
 from nstance.server.issuing import Issuer
 from nstance.server.lead import Advertised, Lead
 from nstance.server.network import LeaderNetwork
+from nstance.server.readiness import Readiness
+from nstance.server.revisions import Revisions
 from nstance.server.shard import Committed, Shard
+from nstance.server.step_times import StepTimes
 from nstance.server.subnets import Subnets
 from nstance.server.term import Term
 from nstance.server.userdata import Userdata
@@ -49,13 +51,7 @@ from nstance.telemetry.metrics import GroupCount, Metrics
 log = logging.getLogger(__name__)
 
 FINISH_SECONDS = 0.3
-FLUSH_SECONDS = 2.0
 SNAPSHOT_CHECK_SECONDS = 1.0
-OPERATORS_SECONDS = 2.0  # a term does not wait longer to learn who has operators
-
-
-async def _no_operators() -> frozenset[TenantId]:
-    return frozenset()
 
 
 class Port(Protocol):
@@ -90,7 +86,6 @@ class Parts:
     metrics: Metrics
     clock: Clock
     chance: Chance
-    operator_tenants: Callable[[], Awaitable[frozenset[TenantId]]] = _no_operators  # those with a registered operator
     cache: Cache | None = None  # for what was learnt from the provider
 
 
@@ -104,7 +99,7 @@ class Reign:
         """One term. Returns after `term.closing`; raises Deposed, slots.Damaged, or storage errors before anything was
         done."""
         parts = self.parts
-        book, _, present = await asyncio.gather(parts.follower.take(), parts.in_force.begin(), self._operators())
+        book, _ = await asyncio.gather(parts.follower.take(), parts.in_force.begin())
         await self._read_all(book)
         writer = journal.Writer(
             parts.books, book, epoch=term.epoch, guard=term.ready, chance=parts.chance, appended=self._appended
@@ -113,20 +108,22 @@ class Reign:
         for problem in violations(book.instances):
             log.error("a record is inconsistent", extra={"problem": problem})
         lead, effects, collector, network = self._assemble(term, writer, book)
-        concerned = lead.shard.keys()
-        for tenant in {key.tenant for key in concerned} if present is None else present:
-            lead.shard.operators_seen[tenant] = lead.shard.hearing.listening_since
         ports = parts.ports(lead)
         tasks: list[asyncio.Task[None]] = []
         promise = configurations.timings(parts.in_force.configuration.settings).promise
         try:
+            parts.in_force.reloaded = lead.reloaded
             parts.in_force.told = lead.configure  # before the first port is open, where groups may be changed
             with parts.watch(term, promise):
                 for port in ports:
                     await port.open()
                 self.lead = lead
                 parts.metrics.leads(term.epoch)
-                parts.metrics.count_groups(lambda: _counts(lead.shard))
+                parts.metrics.count_groups(lambda: _counts(lead, parts.clock.monotonic()))
+                parts.metrics.count_held(
+                    unknown_vms=lambda: len(lead.shard.unknown), groups=lambda: len(lead.shard.held_groups())
+                )
+                lead.announce_held()
                 if term.odd:
                     lead.shard.notes.announce(Code.CLOCK, term.odd)
                 log.info("leading", extra={"epoch": term.epoch, "instances": len(lead.shard.instances)})
@@ -141,18 +138,20 @@ class Reign:
                     lead.images.run(),
                     lead.userdata.run(),
                     lead.balancers.run(),
+                    lead.revisions.run(),
                 ]
                 tasks = [asyncio.create_task(each) for each in (*work, _until(term.closing))]
                 await _first(tasks)
                 tasks[1].cancel()  # no new decisions
                 lead.shard.notes.write()
                 await asyncio.gather(effects.finish(FINISH_SECONDS), network.release(FINISH_SECONDS))
-                async with asyncio.timeout(FLUSH_SECONDS):
+                async with asyncio.timeout(parts.books.timeout()):
                     await writer.settled()
         finally:
-            self.lead = parts.in_force.told = None
+            self.lead = parts.in_force.told = parts.in_force.reloaded = None
             parts.metrics.stands_by()
             parts.metrics.count_groups(tuple)
+            parts.metrics.count_held()
             for task in tasks:
                 task.cancel()
             await _to_the_end(
@@ -242,6 +241,8 @@ class Reign:
             term=term,
             writer=writer,
             instances=book.instances,
+            group_records=book.groups,
+            drainers=book.drainers,
             clock=parts.clock,
             ids=self._ids,
             policy=configuration.policy,
@@ -251,6 +252,7 @@ class Reign:
             heard=lead.agents.heard,
         )
         lead.shard.blocked, lead.shard.crowded = lead.blocked(), lead.subnets.crowded
+        lead.shard.groups_lost = configuration.dynamic_version is None
         lead.balancers = Balancers(
             Tools(
                 shard=lead.shard,
@@ -261,8 +263,23 @@ class Reign:
             )
         )
         lead.balancers.configure(lead.balancer_names())
+        lead.readiness = Readiness(lead)
+        lead.on_configured.append(lead.readiness.configured)
+        lead.revisions = Revisions(
+            lead.shard,
+            name=parts.name,
+            store=parts.store,
+            clock=parts.clock,
+            groups=lambda: lead.configuration.groups,
+        )
+        lead.step_times = StepTimes(parts.clock)
+        lead.on_configured += [
+            lead.revisions.configured,
+            lambda: lead.step_times.forget(set(lead.configuration.groups)),
+        ]
         lead.shard.observers += [
             parts.history.observe,
+            lead.step_times.observe,
             lambda committed: _follow(lead, committed),
             lead.balancers.observe,
         ]
@@ -280,15 +297,6 @@ class Reign:
             parts.provider, calls=calls, clock=parts.clock, wanted=lambda: told().leader_network is not None
         )
         return lead, effects, collector, network
-
-    async def _operators(self) -> frozenset[TenantId] | None:
-        """The tenants that have an operator; None if that cannot be learnt now."""
-        try:
-            async with asyncio.timeout(OPERATORS_SECONDS):
-                return await self.parts.operator_tenants()
-        except (errors.StorageError, authority_errors.AuthorityError, TimeoutError) as problem:
-            log.warning("who has operators could not be read", extra={"error": str(problem) or "timed out"})
-            return None
 
     async def _snapshots(self, writer: journal.Writer) -> None:
         while True:
@@ -327,17 +335,27 @@ async def _first(tasks: list[asyncio.Task[None]]) -> None:
             task.result()
 
 
-def _counts(shard: Shard) -> Iterator[GroupCount]:
+def _counts(lead: Lead, now: float) -> Iterator[GroupCount]:
+    shard, clones, readiness = lead.shard, lead.agents.clones, lead.readiness
     for key in sorted(shard.keys()):
         wish = shard.wishes.get(key)
-        states = Counter(member.state for member in shard.members(key).values())
-        yield GroupCount(key=key, size=wish.size if wish is not None else 0, states=states)
+        members = shard.members(key)
+        yield GroupCount(
+            key=key,
+            size=wish.size if wish is not None else 0,
+            states=Counter(member.state for member in members.values()),
+            paused=wish is not None and wish.paused,
+            cloned=sum(clones.is_seen(id, now) for id in members),
+            ready=sum(readiness.is_ready(member) for member in members.values()),
+            blocked=bool(lead.told_blocked(key) or readiness.blocked(key)),
+        )
 
 
 def _follow(lead: Lead, committed: Committed) -> None:
     """What connected agents notice of a decision: files for new addresses, and the end of those that are gone."""
     for change in committed.changes:
-        if not isinstance(change, Put):
+        if isinstance(change, Remove):
+            lead.agents.drop(change.id)
             continue
         instance, before = change.instance, committed.before.get(change.instance.id)
         if instance.state is State.DELETING or instance.state in ENDED:

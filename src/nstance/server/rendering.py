@@ -47,6 +47,11 @@ class Surroundings:
     images: Mapping[str, str | None]  # None: not found yet
 
 
+def shared(around: Surroundings) -> tuple[object, ...]:
+    """What all instances' files depend on, whatever their group. Images do not count: a new one changes no files."""
+    return around.settings.cluster, around.settings.shard.infra, around.ca_bundle
+
+
 class Values(dict[str, object]):
     """What a template can see, and the paths that one printed although nobody has set them."""
 

@@ -42,7 +42,7 @@ class Requests:
     async def create(self, tenancy: Tenancy, request: operator_pb2.CreateInstanceRequest) -> Outcome:
         group = tenancy.group(request.group).group
         id = ids.instance_id(group.kind, _uuid7(request.uuid))
-        wanted = ev.InstanceWanted(id, request.instance_type, dict(request.vars))
+        wanted = ev.InstanceWanted(id, request.instance_type, dict(request.vars), by=tenancy.who.id)
         _check_values(group.key, wanted)
         known = self._lead.shard.instances.get(id)
         if known is not None and known.key != group.key:
@@ -51,7 +51,7 @@ class Requests:
             raise status.exhausted(
                 f"expected at most {dynamics.MAX_TENANT_INSTANCES:,} on-demand instances in a tenant"
             )
-        refusal, outcome = await self._do(wanted, group.key, id, dry_run=request.dry_run)
+        refusal, outcome = await self.do(wanted, group.key, id, dry_run=request.dry_run)
         match refusal:
             case None if outcome is not None:
                 return outcome
@@ -59,16 +59,15 @@ class Requests:
                 raise no_group()
             case Refused.PAUSED:
                 raise status.failed_precondition("its group is paused, resume it first")
-            case Refused.EXISTS:
-                raise _used()
             case _:
-                raise status.failed_precondition("an instance with this UUID has existed; make a new UUID")
+                raise _used()
 
     async def delete(self, tenancy: Tenancy, id: str, *, dry_run: bool) -> Outcome:
         instance = tenancy.instance(id)
         if instance.state in ENDED or instance.state is State.DELETING:
             return instance, []  # asked twice, or late: it is as it should be
-        refusal, outcome = await self._do(ev.DeletionWanted(instance.id), instance.key, instance.id, dry_run=dry_run)
+        wanted = ev.DeletionWanted(instance.id, by=tenancy.who.id)
+        refusal, outcome = await self.do(wanted, instance.key, instance.id, dry_run=dry_run)
         match refusal:
             case None | Refused.ENDING if outcome is not None:
                 return outcome
@@ -83,7 +82,8 @@ class Requests:
             raise status.failed_precondition("an on-demand instance is never replaced: delete it and create another")
         if not instance.counts:
             raise status.failed_precondition(f"it is {instance.state.value} already")
-        refusal, outcome = await self._do(ev.ReplacementWanted(instance.id), instance.key, instance.id, dry_run=dry_run)
+        wanted = ev.ReplacementWanted(instance.id, by=tenancy.who.id)
+        refusal, outcome = await self.do(wanted, instance.key, instance.id, dry_run=dry_run)
         match refusal:
             case None if outcome is not None:
                 return outcome
@@ -96,12 +96,12 @@ class Requests:
             case _:
                 raise status.failed_precondition("its group is deleted: it leaves anyway")
 
-    async def _do(
+    async def do(
         self, event: ev.Event, key: GroupKey, id: InstanceId, *, dry_run: bool
     ) -> tuple[Refused | None, Outcome | None]:
         """Ask for it, or decide about it and leave it at that. With the record as it is, or would be."""
         if not dry_run:
-            refusal = await self._ask(event, key=key)
+            refusal = await self.ask(event, key=key)
             found = self._records.get(id)
             return refusal, (found, []) if found is not None else None
         shard = self._lead.shard
@@ -122,7 +122,7 @@ class Requests:
             log.warning(message, extra={"instance": id[:64]})
             self._lead.shard.notes.tell(GroupKey(tenancy.tenant, GroupName("")), Code.SECURITY, message)
             raise
-        refusal = await self._ask(ev.DrainAcknowledged(instance.id))
+        refusal = await self.ask(ev.DrainAcknowledged(instance.id, by=tenancy.who.id))
         now = self._records.get(instance.id) or instance
         if refusal is None:
             paused = now.state is State.DRAINING
@@ -134,7 +134,7 @@ class Requests:
         )
         return operator_pb2.AcknowledgeDrainedResponse(accepted=False, message=message)
 
-    async def _ask(self, event: ev.Event, *, key: GroupKey | None = None) -> Refused | None:
+    async def ask(self, event: ev.Event, *, key: GroupKey | None = None) -> Refused | None:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
                 return await self._lead.shard.ask(event, key=key)
@@ -148,7 +148,9 @@ class Requests:
 
 
 def _used() -> GRPCError:
-    return status.invalid("uuid", "it was used before, make a new one")
+    """One answer, whether the ID was this group's, another group's or another tenant's, and whatever became of it: a
+    tenant learns nothing of others. IDs are unique in a shard, so a UUID that somebody has used cannot be had again."""
+    return status.failed_precondition("this UUID cannot be used, make a new one")
 
 
 def _uuid7(text: str) -> int:

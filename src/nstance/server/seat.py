@@ -5,13 +5,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from nstance.clock import Chance, Clock
+from nstance.core import election as rules
 from nstance.core.election import Timings
+from nstance.core.latency import Latency
 from nstance.objects import lease
 from nstance.objects.lease import Holder, Seen
 from nstance.objects.port import Key, ObjectStore
 
-WRITE_TIMEOUT = 0.7
-WRITE_TIMEOUT_MOST = 5.0
+READ_TIMEOUT = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,14 +20,23 @@ class Seat:
     store: ObjectStore
     key: Key
     me: Holder
-    timings: Timings
+    timings: Timings  # for a store that answers at once
     clock: Clock
     chance: Chance
+    latency: Callable[[], Latency] = Latency  # of the store, as measured
     anchor: Callable[[float], None] = lambda steady: None  # sets the steady clock
+
+    def adapted(self) -> Timings:
+        """The timings for the store as it is now."""
+        return rules.adapted(self.timings, self.latency().usual)
+
+    def timeout(self) -> float:
+        """How long to wait for a write of the lease."""
+        return self.latency().timeout
 
     async def read(self) -> Seen | None:
         """The lease; None only if the store says that there is none. Raises storage errors and TimeoutError."""
-        async with asyncio.timeout(WRITE_TIMEOUT_MOST):
+        async with asyncio.timeout(max(READ_TIMEOUT, self.timeout())):
             return await lease.read(self.store, self.key)
 
     async def wait(self, event: asyncio.Event, seconds: float) -> None:

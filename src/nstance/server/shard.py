@@ -7,27 +7,41 @@ rest on a change that is still on its way, so it waits for everything queued bef
 """
 
 import asyncio
+import functools
+import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from nstance.clock import Clock
+from nstance.core import holding
 from nstance.core.decide import decide
 from nstance.model import decision as dec
 from nstance.model import events as ev
 from nstance.model.decision import Code, Decision, Facts, Reason, Refused, Trend, View
 from nstance.model.group import Group, Policy
-from nstance.model.ids import GroupKey, IdMaker, InstanceId, Kind, TenantId
+from nstance.model.ids import GroupKey, GroupName, IdMaker, InstanceId, Kind, TenantId
 from nstance.model.instance import ENDED, Change, Instance, Put, Remove, State
+from nstance.model.rollout import GroupRecord
 from nstance.objects import journal, slots
+from nstance.server.drainers import Drainers
 from nstance.server.hearing import TICK, Hearing
 from nstance.server.notes import Notes, why
 from nstance.server.term import Term
+from nstance.server.unknown import UnknownVms
+
+log = logging.getLogger(__name__)
 
 MAX_INBOX = 200_000
 
 
 class Overloaded(Exception):
     """The inbox is full: come back later."""
+
+
+class ShardFailedError(Exception):
+    """Something that follows a decision failed by a bug. Records and effects may disagree now, so the term must end: the
+    next one derives everything from the journal again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +75,8 @@ class Shard:
         term: Term,
         writer: journal.Writer,
         instances: Mapping[InstanceId, Instance],
+        group_records: Mapping[GroupKey, GroupRecord],
+        drainers: Iterable[TenantId] = (),
         clock: Clock,
         ids: IdMaker,
         policy: Policy,
@@ -76,9 +92,11 @@ class Shard:
         self.facts: dict[InstanceId, Facts] = {}
         self.policy = policy
         self.wishes: dict[GroupKey, Group] = dict(wishes)
-        self.operators_seen: dict[TenantId, float] = {}
         self.blocked: dict[GroupKey, str] = {}
         self.crowded: Set[str] = frozenset()  # subnets that are nearly full
+        self.unknown = UnknownVms()
+        self.too_many_unknown = False  # for their deletion without a person's word
+        self.groups_lost = False  # there is no file of dynamic groups
         self.observers: list[Callable[[Committed], None]] = []
         self._writer = writer
         self._clock = clock
@@ -93,14 +111,24 @@ class Shard:
             tenants=lambda: (key.tenant for key in self.keys()),
             show=lambda key, reasons: self._show(Committed(key, (), reasons, {})),
         )
+        self.drainers = Drainers(
+            drainers, clock=clock, lease=lambda: self.policy.operator_recent, record=self._record_drainer
+        )
+        self.group_records: dict[GroupKey, GroupRecord] = dict(group_records)
+        self._group_deletions: set[GroupKey] = set()  # asked for, and not decided yet
         self._groups: dict[GroupKey, _GroupState] = {}
         self._keys: dict[str, InstanceId] = {}
         self._inbox: dict[GroupKey, list[_Item]] = {}
         self._waiting = 0
         self._wake = asyncio.Event()
+        self._failure: ShardFailedError | None = None
+        self._closed = False
+        self._uncommitted: deque[tuple[asyncio.Future[None], Callable[[], None]]] = deque()
         self._entries = 0
         self.listed = False
         self.mass_absence = False
+        self.unstored: set[GroupKey] = set()  # whose current revision is not in the bucket yet
+        self._mass_since: float | None = None
         self._ticking: asyncio.TimerHandle | None = None
         for instance in self.instances.values():
             self._group(instance.key).members[instance.id] = instance
@@ -122,6 +150,8 @@ class Shard:
             return Refused.UNKNOWN
         if self._waiting >= MAX_INBOX:
             raise Overloaded("the shard has too much to do")
+        if self._closed:
+            raise _deposed()
         answer: asyncio.Future[Refused | None] = asyncio.get_running_loop().create_future()
         self._put(target, _Item(event, self._clock.monotonic(), answer))
         return await answer
@@ -148,7 +178,11 @@ class Shard:
 
     def configure(self, wishes: Mapping[GroupKey, Group], policy: Policy) -> None:
         """New wishes; every group whose wish or timings changed looks again."""
-        changed = [k for k in dict.fromkeys((*wishes, *self.wishes)) if wishes.get(k) != self.wishes.get(k)]
+        changed = [
+            key
+            for key in dict.fromkeys((*wishes, *self.wishes))
+            if (new := wishes.get(key)) is not (old := self.wishes.get(key)) and new != old
+        ]
         if policy != self.policy:
             changed = list(dict.fromkeys((*changed, *self.keys())))
         self.wishes, self.policy = dict(wishes), policy
@@ -165,8 +199,21 @@ class Shard:
             self.listed, self.mass_absence = True, mass_absence
             self.look_again()
 
-    def operator_seen(self, tenant: TenantId) -> None:
-        self.operators_seen[tenant] = self._clock.steady()
+    def delete_group(self, key: GroupKey) -> None:
+        """Its deletion was asked for by name. To be told before its absence from the configuration."""
+        self._group_deletions.add(key)
+        self.post(ev.GroupDeleted(), key=key)
+
+    def held_groups(self) -> list[GroupKey]:
+        """Groups that the API made and that are not configured any more, although nobody deleted them."""
+        return sorted(
+            key
+            for key, record in self.group_records.items()
+            if record.dynamic and key not in self._group_deletions and self._is_held(key, record)
+        )
+
+    def _is_held(self, key: GroupKey, record: GroupRecord) -> bool:
+        return holding.is_held(self._view(key, self._groups.get(key) or _GroupState()), record)
 
     def plan(
         self, key: GroupKey, wish: Group | None, event: ev.Event | None = None, policy: Policy | None = None
@@ -188,22 +235,44 @@ class Shard:
 
     async def run(self) -> None:
         """Decide until cancelled. Ends with an exception only if there is a bug."""
+        batch: dict[GroupKey, list[_Item]] = {}
         self.look_again()
         self._tick()
+        self.drainers.start()
         try:
             while True:
                 await self._wake.wait()
                 await self.term.ready()
+                if self._failure is not None:
+                    raise self._failure
                 self._wake.clear()
                 batch, self._inbox, self._waiting = self._inbox, {}, 0
-                for key, items in batch.items():
-                    self._decide(key, items)
-                    if len(batch) > 1:
+                for key in list(batch):
+                    self._decide(key, batch[key])
+                    del batch[key]
+                    if batch:
                         await asyncio.sleep(0)  # many groups: let connections breathe in between
         finally:
-            self.notes.close()
-            if self._ticking is not None:
-                self._ticking.cancel()
+            self._close([*batch.values(), *self._inbox.values()])
+
+    def _close(self, undecided: Iterable[Sequence[_Item]]) -> None:
+        """Nothing is decided any more, and nobody waits for a decision in vain."""
+        self._closed = True
+        self.notes.close()
+        self.drainers.close()
+        for timer in (self._ticking, *(state.wake for state in self._groups.values())):
+            if timer is not None:
+                timer.cancel()
+        for items in undecided:
+            _answer_deposed(items)
+
+    def _fail(self, what: str, problem: Exception) -> None:
+        """End the term: `run` raises."""
+        log.error("%s failed, the term ends", what, exc_info=problem)
+        if self._failure is None:
+            self._failure = ShardFailedError(f"{what} failed: {problem!r}")
+            self._failure.__cause__ = problem
+            self._wake.set()
 
     def _tick(self) -> None:
         self.hearing.notice_deafness()
@@ -248,25 +317,33 @@ class Shard:
         before = {id: self.instances[id] for id in map(_subject, decision.changes) if id in self.instances}
         changes = tuple(self._complete(change) for change in decision.changes)
         self._apply(state, changes)
+        records = (decision.record,) if decision.record is not None else ()
+        slots.apply_groups(self.group_records, records)
+        self._group_deletions.discard(key)
         self._schedule(key, state, decision.wake_at, now)
         for id in _registered(decision, items):
             self.hearing.registering(id)
-        if changes:
+        if changes or records:
             self.notes.write()  # they share its slot
         elif decision.reasons:
             self.notes.add(key, decision.reasons)
-        barrier = self._writer.commit(self._entry(key, decision, changes)) if changes else self._writer.barrier()
+        barrier = (
+            self._writer.commit(self._entry(key, decision, changes, records))
+            if changes or records
+            else self._writer.barrier()
+        )
         posted = min(item.posted for item in items)
         committed = Committed(key, changes, decision.reasons, before)
         if barrier is None:
+            self._follow_durable()
             self._follow(decision, committed, items, posted)
         else:
             for effect in decision.effects:
                 if isinstance(effect, dec.CheckVm):  # a look needs no commit
                     self._start(effect, posted)
-            barrier.add_done_callback(
-                lambda done: self._follow(decision, committed, items, posted, done=done, checked=True)
-            )
+            follow = functools.partial(self._follow, decision, committed, items, posted, done=barrier, checked=True)
+            self._uncommitted.append((barrier, follow))
+            barrier.add_done_callback(lambda done: self._follow_durable())
         if not state.members and wish is None:
             self._groups.pop(key, None)
             if state.wake is not None:
@@ -282,6 +359,10 @@ class Shard:
         if news is not None:
             self.notes.announce(Code.MASS_SILENCE, news)
             self.look_again()
+        if not (hearing.mass_silence or hearing.doubt or self.mass_absence):
+            self._mass_since = None
+        elif self._mass_since is None:
+            self._mass_since = now
 
     def _is_taken(self, key: GroupKey, item: _Item) -> bool:
         """Callers choose the IDs of on-demand instances, and may have asked two groups for the same one at once."""
@@ -291,6 +372,12 @@ class Shard:
         if item.answer is not None and not item.answer.done():
             item.answer.set_result(Refused.EXISTS)
         return True
+
+    def _follow_durable(self) -> None:
+        """In the order in which they were decided, whatever order the loop calls back in: observers fold changes."""
+        while self._uncommitted and self._uncommitted[0][0].done():
+            _, follow = self._uncommitted.popleft()
+            follow()
 
     def _follow(
         self,
@@ -305,15 +392,16 @@ class Shard:
         """The decision is durable: act on it and answer those who asked."""
         problem = done.exception() if done is not None and not done.cancelled() else None
         if done is not None and (done.cancelled() or problem is not None):
-            for item in items:
-                if item.answer is not None and not item.answer.done():
-                    item.answer.set_exception(problem or journal.Deposed("this server stopped leading"))
+            _answer_deposed(items, problem)
             return
         for effect in decision.effects:
             if not (checked and isinstance(effect, dec.CheckVm)):
                 self._start(effect, posted)
-        if committed.changes or committed.reasons:
+        if committed.changes or committed.reasons or decision.record is not None:
             self._show(committed)
+        if self._failure is not None:
+            _answer_deposed(items)
+            return
         for id in _registered(decision, items):
             self.hearing.registered(id)
         for position, item in enumerate(items):
@@ -322,12 +410,18 @@ class Shard:
 
     def _show(self, committed: Committed) -> None:
         for observe in self.observers:
-            observe(committed)
+            try:
+                observe(committed)
+            except Exception as problem:
+                self._fail("observing a decision", problem)
 
     def _start(self, effect: dec.Effect, posted: float) -> None:
         instance = self.instances.get(effect.id)
-        if instance is not None:
-            self._act(effect, instance, posted)
+        if instance is not None and self._failure is None:
+            try:
+                self._act(effect, instance, posted)
+            except Exception as problem:
+                self._fail(f"starting {type(effect).__name__} of {effect.id}", problem)
 
     def _view(self, key: GroupKey, state: _GroupState) -> View:
         return View(
@@ -336,12 +430,17 @@ class Shard:
             members=state.members,
             facts=self.facts,
             trend=state.trend,
+            record=self.group_records.get(key),
+            unknown=self.unknown.of(key),
+            groups_lost=self.groups_lost,
             listed=self.listed,
             listening_since=self.hearing.listening_since,
             reconnect_grace=self.hearing.reconnect_grace,
             mass_silence=self.hearing.mass_silence or self.hearing.doubt,
             mass_absence=self.mass_absence,
-            operator_seen=self.operators_seen.get(key.tenant),
+            mass_since=self._mass_since,
+            revision_stored=key not in self.unstored,
+            operator_seen=self.drainers.last_seen(key.tenant),
             crowded=self.crowded,
             blocked=self.blocked.get(key, ""),
         )
@@ -368,6 +467,8 @@ class Shard:
                     if instance.public_key:
                         self._keys[instance.public_key] = instance.id
                     self.instances[instance.id] = state.members[instance.id] = instance
+                    if old is None:
+                        self.unknown.forget(instance.id)
                     if instance.state is not State.RUNNING:
                         self.hearing.forget(instance.id)
                 case Remove(id):
@@ -382,12 +483,27 @@ class Shard:
         self._entries += 1
         return f"{self.term.epoch}-{self._entries}"
 
-    def _entry(self, key: GroupKey, decision: Decision, changes: tuple[Change, ...]) -> slots.Entry:
+    def _entry(
+        self, key: GroupKey, decision: Decision, changes: tuple[Change, ...], records: tuple[GroupRecord, ...]
+    ) -> slots.Entry:
         named = any(isinstance(change, Put) for change in changes)  # by a record that the entry changes
         about = None if named else key
         return slots.Entry(
-            id=self._entry_id(), reason=tuple(why(reason, about) for reason in decision.reasons), changes=changes
+            id=self._entry_id(),
+            reason=tuple(why(reason, about) for reason in decision.reasons),
+            changes=changes,
+            groups=records,
         )
+
+    def _record_drainer(self, tenant: TenantId, drains: bool) -> None:
+        said = (
+            "an operator drains instances"
+            if drains
+            else "no operator drains instances any more: they go without a drain"
+        )
+        self.notes.tell(GroupKey(tenant, GroupName("")), Code.DRAINER, said)
+        self.notes.write()
+        self._writer.commit(slots.Entry(id=self._entry_id(), drainers={tenant: drains}))
 
     def _schedule(self, key: GroupKey, state: _GroupState, wake_at: float | None, now: float) -> None:
         """One timer per group, at the next instant at which anything here could change."""
@@ -400,6 +516,16 @@ class Shard:
 
     def _woke(self, key: GroupKey) -> None:
         self._put(key, _Item(ev.Woke(), self._clock.monotonic()))
+
+
+def _deposed() -> journal.Deposed:
+    return journal.Deposed("this server stopped leading")
+
+
+def _answer_deposed(items: Iterable[_Item], problem: BaseException | None = None) -> None:
+    for item in items:
+        if item.answer is not None and not item.answer.done():
+            item.answer.set_exception(problem or _deposed())
 
 
 def _registered(decision: Decision, items: Sequence[_Item]) -> list[InstanceId]:

@@ -18,17 +18,26 @@ from nstance.objects.port import Key, ObjectStore, Version
 log = logging.getLogger(__name__)
 
 ODD = 60.0  # seconds by which a machine's clock may be off before people are told
-HEAD_TIMEOUT = 2.0
+HEAD_TIMEOUT = 2.0  # or longer, where the store is slow
 HEAD_ATTEMPTS = 3
 
 
 class ShardTime:
-    def __init__(self, store: ObjectStore, key: Key, *, clock: Clock, anchor: Callable[[float], None]) -> None:
-        """`key`: of the lease. `anchor` sets the steady clock."""
+    def __init__(
+        self,
+        store: ObjectStore,
+        key: Key,
+        *,
+        clock: Clock,
+        anchor: Callable[[float], None],
+        timeout: Callable[[], float] = lambda: HEAD_TIMEOUT,
+    ) -> None:
+        """`key`: of the lease. `anchor` sets the steady clock. `timeout`: how long to wait for the store's next answer."""
         self._store = store
         self._key = key
         self._clock = clock
         self._anchor = anchor
+        self._timeout = timeout
         self._told: tuple[float, float] | None = None  # the shard's time, and when it was that, since boot
         self._version: Version | None = None
         self._old: float | None = None  # what a lease says that was there before this server
@@ -93,7 +102,7 @@ class ShardTime:
 
     async def _modified(self) -> float:
         try:
-            async with asyncio.timeout(HEAD_TIMEOUT):
+            async with asyncio.timeout(max(HEAD_TIMEOUT, self._timeout())):
                 return (await self._store.head(self._key)).modified
         except TimeoutError:
             raise errors.Unavailable(f"head {self._key}: no answer") from None

@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from nstance.core import election as rules
-from nstance.objects import errors
-from nstance.objects.lease import Holder, Lease, Seen
-from nstance.objects.port import Version
+from nstance.objects import errors, lease
+from nstance.objects.lease import Lease, Seen
+from nstance.objects.port import Stored, Version
 from nstance.server import peers
 from nstance.server.seat import Seat
 from nstance.server.shard_time import ShardTime
@@ -46,7 +46,10 @@ class Standby:
         self._max_epoch = 0
         self.tail = 0  # the journal was at least so long, as leases and heartbeats told
         self._promise_until = NEVER
+        self._crash_until = NEVER  # the same, once the leader was found dead
+        self._found_dead = False
         self._heartbeat: peers.Heartbeat | None = None  # the last one promised upon
+        self._claimable: tuple[str, peers.Heartbeat] | None = None  # the leader's incarnation, and what it said last
         self._released: peers.Released | None = None
 
     @property
@@ -54,24 +57,45 @@ class Standby:
         return self._seen.lease if self._seen is not None else None
 
     @property
-    def holder(self) -> Holder | None:
-        """Whom to hold a link to."""
+    def led_by(self) -> Lease | None:
+        """The lease of a leader to hold a link to."""
         known = self.lease
         if known is None or known.free or known.holder.incarnation == self._seat.me.incarnation:
             return None
-        return known.holder if known.holder.addresses else None
+        return known if known.holder.addresses else None
 
     def promised(self) -> bool:
-        return self._seat.clock.monotonic() < self._promise_until
+        return self._seat.clock.monotonic() < self._kept_until
 
-    def forget(self) -> None:
-        """What is in storage is not what was thought: look anew."""
+    @property
+    def _kept_until(self) -> float:
+        return min(self._promise_until, self._crash_until) if self._found_dead else self._promise_until
+
+    def leader_found_dead(self) -> None:
+        """There is no link to the leader any more, and its host refuses another one: its process is most likely gone. A
+        firewall can say the same of a leader that lives, so this only shortens the wait to what the leader reckons with."""
+        self._found_dead = True
+
+    def overtaken(self, found: Stored | None) -> Target | None:
+        """A claim came too late: this is there instead. What to claim at once, if it is a renewal that the leader had
+        announced before it fell silent; otherwise the lease has to be watched again."""
         self._seen = None
+        said, self._claimable = self._claimable, None
+        if found is None or said is None:
+            return None
+        incarnation, beat = said
+        current = lease.decode(found.body)
+        known = (current.holder.incarnation, current.epoch) == (incarnation, beat.epoch) and not current.free
+        member = any(m.incarnation == self._seat.me.incarnation for m in current.members)
+        if not known or not member or current.sequence > beat.sequence:
+            return None
+        return Target(current.epoch + 1, found.version, alone=False)
 
     def begin(self, *, epoch: int, hold_off: float) -> None:
         """A term of this server's own is over."""
-        self._seen = self._heartbeat = self._released = self._missing_since = None
-        self._promise_until = NEVER
+        self._seen = self._heartbeat = self._released = self._missing_since = self._claimable = None
+        self._promise_until = self._crash_until = NEVER
+        self._found_dead = False
         self._max_epoch = max(self._max_epoch, epoch)
         self.claiming, self.hold_off = False, hold_off
 
@@ -84,8 +108,8 @@ class Standby:
             released, self._released = self._released, None
             if released.epoch >= self._max_epoch:
                 return Target(released.epoch + 1, Version(released.version), alone=False), 0.0
-        if now < self._promise_until:
-            return None, self._promise_until - now
+        if now < self._kept_until:
+            return None, self._kept_until - now
         if self._heartbeat is not None:
             beat, self._heartbeat = self._heartbeat, None
             if beat.member and beat.epoch >= self._max_epoch:
@@ -131,13 +155,15 @@ class Standby:
                 "the lease object is missing although the shard has a journal: it was removed by hand or by a rule"
             )
             self._seen, self._missing_since = None, now
-        wait = rules.patience(length=seat.timings.length_alone, promise=seat.timings.promise, member=False)
+        timings = seat.adapted()
+        wait = rules.patience(length=timings.length_alone, promise=timings.promise, member=False)
         if now - self._missing_since < wait:
             return None, min(seat.timings.poll * 4, wait)
         return Target(floor + 1, None, alone=False), 0.0
 
-    def hear(self, message: peers.Message, link: peers.Link, holder: Holder) -> bool:
-        """Something came over the link to the holder; says whether the lease is free now."""
+    def hear(self, message: peers.Message, link: peers.Link, known: Lease) -> bool:
+        """Something came over the link to the leader, whose lease is known; says whether the lease is free now."""
+        holder = known.holder
         match message:
             case peers.Heartbeat():
                 if self.claiming:
@@ -146,9 +172,9 @@ class Standby:
                     link.send(peers.Refusal(self._max_epoch))
                     return False
                 self._max_epoch = message.epoch
-                until = rules.promise_until(received=self._seat.clock.monotonic(), promise=self._seat.timings.promise)
-                self._promise_until = max(self._promise_until, until)
+                self._promise(message, known)
                 self._heartbeat = message
+                self._claimable = (holder.incarnation, message) if message.member else None
                 self.tail = max(self.tail, message.tail)
                 self._heard_tail(message.tail)
                 self._time.heard(message.at)
@@ -158,7 +184,16 @@ class Standby:
                 if message.epoch < self._max_epoch or link.fingerprint != holder.fingerprint:
                     return False
                 self._released = message
-                self._promise_until = NEVER
+                self._promise_until = self._crash_until = NEVER
                 return True
             case _:
                 raise peers.BadMessage(f"a leader does not say {type(message).__name__}")
+
+    def _promise(self, beat: peers.Heartbeat, known: Lease) -> None:
+        """Never shorter than an earlier promise: the leader may still count on that one."""
+        received, promise = self._seat.clock.monotonic(), beat.promise or known.promise
+        crash_wait = beat.crash_wait or known.crash_wait or promise
+        until = rules.promise_until(received=received, promise=promise)
+        self._promise_until = max(self._promise_until, until)
+        self._crash_until = max(self._crash_until, rules.promise_until(received=received, promise=crash_wait))
+        self._found_dead = False

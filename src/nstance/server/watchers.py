@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from nstance.model.decision import TROUBLE
-from nstance.model.ids import GroupKey, TenantId
-from nstance.model.instance import ENDED, Instance, Put
+from nstance.model.ids import GroupKey, InstanceId, TenantId
+from nstance.model.instance import ENDED, Instance, Put, State
 from nstance.server.lead import Lead
 from nstance.server.records import Records
 from nstance.server.shard import Committed
@@ -146,6 +146,18 @@ class Watchers:
                 continue  # nothing that an operator sees
             for watcher in watching:
                 watcher.offer(Message(instance=told))
+
+    def readiness_changed(self, id: InstanceId) -> None:
+        """Of a running instance, although its record stays as it is."""
+        instance = self._records.get(id)
+        if instance is None or instance.tenant not in self._watchers or instance.state is not State.RUNNING:
+            return
+        self._touch(instance.key)
+        told: Message | None = None
+        for watcher in self._watchers[instance.tenant]:
+            if watcher.kinds.instances:
+                told = told or Message(instance=self._statuses.instance_event(instance))
+                watcher.offer(told)
 
     def configured(self) -> None:
         """There is a new configuration: any group may be another."""

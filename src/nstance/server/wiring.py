@@ -28,7 +28,7 @@ from nstance.providers import errors as provider_errors
 from nstance.providers.port import Provider, Scope
 from nstance.providers.registry import open_provider
 from nstance.server import configuration as configurations
-from nstance.server import peer_http, ports
+from nstance.server import peer_http, ports, reserved_ports
 from nstance.server.cache import Cache
 from nstance.server.configuration import Configuration, NoConfiguration
 from nstance.server.contexts import Contexts
@@ -43,6 +43,7 @@ from nstance.server.options import Options
 from nstance.server.probes import Probes
 from nstance.server.reign import Parts, Reign
 from nstance.server.seat import Seat
+from nstance.server.store_latency import TimedStore
 from nstance.server.trust import Trust
 from nstance.server.watchdog import Watchdog
 from nstance.telemetry import loop_lag
@@ -114,7 +115,7 @@ class Server:
 
     async def _run(self) -> None:
         store = Observed(self.open_store(), self.metrics.storage_request)
-        probes = Probes(unwell=lambda: self.unwell, metrics=self.metrics)
+        probes = Probes(unwell=self._health_problem, metrics=self.metrics)
         try:
             configuration = await self._until_configured(store, probes)
             if configuration is not None:
@@ -124,6 +125,15 @@ class Server:
             await probes.close()
             if self._store is None:
                 await store.close()
+
+    def _health_problem(self) -> str | None:
+        """Why this server is not well. A damaged journal is nobody's trouble as long as somebody leads."""
+        if self.unwell is not None or self.elector is None or self.reign is None:
+            return self.unwell
+        damage = self.elector.damage or self.reign.parts.follower.damage
+        if not damage or self.reign.lead is not None or self.elector.hears_leader:
+            return None
+        return f"the journal is damaged and nobody can lead: {damage}"
 
     def open_store(self) -> ObjectStore:
         options = self.options
@@ -180,7 +190,7 @@ class Server:
         try:
             await probes.start(shifted.host, shifted.port)
         except OSError as problem:
-            raise Fatal(f"the health port {shifted} cannot be opened: {problem.strerror or problem}") from problem
+            raise Fatal(reserved_ports.taken(Service.HEALTH, shifted, problem)) from problem
         self._health = shifted
 
     async def pause(self, seconds: float) -> None:
@@ -211,10 +221,10 @@ class Server:
         self.exit_jitter = (jitter.min_delay, jitter.max_delay)
         self._shutdown_seconds = settings.shard.shutdown_timeout
         cluster = ClusterId(settings.cluster.id)
-        cluster_store = self._cluster_store(store, settings)
+        cluster_store = self.cluster_store(store, settings)
         if cluster_store is not store:
             opened.push_async_callback(cluster_store.close)
-        trust = Trust(cluster_store, settings, insecure_dev=self.options.insecure_dev, clock=clock, chance=chance)
+        trust = self.trust(cluster_store, settings)
         secret_store = trust.secret_store()
         authority = await self._open_authority(trust)
         endpoints = self.endpoints = self._endpoints(settings)
@@ -241,11 +251,13 @@ class Server:
             raise Fatal(f"the provider cannot be opened: {problem}") from problem
         if self._provider is None:
             opened.push_async_callback(provider.close)
+        timed = TimedStore(store, clock)
         books = journal.Journal(
-            store,
+            timed,
             journal_prefix=storage_keys.journal_prefix(self.shard),
             snapshot_prefix=storage_keys.snapshot_prefix(self.shard),
             clock=clock,
+            timeout=lambda: max(journal.TIMEOUT, timed.latency().timeout),
         )
         in_force = InForce(configuration, store=store, shard=self.shard, clock=clock)
         history = History(cache, self.metrics, clock)
@@ -293,11 +305,10 @@ class Server:
             metrics=self.metrics,
             clock=clock,
             chance=chance,
-            operator_tenants=operators.tenants,
             cache=cache,
         )
         self.reign = Reign(parts)
-        elector = self.elector = self._elector(store, settings, parts, contexts, identity)
+        elector = self.elector = self._elector(timed, settings, parts, contexts, identity)
         peers = peer_http.PeerServer(
             accept=elector.accept,
             held=lambda: elector.held,
@@ -306,6 +317,8 @@ class Server:
             shard=self.shard,
         )
         expiries = Expiries(self.metrics, clock, self._alarm)
+        for service in ports.SERVICES:
+            await reserved_ports.reserve(service, endpoints.bind[service], opened)
         await self._open_peers(peers)
         opened.push_async_callback(peers.close)
         await cache.sync(
@@ -340,7 +353,7 @@ class Server:
             await asyncio.gather(*background, return_exceptions=True)
 
     def _elector(
-        self, store: ObjectStore, settings: Settings, parts: Parts, contexts: Contexts, identity: ServerIdentity
+        self, store: TimedStore, settings: Settings, parts: Parts, contexts: Contexts, identity: ServerIdentity
     ) -> Elector:
         reign, follower = self.reign, parts.follower
         assert reign is not None
@@ -364,6 +377,7 @@ class Server:
                 timings=configurations.timings(settings),
                 clock=self._clock,
                 chance=self._chance,
+                latency=store.latency,
                 anchor=self._clock.anchor,
             ),
             dialer=peer_http.HttpDialer(contexts.peer_client, cluster=parts.cluster, shard=self.shard),
@@ -373,7 +387,11 @@ class Server:
             heard_tail=follower.hint,
         )
 
-    def _cluster_store(self, store: ObjectStore, settings: Settings) -> ObjectStore:
+    def trust(self, cluster_store: ObjectStore, settings: Settings) -> Trust:
+        insecure = self.options.insecure_dev
+        return Trust(cluster_store, settings, insecure_dev=insecure, clock=self._clock, chance=self._chance)
+
+    def cluster_store(self, store: ObjectStore, settings: Settings) -> ObjectStore:
         told = settings.cluster.storage
         if told.provider is None and not told.bucket:
             return store
@@ -401,7 +419,7 @@ class Server:
         try:
             await peers.start(bind.host, bind.port)
         except OSError as problem:
-            raise Fatal(f"the election port {bind} cannot be opened: {problem.strerror or problem}") from problem
+            raise Fatal(reserved_ports.taken(Service.ELECTION, bind, problem)) from problem
 
     def _alarm(self, message: str) -> bool:
         lead = self.reign.lead if self.reign is not None else None

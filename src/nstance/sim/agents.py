@@ -5,7 +5,9 @@ network in between is imitated: a line can be reset, or fall silent, which looks
 """
 
 import asyncio
+import contextlib
 import functools
+import ssl
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from nstance.model.ids import InstanceId
+from nstance.model.ids import InstanceId, ProviderId
 from nstance.pki import keys, names, proof
 from nstance.providers import port
 from nstance.server.api.agent import AgentApi
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 
 DELAY = 0.002
 CALL_TIMEOUT = 5.0
+REOPEN = 0.5
+ELSEWHERE = "203.0.113.8"
 
 
 @functools.lru_cache(maxsize=4096)
@@ -47,9 +51,11 @@ class Line:
         self.door = door
         self.agent = agent
         self.address = agent.address
+        self.since = door.server.machine.monotonic()
         self.identity = names.Agent(CLUSTER, agent.request.tenant, agent.id)
         self.closed = asyncio.Event()
-        self.serving: asyncio.Task[None] | None = None
+        self.certificate = lambda: agent.certificate
+        self.serving: list[asyncio.Task[None]] = []
         self._stream = SimpleNamespace(connection=SimpleNamespace(peer=self))
         self._inbox: asyncio.Queue[agent_pb2.AgentMessage] = asyncio.Queue()
 
@@ -62,8 +68,8 @@ class Line:
         """The server ends it."""
         self.closed.set()
         self.door.lines.pop(self, None)
-        if self.serving is not None:
-            self.serving.cancel()
+        for task in self.serving:
+            task.cancel()
         self.agent.world.later(DELAY, self.agent.lost, self)
 
     # ---- a stream of it
@@ -84,6 +90,25 @@ class Line:
     def say(self, message: agent_pb2.AgentMessage) -> None:
         if not self.closed.is_set():
             self.door.server.later(DELAY, self._inbox.put_nowait, message)
+
+
+class FileStream:
+    """The stream on which a line gets its files."""
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._stream = line._stream
+        self._done = 0.0
+
+    async def recv_message(self) -> agent_pb2.ReceiveFilesRequest:
+        return agent_pb2.ReceiveFilesRequest(config_hash=self._line.agent.installed)
+
+    async def send_message(self, message: agent_pb2.FileMessage) -> None:
+        agent, world = self._line.agent, self._line.agent.world
+        if message.WhichOneof("kind") == "commit":
+            # In the order of their coming.
+            self._done = max(self._done + DELAY, world.now + world.random.uniform(0.05, 0.5))
+            world.later(self._done - world.now, agent.install, self._line, message.commit.config_hash)
 
 
 class Door:
@@ -130,8 +155,15 @@ class Door:
     def connect(self, agent: "SimAgent") -> Line:
         line = Line(self, agent)
         self.lines[line] = None
-        line.serving = self.server.spawn(self._serve(line))
+        line.serving = [self.server.spawn(self._serve(line)), self.server.spawn(self._serve_files(line))]
         return line
+
+    async def _serve_files(self, line: Line) -> None:
+        """As an agent does: a stream that is refused is opened again while the connection stands."""
+        while not line.closed.is_set():
+            with contextlib.suppress(GRPCError):
+                await self._api.ReceiveFiles(FileStream(line))
+            await asyncio.sleep(REOPEN)
 
     async def _serve(self, line: Line) -> None:
         try:
@@ -144,7 +176,9 @@ class Door:
 
 
 class SimAgent:
-    def __init__(self, world: "World", request: port.CreateRequest, vm: port.Vm, *, number: int, mute: bool) -> None:
+    def __init__(
+        self, world: "World", request: port.CreateRequest, vm: port.Vm, *, number: int, mute: bool, broken: bool
+    ) -> None:
         self.world = world
         self.id: InstanceId = request.id
         self.provider_id = vm.provider_id
@@ -153,14 +187,22 @@ class SimAgent:
         self.number = number
         self.mute = mute  # it never speaks: a bad image
         self.registered = False
+        self.certificate: bytes | None = None  # DER
         self.forgetful = False  # its identity is lost: it can never come back
         self.alive = True
         self.refused: Status | None = None
         self.line: Line | None = None
         self.noticed: set[str] = set()
+        self.installed = ""  # the hash of its files
+        self.broken = broken  # it never becomes ready
+        self.failing = False  # nor does it now
+        self.ready_told: dict[Door, tuple[float, float | None]] = {}  # since when it said to be ready, and until when
+        self._sequence = 0
+        self._arrived: tuple[Line, str] | None = None  # what came while it was silent
         self.quiet_since: float | None = None  # cut off or hung, since when
         self._well_since = world.now
         self._spoke: dict[Door, float] = {}
+        self._boot, self._sequence = 0, 0
         self._parted = asyncio.Event()
         self._heals = asyncio.Event()
         self._heals.set()
@@ -189,6 +231,58 @@ class SimAgent:
         if self.line is not None and self.quiet_since is None:
             self._spoke[self.line.door] = self.world.now
 
+    # ---- files and readiness
+
+    @property
+    def is_ready(self) -> bool:
+        return bool(self.installed) and not self.broken and not self.failing
+
+    def seemed_ready(self, door: "Door", *, within: float) -> float | None:
+        """Since when it said to this leader that it is ready; None if it did not, lately."""
+        since, until = self.ready_told.get(door, (0.0, -within))
+        return since if until is None or until >= self.world.now - within else None
+
+    def install(self, line: Line, hash: str) -> None:
+        """The server sent files. What is lost with a connection is sent again on the next one."""
+        if line.closed.is_set() or not self.alive:
+            return
+        if self.quiet_since is not None:
+            self._arrived = line, hash
+            return
+        self.installed = hash
+        self.report()
+
+    def fail_checks(self, failing: bool) -> None:
+        if self.alive and self.failing is not failing:
+            self.failing = failing
+            self.report()
+
+    def report(self) -> None:
+        line = self.line
+        if line is None or self.quiet_since is not None or line.closed.is_set():
+            return
+        self._sequence += 1
+        received = self.installed if self.is_ready else "not-ready"
+        line.say(
+            agent_pb2.AgentMessage(
+                report=agent_pb2.HealthReport(
+                    boot_id=f"{self.provider_id}-{self._boot}",
+                    sequence=self._sequence,
+                    config_hash=self.installed,
+                    received_hash=received,
+                )
+            )
+        )
+        if not self.is_ready:
+            self._unready(line.door)
+        elif self.ready_told.get(line.door, (0.0, 0.0))[1] is not None:
+            self.ready_told[line.door] = self.world.now, None
+
+    def _unready(self, door: Door) -> None:
+        since, until = self.ready_told.get(door, (0.0, 0.0))
+        if until is None:
+            self.ready_told[door] = since, self.world.now
+
     # ---- what happens to it
 
     def fall_silent(self, seconds: float) -> None:
@@ -212,6 +306,10 @@ class SimAgent:
             self.quiet_since = None
             self._well_since = self.world.now
             self._heals.set()
+            arrived, self._arrived = self._arrived, None
+            if arrived is not None:
+                self.install(*arrived)
+            self.report()
 
     def die(self, *, reset: bool) -> None:
         """Its VM runs no more. A VM that is torn down resets nothing."""
@@ -226,10 +324,12 @@ class SimAgent:
             line.door.server.later(wait, lambda: None if line.closed.is_set() else line.abort())
 
     def lost(self, line: Line) -> None:
+        self._unready(line.door)
         if self.line is line:
             self._spoken()
             self.line = None
             self.world.log("agent lost", self.id, line.door.server.name)
+            self.world.on_moment("loss of an agent")
             self._parted.set()
 
     def restart(self, seconds: float) -> None:
@@ -238,6 +338,7 @@ class SimAgent:
         if line is None or self.quiet_since is not None:
             return
         line.say(agent_pb2.AgentMessage(goodbye=agent_pb2.Goodbye(reason=agent_pb2.Goodbye.RESTART)))
+        self._boot, self._sequence = self._boot + 1, 0
         line.door.server.later(2 * DELAY, lambda: None if line.closed.is_set() else line.abort())
         self.fall_silent(seconds)
 
@@ -249,6 +350,17 @@ class SimAgent:
         line = self.line
         if line is not None:
             line.door.server.later(DELAY, lambda: None if line.closed.is_set() else line.abort())
+
+    def copy_identity(self, seconds: float) -> "SimAgent":
+        """Somebody runs a second agent with its identity, for so long, on another machine."""
+        elsewhere = port.Vm(
+            id=self.id, provider_id=ProviderId(f"copy-of-{self.provider_id}"), status=port.Status.RUNNING, ip4=ELSEWHERE
+        )
+        copy = SimAgent(self.world, self.request, elsewhere, number=self.number, mute=False, broken=False)
+        copy.registered = True
+        copy.ready_told = self.ready_told  # nobody can tell which of the two says it
+        self.world.later(seconds, lambda: copy.die(reset=True))
+        return copy
 
     def tell(self, kind: str, deadline: float) -> bool:
         """A notice of the cloud's; says whether somebody could hear it."""
@@ -294,9 +406,11 @@ class SimAgent:
             return
         if told.startswith("-----"):
             self.registered = True
+            self.certificate = ssl.PEM_cert_to_DER_cert(told)
             self._spoke[door] = self._well_since = world.now
             world.auditor.acknowledged(self.id, public)
             world.log("registered", self.id)
+            world.on_moment("registration")
         else:
             world.count(f"agent registration refused {told.lower()}")
             await asyncio.sleep(world.random.uniform(0.5, 3.0))
@@ -309,5 +423,6 @@ class SimAgent:
         self._parted.clear()
         world.log("agent came", self.id, door.server.name)
         self.line = door.connect(self)
+        self.report()
         await self._parted.wait()
         await asyncio.sleep(world.random.uniform(0.1, 2.0))

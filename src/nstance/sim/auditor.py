@@ -8,21 +8,25 @@ true in the simulated world.
 
 import base64
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING
 
 from nstance.config import storage_keys
+from nstance.core.collecting import UNKNOWN_AT_LEAST, UNKNOWN_SHARE
 from nstance.model.consistency import violations
-from nstance.model.decision import Facts
-from nstance.model.events import NoticeKind
+from nstance.model.decision import Reason
 from nstance.model.group import Group
-from nstance.model.ids import GroupKey, InstanceId, ProviderId
+from nstance.model.ids import GroupKey, InstanceId, ProviderId, TenantId
 from nstance.model.instance import CAPACITY, TRANSITIONS, Cause, Instance, Put, Remove, State
+from nstance.model.rollout import GroupRecord
 from nstance.objects import slots
 from nstance.providers.port import Status
-from nstance.sim import wishes
-from nstance.sim.agents import Door
-from nstance.sim.wishes import DEAD_AFTER, REGISTRATION_TIMEOUT, SHARD
+from nstance.sim import rest
+from nstance.sim.agents import Door, key_pair
+from nstance.sim.rollout_auditor import RolloutAuditor, View
+from nstance.sim.wishes import CLUSTER, DEAD_AFTER, READY_TIMEOUT, REGISTRATION_TIMEOUT, SHARD
 
 if TYPE_CHECKING:
     from nstance.sim.world import World
@@ -31,10 +35,10 @@ JOURNAL = storage_keys.journal_prefix(SHARD)
 LEASE = storage_keys.lease(SHARD)
 RUNS = frozenset({Status.PENDING, Status.RUNNING})
 LEAVING = frozenset({State.DRAINING, State.DELETING})
-OPEN = frozenset({State.PENDING, State.STARTING, State.DRAINING, State.DELETING})
 UP = frozenset({State.STARTING, State.RUNNING})
 MEMORY = 30.0  # seconds that a decision may be under way to storage
 FINDS_ITS_WAY = 10.0  # seconds in which an agent that is well comes to a new leader
+OPERATOR_STAYS = 50.0  # seconds after its last visit for which an operator surely counts: its lease is longer
 ALLOWANCE = 1.5  # seconds by which what the auditor sees may be off: latencies, drifts, timers
 
 
@@ -47,7 +51,20 @@ class Then:
     well: dict[InstanceId, float]  # for how long nothing had been wrong with it
     runs: set[InstanceId]  # whose VMs ran
     speaking: set[ProviderId]  # whose agents were connected to this leader
-    operated: bool  # an operator had come to this leader
+    operated: bool  # the journal knew of an operator that drains, and it had been there of late
+    exists: set[InstanceId] = field(default_factory=set)  # whose VMs were there, running or not
+    views: Mapping[GroupKey, View] = field(default_factory=dict)  # of the groups that were decided about
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What the auditor knew of storage when a backup was made."""
+
+    fold: dict[InstanceId, Instance]
+    tail: int
+    epoch: int
+    lease: tuple[int, str]
+    groups: dict[GroupKey, GroupRecord]
 
 
 class Auditor:
@@ -56,25 +73,52 @@ class Auditor:
     def __init__(self, world: "World") -> None:
         self._world = world
         self.fold: dict[InstanceId, Instance] = {}  # the journal as it is stored
+        self.rollouts = RolloutAuditor(world)
         self.made: set[InstanceId] = set()  # whose VMs were there, in worlds that are not audited
         self.tail = 0
         self.epoch = 0
         self.planted: dict[InstanceId, ProviderId | None] = {}  # VMs that others made with our tags
+        self.lost: set[InstanceId] = set()  # IDs whose records a restored backup does not have
+        self.released: set[InstanceId] = set()  # VMs without a record that a person wanted deleted
+        self.anybodys: set[InstanceId] = set()  # VMs that may be deleted or stay
+        self.deaf = False  # while a backup is restored
         self.untouchable: dict[InstanceId, str] = {}  # VMs that nobody may delete, and why
         self.doubles: set[tuple[InstanceId, ProviderId]] = set()
         self.requested: set[InstanceId] = set()  # deletions and replacements that somebody asked for
+        self.cloned: set[InstanceId] = set()  # whose identity a second agent used
         self.drained: set[InstanceId] = set()  # drains that the operator acknowledged
+        self.drainers: set[TenantId] = set()  # tenants with an operator that drains, as it is stored
+        self.operator_came = float("-inf")  # to whichever leader
         self._ever: dict[InstanceId, Instance] = {}  # every intent
         self._tombstones: set[InstanceId] = set()
         self._acknowledged: dict[InstanceId, str] = {}  # registrations, by the key
         self._lease = (0, "")
         self._decided: dict[str, Then] = {}
         self._then = Then(0.0, {}, {}, set(), set(), False)
+        self._ended: dict[InstanceId, float] = {}  # when the last VM of this ID ended
+        self._closed: dict[InstanceId, float] = {}  # when its record ended
         self._wishes: dict[GroupKey, dict[tuple[int, str], tuple[float, Group]]] = {}
 
     # ---- storage
 
+    def checkpoint(self) -> Checkpoint:
+        return Checkpoint(dict(self.fold), self.tail, self.epoch, self._lease, dict(self.rollouts.groups))
+
+    def roll_back(self, to: Checkpoint) -> None:
+        """Storage is as it was then."""
+        self.fold, self.tail, self.epoch, self._lease = dict(to.fold), to.tail, to.epoch, to.lease
+        self.rollouts.groups = dict(to.groups)
+        self.lost = {id for id in self._ever if id not in self.fold}
+        # Without tags no listing shows it, and without a record nobody asks for it.
+        self.anybodys |= {vm.id for vm in self._world.cloud.vms() if vm.id in self.lost and vm.cluster is None}
+        for id, key in list(self._acknowledged.items()):
+            record = self.fold.get(id)
+            if record is None or record.public_key != key:
+                del self._acknowledged[id]
+
     def stored(self, key: str, body: bytes | None) -> None:
+        if self.deaf:
+            return
         if not self._world.setup.audited:
             if key.startswith(JOURNAL) and body is not None:
                 for entry in slots.decode_slot(int(key[len(JOURNAL) : -5]), body).entries:
@@ -112,9 +156,11 @@ class Auditor:
         for entry in slot.entries:
             before = dict(self.fold)
             slots.apply(self.fold, entry.changes)
+            slots.apply_drainers(self.drainers, entry.drainers)
             self._then = self._decided.pop(entry.id)
             for change in entry.changes:
                 self._changed(before, change)
+            self.rollouts.entry(entry, before, self.fold, self._then.views)
         self._world.log("slot", number, slot.epoch, len(slot.entries))
         for problem in violations(self.fold):
             self._wrong("I6", f"slot {number} leaves an inconsistent record: {problem}")
@@ -140,6 +186,12 @@ class Auditor:
             self._world.log("state", new.id, new.state.value, new.cause.value if new.cause else "")
             if new.state not in TRANSITIONS[old.state] and not _skips(old, new):
                 self._wrong("I6", f"{new.id} went from {old.state.value} to {new.state.value}")
+        if new.ended is not None and old.ended is None:
+            self._closed[new.id] = self._world.now
+        elif old.ended is not None and new.ended is None:
+            self._reopened(new)
+        if new.state is State.DRAINING and old.state is not State.DRAINING:
+            self._world.on_moment("drain")
         if old.public_key and new.public_key != old.public_key:
             self._wrong("I7", f"{new.id} was given another key")
         if old.state in CAPACITY and new.state in LEAVING:
@@ -147,15 +199,31 @@ class Auditor:
         if old.state is State.DRAINING and new.state is State.DELETING:
             self._drain_ended(old, new)
 
+    def _reopened(self, new: Instance) -> None:
+        """A VM turned up after its record had ended: it must have been there after that."""
+        if new.id not in self._then.exists and self._ended.get(new.id, inf) <= self._closed.get(new.id, 0.0):
+            self._wrong("I10", f"{new.id} is deleted again, but its VM was gone when its record ended")
+
     def _appeared(self, new: Instance) -> None:
         self._world.log("appeared", new.id, new.state.value, new.replaces or "")
-        if new.id in self._ever:
+        if new.id in self._ever and new.id not in self.lost:
             self._wrong("I2", f"the ID {new.id} was used again")
+        unknown = new.id in self.lost or new.id in self.planted or new.id in self.anybodys
+        self.lost.discard(new.id)
         self._ever[new.id] = new
         if new.state is State.DELETING:
-            if new.cause is not Cause.ORPHAN or new.id not in self.planted:
+            if new.cause is Cause.REQUESTED and new.id in self.released:
+                self._world.count("released")
+            elif new.cause is not Cause.ORPHAN or not unknown or self._world.wishes.unknown == "hold":
                 self._wrong("I10", f"{new.id} was taken for an orphan ({new.cause})")
             return
+        if new.state is not State.PENDING:
+            self._world.count("adopted")
+            if not unknown:
+                self._wrong("I1", f"{new.id} was adopted, but its record was never lost")
+            keys = {key_pair(a.number)[1] for a in self._world.agents_of(new.id) if a.registered}
+            if new.public_key and base64.b64decode(new.public_key) not in keys:
+                self._wrong("I7", f"{new.id} was adopted with a key that is not its agent's")
         if new.on_demand:
             return
         wished = self._wished(new.key)
@@ -165,10 +233,22 @@ class Auditor:
         places, most = self._places(new.key), max(g.size for g in wished)
         if places > most:
             self._wrong("I2", f"{new.key} has {places} places filled, {most} were wished: {new.id} is one too many")
+        self._attributed(new)
         if new.replaces is not None:
+            self._world.on_moment("replacement")
             rivals = [m.id for m in self._members(new.key) if m.counts and m.replaces == new.replaces]
             if len(rivals) > 1:
                 self._wrong("I2", f"{new.replaces} is replaced by {rivals}")
+
+    def _attributed(self, new: Instance) -> None:
+        """An instance that is made while a place is vacant says whom it replaces, and names one that left or is to leave."""
+        vacant = [m.id for m in self._members(new.key) if m.vacant]
+        before = new.replaces or new.predecessor
+        if before is None and vacant:
+            self._wrong("reasons", f"{new.id} is called growth, but the place of {vacant[0]} is vacant")
+        old = self.fold.get(before) if before is not None else None
+        if before is not None and (old is None or old.key != new.key):
+            self._wrong("reasons", f"{new.id} replaces {before}, which its group does not know")
 
     def _members(self, key: GroupKey) -> list[Instance]:
         return [m for m in self.fold.values() if m.key == key]
@@ -200,8 +280,9 @@ class Auditor:
         if not world.setup.audited:
             return
         self.note_wishes()
-        operated = door.lead is not None and bool(door.lead.shard.operators_seen)
-        then = self._decided[entry.id] = Then(world.now, {}, {}, set(), set(), operated)
+        operated = bool(self.drainers) and world.now - self.operator_came <= OPERATOR_STAYS
+        views = self.rollouts.views(entry, door)
+        then = self._decided[entry.id] = Then(world.now, {}, {}, set(), set(), operated, views=views)
         for change in entry.changes:
             if isinstance(change, Put):
                 new = change.instance
@@ -210,8 +291,15 @@ class Auditor:
                     then.well[new.id] = max(a.well_for() for a in agents)
                     then.speaking.update(a.provider_id for a in agents if a.line is not None and a.line.door is door)
                 for vm in world.cloud.truth(new.id):
+                    then.exists.add(new.id)
                     if vm.status in RUNS and vm.provider_id == (new.provider_id or vm.provider_id):
                         then.runs.add(new.id)
+
+    def told(self, reasons: tuple[Reason, ...]) -> None:
+        """A leader has given reasons; some accuse somebody."""
+        for reason in reasons:
+            if reason.message.startswith("two agents use its identity") and reason.instance not in self.cloned:
+                self._wrong("I10", f"{reason.instance} is said to be cloned, and has one agent")
 
     # ---- why something goes
 
@@ -239,22 +327,35 @@ class Auditor:
                     self._wrong("I10", f"{new.id} leaves for drift, but is as everybody wishes")
             case Cause.SCALE_DOWN:
                 wished = min((g.size for g in self._wished(new.key)), default=0)
-                if self._places(new.key) < wished:
+                # In one decision a group may shrink, and one of the rest leave for another reason.
+                others = sum(
+                    m.cause is not Cause.SCALE_DOWN and not m.counts and m.id in before and before[m.id].counts
+                    for m in self._members(new.key)
+                )
+                if self._places(new.key) + others < wished:
                     self._wrong("I10", f"{new.id} was scaled away below the size of {new.key}")
             case Cause.UNREGISTERED:
                 if old.registered is not None or world.steady(new.created) < REGISTRATION_TIMEOUT - ALLOWANCE:
                     self._wrong("I10", f"{new.id} was given up as unregistered after {now:.1f} s")
+                # A restored backup may not know of its registration; its certificate says so.
+                could_connect = min(self._then.well.get(new.id, 0.0), self._then.silent.get(new.id, 0.0))
+                if could_connect > FINDS_ITS_WAY:
+                    self._wrong("I10", f"{new.id} was given up as unregistered, but its agent has a certificate")
             case Cause.SUPERSEDED:
                 if old.registered is not None and old.replaces is None:
                     self._wrong("I10", f"{new.id} was superseded, but replaced nobody")
             case Cause.REQUESTED:
-                if new.id not in self.requested:
+                copied = new.id in self.cloned and world.wishes.on_clone == "replace"
+                if new.id not in self.requested and not copied:
                     self._wrong("I10", f"{new.id} leaves by a request that nobody made")
             case _:
                 self._wrong("I10", f"{new.id} leaves for {new.cause}, which cannot be here")
 
     def _unhealthy(self, old: Instance, new: Instance, before: dict[InstanceId, Instance]) -> None:
         world = self._world
+        if self._was_never_ready(old):
+            world.count("left never ready")
+            return
         silent = self._then.silent.get(new.id, DEAD_AFTER)
         if silent < (DEAD_AFTER - ALLOWANCE) * (1 - 2 * world.setup.drift):
             self._wrong("I10", f"{new.id} was given up as unhealthy after {silent:.1f} s of silence")
@@ -270,6 +371,11 @@ class Auditor:
         silent_ones = [m for m in running if self._is_silent(m.id)]
         if len(silent_ones) > 3 and len(silent_ones) * 2 > len(running):
             self._wrong("I10", f"{new.id} goes although {len(silent_ones)} of {len(running)} are silent")
+
+    def _was_never_ready(self, old: Instance) -> bool:
+        if old.ready_at is not None or old.registered is None or old.id in self._then.views[old.key].firmly:
+            return False
+        return self._world.steady(old.registered) >= READY_TIMEOUT - ALLOWANCE
 
     def _is_silent(self, id: InstanceId) -> bool:
         """Whoever holds its identity. That a double was deleted, which never had it, is nobody's silence."""
@@ -324,6 +430,12 @@ class Auditor:
         if world.cloud.truth(id):
             world.count("create repeated, VM was there")
         world.log("create", id)
+        if not world.planting:
+            world.on_moment("create")
+
+    def registering(self, provider_id: ProviderId) -> None:
+        if self._world.setup.audited:
+            self.rollouts.registering(provider_id)
 
     def deleting(self, id: InstanceId, provider_id: ProviderId | None) -> None:
         world = self._world
@@ -336,6 +448,14 @@ class Auditor:
             self._wrong("I3", f"the delete of {id} has no committed tombstone")
         if not world.cloud.truth(id):
             world.count("delete repeated, VM was gone")
+        world.on_moment("delete")
+
+    def listed(self) -> None:
+        self._world.on_moment("listing")
+
+    def ended(self, id: InstanceId) -> None:
+        """A VM runs no more."""
+        self._ended[id] = self._world.now
 
     # ---- what others were told
 
@@ -361,53 +481,13 @@ class Auditor:
     # ---- at the end
 
     def unrest(self) -> str:
-        """What keeps the shard from rest; empty if nothing does."""
-        world = self._world
-        leaders = [s for s in world.servers if s.leading and s.lead is not None]
-        if len(leaders) != 1:
-            return f"{len(leaders)} servers lead"
-        lead = leaders[0].lead
-        assert lead is not None
-        if lead.configuration.version != world.config_version():
-            return "the leader does not know the newest configuration"
-        if lead.shard.instances != self.fold:
-            return "the leader's records differ from the journal"
-        if lead.shard.mass_absence or not lead.shard.listed:
-            return "the provider's listing is not believed"
-        if busy := next((id for id, f in lead.shard.facts.items() if f.creating or f.deleting), None):
-            return f"a call for {busy} is under way"  # a throttled one is made when its turn comes, needed or not
-        for name, wish in world.wishes.groups.items():
-            resolved = lead.configuration.groups[wishes.key(name)]
-            members = self._members(resolved.group.key)
-            counting = [m for m in members if m.counts]
-            if len(counting) != wish.size:
-                return f"{name} has {len(counting)} of {wish.size}"
-            if any(m.infra_hash != resolved.group.infra_hash for m in counting):
-                return f"{name} has members with an old template"
-        for record in self.fold.values():
-            if record.state is State.RUNNING and not any(
-                a.line is not None and a.line.door.lead is lead for a in world.agents_of(record.id)
-            ):
-                return f"the agent of {record.id} is not connected to the leader"
-            if record.state in OPEN or record.double is not None or (record.suspect and record.counts):
-                return f"{record.id} is {record.state.value}, suspect {record.suspect}, double {record.double}"
-            facts = lead.shard.facts.get(record.id)
-            if record.state is State.RUNNING and facts is not None and _is_to_go(record, facts):
-                return f"{record.id} is to go"  # its group may back off: nothing is under way until that is over
-        return self._leaks()
+        return rest.unrest(self._world)
 
-    def _leaks(self) -> str:
-        expected = {m.provider_id for m in self.fold.values() if m.state is State.RUNNING}
-        for vm in self._world.cloud.vms():
-            if vm.status is Status.DELETED or vm.id in self.untouchable:
-                continue
-            if vm.provider_id not in expected:
-                return f"the VM {vm.provider_id} of {vm.id} is {vm.status.value}, and no record wants it"
-            if vm.status is not Status.RUNNING:
-                return f"the VM {vm.provider_id} of {vm.id} is {vm.status.value}"
-            expected.discard(vm.provider_id)
-        expected -= {m.provider_id for m in self.fold.values() if m.id in self.untouchable}
-        return f"there is no VM {sorted(map(str, expected))[0]}" if expected else ""
+    def too_many_unknown(self) -> bool:
+        """Whether their deletion waits for a person."""
+        ours = [vm for vm in self._world.cloud.vms() if (vm.cluster, vm.shard) == (CLUSTER, SHARD)]
+        unknown = sum(vm.id not in self.fold and vm.status is not Status.DELETED for vm in ours)
+        return unknown > max(UNKNOWN_AT_LEAST, UNKNOWN_SHARE * len(ours))
 
     def finish(self) -> None:
         for id, key in self._acknowledged.items():
@@ -423,13 +503,6 @@ class Auditor:
 
     def _wrong(self, mark: str, what: str) -> None:
         self._world.violation(f"{mark}: {what}")
-
-
-def _is_to_go(record: Instance, facts: Facts) -> bool:
-    """Somebody asked for another one in its place, or its VM ends soon. Hints are no matter of on-demand instances."""
-    if record.on_demand and facts.notice is NoticeKind.REBALANCE:
-        return False
-    return record.replace_wanted or facts.notice is not None
 
 
 def _skips(old: Instance, new: Instance) -> bool:

@@ -9,6 +9,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from nstance.points import Point
 from nstance.sim import workers
@@ -20,7 +21,7 @@ SEED = 7
 VISITS = (1, 2, 4)
 STORAGE_ENDINGS = ("failed", "lost", "late")
 PROVIDER_ENDINGS = ("failed", "lost", "unsent", "late", "ignored")
-CALLS = 72  # writes to storage that are bent, one per run: all that the story makes
+CALLS = 100  # writes to storage that are bent, one per run: all that the story makes
 CHANGES = 12  # calls to the provider that change something
 SETTLES_WITHIN = 600.0
 SETUP = Setup(servers=2, snapshots=True, wishes=Wishes(groups={"web": GroupWish(size=1, drain=4.0)}))
@@ -61,7 +62,7 @@ def story(w: World) -> None:
     w.advance(6.0)
 
 
-def _scale(w: World, **fields: int) -> None:
+def _scale(w: World, **fields: Any) -> None:
     wish = dataclasses.replace(w.wishes.groups["web"], **fields)
     w.tell(Wishes(groups={"web": wish}, heartbeat=w.wishes.heartbeat))
 

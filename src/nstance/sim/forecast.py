@@ -22,7 +22,7 @@ from nstance.model.ids import GroupKey, InstanceId
 from nstance.model.instance import State
 from nstance.server import configuration
 from nstance.sim.forecast_rounds import End, Rounds
-from nstance.sim.scenarios import SCENARIOS, Given, Happening
+from nstance.sim.scenarios import SCENARIOS, Given, Happening, is_spot
 from nstance.sim.setup import Setup
 from nstance.sim.wishes import CLUSTER
 from nstance.sim.world import World, world
@@ -70,9 +70,9 @@ class Forecast:
         return min(self.points, key=lambda point: point.ready - point.wished)
 
 
-def adapt(text: str, *, source: str, agents: int | None) -> dict[str, Any]:
+def adapt(text: str, *, source: str, agents: int | None, needs_spot: bool = False) -> dict[str, Any]:
     """The configuration for a simulated shard, its groups grown or shrunk to so many instances in all. Raises
-    NoConfiguration."""
+    NoConfiguration, also where no group has what the scenario happens to."""
     settings = configuration.parse(text.encode("utf-8", "surrogateescape"), shard=None, source=source)
     written: Any = jsonc.read(text, source=source).value
     document: Any = copy.deepcopy(legacy.translate(written, Findings())[0])
@@ -84,9 +84,17 @@ def adapt(text: str, *, source: str, agents: int | None) -> dict[str, Any]:
     total: int = sum(r.group.size for r in resolved.values())
     if not total:
         raise configuration.NoConfiguration(f"{source}: its groups wish for no instance, so nothing can happen to any")
+    if needs_spot and not any(is_spot(r.args) for r in resolved.values()):
+        raise configuration.NoConfiguration(
+            f"{source}: expected a group whose args ask for spot VMs, such as "
+            '"InstanceMarketOptions": {"MarketType": "spot"}, found none; --all-spot plays it as if all did'
+        )
     if agents is not None:
         for key, size in _shared_out(agents, {key: r.group.size for key, r in resolved.items()}).items():
             document["groups"][key.tenant][key.name]["size"] = size
+    for template in document.get("templates", {}).values():
+        for name in ("files", "checks"):  # simulated instances have neither secrets nor programs
+            template.pop(name, None)
     for part in (document.get("defaults", {}), *document.get("templates", {}).values()):
         if part.get("userdata", {}).get("source") == "url":
             part["userdata"] = {"source": "inline", "content": ""}
@@ -110,16 +118,18 @@ def forecast(
     hours: float,
     boot: float | None = None,
     seed: int = 0,
+    all_spot: bool = False,
     progress: Callable[[float], None] = lambda hours: None,
 ) -> Forecast:
-    """`boot`: seconds until a VM's agent speaks, a quarter more or less. `progress` is told how many hours are behind
+    """`boot`: seconds until a VM's agent speaks, a quarter more or less. `all_spot`: the provider may take any VM back,
+    whatever the groups' arguments say. `progress` is told how many hours are behind
     us; less than none while the groups come up."""
     setup = Setup(
         servers=2 if scenario == "failover-hourly" else 1,
         audited=False,
         acknowledges=1.0,
         boot=_boot(document) if boot is None else (0.75 * boot, 1.25 * boot),
-        wishes=Given(document=document),
+        wishes=Given(document=document, all_spot=all_spot),
     )
     with world(seed, setup) as w:
         w.random = random.Random(f"forecast-{seed}")

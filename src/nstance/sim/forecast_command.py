@@ -16,7 +16,12 @@ def run(options: argparse.Namespace) -> int:
     picture: Path = options.svg or Path(f"forecast-{options.scenario}.svg")
     try:
         text = options.config.read_text(errors="surrogateescape")
-        document = forecasts.adapt(text, source=str(options.config), agents=options.agents)
+        document = forecasts.adapt(
+            text,
+            source=str(options.config),
+            agents=options.agents,
+            needs_spot=options.scenario == "spot-storm" and not options.all_spot,
+        )
     except (OSError, NoConfiguration) as problem:
         print(problem, file=sys.stderr)
         return 2
@@ -28,6 +33,7 @@ def run(options: argparse.Namespace) -> int:
             scenario=options.scenario,
             hours=options.hours,
             boot=options.boot,
+            all_spot=options.all_spot,
             progress=line.show if line else lambda hours: None,
         )
     except OSError as problem:

@@ -61,6 +61,7 @@ def _parser() -> argparse.ArgumentParser:
     mine.add_argument("--config", type=Path, required=True, help="a shard's config.jsonc")
     mine.add_argument("--scenario", choices=list(SCENARIOS), required=True)
     mine.add_argument("--agents", type=_agents, help="grow or shrink the groups to so many instances in all")
+    mine.add_argument("--all-spot", action="store_true", help="spot-storm: as if every VM were a spot VM")
     mine.add_argument("--hours", type=_hours, default=2.0, help="of virtual time (default 2)")
     mine.add_argument(
         "--boot",
@@ -143,7 +144,7 @@ def _replay(options: argparse.Namespace) -> int:
 def _tell(line: str) -> None:
     """Of a story that may be longer than its reader's patience: the simulated shard must not notice a closed pipe."""
     try:
-        print(line)
+        print(line, flush=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -2,19 +2,23 @@
 
 import asyncio
 import dataclasses
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 from nstance.model import events as ev
-from nstance.model.ids import DEFAULT_TENANT, GroupName, IdMaker, InstanceId, Kind, ShardId
+from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName, IdMaker, InstanceId, Kind, ShardId
 from nstance.model.instance import State
 from nstance.objects.journal import Deposed
 from nstance.pki import proof
 from nstance.providers.port import CreateRequest, Scope, Status
+from nstance.server.unknown import key_of
+from nstance.sim import restoring
 from nstance.sim.agents import SimAgent, key_pair
+from nstance.sim.office import Office
 from nstance.sim.server import SimServer
-from nstance.sim.setup import FAULTS
-from nstance.sim.wishes import CLUSTER, SHARD, SUBNETS, Wishes
+from nstance.sim.setup import FAULTS, Aim, limits
+from nstance.sim.wishes import CLUSTER, SHARD, SUBNETS
 from nstance.sim.wishes import key as group_key
 from nstance.v1 import registration_pb2
 
@@ -22,6 +26,8 @@ if TYPE_CHECKING:
     from nstance.sim.world import World
 
 AT_THE_LEADER = 0.7
+AIM_HITS = 0.5  # likelihood that a moment which is aimed at is struck
+AIM_SHOTS = 6  # of each aim in one run
 OURS = Scope(cluster=CLUSTER, shard=SHARD)
 THEIRS = Scope(cluster=CLUSTER, shard=ShardId("sim-2"))
 
@@ -31,12 +37,16 @@ class Nemesis:
         self.world = world
         self.r = world.random
         self._stripped: set[InstanceId] = set()
+        self._shots: Counter[Aim] = Counter()
+        self._backup: restoring.Backup | None = None
+        self._restored = False
         self._ids = IdMaker(wall=lambda: 1.6e9 + world.now, bits=self.r.getrandbits)
 
     async def run(self) -> None:
         world, faults = self.world, self.world.setup.faults
         weights = [FAULTS[name] for name in faults]
         until = world.now + world.setup.seconds
+        world.on_moment = self.aim
         while True:
             wait = self.r.expovariate(1 / world.setup.every)
             if world.now + wait >= until:
@@ -45,6 +55,21 @@ class Nemesis:
             if faults:
                 self.strike(self.r.choices(faults, weights)[0])
         await asyncio.sleep(max(0.0, until - world.now))
+
+    def aim(self, moment: str) -> None:
+        """Something has just happened: a fault that is aimed at such moments follows, at once or within a few seconds."""
+        for aim in self.world.setup.aims:
+            if aim.moment == moment and self._shots[aim] < AIM_SHOTS and self.r.random() < AIM_HITS:
+                self._shots[aim] += 1
+                delay = self.r.uniform(0.0, self.r.choice((0.2, 1.0, 4.0)))
+                for fault in aim.faults:
+                    self.world.later(delay, self._shoot, moment, fault)
+                    delay += self.r.uniform(0.0, 1.5)
+
+    def _shoot(self, moment: str, fault: str) -> None:
+        if not self.world.quiet:
+            self.world.count(f"aimed {fault} after {moment}")
+            self.strike(fault)
 
     def strike(self, name: str) -> None:
         fault: Callable[[], object] = getattr(self, name)
@@ -79,7 +104,7 @@ class Nemesis:
     def kill(self) -> bool:
         server = self.server()
         alive = server.machine.alive
-        self.world.kill(server)
+        self.world.kill(server, power=self.r.random() < 0.8)
         return alive
 
     def stop(self) -> None:
@@ -112,6 +137,22 @@ class Nemesis:
         pair = frozenset(s.name for s in self.r.sample(self.world.servers, 2))
         self.world.network.cut.add(pair)
         self.world.later(self.r.uniform(0.5, 8.0), self.world.network.cut.discard, pair)
+
+    def reject_peers(self) -> None:
+        """To one server another one seems dead (connection reset, port refused) although it lives: a firewall answers."""
+        here, there = self.r.sample(self.world.servers, 2)
+        pair = (here.name, there.name)
+        self.world.network.rejected.add(pair)
+        self.world.later(self.r.uniform(0.5, 8.0), self.world.network.rejected.discard, pair)
+
+    def slow_storage(self) -> None:
+        weather = self.world.storage_weather
+        weather.slow = self.r.choice((0.8, 2.0, 5.0))
+
+        def heal() -> None:
+            weather.slow = 0.0
+
+        self.world.later(self.r.uniform(5.0, 30.0), heal)
 
     def jump_clock(self) -> None:
         self.server().machine.jump(self.r.choice((-1.0, 1.0)) * self.r.choice((2.0, 60.0, 3600.0)))
@@ -179,6 +220,15 @@ class Nemesis:
         self.world.start(thief())
         return True
 
+    def clone_agent(self) -> bool:
+        """A copied identity directory: two live agents take the connection from each other."""
+        agent = self.agent()
+        if agent is None or agent.id in self.world.auditor.cloned:
+            return False
+        self.world.auditor.cloned.add(agent.id)
+        agent.copy_identity(self.r.choice((1.0, 8.0, 20.0)))
+        return True
+
     def notice(self) -> bool:
         agent = self.agent()
         if agent is None:
@@ -220,7 +270,13 @@ class Nemesis:
         self.world.cloud.strip_tags(id)
         self._stripped.add(id)
         if auditor.planted.pop(id, id) is None and id not in auditor.fold:
-            auditor.untouchable[id] = "its tags were stripped"
+            if self.world.wishes.unknown == "hold":
+                auditor.untouchable[id] = "its tags were stripped"
+            else:
+                # A listing is a picture of the past: the delete that follows from it may be on its way.
+                auditor.anybodys.add(id)
+        elif id in auditor.lost and id not in auditor.fold:
+            auditor.anybodys.add(id)  # no listing shows it any more
         return True
 
     def _plant(self, scope: Scope) -> InstanceId:
@@ -236,9 +292,46 @@ class Nemesis:
         return id
 
     def plant_orphan(self) -> None:
-        """Complete tags of ours, and no record: to be collected (F5, I1)."""
+        """Complete tags of ours, and no record: to be held, or to be deleted if the configuration says so."""
         id = self._plant(OURS)
         self.world.auditor.planted[id] = None
+
+    def restore_backup(self) -> bool:
+        """First a backup is made; the next time, a while later, it is restored. Once in a run."""
+        world = self.world
+        if self._backup is None:
+            if world.servers_down or not world.auditor.tail:
+                return False
+            self._backup = restoring.take(world)
+            world.later(self.r.uniform(4.0, 20.0), self._restore)
+        return False
+
+    def _restore(self) -> None:
+        if self._backup is not None and not self.world.quiet and not self._restored:
+            self._restored = True
+            self.world.count("fault restore_backup")
+            restoring.restore(self.world, self._backup)
+
+    def decide_unknown(self) -> bool:
+        """A person adopts or releases a VM that is held."""
+        server = self.world.leader()
+        lead = server.lead if server is not None else None
+        held = lead.shard.unknown.all() if lead is not None else []
+        if server is None or lead is None or not held:
+            return False
+        vm = self.r.choice(held).vm
+        event = self.r.choice((ev.AdoptionWanted, ev.ReleaseWanted))(vm.id)
+
+        async def ask() -> None:
+            if isinstance(event, ev.ReleaseWanted):
+                self.world.auditor.released.add(vm.id)
+            try:
+                await lead.shard.ask(event, key=key_of(vm))
+            except Deposed:
+                self.world.count("request lost with its leader")
+
+        server.spawn(ask())
+        return True
 
     def plant_stranger(self) -> None:
         """F53, F54: a VM without tags, or of another shard. Nobody may touch it."""
@@ -272,18 +365,60 @@ class Nemesis:
 
     # ---- people
 
-    def _change(self, **fields: int) -> None:
+    def _change(self, **fields: Any) -> None:
         world = self.world
         name = self.r.choice(list(world.wishes.groups))
         groups = dict(world.wishes.groups)
         groups[name] = dataclasses.replace(groups[name], **fields)
-        world.tell(Wishes(groups=groups, heartbeat=world.wishes.heartbeat))
+        world.tell(dataclasses.replace(world.wishes, groups=groups))
 
     def scale(self) -> None:
         self._change(size=self.r.choice((0, 1, 2, 3, 4, 5)))
 
     def change_template(self) -> None:
         self._change(generation=self.r.randrange(4))
+
+    def spoil_template(self) -> None:
+        """A revision whose instances never become ready."""
+        generation = 100 + len(self.world.bad_generations)
+        self.world.bad_generations.add(generation)
+        self._change(generation=generation)
+
+    def change_files(self) -> None:
+        """All instances of a group get new files at once, and none is ready until it has them."""
+        self._change(files=self.r.randrange(1000))
+
+    def change_limits(self) -> None:
+        self._change(**limits(self.r))
+
+    def fail_checks(self) -> bool:
+        agents = [a for a in self.world.agents() if a.alive and a.registered]
+        if not agents:
+            return False
+        for agent in self.r.sample(agents, self.r.choice((1, 1, len(agents)))):
+            agent.fail_checks(True)
+            self.world.later(self.r.choice((1.0, 6.0, 30.0)), agent.fail_checks, False)
+        return True
+
+    def lose_secret(self) -> None:
+        """Files cannot be made for a while: who has none stays without."""
+        self.world.secrets._values.clear()
+        self.world.later(self.r.choice((3.0, 15.0, 60.0)), self.world.restore_secrets)
+
+    def roll_back(self) -> bool:
+        return self._steer(lambda office, name: office.roll_back(name))
+
+    def resume_rollout(self) -> bool:
+        return self._steer(lambda office, name: office.resume(name))
+
+    def _steer(self, act: Callable[[Office, GroupKey], Coroutine[Any, Any, None]]) -> bool:
+        server = self.world.leader()
+        office = server.office if server is not None else None
+        if server is None or office is None:
+            return False
+        name = self.r.choice(list(self.world.wishes.groups))
+        server.spawn(act(office, group_key(name)))
+        return True
 
     def break_config(self) -> None:
         """An invalid configuration, put right a few seconds later (invariant 9)."""

@@ -7,6 +7,7 @@ from nstance.model import events as ev
 from nstance.model.ids import DEFAULT_TENANT, InstanceId
 from nstance.model.instance import State
 from nstance.objects.journal import Deposed
+from nstance.server.shard import Shard
 from nstance.sim.server import SimServer
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ async def operate(world: "World") -> None:
         if server is None or server.lead is None or server.machine.stopped:
             continue
         lead = server.lead
-        server.later(0.0, lead.shard.operator_seen, DEFAULT_TENANT)
+        server.later(0.0, _watch, world, lead.shard)
         draining = State.DRAINING  # looked up once: thousands are gone through, every other second
         for instance in [each for each in lead.shard.instances.values() if each.state is draining]:
             patience = asked.get(instance.id)
@@ -32,6 +33,12 @@ async def operate(world: "World") -> None:
                 asked[instance.id] = world.now + world.random.uniform(0.5, 6.0) if willing else float("inf")
             elif world.quiet or world.now >= patience:
                 server.spawn(_acknowledge(world, server, instance.id))
+
+
+def _watch(world: "World", shard: Shard) -> None:
+    """As one that drains. A watch of this moment: the lease carries it to the next look."""
+    with shard.drainers.watching(DEFAULT_TENANT):
+        world.auditor.operator_came = world.now
 
 
 async def _acknowledge(world: "World", server: SimServer, id: InstanceId) -> None:

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from nstance.sim.wishes import Wishes
@@ -16,6 +16,7 @@ class Given(Wishes):
     """A configuration that somebody else wrote."""
 
     document: dict[str, Any] = field(default_factory=dict)
+    all_spot: bool = False  # as if every VM were one
 
     def _document(self) -> dict[str, object]:
         return self.document
@@ -32,17 +33,28 @@ class Happening:
 Scenario = Callable[[World, float], list[Happening]]
 
 
+def is_spot(args: object) -> bool:
+    """Whether a VM with these arguments is one that the provider may take back: on AWS InstanceMarketOptions.MarketType
+    says so, on Google scheduling.provisioningModel or scheduling.preemptible."""
+    if isinstance(args, Mapping):
+        return args.get("preemptible") is True or any(map(is_spot, args.values()))
+    if isinstance(args, list | tuple):
+        return any(map(is_spot, args))
+    return isinstance(args, str) and args.lower() == "spot"
+
+
 def spot_storm(w: World, seconds: float) -> list[Happening]:
-    """The provider takes half of all VMs back, with two minutes of warning each."""
+    """The provider takes half of all spot VMs back, with two minutes of warning each."""
 
     def storm() -> None:
-        victims = [a for a in w.agents() if a.alive]
+        everything = isinstance(w.wishes, Given) and w.wishes.all_spot
+        victims = [a for a in w.agents() if a.alive and (everything or is_spot(a.request.args))]
         for agent in w.random.sample(victims, len(victims) // 2):
             warned = w.random.uniform(0.0, 60.0)
             w.later(warned, agent.tell, "SPOT_TERMINATION", SPOT_WARNING)
             w.later(warned + SPOT_WARNING, w.cloud.destroy, agent.id)
 
-    return [Happening(seconds * 0.3, 60.0 + SPOT_WARNING, "half of all VMs are taken back", storm)]
+    return [Happening(seconds * 0.3, 60.0 + SPOT_WARNING, "half of all spot VMs are taken back", storm)]
 
 
 def zone_brown_out(w: World, seconds: float) -> list[Happening]:
@@ -53,7 +65,7 @@ def zone_brown_out(w: World, seconds: float) -> list[Happening]:
         w.provider_weather.brown = 0.1
         w.provider_weather.brown_until = w.now + seconds * 0.1
         victims = [a for a in w.agents() if a.alive]
-        for agent in w.random.sample(victims, max(1, len(victims) // 10)):
+        for agent in w.random.sample(victims, min(len(victims), max(1, len(victims) // 10))):
             w.cloud.destroy(agent.id)
 
     return [Happening(seconds * 0.3, seconds * 0.1, "brown-out, and a tenth of the VMs die", begin)]
@@ -105,7 +117,7 @@ def _changed(wishes: Wishes, mark: str) -> Wishes:
     own = (group for groups in document["groups"].values() for group in groups.values() if "instance_type" in group)
     for part in (*document["templates"].values(), *own):
         part["instance_type"] = f"{part.get('instance_type', 'vm')}-{mark}"
-    return Given(document=document)
+    return replace(wishes, document=document)
 
 
 SCENARIOS: Mapping[str, Scenario] = {

@@ -15,8 +15,8 @@ from nstance.config import storage_keys
 from nstance.model.ids import InstanceId
 from nstance.model.instance import Instance
 from nstance.objects import errors, journal, lease, memory, slots
+from nstance.objects.port import ObjectStore
 from nstance.providers.port import Scope
-from nstance.secretstore import memory as secrets
 from nstance.server import configuration as configurations
 from nstance.server.configuration import Configuration
 from nstance.server.election import Elector
@@ -25,11 +25,13 @@ from nstance.server.history import History
 from nstance.server.in_force import InForce
 from nstance.server.issuing import Issuer
 from nstance.server.lead import Advertised, Lead
-from nstance.server.reign import Parts, Reign
+from nstance.server.reign import Parts, Port, Reign
 from nstance.server.seat import Seat
+from nstance.server.store_latency import TimedStore
 from nstance.sim.agents import Door
 from nstance.sim.chance import SeededChance
 from nstance.sim.loop import Machine
+from nstance.sim.office import Office
 from nstance.sim.taps import WatchedProvider
 from nstance.sim.wishes import CLUSTER, SHARD
 from nstance.telemetry.metrics import Metrics
@@ -101,12 +103,14 @@ class SimServer:
     reign: Reign
     elector: Elector | None = None
     chance: SeededChance
+    store: ObjectStore
     operators: Operators
 
     def __init__(self, world: "World", machine: Machine) -> None:
         self.world = world
         self.machine = machine
         self.door: Door | None = None
+        self.office: Office | None = None
         self._context = contextvars.Context()
 
     @property
@@ -132,7 +136,9 @@ class SimServer:
         self.machine.loop.call_later(seconds, act, *args, context=self._context.copy())
 
     def boot(self) -> None:
-        if not self.machine.alive:
+        if self.world.servers_down:
+            self.world.later(1.0, self.boot)
+        elif not self.machine.alive:
             self.elector = None
             self.machine.run(self._program)
 
@@ -148,13 +154,15 @@ class SimServer:
         points.hook.set(self._at_point)
         self._context = contextvars.copy_context()
         chance = self.chance = SeededChance(f"{self.name}-{machine.life}-{world.random.getrandbits(32)}")
-        store = world.storage.view(world.storage_weather.faults(machine))
+        store = self.store = world.storage.view(world.storage_weather.faults(machine))
+        timed = TimedStore(store, machine)
         configuration = await self._configuration(store)
         books = journal.Journal(
-            store,
+            timed,
             journal_prefix=storage_keys.journal_prefix(SHARD),
             snapshot_prefix=storage_keys.snapshot_prefix(SHARD),
             clock=machine,
+            timeout=lambda: max(journal.TIMEOUT, timed.latency().timeout),
         )
         follower = Follower(books, machine, leading=lambda: elector.term is not None)
         self.operators = Operators(store, prefix="cluster/", cluster=CLUSTER, clock=machine, chance=chance)
@@ -173,7 +181,7 @@ class SimServer:
                 follower=follower,
                 provider=provider,
                 issuer=Issuer(authority(), shard=SHARD, clock=machine, chance=chance),
-                secret_store=secrets.MemoryStore(),
+                secret_store=world.secrets,
                 advertised=ADVERTISED,
                 ports=self._ports,
                 held=lambda: elector.held,
@@ -198,12 +206,13 @@ class SimServer:
 
         elector = self.elector = Elector(
             Seat(
-                store=store,
+                store=timed,
                 key=storage_keys.lease(SHARD),
                 me=me,
                 timings=configurations.timings(configuration.settings),
                 clock=machine,
                 chance=chance,
+                latency=timed.latency,
                 anchor=machine.anchor,
             ),
             dialer=world.network.dialer(machine, me.fingerprint),
@@ -224,6 +233,7 @@ class SimServer:
         async def lead(term: Any) -> None:
             self.world.log("term", self.name, term.epoch)
             self.world.count("terms")
+            self.world.on_moment("term")
             try:
                 await run(term)
             except (journal.Deposed, errors.StorageError, TimeoutError) as problem:
@@ -248,7 +258,7 @@ class SimServer:
             except (errors.StorageError, TimeoutError, configurations.NoConfiguration):
                 await self.machine.sleep(0.5)
 
-    def _ports(self, lead: Lead) -> list[Door]:
+    def _ports(self, lead: Lead) -> list[Port]:
         lead.shard.observers.append(lambda committed: self.world.committed(self, committed))
         commit = lead.shard._writer.commit
 
@@ -257,8 +267,8 @@ class SimServer:
             return commit(entry)
 
         lead.shard._writer.commit = watched  # type: ignore[method-assign]
-        door = self.door = Door(self, lead)
-        return [door]
+        door, office = self.door, self.office = Door(self, lead), Office(self, lead)
+        return [office, door]
 
     async def _at_point(self, point: points.Point) -> None:
         if self.world.visit(self, point):

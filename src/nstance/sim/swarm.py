@@ -14,7 +14,7 @@ from pathlib import Path
 from nstance import points
 from nstance.sim import workers
 from nstance.sim.schedule import Verdict, play
-from nstance.sim.setup import FAULTS
+from nstance.sim.setup import FAULTS, MOMENTS
 
 CHUNK = 10
 ENOUGH = 2000  # seeds after which everything must have been seen: the rarest is seen three times in 1,000
@@ -41,6 +41,14 @@ EXPECTED: tuple[str, ...] = (
     "drain acknowledgement lost with its leader",
     "drain deadline passed",
     "bad boot",
+    "broken boot",
+    "left never ready",
+    "rolled back",
+    "rolled back to the last complete revision",
+    "rollback ended",
+    "rollout resumed",
+    "registered with a load balancer",
+    *(f"decided {code}" for code in ("rollout", "rollout-halted", "ready")),
     *(
         f"left {cause}"
         for cause in ("gone", "unhealthy", "spot-termination", "shutdown", "config-drift", "scale-down", "requested")
@@ -53,6 +61,10 @@ EXPECTED: tuple[str, ...] = (
     ),
     *(f"decided {code}" for code in ("create-failed", "delete-failed", "refused", "throttled", "clock", "security")),
     "resigned",
+    "restored",
+    "adopted",
+    "released",
+    *(f"decided {code}" for code in ("unknown-vm", "adopted")),
 )
 
 
@@ -87,9 +99,14 @@ class Tally:
         return (
             f"{self.seeds} seeds, {self.virtual_seconds / 3600:.1f} virtual hours, {self.counts['faults']} faults, "
             f"{crashes} crashes, {self.counts['terms']} terms, {self.counts['calls create']} creates, "
-            f"{self.counts['calls delete']} deletes; {rate:.1f} seeds a second and core; "
+            f"{self.counts['calls delete']} deletes, {self.pairs()} of {len(MOMENTS) * len(FAULTS)} pairs of a moment and "
+            f"a fault; {rate:.1f} seeds a second and core; "
             f"{len(self.failures)} seeds with violations"
         )
+
+    def pairs(self) -> int:
+        """How many of the faults have struck just after how many kinds of moments."""
+        return sum(what.startswith("aimed ") for what in self.counts)
 
     def dump(self) -> dict[str, object]:
         return {

@@ -1,6 +1,6 @@
 """Storage and cloud as they are, with somebody who watches each change at the moment it is applied."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from nstance import clock as clocks
@@ -21,8 +21,16 @@ class Watcher(Protocol):
 
     def deleting(self, id: InstanceId, provider_id: ProviderId | None) -> None: ...
 
+    def registering(self, provider_id: ProviderId) -> None:
+        """A VM joins a load balancer now."""
+        ...
+
     def acting(self, server: str, what: str, id: InstanceId) -> None:
         """A server begins a call that changes something."""
+        ...
+
+    def listed(self) -> None:
+        """A server knows what a listing shows."""
         ...
 
 
@@ -54,6 +62,10 @@ class WatchedCloud(MemoryCloud):
         self.watcher.deleting(id, provider_id)
         return super().delete(scope, id, provider_id)
 
+    def register(self, name: str, provider_id: ProviderId) -> None:
+        self.watcher.registering(provider_id)
+        super().register(name, provider_id)
+
     def free(self, subnet: str) -> int | None:
         return 0 if self.is_full(subnet) else super().free(subnet)
 
@@ -76,3 +88,8 @@ class WatchedProvider(MemoryProvider):
     async def delete(self, id: InstanceId, provider_id: ProviderId | None) -> port.Status:
         self._watcher.acting(self._server, "delete", id)
         return await super().delete(id, provider_id)
+
+    async def list(self) -> Sequence[port.Vm]:
+        shown = await super().list()
+        self._watcher.listed()
+        return shown

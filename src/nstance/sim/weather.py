@@ -29,6 +29,7 @@ class StorageWeather:
         self.quiet = False
         self.cut: dict[str, int] = {}  # machines that cannot reach it, and how many cuts are in force
         self.brown_until = 0.0
+        self.slow = 0.0  # seconds that each request takes longer
         self.script: list[tuple[int, str]] = []  # the n-th write ends like this: for runs that try each of them
         self._writes = 0
 
@@ -46,7 +47,7 @@ class StorageWeather:
             return Fate(before=5.0, error=storage.Unavailable("cut off"))
         # A median of 28 ms, a 99th percentile of 140 ms, and a straggler now and then.
         latency = r.lognormvariate(-3.58, 0.7) + (r.uniform(0.5, 2.5) if r.random() < 0.001 else 0.0)
-        latency *= self._setup.latency
+        latency = latency * self._setup.latency + self.slow
         p = 0.0 if self.quiet else self._setup.storage
         if self._now() < self.brown_until:
             latency = latency * 8 + r.uniform(0.0, 0.6)
@@ -145,9 +146,14 @@ class ProviderWeather:
             dying=r.uniform(0.0, setup.dying),
             # Without a trace of what was deleted, two minutes pass before an absence is believed; some clouds are so.
             linger=0.0 if r.random() < 0.03 else r.uniform(10.0, 40.0),
-            get_lag=r.uniform(0.0, setup.lag) if setup.lag else 0.0,
-            list_lag=r.uniform(0.0, setup.lag) if setup.lag else 0.0,
+            get_lag=setup.lag if setup.contradicts else self._lag(),
+            list_lag=0.0 if setup.contradicts else self._lag(),
         )
+
+    def _lag(self) -> float:
+        """Often none or all of it: looks and listings that contradict each other are rare otherwise."""
+        lag = self._setup.lag
+        return self._r.choice((0.0, lag, self._r.uniform(0.0, lag))) if lag else 0.0
 
     def is_full(self, subnet: str) -> bool:
         return self._now() < self.full.get(subnet, 0.0)

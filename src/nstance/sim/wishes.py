@@ -14,6 +14,8 @@ SUSPECT_AFTER = 5.0
 DEAD_AFTER = 15.0
 COLLECT_EVERY = 10.0
 REGISTRATION_TIMEOUT = 30.0
+READY_TIMEOUT = 20.0
+BALANCER = "front"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,19 +25,48 @@ class GroupWish:
     max_surge: int = 1
     max_unavailable: int = 0
     drain: float = 8.0
+    files: int = 0  # of its vars: new ones are pushed to running instances
+    balanced: bool = False  # its instances belong to a load balancer
+    order: str = "parallel"
+    settle: float = 0.0
+    canary: int = 0
+    pause: str = "wait"
+    max_failures: int = 2
+    on_failure: str = "halt"
+
+    def update(self) -> dict[str, object]:
+        said: dict[str, object] = {
+            "max_surge": self.max_surge,
+            "max_unavailable": self.max_unavailable,
+            "order": self.order,
+            "max_failures": self.max_failures,
+            "on_failure": self.on_failure,
+        }
+        if self.order == "serial":
+            said["settle"] = f"{self.settle}s"
+        if self.canary:
+            said |= {"canary": self.canary, "pause_after_canary": self.pause}
+        return said
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
     groups: Mapping[str, GroupWish] = field(default_factory=lambda: {"web": GroupWish()})
     heartbeat: float = 0.6
+    on_clone: str = "alarm"
+    collect: float = COLLECT_EVERY  # seconds between two listings of the provider
+    unknown: str = "hold"  # what happens to VMs that no record knows
 
     def text(self) -> bytes:
         return json.dumps(self._document(), sort_keys=True).encode()
 
     def _document(self) -> dict[str, object]:
         return {
-            "cluster": {"id": CLUSTER, "secrets": {"encryption_key": {"provider": "env", "source": "NSTANCE_KEY"}}},
+            "cluster": {
+                "id": CLUSTER,
+                "secrets": {"encryption_key": {"provider": "env", "source": "NSTANCE_KEY"}, "cache_ttl": "1s"},
+            },
+            "load_balancers": {BALANCER: {"provider": "memory"}},
             "shard": {
                 "infra": {"provider": "memory", "region": "sim", "zone": "a"},
                 "subnet_pools": {"pool": list(SUBNETS)},
@@ -46,12 +77,14 @@ class Wishes:
                     "shutdown_grace": "2s",
                 },
                 "garbage_collection": {
-                    "interval": f"{COLLECT_EVERY}s",
+                    "interval": f"{self.collect}s",
                     "registration_timeout": f"{REGISTRATION_TIMEOUT}s",
                     "deleted_record_retention": "30m",
+                    "unknown": self.unknown,
                 },
                 "expiry": {"forced_age": "50m"},  # nobody here lives that long
                 "leader_election": {"heartbeat": f"{self.heartbeat}s"},
+                "identity": {"on_clone": self.on_clone},
             },
             "templates": {
                 f"{name}-vm": {
@@ -59,6 +92,9 @@ class Wishes:
                     "instance_type": "small",
                     "subnet_pool": "pool",
                     "args": {"generation": wish.generation},
+                    "vars": {"files": str(wish.files)},
+                    "files": {"token": {"kind": "secret", "source": f"token-{name}"}},
+                    "ready_timeout": f"{READY_TIMEOUT}s",
                 }
                 for name, wish in self.groups.items()
             },
@@ -68,7 +104,8 @@ class Wishes:
                         "template": f"{name}-vm",
                         "size": wish.size,
                         "drain_timeout": f"{wish.drain}s",
-                        "update": {"max_surge": wish.max_surge, "max_unavailable": wish.max_unavailable},
+                        "load_balancers": [BALANCER] if wish.balanced else [],
+                        "update": wish.update(),
                     }
                     for name, wish in self.groups.items()
                 }

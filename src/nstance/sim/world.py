@@ -18,9 +18,11 @@ from typing import Any, TypeVar
 
 from nstance import points
 from nstance.config import storage_keys
+from nstance.core import rollout
 from nstance.model.ids import InstanceId, ProviderId
 from nstance.objects import journal, slots
 from nstance.providers import port
+from nstance.secretstore import memory as secrets
 from nstance.server.shard import Committed
 from nstance.sim import operator
 from nstance.sim.agents import Door, SimAgent
@@ -68,7 +70,11 @@ class World:
         self._agents: dict[ProviderId, SimAgent] = {}
         self._made = 0
         self._spoiled = False
+        self.bad_generations: set[int] = set()  # of templates whose instances never become ready
+        self.secrets = secrets.MemoryStore()
         self.agents_shut_out_until = 0.0
+        self.servers_down = False  # somebody has stopped them all: none boots
+        self.on_moment: Callable[[str], None] = lambda moment: None
         self.began = 0.0  # the shard's time when the world began
         self._doors: dict[str, Door] = {}
         r, now = self.random, self.loop.time
@@ -152,6 +158,7 @@ class World:
         return self._trace.hexdigest()
 
     def committed(self, server: SimServer, committed: Committed) -> None:
+        self.auditor.told(committed.reasons)
         for reason in committed.reasons:
             self.count(f"decided {reason.code.value}")
             self.log(server.name, reason.code.value, reason.message)
@@ -161,20 +168,32 @@ class World:
 
     # ---- servers
 
+    def restore_secrets(self) -> None:
+        for name in self.wishes.groups:
+            self.secrets._values[f"token-{name}"] = b"secret"
+
     def begin(self) -> None:
+        self.restore_secrets()
         self.storage.tamper(CONFIG, self.wishes.text())
         for server in self.servers:
             self.later(self.random.uniform(0.0, 1.0), server.boot)
         if self.setup.operator:
             self.start(operator.operate(self))
 
-    def kill(self, server: SimServer, back: float | None = None) -> None:
+    def kill(self, server: SimServer, back: float | None = None, *, power: bool = True) -> None:
+        """`power`: its host lives on and tells others that the process is gone."""
         if not server.machine.alive:
             return
         self.log("kill", server.name)
+        if not power:
+            self.network.dark.add(server.name)
         server.machine.kill()
         self._gone(server)
-        self.later(self.random.uniform(1.0, 5.0) if back is None else back, server.boot)
+        self.later(self.random.uniform(1.0, 5.0) if back is None else back, self._boot, server)
+
+    def _boot(self, server: SimServer) -> None:
+        self.network.dark.discard(server.name)
+        server.boot()
 
     def ended(self, server: SimServer) -> None:
         """Its program came to an end by itself: somebody starts it again."""
@@ -184,6 +203,7 @@ class World:
         self.later(self.random.uniform(0.5, 3.0), server.boot)
 
     def _gone(self, server: SimServer) -> None:
+        self.network.killed(server.machine)
         door = self._doors.pop(server.name, None)
         if door is not None:
             door.reset()
@@ -279,12 +299,17 @@ class World:
             return
         self._made += 1
         mute = self._spoiled or (not self.quiet and self.random.random() < self.setup.bad_boots)
-        self._agents[vm.provider_id] = SimAgent(self, request, vm, number=self._made, mute=mute)
-        if mute:
-            self.count("bad boot")
+        broken = not self.quiet and (
+            self.random.random() < self.setup.broken_boots or request.args.get("generation") in self.bad_generations
+        )
+        self._agents[vm.provider_id] = SimAgent(self, request, vm, number=self._made, mute=mute, broken=broken)
+        if mute or broken:
+            self.count("bad boot" if mute else "broken boot")
 
     def _ended(self, request: port.CreateRequest, vm: port.Vm) -> None:
         self.log("vm over", request.id)
+        self.auditor.ended(request.id)
+        self.on_moment("end of a vm")
         agent = self._agents.get(vm.provider_id)
         if agent is not None:
             agent.die(reset=self.random.random() < 0.5)
@@ -294,23 +319,28 @@ class World:
     def calm(self) -> None:
         """Everything works from now on."""
         self.quiet = True
+        self.on_moment = lambda moment: None
         self.log("calm")
         self.storage_weather.quiet = self.provider_weather.quiet = True
         self.storage_weather.cut.clear()
-        self.storage_weather.brown_until = 0.0
+        self.storage_weather.brown_until = self.storage_weather.slow = 0.0
         weather = self.provider_weather
         weather.brown_until = weather.throttled_until = weather.lying_until = 0.0
         weather.full.clear()
         self.network.cut.clear()
+        self.network.rejected.clear()
         self.agents_shut_out_until = 0.0
         self.put_config(self.wishes.text())
+        self.restore_secrets()
         for agent in self.agents():
+            agent.fail_checks(False)
             agent.heal()
 
     def settle(self, within: float) -> None:
         """I4: wait for rest, see that it lasts, and compare what a new reader of the journal would find."""
         until = self.now + within
         while (unrest := self.auditor.unrest()) and self.now < until:
+            self._resume_rollouts()
             self.advance(2.0)
         if unrest:
             self.violation(f"I4: no rest {within:.0f} s after the faults stopped: {unrest}")
@@ -322,6 +352,15 @@ class World:
             self.violation("I4: VMs are still made or deleted although everything was at rest")
         self.run(self._reread())
         self.auditor.finish()
+
+    def _resume_rollouts(self) -> None:
+        """Somebody sees to what waits for people."""
+        leader = self.leader()
+        if leader is None or leader.office is None:
+            return
+        for key, record in self.auditor.rollouts.groups.items():
+            if record.current is not None and record.current.outcome in rollout.HELD:
+                leader.spawn(leader.office.resume(key))
 
     async def _reread(self) -> None:
         books = journal.Journal(
@@ -335,7 +374,7 @@ class World:
         except slots.Damaged as damage:
             self.violation(f"I6: the journal cannot be read anew: {damage}")
             return
-        if alarms or book.instances != self.auditor.fold:
+        if alarms or book.instances != self.auditor.fold or book.groups != self.auditor.rollouts.groups:
             self.violation(f"I6: reading the journal anew gives something else {alarms}")
 
 

@@ -43,11 +43,15 @@ _DRAIN = (0.1, 1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCount:
-    """A group as it is now: its wished size, and how many instances are in each state."""
+    """A group as it is now: its wished size, how many instances are in each state, and what is special about it."""
 
     key: GroupKey
     size: int
     states: Mapping[State, int]
+    paused: bool = False
+    cloned: int = 0  # instances whose identity two agents use
+    ready: int = 0
+    blocked: bool = False  # instances cannot be made, or their files not be rendered
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +60,10 @@ class CacheCount:
 
     on_disk: bool
     dropped: int  # since the start
+
+
+def _zero() -> float:
+    return 0.0
 
 
 class Metrics:
@@ -70,7 +78,9 @@ class Metrics:
         def per_group(name: str, about: str, buckets: tuple[float, ...]) -> prometheus.Histogram:
             return prometheus.Histogram(name, about, ["tenant", "group"], buckets=buckets, registry=registry)
 
-        self._replacement = per_group("nstance_replacement_seconds", "From a signal to the provider call.", _REACTION)
+        self._replacement = per_group(
+            "nstance_replacement_seconds", "From a signal to the create call of a replacement.", _REACTION
+        )
         self._create = per_group("nstance_create_seconds", "Of a create call to the provider.", _CALL)
         self._register = per_group("nstance_register_seconds", "From create to registered agent.", _BOOT)
         self._drain = per_group("nstance_drain_seconds", "From the start of a drain to its end.", _DRAIN)
@@ -95,6 +105,15 @@ class Metrics:
         self._lag = prometheus.Gauge(
             "nstance_event_loop_lag_seconds", "Worst delay of the event loop in the last minute.", registry=registry
         )
+        self._unknown = prometheus.Gauge(
+            "nstance_unknown_vms", "VMs with this shard's tags that no record knows.", registry=registry
+        )
+        self._held = prometheus.Gauge(
+            "nstance_held_groups", "Groups that the API set and groups.jsonc does not have.", registry=registry
+        )
+        self._loop_errors = prometheus.Counter(
+            "nstance_event_loop_errors", "Errors of callbacks and tasks that nobody waited for.", registry=registry
+        )
         self._decisions = prometheus.Counter("nstance_decisions", "Decisions taken.", ["reason"], registry=registry)
 
     def render(self) -> bytes:
@@ -108,6 +127,11 @@ class Metrics:
     def count_cache(self, source: Callable[[], CacheCount] | None) -> None:
         """As above; None: there is none."""
         self._cache = source
+
+    def count_held(self, *, unknown_vms: Callable[[], float] = _zero, groups: Callable[[], float] = _zero) -> None:
+        """As above. Without sources: a server that does not lead knows of none."""
+        self._unknown.set_function(unknown_vms)
+        self._held.set_function(groups)
 
     def replaced(self, group: GroupKey, seconds: float) -> None:
         self._observe(self._replacement, group, seconds)
@@ -148,6 +172,9 @@ class Metrics:
     def loop_lag(self, seconds: float) -> None:
         self._lag.set(seconds)
 
+    def loop_failed(self) -> None:
+        self._loop_errors.inc()
+
     def decided(self, reason: Code) -> None:
         self._decisions.labels(reason.value).inc()
 
@@ -167,14 +194,27 @@ class _GroupCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         instances = GaugeMetricFamily("nstance_instances", "Instances by state.", labels=["tenant", "group", "state"])
         sizes = GaugeMetricFamily("nstance_group_size", "Wished size.", labels=["tenant", "group"])
+        paused = GaugeMetricFamily("nstance_group_paused", "1 if the group is paused.", labels=["tenant", "group"])
+        cloned = GaugeMetricFamily(
+            "nstance_cloned_instances", "Instances whose identity two agents use.", labels=["tenant", "group"]
+        )
+        ready = GaugeMetricFamily("nstance_instances_ready", "Instances that are ready.", labels=["tenant", "group"])
+        blocked = GaugeMetricFamily(
+            "nstance_group_blocked",
+            "1 if instances cannot be made or their files cannot be rendered.",
+            labels=["tenant", "group"],
+        )
         for group in self._groups():
+            ready.add_metric([group.key.tenant, group.key.name], group.ready)
+            blocked.add_metric([group.key.tenant, group.key.name], group.blocked)
             sizes.add_metric([group.key.tenant, group.key.name], group.size)
+            paused.add_metric([group.key.tenant, group.key.name], group.paused)
+            cloned.add_metric([group.key.tenant, group.key.name], group.cloned)
             for state in State:
                 # Zeros too: a series that vanishes cannot be told from one that was never scraped.
                 count = group.states.get(state, 0)
                 instances.add_metric([group.key.tenant, group.key.name, state.value], count)
-        yield instances
-        yield sizes
+        yield from (instances, sizes, paused, cloned, ready, blocked)
 
 
 class _CacheCollector(Collector):

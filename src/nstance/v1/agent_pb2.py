@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from nstance.v1 import registration_pb2 as nstance_dot_v1_dot_registration__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16nstance/v1/agent.proto\x12\nnstance.v1\x1a\x1dnstance/v1/registration.proto\"\x1b\n\x19ReceiveKeyRequestsRequest\"\x1b\n\nKeyRequest\x12\r\n\x05names\x18\x01 \x03(\t\"&\n\tPublicKey\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03pem\x18\x02 \x01(\t\">\n\x17SubmitPublicKeysRequest\x12#\n\x04keys\x18\x01 \x03(\x0b\x32\x15.nstance.v1.PublicKey\"\x1a\n\x18SubmitPublicKeysResponse\"P\n\x13ReceiveFilesRequest\x12\x13\n\x0b\x63onfig_hash\x18\x01 \x01(\t\x12$\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x15.nstance.v1.FileState\"]\n\x0b\x46ileMessage\x12 \n\x04\x66ile\x18\x01 \x01(\x0b\x32\x10.nstance.v1.FileH\x00\x12$\n\x06\x63ommit\x18\x02 \x01(\x0b\x32\x12.nstance.v1.CommitH\x00\x42\x06\n\x04kind\"%\n\x04\x46ile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\",\n\x06\x43ommit\x12\x13\n\x0b\x63onfig_hash\x18\x01 \x01(\t\x12\r\n\x05\x66iles\x18\x02 \x01(\x05\"O\n\tFileState\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x0e\n\x06serial\x18\x03 \x01(\t\x12\x14\n\x0c\x65xpires_unix\x18\x04 \x01(\x03\"\x90\x01\n\x0c\x41gentMessage\x12*\n\x06report\x18\x01 \x01(\x0b\x32\x18.nstance.v1.HealthReportH\x00\x12$\n\x06notice\x18\x02 \x01(\x0b\x32\x12.nstance.v1.NoticeH\x00\x12&\n\x07goodbye\x18\x03 \x01(\x0b\x32\x13.nstance.v1.GoodbyeH\x00\x42\x06\n\x04kind\"\x91\x02\n\x0cHealthReport\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x16\n\x0euptime_seconds\x18\x04 \x01(\x01\x12\x13\n\x0b\x63pu_percent\x18\x05 \x01(\x01\x12\x16\n\x0ememory_percent\x18\x06 \x01(\x01\x12\x14\n\x0c\x64isk_percent\x18\x07 \x01(\x01\x12\r\n\x05load1\x18\x08 \x01(\x01\x12\x13\n\x0b\x63onfig_hash\x18\t \x01(\t\x12$\n\x05\x66iles\x18\n \x03(\x0b\x32\x15.nstance.v1.FileState\x12\x13\n\x0b\x66iles_error\x18\x0b \x01(\t\x12\x13\n\x0binstance_id\x18\x0c \x01(\t\"\xaf\x01\n\x06Notice\x12%\n\x04kind\x18\x01 \x01(\x0e\x32\x17.nstance.v1.Notice.Kind\x12\x18\n\x10\x64\x65\x61\x64line_unix_ms\x18\x02 \x01(\x03\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"T\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10SPOT_TERMINATION\x10\x01\x12\x12\n\x0eSPOT_REBALANCE\x10\x02\x12\x0c\n\x08SHUTDOWN\x10\x03\"r\n\x07Goodbye\x12*\n\x06reason\x18\x01 \x01(\x0e\x32\x1a.nstance.v1.Goodbye.Reason\";\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x0c\n\x08SHUTDOWN\x10\x01\x12\x0b\n\x07RESTART\x10\x02\"v\n\x0cHealthAnswer\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x1b\n\x13server_time_unix_ms\x18\x02 \x01(\x03\x12\x1a\n\x12report_interval_ms\x18\x03 \x01(\x03\x12\x1b\n\x13reconnect_spread_ms\x18\x04 \x01(\x03\x32\xb5\x03\n\x0c\x41gentService\x12U\n\x12ReceiveKeyRequests\x12%.nstance.v1.ReceiveKeyRequestsRequest\x1a\x16.nstance.v1.KeyRequest0\x01\x12]\n\x10SubmitPublicKeys\x12#.nstance.v1.SubmitPublicKeysRequest\x1a$.nstance.v1.SubmitPublicKeysResponse\x12J\n\x0cReceiveFiles\x12\x1f.nstance.v1.ReceiveFilesRequest\x1a\x17.nstance.v1.FileMessage0\x01\x12L\n\x12SubmitHealthReport\x12\x18.nstance.v1.AgentMessage\x1a\x18.nstance.v1.HealthAnswer(\x01\x30\x01\x12U\n\x10RenewCertificate\x12#.nstance.v1.RenewCertificateRequest\x1a\x1c.nstance.v1.RegisterResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16nstance/v1/agent.proto\x12\nnstance.v1\x1a\x1dnstance/v1/registration.proto\"\x1b\n\x19ReceiveKeyRequestsRequest\"\x1b\n\nKeyRequest\x12\r\n\x05names\x18\x01 \x03(\t\"&\n\tPublicKey\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03pem\x18\x02 \x01(\t\">\n\x17SubmitPublicKeysRequest\x12#\n\x04keys\x18\x01 \x03(\x0b\x32\x15.nstance.v1.PublicKey\"\x1a\n\x18SubmitPublicKeysResponse\"P\n\x13ReceiveFilesRequest\x12\x13\n\x0b\x63onfig_hash\x18\x01 \x01(\t\x12$\n\x05\x66iles\x18\x02 \x03(\x0b\x32\x15.nstance.v1.FileState\"]\n\x0b\x46ileMessage\x12 \n\x04\x66ile\x18\x01 \x01(\x0b\x32\x10.nstance.v1.FileH\x00\x12$\n\x06\x63ommit\x18\x02 \x01(\x0b\x32\x12.nstance.v1.CommitH\x00\x42\x06\n\x04kind\"%\n\x04\x46ile\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\x0c\",\n\x06\x43ommit\x12\x13\n\x0b\x63onfig_hash\x18\x01 \x01(\t\x12\r\n\x05\x66iles\x18\x02 \x01(\x05\"O\n\tFileState\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x0e\n\x06serial\x18\x03 \x01(\t\x12\x14\n\x0c\x65xpires_unix\x18\x04 \x01(\x03\"\x90\x01\n\x0c\x41gentMessage\x12*\n\x06report\x18\x01 \x01(\x0b\x32\x18.nstance.v1.HealthReportH\x00\x12$\n\x06notice\x18\x02 \x01(\x0b\x32\x12.nstance.v1.NoticeH\x00\x12&\n\x07goodbye\x18\x03 \x01(\x0b\x32\x13.nstance.v1.GoodbyeH\x00\x42\x06\n\x04kind\"\xfd\x02\n\x0cHealthReport\x12\x0f\n\x07\x62oot_id\x18\x01 \x01(\t\x12\x10\n\x08sequence\x18\x02 \x01(\x04\x12\x0f\n\x07version\x18\x03 \x01(\t\x12\x16\n\x0euptime_seconds\x18\x04 \x01(\x01\x12\x13\n\x0b\x63pu_percent\x18\x05 \x01(\x01\x12\x16\n\x0ememory_percent\x18\x06 \x01(\x01\x12\x14\n\x0c\x64isk_percent\x18\x07 \x01(\x01\x12\r\n\x05load1\x18\x08 \x01(\x01\x12\x13\n\x0b\x63onfig_hash\x18\t \x01(\t\x12$\n\x05\x66iles\x18\n \x03(\x0b\x32\x15.nstance.v1.FileState\x12\x13\n\x0b\x66iles_error\x18\x0b \x01(\t\x12\x13\n\x0binstance_id\x18\x0c \x01(\t\x12\x1a\n\rreceived_hash\x18\r \x01(\tH\x00\x88\x01\x01\x12\x13\n\x0b\x63hecks_hash\x18\x0e \x01(\t\x12\'\n\x06\x63hecks\x18\x0f \x03(\x0b\x32\x17.nstance.v1.CheckResultB\x10\n\x0e_received_hash\"\xaa\x02\n\x05\x43heck\x12\x0c\n\x04name\x18\x01 \x01(\t\x12%\n\x04http\x18\x02 \x01(\x0b\x32\x15.nstance.v1.HttpCheckH\x00\x12#\n\x03tcp\x18\x03 \x01(\x0b\x32\x14.nstance.v1.TcpCheckH\x00\x12+\n\x07\x63ommand\x18\x04 \x01(\x0b\x32\x18.nstance.v1.CommandCheckH\x00\x12+\n\x07systemd\x18\x05 \x01(\x0b\x32\x18.nstance.v1.SystemdCheckH\x00\x12\x13\n\x0binterval_ms\x18\x06 \x01(\x03\x12\x12\n\ntimeout_ms\x18\x07 \x01(\x03\x12\x10\n\x08\x66\x61ilures\x18\x08 \x01(\x05\x12\x11\n\tsuccesses\x18\t \x01(\x05\x12\x17\n\x0fstart_period_ms\x18\n \x01(\x03\x42\x06\n\x04kind\"4\n\tHttpCheck\x12\x0c\n\x04port\x18\x01 \x01(\x05\x12\x0c\n\x04path\x18\x02 \x01(\t\x12\x0b\n\x03tls\x18\x03 \x01(\x08\"\x18\n\x08TcpCheck\x12\x0c\n\x04port\x18\x01 \x01(\x05\"\x1c\n\x0c\x43ommandCheck\x12\x0c\n\x04\x61rgv\x18\x01 \x03(\t\"\x1c\n\x0cSystemdCheck\x12\x0c\n\x04unit\x18\x01 \x01(\t\">\n\x0b\x43heckConfig\x12\x0c\n\x04hash\x18\x01 \x01(\t\x12!\n\x06\x63hecks\x18\x02 \x03(\x0b\x32\x11.nstance.v1.Check\"T\n\x0b\x43heckResult\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07passing\x18\x02 \x01(\x08\x12\x0f\n\x07message\x18\x03 \x01(\t\x12\x15\n\rsince_unix_ms\x18\x04 \x01(\x03\"\xaf\x01\n\x06Notice\x12%\n\x04kind\x18\x01 \x01(\x0e\x32\x17.nstance.v1.Notice.Kind\x12\x18\n\x10\x64\x65\x61\x64line_unix_ms\x18\x02 \x01(\x03\x12\x0e\n\x06\x64\x65tail\x18\x03 \x01(\t\"T\n\x04Kind\x12\x14\n\x10KIND_UNSPECIFIED\x10\x00\x12\x14\n\x10SPOT_TERMINATION\x10\x01\x12\x12\n\x0eSPOT_REBALANCE\x10\x02\x12\x0c\n\x08SHUTDOWN\x10\x03\"r\n\x07Goodbye\x12*\n\x06reason\x18\x01 \x01(\x0e\x32\x1a.nstance.v1.Goodbye.Reason\";\n\x06Reason\x12\x16\n\x12REASON_UNSPECIFIED\x10\x00\x12\x0c\n\x08SHUTDOWN\x10\x01\x12\x0b\n\x07RESTART\x10\x02\"\x9f\x01\n\x0cHealthAnswer\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x1b\n\x13server_time_unix_ms\x18\x02 \x01(\x03\x12\x1a\n\x12report_interval_ms\x18\x03 \x01(\x03\x12\x1b\n\x13reconnect_spread_ms\x18\x04 \x01(\x03\x12\'\n\x06\x63hecks\x18\x05 \x01(\x0b\x32\x17.nstance.v1.CheckConfig2\xb5\x03\n\x0c\x41gentService\x12U\n\x12ReceiveKeyRequests\x12%.nstance.v1.ReceiveKeyRequestsRequest\x1a\x16.nstance.v1.KeyRequest0\x01\x12]\n\x10SubmitPublicKeys\x12#.nstance.v1.SubmitPublicKeysRequest\x1a$.nstance.v1.SubmitPublicKeysResponse\x12J\n\x0cReceiveFiles\x12\x1f.nstance.v1.ReceiveFilesRequest\x1a\x17.nstance.v1.FileMessage0\x01\x12L\n\x12SubmitHealthReport\x12\x18.nstance.v1.AgentMessage\x1a\x18.nstance.v1.HealthAnswer(\x01\x30\x01\x12U\n\x10RenewCertificate\x12#.nstance.v1.RenewCertificateRequest\x1a\x1c.nstance.v1.RegisterResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -55,17 +55,31 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_AGENTMESSAGE']._serialized_start=603
   _globals['_AGENTMESSAGE']._serialized_end=747
   _globals['_HEALTHREPORT']._serialized_start=750
-  _globals['_HEALTHREPORT']._serialized_end=1023
-  _globals['_NOTICE']._serialized_start=1026
-  _globals['_NOTICE']._serialized_end=1201
-  _globals['_NOTICE_KIND']._serialized_start=1117
-  _globals['_NOTICE_KIND']._serialized_end=1201
-  _globals['_GOODBYE']._serialized_start=1203
-  _globals['_GOODBYE']._serialized_end=1317
-  _globals['_GOODBYE_REASON']._serialized_start=1258
-  _globals['_GOODBYE_REASON']._serialized_end=1317
-  _globals['_HEALTHANSWER']._serialized_start=1319
-  _globals['_HEALTHANSWER']._serialized_end=1437
-  _globals['_AGENTSERVICE']._serialized_start=1440
-  _globals['_AGENTSERVICE']._serialized_end=1877
+  _globals['_HEALTHREPORT']._serialized_end=1131
+  _globals['_CHECK']._serialized_start=1134
+  _globals['_CHECK']._serialized_end=1432
+  _globals['_HTTPCHECK']._serialized_start=1434
+  _globals['_HTTPCHECK']._serialized_end=1486
+  _globals['_TCPCHECK']._serialized_start=1488
+  _globals['_TCPCHECK']._serialized_end=1512
+  _globals['_COMMANDCHECK']._serialized_start=1514
+  _globals['_COMMANDCHECK']._serialized_end=1542
+  _globals['_SYSTEMDCHECK']._serialized_start=1544
+  _globals['_SYSTEMDCHECK']._serialized_end=1572
+  _globals['_CHECKCONFIG']._serialized_start=1574
+  _globals['_CHECKCONFIG']._serialized_end=1636
+  _globals['_CHECKRESULT']._serialized_start=1638
+  _globals['_CHECKRESULT']._serialized_end=1722
+  _globals['_NOTICE']._serialized_start=1725
+  _globals['_NOTICE']._serialized_end=1900
+  _globals['_NOTICE_KIND']._serialized_start=1816
+  _globals['_NOTICE_KIND']._serialized_end=1900
+  _globals['_GOODBYE']._serialized_start=1902
+  _globals['_GOODBYE']._serialized_end=2016
+  _globals['_GOODBYE_REASON']._serialized_start=1957
+  _globals['_GOODBYE_REASON']._serialized_end=2016
+  _globals['_HEALTHANSWER']._serialized_start=2019
+  _globals['_HEALTHANSWER']._serialized_end=2178
+  _globals['_AGENTSERVICE']._serialized_start=2181
+  _globals['_AGENTSERVICE']._serialized_end=2618
 # @@protoc_insertion_point(module_scope)

@@ -291,6 +291,9 @@ class HealthReport(_message.Message):
     FILES_FIELD_NUMBER: _builtins.int
     FILES_ERROR_FIELD_NUMBER: _builtins.int
     INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    RECEIVED_HASH_FIELD_NUMBER: _builtins.int
+    CHECKS_HASH_FIELD_NUMBER: _builtins.int
+    CHECKS_FIELD_NUMBER: _builtins.int
     boot_id: _builtins.str
     """new at each start of the agent; sequences count within it"""
     sequence: _builtins.int
@@ -305,8 +308,18 @@ class HealthReport(_message.Message):
     """why the last set was not put in place"""
     instance_id: _builtins.str
     """informational; one that differs from the certificate's is a violation"""
+    received_hash: _builtins.str
+    """Of the installed set whose on-receive command has succeeded, or needs none; empty: there is none. Absent: the agent
+    is older than readiness, and config_hash counts.
+    """
+    checks_hash: _builtins.str
+    """of the check configuration that the results belong to"""
     @_builtins.property
     def files(self) -> _containers.RepeatedCompositeFieldContainer[Global___FileState]: ...
+    @_builtins.property
+    def checks(self) -> _containers.RepeatedCompositeFieldContainer[Global___CheckResult]:
+        """a report is sent at once when one of these changes"""
+
     def __init__(
         self,
         *,
@@ -322,14 +335,211 @@ class HealthReport(_message.Message):
         files: _abc.Iterable[Global___FileState] | None = ...,
         files_error: _builtins.str = ...,
         instance_id: _builtins.str = ...,
+        received_hash: _builtins.str | None = ...,
+        checks_hash: _builtins.str = ...,
+        checks: _abc.Iterable[Global___CheckResult] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_received_hash", b"_received_hash", "received_hash", b"received_hash"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_received_hash", b"_received_hash", "boot_id", b"boot_id", "checks", b"checks", "checks_hash", b"checks_hash", "config_hash", b"config_hash", "cpu_percent", b"cpu_percent", "disk_percent", b"disk_percent", "files", b"files", "files_error", b"files_error", "instance_id", b"instance_id", "load1", b"load1", "memory_percent", b"memory_percent", "received_hash", b"received_hash", "sequence", b"sequence", "uptime_seconds", b"uptime_seconds", "version", b"version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__received_hash: _TypeAlias = _typing.Literal["received_hash"]  # noqa: Y015
+    _WhichOneofArgType__received_hash: _TypeAlias = _typing.Literal["_received_hash", b"_received_hash"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__received_hash) -> _WhichOneofReturnType__received_hash | None: ...
+
+Global___HealthReport: _TypeAlias = HealthReport  # noqa: Y015
+
+@_typing.final
+class Check(_message.Message):
+    """One readiness check that the agent runs. Exactly one kind is set."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    HTTP_FIELD_NUMBER: _builtins.int
+    TCP_FIELD_NUMBER: _builtins.int
+    COMMAND_FIELD_NUMBER: _builtins.int
+    SYSTEMD_FIELD_NUMBER: _builtins.int
+    INTERVAL_MS_FIELD_NUMBER: _builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    SUCCESSES_FIELD_NUMBER: _builtins.int
+    START_PERIOD_MS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    interval_ms: _builtins.int
+    timeout_ms: _builtins.int
+    failures: _builtins.int
+    """in a row until it fails"""
+    successes: _builtins.int
+    """in a row until it passes"""
+    start_period_ms: _builtins.int
+    """failures within it do not count"""
+    @_builtins.property
+    def http(self) -> Global___HttpCheck: ...
+    @_builtins.property
+    def tcp(self) -> Global___TcpCheck: ...
+    @_builtins.property
+    def command(self) -> Global___CommandCheck: ...
+    @_builtins.property
+    def systemd(self) -> Global___SystemdCheck: ...
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        http: Global___HttpCheck | None = ...,
+        tcp: Global___TcpCheck | None = ...,
+        command: Global___CommandCheck | None = ...,
+        systemd: Global___SystemdCheck | None = ...,
+        interval_ms: _builtins.int = ...,
+        timeout_ms: _builtins.int = ...,
+        failures: _builtins.int = ...,
+        successes: _builtins.int = ...,
+        start_period_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "http", b"http", "kind", b"kind", "systemd", b"systemd", "tcp", b"tcp"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["command", b"command", "failures", b"failures", "http", b"http", "interval_ms", b"interval_ms", "kind", b"kind", "name", b"name", "start_period_ms", b"start_period_ms", "successes", b"successes", "systemd", b"systemd", "tcp", b"tcp", "timeout_ms", b"timeout_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_kind: _TypeAlias = _typing.Literal["http", "tcp", "command", "systemd"]  # noqa: Y015
+    _WhichOneofArgType_kind: _TypeAlias = _typing.Literal["kind", b"kind"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_kind) -> _WhichOneofReturnType_kind | None: ...
+
+Global___Check: _TypeAlias = Check  # noqa: Y015
+
+@_typing.final
+class HttpCheck(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PORT_FIELD_NUMBER: _builtins.int
+    PATH_FIELD_NUMBER: _builtins.int
+    TLS_FIELD_NUMBER: _builtins.int
+    port: _builtins.int
+    path: _builtins.str
+    tls: _builtins.bool
+    def __init__(
+        self,
+        *,
+        port: _builtins.int = ...,
+        path: _builtins.str = ...,
+        tls: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["boot_id", b"boot_id", "config_hash", b"config_hash", "cpu_percent", b"cpu_percent", "disk_percent", b"disk_percent", "files", b"files", "files_error", b"files_error", "instance_id", b"instance_id", "load1", b"load1", "memory_percent", b"memory_percent", "sequence", b"sequence", "uptime_seconds", b"uptime_seconds", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["path", b"path", "port", b"port", "tls", b"tls"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___HealthReport: _TypeAlias = HealthReport  # noqa: Y015
+Global___HttpCheck: _TypeAlias = HttpCheck  # noqa: Y015
+
+@_typing.final
+class TcpCheck(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PORT_FIELD_NUMBER: _builtins.int
+    port: _builtins.int
+    def __init__(
+        self,
+        *,
+        port: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["port", b"port"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TcpCheck: _TypeAlias = TcpCheck  # noqa: Y015
+
+@_typing.final
+class CommandCheck(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ARGV_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def argv(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    def __init__(
+        self,
+        *,
+        argv: _abc.Iterable[_builtins.str] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["argv", b"argv"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CommandCheck: _TypeAlias = CommandCheck  # noqa: Y015
+
+@_typing.final
+class SystemdCheck(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UNIT_FIELD_NUMBER: _builtins.int
+    unit: _builtins.str
+    def __init__(
+        self,
+        *,
+        unit: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["unit", b"unit"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SystemdCheck: _TypeAlias = SystemdCheck  # noqa: Y015
+
+@_typing.final
+class CheckConfig(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    HASH_FIELD_NUMBER: _builtins.int
+    CHECKS_FIELD_NUMBER: _builtins.int
+    hash: _builtins.str
+    @_builtins.property
+    def checks(self) -> _containers.RepeatedCompositeFieldContainer[Global___Check]: ...
+    def __init__(
+        self,
+        *,
+        hash: _builtins.str = ...,
+        checks: _abc.Iterable[Global___Check] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checks", b"checks", "hash", b"hash"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckConfig: _TypeAlias = CheckConfig  # noqa: Y015
+
+@_typing.final
+class CheckResult(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    PASSING_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    SINCE_UNIX_MS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    passing: _builtins.bool
+    message: _builtins.str
+    """why it fails, at most 500 characters"""
+    since_unix_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        passing: _builtins.bool = ...,
+        message: _builtins.str = ...,
+        since_unix_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "name", b"name", "passing", b"passing", "since_unix_ms", b"since_unix_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckResult: _TypeAlias = CheckResult  # noqa: Y015
 
 @_typing.final
 class Notice(_message.Message):
@@ -420,12 +630,17 @@ class HealthAnswer(_message.Message):
     SERVER_TIME_UNIX_MS_FIELD_NUMBER: _builtins.int
     REPORT_INTERVAL_MS_FIELD_NUMBER: _builtins.int
     RECONNECT_SPREAD_MS_FIELD_NUMBER: _builtins.int
+    CHECKS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
-    """of the report answered"""
+    """of the report answered; 0: not an answer, the server has something to say"""
     server_time_unix_ms: _builtins.int
     report_interval_ms: _builtins.int
     reconnect_spread_ms: _builtins.int
     """after a lost connection, wait a random part of this before the first try"""
+    @_builtins.property
+    def checks(self) -> Global___CheckConfig:
+        """present where the agent runs others, by its checks_hash, or when they change"""
+
     def __init__(
         self,
         *,
@@ -433,10 +648,11 @@ class HealthAnswer(_message.Message):
         server_time_unix_ms: _builtins.int = ...,
         report_interval_ms: _builtins.int = ...,
         reconnect_spread_ms: _builtins.int = ...,
+        checks: Global___CheckConfig | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["checks", b"checks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["reconnect_spread_ms", b"reconnect_spread_ms", "report_interval_ms", b"report_interval_ms", "sequence", b"sequence", "server_time_unix_ms", b"server_time_unix_ms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checks", b"checks", "reconnect_spread_ms", b"reconnect_spread_ms", "report_interval_ms", b"report_interval_ms", "sequence", b"sequence", "server_time_unix_ms", b"server_time_unix_ms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -68,6 +68,30 @@ class OperatorServiceBase(abc.ABC):
         pass
 
     @abc.abstractmethod
+    async def RollbackGroup(self, stream: 'grpclib.server.Stream[nstance.v1.operator_pb2.RollbackGroupRequest, nstance.v1.operator_pb2.RollbackGroupResponse]') -> None:
+        pass
+
+    @abc.abstractmethod
+    async def ResumeRollout(self, stream: 'grpclib.server.Stream[nstance.v1.operator_pb2.ResumeRolloutRequest, nstance.v1.operator_pb2.ResumeRolloutResponse]') -> None:
+        pass
+
+    @abc.abstractmethod
+    async def ListRevisions(self, stream: 'grpclib.server.Stream[nstance.v1.operator_pb2.ListRevisionsRequest, nstance.v1.operator_pb2.ListRevisionsResponse]') -> None:
+        pass
+
+    @abc.abstractmethod
+    async def ListUnknownVms(self, stream: 'grpclib.server.Stream[nstance.v1.operator_pb2.ListUnknownVmsRequest, nstance.v1.operator_pb2.ListUnknownVmsResponse]') -> None:
+        pass
+
+    @abc.abstractmethod
+    async def AdoptInstance(self, stream: 'grpclib.server.Stream[nstance.v1.operator_pb2.AdoptInstanceRequest, nstance.v1.operator_pb2.InstanceStatus]') -> None:
+        pass
+
+    @abc.abstractmethod
+    async def ReleaseInstance(self, stream: 'grpclib.server.Stream[nstance.v1.operator_pb2.ReleaseInstanceRequest, nstance.v1.operator_pb2.ReleaseInstanceResponse]') -> None:
+        pass
+
+    @abc.abstractmethod
     async def AcknowledgeDrained(self, stream: 'grpclib.server.Stream[nstance.v1.operator_pb2.AcknowledgeDrainedRequest, nstance.v1.operator_pb2.AcknowledgeDrainedResponse]') -> None:
         pass
 
@@ -166,6 +190,42 @@ class OperatorServiceBase(abc.ABC):
                 grpclib.const.Cardinality.UNARY_UNARY,
                 nstance.v1.operator_pb2.ReplaceInstanceRequest,
                 nstance.v1.operator_pb2.InstanceStatus,
+            ),
+            '/nstance.v1.OperatorService/RollbackGroup': grpclib.const.Handler(
+                self.RollbackGroup,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                nstance.v1.operator_pb2.RollbackGroupRequest,
+                nstance.v1.operator_pb2.RollbackGroupResponse,
+            ),
+            '/nstance.v1.OperatorService/ResumeRollout': grpclib.const.Handler(
+                self.ResumeRollout,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                nstance.v1.operator_pb2.ResumeRolloutRequest,
+                nstance.v1.operator_pb2.ResumeRolloutResponse,
+            ),
+            '/nstance.v1.OperatorService/ListRevisions': grpclib.const.Handler(
+                self.ListRevisions,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                nstance.v1.operator_pb2.ListRevisionsRequest,
+                nstance.v1.operator_pb2.ListRevisionsResponse,
+            ),
+            '/nstance.v1.OperatorService/ListUnknownVms': grpclib.const.Handler(
+                self.ListUnknownVms,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                nstance.v1.operator_pb2.ListUnknownVmsRequest,
+                nstance.v1.operator_pb2.ListUnknownVmsResponse,
+            ),
+            '/nstance.v1.OperatorService/AdoptInstance': grpclib.const.Handler(
+                self.AdoptInstance,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                nstance.v1.operator_pb2.AdoptInstanceRequest,
+                nstance.v1.operator_pb2.InstanceStatus,
+            ),
+            '/nstance.v1.OperatorService/ReleaseInstance': grpclib.const.Handler(
+                self.ReleaseInstance,
+                grpclib.const.Cardinality.UNARY_UNARY,
+                nstance.v1.operator_pb2.ReleaseInstanceRequest,
+                nstance.v1.operator_pb2.ReleaseInstanceResponse,
             ),
             '/nstance.v1.OperatorService/AcknowledgeDrained': grpclib.const.Handler(
                 self.AcknowledgeDrained,
@@ -280,6 +340,42 @@ class OperatorServiceStub:
             '/nstance.v1.OperatorService/ReplaceInstance',
             nstance.v1.operator_pb2.ReplaceInstanceRequest,
             nstance.v1.operator_pb2.InstanceStatus,
+        )
+        self.RollbackGroup = grpclib.client.UnaryUnaryMethod(
+            channel,
+            '/nstance.v1.OperatorService/RollbackGroup',
+            nstance.v1.operator_pb2.RollbackGroupRequest,
+            nstance.v1.operator_pb2.RollbackGroupResponse,
+        )
+        self.ResumeRollout = grpclib.client.UnaryUnaryMethod(
+            channel,
+            '/nstance.v1.OperatorService/ResumeRollout',
+            nstance.v1.operator_pb2.ResumeRolloutRequest,
+            nstance.v1.operator_pb2.ResumeRolloutResponse,
+        )
+        self.ListRevisions = grpclib.client.UnaryUnaryMethod(
+            channel,
+            '/nstance.v1.OperatorService/ListRevisions',
+            nstance.v1.operator_pb2.ListRevisionsRequest,
+            nstance.v1.operator_pb2.ListRevisionsResponse,
+        )
+        self.ListUnknownVms = grpclib.client.UnaryUnaryMethod(
+            channel,
+            '/nstance.v1.OperatorService/ListUnknownVms',
+            nstance.v1.operator_pb2.ListUnknownVmsRequest,
+            nstance.v1.operator_pb2.ListUnknownVmsResponse,
+        )
+        self.AdoptInstance = grpclib.client.UnaryUnaryMethod(
+            channel,
+            '/nstance.v1.OperatorService/AdoptInstance',
+            nstance.v1.operator_pb2.AdoptInstanceRequest,
+            nstance.v1.operator_pb2.InstanceStatus,
+        )
+        self.ReleaseInstance = grpclib.client.UnaryUnaryMethod(
+            channel,
+            '/nstance.v1.OperatorService/ReleaseInstance',
+            nstance.v1.operator_pb2.ReleaseInstanceRequest,
+            nstance.v1.operator_pb2.ReleaseInstanceResponse,
         )
         self.AcknowledgeDrained = grpclib.client.UnaryUnaryMethod(
             channel,

@@ -107,6 +107,7 @@ class RefreshConfigResponse(_message.Message):
     ERRORS_FIELD_NUMBER: _builtins.int
     NEEDS_RESTART_FIELD_NUMBER: _builtins.int
     PLAN_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
     updated: _builtins.bool
     previous_etag: _builtins.str
     etag: _builtins.str
@@ -122,6 +123,10 @@ class RefreshConfigResponse(_message.Message):
     def plan(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedAction]:
         """of a dry run; `updated` then says whether there is a new config"""
 
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """settings of the file that have no effect because the API overrides them"""
+
     def __init__(
         self,
         *,
@@ -131,10 +136,11 @@ class RefreshConfigResponse(_message.Message):
         errors: _abc.Iterable[_builtins.str] | None = ...,
         needs_restart: _abc.Iterable[_builtins.str] | None = ...,
         plan: _abc.Iterable[Global___PlannedAction] | None = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "etag", b"etag", "needs_restart", b"needs_restart", "plan", b"plan", "previous_etag", b"previous_etag", "updated", b"updated"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "etag", b"etag", "needs_restart", b"needs_restart", "plan", b"plan", "previous_etag", b"previous_etag", "updated", b"updated", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -177,6 +183,12 @@ class GroupConfig(_message.Message):
     UPDATE_SET_FIELD_NUMBER: _builtins.int
     LOAD_BALANCERS_FIELD_NUMBER: _builtins.int
     ARGS_JSON_FIELD_NUMBER: _builtins.int
+    UPDATE_ORDER_FIELD_NUMBER: _builtins.int
+    UPDATE_SETTLE_FIELD_NUMBER: _builtins.int
+    CANARY_FIELD_NUMBER: _builtins.int
+    PAUSE_AFTER_CANARY_FIELD_NUMBER: _builtins.int
+    MAX_FAILURES_FIELD_NUMBER: _builtins.int
+    ON_FAILURE_FIELD_NUMBER: _builtins.int
     template: _builtins.str
     size: _builtins.int
     """absent: as it is, or for a new group as its template says; never 0 by omission"""
@@ -190,6 +202,17 @@ class GroupConfig(_message.Message):
     """whether max_surge and max_unavailable are given"""
     args_json: _builtins.str
     """a JSON object; empty: none"""
+    update_order: _builtins.str
+    """parallel or serial; this and what follows count where update_set is true"""
+    update_settle: _builtins.str
+    """Go duration"""
+    canary: _builtins.int
+    pause_after_canary: _builtins.str
+    """Go duration; empty or "wait": until somebody resumes the rollout; "stop": halt"""
+    max_failures: _builtins.int
+    """0: the default"""
+    on_failure: _builtins.str
+    """halt or rollback"""
     @_builtins.property
     def vars(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
@@ -208,10 +231,16 @@ class GroupConfig(_message.Message):
         update_set: _builtins.bool = ...,
         load_balancers: _abc.Iterable[_builtins.str] | None = ...,
         args_json: _builtins.str = ...,
+        update_order: _builtins.str = ...,
+        update_settle: _builtins.str = ...,
+        canary: _builtins.int = ...,
+        pause_after_canary: _builtins.str = ...,
+        max_failures: _builtins.int = ...,
+        on_failure: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_size", b"_size", "size", b"size"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_size", b"_size", "args_json", b"args_json", "drain_timeout", b"drain_timeout", "instance_type", b"instance_type", "load_balancers", b"load_balancers", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "size", b"size", "subnet_pool", b"subnet_pool", "template", b"template", "update_set", b"update_set", "vars", b"vars"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_size", b"_size", "args_json", b"args_json", "canary", b"canary", "drain_timeout", b"drain_timeout", "instance_type", b"instance_type", "load_balancers", b"load_balancers", "max_failures", b"max_failures", "max_surge", b"max_surge", "max_unavailable", b"max_unavailable", "on_failure", b"on_failure", "pause_after_canary", b"pause_after_canary", "size", b"size", "subnet_pool", b"subnet_pool", "template", b"template", "update_order", b"update_order", "update_set", b"update_set", "update_settle", b"update_settle", "vars", b"vars"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__size: _TypeAlias = _typing.Literal["size"]  # noqa: Y015
     _WhichOneofArgType__size: _TypeAlias = _typing.Literal["_size", b"_size"]  # noqa: Y015
@@ -259,6 +288,11 @@ class GroupStatus(_message.Message):
     LAST_ERROR_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     ON_DEMAND_FIELD_NUMBER: _builtins.int
+    SIZE_SOURCE_FIELD_NUMBER: _builtins.int
+    ROLLOUT_FIELD_NUMBER: _builtins.int
+    BLOCKED_FIELD_NUMBER: _builtins.int
+    OVERRIDES_FIELD_NUMBER: _builtins.int
+    NOT_READY_FIELD_NUMBER: _builtins.int
     CONFIG_FIELD_NUMBER: _builtins.int
     key: _builtins.str
     tenant: _builtins.str
@@ -274,11 +308,27 @@ class GroupStatus(_message.Message):
     last_error: _builtins.str
     draining: _builtins.int
     on_demand: _builtins.int
+    not_ready: _builtins.int
+    """registered, but not ready"""
     @_builtins.property
     def vars(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
     def provider_ids(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """sorted"""
+
+    @_builtins.property
+    def size_source(self) -> Global___SizeSource: ...
+    @_builtins.property
+    def rollout(self) -> Global___RolloutStatus:
+        """absent while no rollout was ever started"""
+
+    @_builtins.property
+    def blocked(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """why instances cannot be made or their files not be rendered"""
+
+    @_builtins.property
+    def overrides(self) -> _containers.RepeatedCompositeFieldContainer[Global___Override]:
+        """of a static group: what the API has set, whatever the configuration file says"""
 
     @_builtins.property
     def config(self) -> Global___GroupConfig:
@@ -303,15 +353,428 @@ class GroupStatus(_message.Message):
         last_error: _builtins.str = ...,
         draining: _builtins.int = ...,
         on_demand: _builtins.int = ...,
+        size_source: Global___SizeSource | None = ...,
+        rollout: Global___RolloutStatus | None = ...,
+        blocked: _abc.Iterable[_builtins.str] | None = ...,
+        overrides: _abc.Iterable[Global___Override] | None = ...,
+        not_ready: _builtins.int = ...,
         config: Global___GroupConfig | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "rollout", b"rollout", "size_source", b"size_source"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["actual_size", b"actual_size", "config", b"config", "draining", b"draining", "etag", b"etag", "instance_type", b"instance_type", "key", b"key", "last_error", b"last_error", "on_demand", b"on_demand", "paused", b"paused", "provider_ids", b"provider_ids", "ready_size", b"ready_size", "size", b"size", "static", b"static", "subnet_pool", b"subnet_pool", "template", b"template", "tenant", b"tenant", "vars", b"vars"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actual_size", b"actual_size", "blocked", b"blocked", "config", b"config", "draining", b"draining", "etag", b"etag", "instance_type", b"instance_type", "key", b"key", "last_error", b"last_error", "not_ready", b"not_ready", "on_demand", b"on_demand", "overrides", b"overrides", "paused", b"paused", "provider_ids", b"provider_ids", "ready_size", b"ready_size", "rollout", b"rollout", "size", b"size", "size_source", b"size_source", "static", b"static", "subnet_pool", b"subnet_pool", "template", b"template", "tenant", b"tenant", "vars", b"vars"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GroupStatus: _TypeAlias = GroupStatus  # noqa: Y015
+
+@_typing.final
+class Override(_message.Message):
+    """A setting of a static group that was made through the API. `UpsertGroupRequest.unset` gives it back to the file."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIELD_FIELD_NUMBER: _builtins.int
+    VALUE_FIELD_NUMBER: _builtins.int
+    FILE_VALUE_FIELD_NUMBER: _builtins.int
+    BY_FIELD_NUMBER: _builtins.int
+    AT_UNIX_MS_FIELD_NUMBER: _builtins.int
+    field: _builtins.str
+    """size, instance_type or vars.NAME"""
+    value: _builtins.str
+    file_value: _builtins.str
+    """absent: the configuration file says nothing of it"""
+    by: _builtins.str
+    """who set it; empty in files of older versions"""
+    at_unix_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        field: _builtins.str = ...,
+        value: _builtins.str = ...,
+        file_value: _builtins.str | None = ...,
+        by: _builtins.str = ...,
+        at_unix_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_file_value", b"_file_value", "file_value", b"file_value"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_file_value", b"_file_value", "at_unix_ms", b"at_unix_ms", "by", b"by", "field", b"field", "file_value", b"file_value", "value", b"value"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__file_value: _TypeAlias = _typing.Literal["file_value"]  # noqa: Y015
+    _WhichOneofArgType__file_value: _TypeAlias = _typing.Literal["_file_value", b"_file_value"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__file_value) -> _WhichOneofReturnType__file_value | None: ...
+
+Global___Override: _TypeAlias = Override  # noqa: Y015
+
+@_typing.final
+class SizeSource(_message.Message):
+    """Where the effective size comes from."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KIND_FIELD_NUMBER: _builtins.int
+    BY_FIELD_NUMBER: _builtins.int
+    AT_UNIX_MS_FIELD_NUMBER: _builtins.int
+    CONFIG_SIZE_FIELD_NUMBER: _builtins.int
+    kind: _builtins.str
+    """config, api, policy or schedule"""
+    by: _builtins.str
+    """who set it through the API"""
+    at_unix_ms: _builtins.int
+    config_size: _builtins.int
+    """what the configuration file says, where it says something"""
+    def __init__(
+        self,
+        *,
+        kind: _builtins.str = ...,
+        by: _builtins.str = ...,
+        at_unix_ms: _builtins.int = ...,
+        config_size: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_config_size", b"_config_size", "config_size", b"config_size"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_config_size", b"_config_size", "at_unix_ms", b"at_unix_ms", "by", b"by", "config_size", b"config_size", "kind", b"kind"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__config_size: _TypeAlias = _typing.Literal["config_size"]  # noqa: Y015
+    _WhichOneofArgType__config_size: _TypeAlias = _typing.Literal["_config_size", b"_config_size"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__config_size) -> _WhichOneofReturnType__config_size | None: ...
+
+Global___SizeSource: _TypeAlias = SizeSource  # noqa: Y015
+
+@_typing.final
+class RolloutStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISION_FIELD_NUMBER: _builtins.int
+    OUTCOME_FIELD_NUMBER: _builtins.int
+    BY_FIELD_NUMBER: _builtins.int
+    STARTED_UNIX_MS_FIELD_NUMBER: _builtins.int
+    FINISHED_UNIX_MS_FIELD_NUMBER: _builtins.int
+    UPDATED_FIELD_NUMBER: _builtins.int
+    READY_FIELD_NUMBER: _builtins.int
+    OUTDATED_FIELD_NUMBER: _builtins.int
+    FAILURES_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    revision: _builtins.str
+    """infra hash"""
+    outcome: _builtins.str
+    """rolling, paused, halted, complete, superseded, rolled-back"""
+    by: _builtins.str
+    started_unix_ms: _builtins.int
+    finished_unix_ms: _builtins.int
+    updated: _builtins.int
+    """instances of this revision"""
+    ready: _builtins.int
+    """of these"""
+    outdated: _builtins.int
+    """instances of other revisions"""
+    failures: _builtins.int
+    message: _builtins.str
+    def __init__(
+        self,
+        *,
+        revision: _builtins.str = ...,
+        outcome: _builtins.str = ...,
+        by: _builtins.str = ...,
+        started_unix_ms: _builtins.int = ...,
+        finished_unix_ms: _builtins.int = ...,
+        updated: _builtins.int = ...,
+        ready: _builtins.int = ...,
+        outdated: _builtins.int = ...,
+        failures: _builtins.int = ...,
+        message: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["by", b"by", "failures", b"failures", "finished_unix_ms", b"finished_unix_ms", "message", b"message", "outcome", b"outcome", "outdated", b"outdated", "ready", b"ready", "revision", b"revision", "started_unix_ms", b"started_unix_ms", "updated", b"updated"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RolloutStatus: _TypeAlias = RolloutStatus  # noqa: Y015
+
+@_typing.final
+class RollbackGroupRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    revision: _builtins.str
+    """empty: the last one that was complete before the current one"""
+    dry_run: _builtins.bool
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        revision: _builtins.str = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "key", b"key", "revision", b"revision"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RollbackGroupRequest: _TypeAlias = RollbackGroupRequest  # noqa: Y015
+
+@_typing.final
+class RollbackGroupResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    PLAN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def group(self) -> Global___GroupStatus: ...
+    @_builtins.property
+    def plan(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedAction]: ...
+    def __init__(
+        self,
+        *,
+        group: Global___GroupStatus | None = ...,
+        plan: _abc.Iterable[Global___PlannedAction] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "plan", b"plan"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RollbackGroupResponse: _TypeAlias = RollbackGroupResponse  # noqa: Y015
+
+@_typing.final
+class ResumeRolloutRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    dry_run: _builtins.bool
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "key", b"key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeRolloutRequest: _TypeAlias = ResumeRolloutRequest  # noqa: Y015
+
+@_typing.final
+class ResumeRolloutResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: _builtins.int
+    PLAN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def group(self) -> Global___GroupStatus: ...
+    @_builtins.property
+    def plan(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedAction]: ...
+    def __init__(
+        self,
+        *,
+        group: Global___GroupStatus | None = ...,
+        plan: _abc.Iterable[Global___PlannedAction] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "plan", b"plan"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ResumeRolloutResponse: _TypeAlias = ResumeRolloutResponse  # noqa: Y015
+
+@_typing.final
+class ListRevisionsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    key: _builtins.str
+    def __init__(
+        self,
+        *,
+        key: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRevisionsRequest: _TypeAlias = ListRevisionsRequest  # noqa: Y015
+
+@_typing.final
+class ListRevisionsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REVISIONS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def revisions(self) -> _containers.RepeatedCompositeFieldContainer[Global___RolloutStatus]:
+        """newest first"""
+
+    def __init__(
+        self,
+        *,
+        revisions: _abc.Iterable[Global___RolloutStatus] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["revisions", b"revisions"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRevisionsResponse: _TypeAlias = ListRevisionsResponse  # noqa: Y015
+
+@_typing.final
+class UnknownVm(_message.Message):
+    """A VM with our tags that no record knows. It is kept until somebody adopts or releases it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    PROVIDER_ID_FIELD_NUMBER: _builtins.int
+    GROUP_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    FIRST_SEEN_UNIX_MS_FIELD_NUMBER: _builtins.int
+    CREATED_UNIX_MS_FIELD_NUMBER: _builtins.int
+    IPV4_FIELD_NUMBER: _builtins.int
+    IPV6_FIELD_NUMBER: _builtins.int
+    WHY_FIELD_NUMBER: _builtins.int
+    instance_id: _builtins.str
+    provider_id: _builtins.str
+    group: _builtins.str
+    state: _builtins.str
+    first_seen_unix_ms: _builtins.int
+    created_unix_ms: _builtins.int
+    """from its instance ID"""
+    ipv4: _builtins.str
+    ipv6: _builtins.str
+    why: _builtins.str
+    def __init__(
+        self,
+        *,
+        instance_id: _builtins.str = ...,
+        provider_id: _builtins.str = ...,
+        group: _builtins.str = ...,
+        state: _builtins.str = ...,
+        first_seen_unix_ms: _builtins.int = ...,
+        created_unix_ms: _builtins.int = ...,
+        ipv4: _builtins.str = ...,
+        ipv6: _builtins.str = ...,
+        why: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["created_unix_ms", b"created_unix_ms", "first_seen_unix_ms", b"first_seen_unix_ms", "group", b"group", "instance_id", b"instance_id", "ipv4", b"ipv4", "ipv6", b"ipv6", "provider_id", b"provider_id", "state", b"state", "why", b"why"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnknownVm: _TypeAlias = UnknownVm  # noqa: Y015
+
+@_typing.final
+class ListUnknownVmsRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListUnknownVmsRequest: _TypeAlias = ListUnknownVmsRequest  # noqa: Y015
+
+@_typing.final
+class ListUnknownVmsResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    VMS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def vms(self) -> _containers.RepeatedCompositeFieldContainer[Global___UnknownVm]:
+        """sorted by instance ID"""
+
+    def __init__(
+        self,
+        *,
+        vms: _abc.Iterable[Global___UnknownVm] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["vms", b"vms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListUnknownVmsResponse: _TypeAlias = ListUnknownVmsResponse  # noqa: Y015
+
+@_typing.final
+class AdoptInstanceRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    instance_id: _builtins.str
+    dry_run: _builtins.bool
+    def __init__(
+        self,
+        *,
+        instance_id: _builtins.str = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "instance_id", b"instance_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdoptInstanceRequest: _TypeAlias = AdoptInstanceRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseInstanceRequest(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCE_ID_FIELD_NUMBER: _builtins.int
+    DRY_RUN_FIELD_NUMBER: _builtins.int
+    instance_id: _builtins.str
+    dry_run: _builtins.bool
+    def __init__(
+        self,
+        *,
+        instance_id: _builtins.str = ...,
+        dry_run: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dry_run", b"dry_run", "instance_id", b"instance_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseInstanceRequest: _TypeAlias = ReleaseInstanceRequest  # noqa: Y015
+
+@_typing.final
+class ReleaseInstanceResponse(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PLAN_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def plan(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedAction]: ...
+    def __init__(
+        self,
+        *,
+        plan: _abc.Iterable[Global___PlannedAction] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["plan", b"plan"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReleaseInstanceResponse: _TypeAlias = ReleaseInstanceResponse  # noqa: Y015
 
 @_typing.final
 class ListGroupsRequest(_message.Message):
@@ -358,6 +821,7 @@ class UpsertGroupRequest(_message.Message):
     CONFIG_FIELD_NUMBER: _builtins.int
     ETAG_FIELD_NUMBER: _builtins.int
     DRY_RUN_FIELD_NUMBER: _builtins.int
+    UNSET_FIELD_NUMBER: _builtins.int
     key: _builtins.str
     etag: _builtins.str
     """optional: ABORTED if the group has another one"""
@@ -365,6 +829,10 @@ class UpsertGroupRequest(_message.Message):
     """answer with the plan, change nothing"""
     @_builtins.property
     def config(self) -> Global___GroupConfig: ...
+    @_builtins.property
+    def unset(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """overrides to give back to the configuration file: size, instance_type, vars, vars.NAME"""
+
     def __init__(
         self,
         *,
@@ -372,10 +840,11 @@ class UpsertGroupRequest(_message.Message):
         config: Global___GroupConfig | None = ...,
         etag: _builtins.str = ...,
         dry_run: _builtins.bool = ...,
+        unset: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "dry_run", b"dry_run", "etag", b"etag", "key", b"key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "dry_run", b"dry_run", "etag", b"etag", "key", b"key", "unset", b"unset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -387,19 +856,25 @@ class UpsertGroupResponse(_message.Message):
 
     GROUP_FIELD_NUMBER: _builtins.int
     PLAN_FIELD_NUMBER: _builtins.int
+    ROLLOUT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def group(self) -> Global___GroupStatus: ...
     @_builtins.property
     def plan(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedAction]: ...
+    @_builtins.property
+    def rollout(self) -> Global___RolloutPlan:
+        """of a dry run that replaces instances"""
+
     def __init__(
         self,
         *,
         group: Global___GroupStatus | None = ...,
         plan: _abc.Iterable[Global___PlannedAction] | None = ...,
+        rollout: Global___RolloutPlan | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "rollout", b"rollout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "plan", b"plan"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["group", b"group", "plan", b"plan", "rollout", b"rollout"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -456,20 +931,26 @@ class PlanGroupRequest(_message.Message):
 
     KEY_FIELD_NUMBER: _builtins.int
     CONFIG_FIELD_NUMBER: _builtins.int
+    UNSET_FIELD_NUMBER: _builtins.int
     key: _builtins.str
     @_builtins.property
     def config(self) -> Global___GroupConfig:
         """optional: what would happen if this were upserted"""
+
+    @_builtins.property
+    def unset(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """with config: as in UpsertGroupRequest"""
 
     def __init__(
         self,
         *,
         key: _builtins.str = ...,
         config: Global___GroupConfig | None = ...,
+        unset: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["config", b"config"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "key", b"key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["config", b"config", "key", b"key", "unset", b"unset"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -485,7 +966,7 @@ class PlannedAction(_message.Message):
     MESSAGE_FIELD_NUMBER: _builtins.int
     GROUP_FIELD_NUMBER: _builtins.int
     action: _builtins.str
-    """create, drain, delete, cancel-drain, push-files"""
+    """create, drain, delete, cancel-drain, push-files, hold"""
     instance_id: _builtins.str
     """empty for a create"""
     reason: _builtins.str
@@ -514,23 +995,73 @@ class PlanGroupResponse(_message.Message):
 
     ACTIONS_FIELD_NUMBER: _builtins.int
     PAUSED_FIELD_NUMBER: _builtins.int
+    WARNINGS_FIELD_NUMBER: _builtins.int
+    ROLLOUT_FIELD_NUMBER: _builtins.int
     paused: _builtins.bool
     """nothing is done before the group is resumed; `actions` are what follows then"""
     @_builtins.property
     def actions(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedAction]: ...
+    @_builtins.property
+    def warnings(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """settings of the file that have no effect because the API overrides them"""
+
+    @_builtins.property
+    def rollout(self) -> Global___RolloutPlan:
+        """absent if no instance is out of date"""
+
     def __init__(
         self,
         *,
         actions: _abc.Iterable[Global___PlannedAction] | None = ...,
         paused: _builtins.bool = ...,
+        warnings: _abc.Iterable[_builtins.str] | None = ...,
+        rollout: Global___RolloutPlan | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["rollout", b"rollout"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["actions", b"actions", "paused", b"paused"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["actions", b"actions", "paused", b"paused", "rollout", b"rollout", "warnings", b"warnings"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PlanGroupResponse: _TypeAlias = PlanGroupResponse  # noqa: Y015
+
+@_typing.final
+class RolloutPlan(_message.Message):
+    """What is left of a rollout."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INSTANCES_FIELD_NUMBER: _builtins.int
+    AT_ONCE_FIELD_NUMBER: _builtins.int
+    ORDER_FIELD_NUMBER: _builtins.int
+    ESTIMATE_MS_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
+    instances: _builtins.int
+    """to be replaced"""
+    at_once: _builtins.int
+    """at most"""
+    order: _builtins.str
+    """parallel or serial"""
+    estimate_ms: _builtins.int
+    """from boot and drain times that were measured; 0: unknown"""
+    held: _builtins.str
+    """why it does not go on by itself; empty: it does"""
+    def __init__(
+        self,
+        *,
+        instances: _builtins.int = ...,
+        at_once: _builtins.int = ...,
+        order: _builtins.str = ...,
+        estimate_ms: _builtins.int = ...,
+        held: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at_once", b"at_once", "estimate_ms", b"estimate_ms", "held", b"held", "instances", b"instances", "order", b"order"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RolloutPlan: _TypeAlias = RolloutPlan  # noqa: Y015
 
 @_typing.final
 class PauseGroupRequest(_message.Message):
@@ -665,6 +1196,12 @@ class InstanceStatus(_message.Message):
     LAST_REPORT_UNIX_MS_FIELD_NUMBER: _builtins.int
     VM_STATUS_FIELD_NUMBER: _builtins.int
     PLAN_FIELD_NUMBER: _builtins.int
+    READY_FIELD_NUMBER: _builtins.int
+    NOT_READY_FIELD_NUMBER: _builtins.int
+    READY_UNIX_MS_FIELD_NUMBER: _builtins.int
+    CHECKS_FIELD_NUMBER: _builtins.int
+    REVISION_FIELD_NUMBER: _builtins.int
+    CLONED_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
     provider_id: _builtins.str
     group: _builtins.str
@@ -689,10 +1226,21 @@ class InstanceStatus(_message.Message):
     replaces: _builtins.str
     last_report_unix_ms: _builtins.int
     vm_status: _builtins.str
+    ready: _builtins.bool
+    not_ready: _builtins.str
+    """why not"""
+    ready_unix_ms: _builtins.int
+    """when it was ready for the first time"""
+    revision: _builtins.str
+    """infra hash"""
+    cloned: _builtins.bool
+    """two agents used its identity at the same time, within the last ten minutes"""
     @_builtins.property
     def plan(self) -> _containers.RepeatedCompositeFieldContainer[Global___PlannedAction]:
         """of a dry run: what would be done"""
 
+    @_builtins.property
+    def checks(self) -> _containers.RepeatedCompositeFieldContainer[Global___CheckStatus]: ...
     def __init__(
         self,
         *,
@@ -719,14 +1267,48 @@ class InstanceStatus(_message.Message):
         last_report_unix_ms: _builtins.int = ...,
         vm_status: _builtins.str = ...,
         plan: _abc.Iterable[Global___PlannedAction] | None = ...,
+        ready: _builtins.bool = ...,
+        not_ready: _builtins.str = ...,
+        ready_unix_ms: _builtins.int = ...,
+        checks: _abc.Iterable[Global___CheckStatus] | None = ...,
+        revision: _builtins.str = ...,
+        cloned: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["connected", b"connected", "created_unix_ms", b"created_unix_ms", "drain_deadline_unix_ms", b"drain_deadline_unix_ms", "drifted", b"drifted", "group", b"group", "hostname", b"hostname", "instance_id", b"instance_id", "instance_type", b"instance_type", "ipv4", b"ipv4", "ipv6", b"ipv6", "last_report_unix_ms", b"last_report_unix_ms", "message", b"message", "on_demand", b"on_demand", "plan", b"plan", "provider_id", b"provider_id", "reason", b"reason", "registered_unix_ms", b"registered_unix_ms", "replaces", b"replaces", "state", b"state", "subnet", b"subnet", "suspect", b"suspect", "vm_gone", b"vm_gone", "vm_status", b"vm_status"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checks", b"checks", "cloned", b"cloned", "connected", b"connected", "created_unix_ms", b"created_unix_ms", "drain_deadline_unix_ms", b"drain_deadline_unix_ms", "drifted", b"drifted", "group", b"group", "hostname", b"hostname", "instance_id", b"instance_id", "instance_type", b"instance_type", "ipv4", b"ipv4", "ipv6", b"ipv6", "last_report_unix_ms", b"last_report_unix_ms", "message", b"message", "not_ready", b"not_ready", "on_demand", b"on_demand", "plan", b"plan", "provider_id", b"provider_id", "ready", b"ready", "ready_unix_ms", b"ready_unix_ms", "reason", b"reason", "registered_unix_ms", b"registered_unix_ms", "replaces", b"replaces", "revision", b"revision", "state", b"state", "subnet", b"subnet", "suspect", b"suspect", "vm_gone", b"vm_gone", "vm_status", b"vm_status"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___InstanceStatus: _TypeAlias = InstanceStatus  # noqa: Y015
+
+@_typing.final
+class CheckStatus(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: _builtins.int
+    PASSING_FIELD_NUMBER: _builtins.int
+    MESSAGE_FIELD_NUMBER: _builtins.int
+    SINCE_UNIX_MS_FIELD_NUMBER: _builtins.int
+    name: _builtins.str
+    passing: _builtins.bool
+    message: _builtins.str
+    since_unix_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        name: _builtins.str = ...,
+        passing: _builtins.bool = ...,
+        message: _builtins.str = ...,
+        since_unix_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["message", b"message", "name", b"name", "passing", b"passing", "since_unix_ms", b"since_unix_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CheckStatus: _TypeAlias = CheckStatus  # noqa: Y015
 
 @_typing.final
 class CreateInstanceRequest(_message.Message):
@@ -893,20 +1475,24 @@ class WatchRequest(_message.Message):
     GROUPS_FIELD_NUMBER: _builtins.int
     INSTANCES_FIELD_NUMBER: _builtins.int
     ERRORS_FIELD_NUMBER: _builtins.int
+    DRAINS_FIELD_NUMBER: _builtins.int
     groups: _builtins.bool
     """none set: all"""
     instances: _builtins.bool
     errors: _builtins.bool
+    drains: _builtins.bool
+    """this watcher acknowledges drains: deletions wait for it"""
     def __init__(
         self,
         *,
         groups: _builtins.bool = ...,
         instances: _builtins.bool = ...,
         errors: _builtins.bool = ...,
+        drains: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["errors", b"errors", "groups", b"groups", "instances", b"instances"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drains", b"drains", "errors", b"errors", "groups", b"groups", "instances", b"instances"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -984,6 +1570,8 @@ class InstanceEvent(_message.Message):
     HOSTNAME_FIELD_NUMBER: _builtins.int
     IPV4_FIELD_NUMBER: _builtins.int
     IPV6_FIELD_NUMBER: _builtins.int
+    READY_FIELD_NUMBER: _builtins.int
+    NOT_READY_FIELD_NUMBER: _builtins.int
     instance_id: _builtins.str
     provider_id: _builtins.str
     group: _builtins.str
@@ -999,6 +1587,8 @@ class InstanceEvent(_message.Message):
     hostname: _builtins.str
     ipv4: _builtins.str
     ipv6: _builtins.str
+    ready: _builtins.bool
+    not_ready: _builtins.str
     def __init__(
         self,
         *,
@@ -1015,10 +1605,12 @@ class InstanceEvent(_message.Message):
         hostname: _builtins.str = ...,
         ipv4: _builtins.str = ...,
         ipv6: _builtins.str = ...,
+        ready: _builtins.bool = ...,
+        not_ready: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_unix_ms", b"deadline_unix_ms", "drain_cancelled", b"drain_cancelled", "group", b"group", "hostname", b"hostname", "instance_id", b"instance_id", "ipv4", b"ipv4", "ipv6", b"ipv6", "on_demand", b"on_demand", "provider_id", b"provider_id", "reason", b"reason", "state", b"state", "vm_gone", b"vm_gone", "waits", b"waits"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["deadline_unix_ms", b"deadline_unix_ms", "drain_cancelled", b"drain_cancelled", "group", b"group", "hostname", b"hostname", "instance_id", b"instance_id", "ipv4", b"ipv4", "ipv6", b"ipv6", "not_ready", b"not_ready", "on_demand", b"on_demand", "provider_id", b"provider_id", "ready", b"ready", "reason", b"reason", "state", b"state", "vm_gone", b"vm_gone", "waits", b"waits"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -230,6 +230,8 @@ class Calls(AbstractHandler):
         except Exception:
             log.exception("%s failed", call._method_name)
             return GRPCError(Status.INTERNAL, "internal error")
+        finally:
+            timeout = None  # it knows the task: with the traceback of a cancelled call, that is a cycle
         if not call._send_message_done and not method.cardinality.server_streaming:
             log.error("%s ended without an answer", call._method_name)
             return GRPCError(Status.INTERNAL, "internal error")

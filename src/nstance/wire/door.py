@@ -1,8 +1,10 @@
 """A port that speaks HTTP to strangers: health and metrics, the election port, the webhook (B24).
 
 Every connection has a deadline from its first moment, whatever it does or does not say; only what a handler keeps lives
-longer. One request per connection, small heads, bodies of at most a mebibyte. The trap: aiohttp itself waits an hour for
-a request that never comes, and a minute for a TLS handshake, and logs a stranger's nonsense as an error with a traceback.
+longer. When all places are taken, the connection that has waited longest makes room for the next one, at the address that
+has the most: thousands that say nothing keep nobody else out. One request per connection, small heads, bodies of at most
+a mebibyte. The trap: aiohttp itself waits an hour for a request that never comes, and a minute for a TLS handshake, and
+logs a stranger's nonsense as an error with a traceback.
 """
 
 import asyncio
@@ -48,6 +50,7 @@ class Door:
         self._accepting: list[asyncio.Task[None]] = []
         self._entering: set[asyncio.Task[None]] = set()
         self._per_address: Counter[str] = Counter()
+        self._waiting: dict[web.RequestHandler, tuple[str, Callable[[], object]]] = {}  # host, and how it is ended
         self._server: _Server | None = None
 
     @property
@@ -64,6 +67,7 @@ class Door:
         """From now on the handler itself sees to the end of this connection."""
         assert self._server is not None
         self._server.keep(request.protocol)
+        self._waiting.pop(request.protocol, None)
 
     async def close(self) -> None:
         """Ends every connection at once."""
@@ -88,22 +92,46 @@ class Door:
                 continue
             taken.setblocking(False)
             host = connections.host_of(address)
-            if self._full(host):
+            if not self._make_room(host):
                 taken.close()
                 continue
-            self._per_address[host] += 1
-            task = loop.create_task(self._enter(taken, host))
-            self._entering.add(task)
-            task.add_done_callback(self._entering.discard)
+            self._take(taken, host)
+            await asyncio.sleep(0)  # what had to make room ends before more is taken
 
-    def _full(self, host: str) -> bool:
-        if self._per_address.total() >= MAX_CONNECTIONS:
+    def _make_room(self, host: str) -> bool:
+        if self._per_address[host] >= MAX_PER_ADDRESS and not listener.is_loopback(host):
+            crowded = host
+        elif self._per_address.total() >= MAX_CONNECTIONS:
+            crowded = self._per_address.most_common(1)[0][0]
+        else:
             return True
-        return self._per_address[host] >= MAX_PER_ADDRESS and not listener.is_loopback(host)
+        oldest = next((made for made, (where, _) in self._waiting.items() if where == crowded), None)
+        if oldest is None and crowded != host:
+            oldest = next(iter(self._waiting), None)
+        if oldest is None:
+            return False
+        _, end = self._waiting.pop(oldest)
+        end()
+        return True
 
-    async def _enter(self, taken: socket.socket, host: str) -> None:
+    def _take(self, taken: socket.socket, host: str) -> None:
         assert self._server is not None
-        made = self._server.protocol(host)
+        server, made = self._server, self._server.protocol(host)
+        self._per_address[host] += 1
+        task = asyncio.get_running_loop().create_task(self._enter(taken, made, host))
+        self._entering.add(task)
+        self._waiting[made] = (host, task.cancel)
+
+        def entered(_: "asyncio.Task[None]") -> None:
+            # Here, because a task that is cancelled before its first line runs no `finally`.
+            self._entering.discard(task)
+            if not server.knows(made):
+                taken.close()
+                self._leave(made, host)
+
+        task.add_done_callback(entered)
+
+    async def _enter(self, taken: socket.socket, made: web.RequestHandler, host: str) -> None:
         try:
             tls: dict[str, Any] = {}
             if self._context is not None:
@@ -115,15 +143,14 @@ class Door:
                     "ssl_handshake_timeout": HANDSHAKE_SECONDS,
                     "ssl_shutdown_timeout": SHUTDOWN_SECONDS,
                 }
-            await asyncio.get_running_loop().connect_accepted_socket(lambda: made, taken, **tls)
+            transport, _ = await asyncio.get_running_loop().connect_accepted_socket(lambda: made, taken, **tls)
+            if made in self._waiting:
+                self._waiting[made] = (host, lambda: connections.cut(transport))
         except OSError as problem:
             log.debug("a connection did not come about", extra={"peer": host, "error": str(problem)})
-        finally:
-            if not self._server.knows(made):
-                taken.close()
-                self._leave(host)
 
-    def _leave(self, host: str) -> None:
+    def _leave(self, made: web.RequestHandler, host: str) -> None:
+        self._waiting.pop(made, None)
         self._per_address[host] -= 1
         if not self._per_address[host]:
             del self._per_address[host]
@@ -154,7 +181,7 @@ def not_allowed(*methods: str) -> web.Response:
 class _Server(web.Server):
     """aiohttp's, with a deadline on each connection."""
 
-    def __init__(self, handler: Handler, seconds: float, left: Callable[[str], None]) -> None:
+    def __init__(self, handler: Handler, seconds: float, left: Callable[[web.RequestHandler, str], None]) -> None:
         super().__init__(
             handler,
             handler_cancellation=True,
@@ -190,18 +217,18 @@ class _Server(web.Server):
     def abort(self) -> list[asyncio.Task[None]]:
         tasks = []
         for handler, (transport, _) in list(self._made.items()):
-            transport.abort()
+            connections.cut(transport)
             if handler._task_handler is not None:
                 tasks.append(handler._task_handler)
         return tasks
 
     def connection_made(self, handler: web.RequestHandler, transport: asyncio.Transport) -> None:
         super().connection_made(handler, transport)
-        self._made[handler] = (transport, self._loop.call_later(self._seconds, transport.abort))
+        self._made[handler] = (transport, self._loop.call_later(self._seconds, connections.cut, transport))
 
     def connection_lost(self, handler: web.RequestHandler, exc: BaseException | None = None) -> None:
         super().connection_lost(handler, exc)
         made = self._made.pop(handler, None)
         if made is not None:
             made[1].cancel()
-            self._left(self._hosts.pop(handler))
+            self._left(handler, self._hosts.pop(handler))

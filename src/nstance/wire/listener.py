@@ -9,11 +9,12 @@ back after a moment even if the handshake goes on.
 
 import asyncio
 import contextlib
-import functools
+import errno
 import ipaddress
 import logging
 import socket
 import ssl
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -129,9 +130,7 @@ class Listener:
             self._on_refused(reason)
             return
         self._per_address[host] += 1
-        made = _Accepted(dispatch.Calls(self._table), limits=self._limits, clock=self._clock)
-        made.entered = functools.partial(self._protocols.add, made)
-        made.left = functools.partial(self._left, made, host)
+        made = _Accepted(self, host)
         task = asyncio.get_running_loop().create_task(self._enter(taken, made))
         self._entering.add(task)
 
@@ -179,9 +178,12 @@ class Listener:
         except Exception:
             log.exception("a connection could not be taken")
 
-    def _left(self, protocol: "_Accepted", host: str) -> None:
+    def _entered(self, protocol: "_Accepted") -> None:
+        self._protocols.add(protocol)
+
+    def _left(self, protocol: "_Accepted") -> None:
         self._protocols.discard(protocol)
-        self._leave(host)
+        self._leave(protocol.host)
         if protocol.reason not in transport.ORDINARY:
             self._on_refused(protocol.reason)
 
@@ -192,13 +194,13 @@ class Listener:
 
 
 class _Accepted(transport.Protocol):
-    entered: Callable[[], None]
-    left: Callable[[], None]
     shaken = False  # hands were shaken: from now on the event loop says when it is lost
 
-    def __init__(self, calls: dispatch.Calls, *, limits: Limits, clock: Clock) -> None:
-        super().__init__(calls, _SERVER, limits=limits, clock=clock)
-        self.calls = calls
+    def __init__(self, listener: Listener, host: str) -> None:
+        self.calls = dispatch.Calls(listener._table)
+        self.host = host
+        self._listener = listener
+        super().__init__(self.calls, _SERVER, limits=listener._limits, clock=listener._clock)
 
     def greet(self, transport: asyncio.Transport) -> peer.Connection | None:
         self.shaken = True
@@ -216,10 +218,10 @@ class _Accepted(transport.Protocol):
         return peer.Connection(transport, identity=identity, refusal=refusal, now=self.clock.monotonic())
 
     def begun(self) -> None:
-        self.entered()
+        self._listener._entered(self)
 
     def ended(self) -> None:
-        self.left()
+        self._listener._left(self)
 
 
 _SERVER = transport.configuration(client=False)
@@ -257,7 +259,7 @@ async def bind(host: str, port: int) -> list[socket.socket]:
     try:
         for family, address in await _addresses(host, port):
             where = (address, made[0].getsockname()[1] if made else port)
-            dual = family == socket.AF_INET6 and address == "::" and socket.has_dualstack_ipv6()
+            dual = _is_dual(family, address)
             made.append(socket.create_server(where, family=family, backlog=BACKLOG, dualstack_ipv6=dual))
             made[-1].setblocking(False)
     except OSError:
@@ -265,6 +267,33 @@ async def bind(host: str, port: int) -> list[socket.socket]:
             bound.close()
         raise
     return made
+
+
+async def reserve(host: str, port: int) -> list[socket.socket]:
+    """Sockets that keep a port from being given to anybody's outgoing connection until it is listened on; they are held
+    all the while. Raises OSError if somebody has it. Only Linux lets a second socket listen on a port that is bound."""
+    made: list[socket.socket] = []
+    if sys.platform != "linux":
+        return made
+    try:
+        for family, address in await _addresses(host, port):
+            bound = socket.socket(family, socket.SOCK_STREAM)
+            made.append(bound)
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, not _is_dual(family, address))
+            bound.bind((address, port))
+    except OSError as problem:
+        for bound in made:
+            bound.close()
+        if problem.errno == errno.EADDRNOTAVAIL:  # an address that only a leader has
+            return []
+        raise
+    return made
+
+
+def _is_dual(family: socket.AddressFamily, address: str) -> bool:
+    return family == socket.AF_INET6 and address == "::" and socket.has_dualstack_ipv6()
 
 
 async def _addresses(host: str, port: int) -> list[tuple[socket.AddressFamily, str]]:

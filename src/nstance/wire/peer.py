@@ -5,6 +5,7 @@ ping answers included: silence is measured by it, not by reports.
 """
 
 import asyncio
+import contextlib
 from typing import Any
 
 from nstance.pki import names
@@ -12,7 +13,7 @@ from nstance.wire.flag import Flag
 
 
 class Connection:
-    __slots__ = ("_transport", "address", "closed", "heard", "identity", "refusal")
+    __slots__ = ("_transport", "address", "closed", "heard", "identity", "refusal", "since")
 
     def __init__(
         self, transport: asyncio.Transport, *, identity: names.Identity | None, refusal: str | None, now: float
@@ -21,16 +22,21 @@ class Connection:
         self.address: str = host_of(transport.get_extra_info("peername"))
         self.identity = identity  # None where no client certificate is asked for, or it names nobody
         self.refusal = refusal  # why the certificate names nobody
-        self.heard = now
+        self.since = self.heard = now
         self.closed = Flag()
 
     def silent_for(self, now: float) -> float:
         """Seconds since the last byte from the peer; `now` is the clock's monotonic time."""
         return max(0.0, now - self.heard)
 
+    def certificate(self) -> bytes | None:
+        """The peer's certificate, DER, as TLS has verified it."""
+        session = self._transport.get_extra_info("ssl_object")
+        return session.getpeercert(True) if session is not None else None
+
     def abort(self) -> None:
         """Ends the connection at once: open calls are cancelled and nothing more is sent."""
-        self._transport.abort()
+        cut(self._transport)
 
     def __repr__(self) -> str:
         return f"Connection({self.address}, {self.identity})"
@@ -40,6 +46,13 @@ def connection_of(stream: Any) -> Connection:
     """The connection that a service's stream belongs to."""
     connection: Connection = stream._stream.connection.peer
     return connection
+
+
+def cut(transport: asyncio.WriteTransport) -> None:
+    """Abort a transport, whatever state it is in. In Python 3.11.2, asyncio's TLS transport raises AttributeError when it
+    was closed after it lost its connection."""
+    with contextlib.suppress(AttributeError):
+        transport.abort()
 
 
 def host_of(address: object) -> str:

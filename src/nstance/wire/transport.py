@@ -17,7 +17,9 @@ from typing import Any, cast
 
 from grpclib import protocol
 from grpclib.config import Configuration
-from grpclib.exceptions import StreamTerminatedError
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError, StreamTerminatedError
+from grpclib.metadata import decode_grpc_message
 from h2 import events as h2_events
 from h2.config import H2Configuration
 from h2.connection import H2Connection
@@ -31,6 +33,7 @@ from nstance.wire.flag import Flag
 from nstance.wire.inbox import Inbox
 from nstance.wire.limits import Limits
 from nstance.wire.peer import Connection as Peer
+from nstance.wire.peer import cut
 
 log = logging.getLogger("nstance.wire")
 
@@ -77,6 +80,10 @@ class Parser(H2Connection):
             small: Any = _Small({code: _Values(values) for code, values in settings._settings.items()})
             settings._settings = small
 
+    def close(self) -> None:
+        """It parses no more; its table of its own methods is a cycle."""
+        self._frame_dispatch_table = {}
+
 
 class _Values(list[int]):
     """A setting's values, oldest first, as h2 keeps them; a deque for each would be 8 KB per connection."""
@@ -111,7 +118,15 @@ class Stream(protocol.Stream):
         limit = self.connection.limits.max_message
         if size > limit:
             raise status.exhausted(f"expected a message of at most {limit} bytes, found one of {size}")
-        return await self.buffer.read(size)
+        try:
+            return await self.buffer.read(size)
+        except GRPCError as error:  # the stream ended in the middle of a message: the trailers may say why
+            trailers = dict(self.trailers or ())
+            code = trailers.get("grpc-status", "0")
+            if not code.isdecimal() or int(code) not in range(1, len(Status)):
+                raise
+            message = decode_grpc_message(trailers.get("grpc-message", ""))
+            raise status.refusal(Status(int(code)), message) from error
 
     async def send_request(self, headers: Any, end_stream: bool = False, *, _processor: Any) -> Callable[[], None]:
         """Opens the stream; waits for a free one while the peer allows no more, but not longer than the connection."""
@@ -293,7 +308,7 @@ class Protocol(protocol.H2Protocol):
             wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # small frames, each waited for
         found = self.greet(self.transport)
         if found is None:
-            self.transport.abort()
+            cut(self.transport)
             return
         self.over = False
         self.peer = found
@@ -343,13 +358,21 @@ class Protocol(protocol.H2Protocol):
             self.peer.closed.set()
         self.settled.set()
         self.ended()
+        self._untangle()
+
+    def _untangle(self) -> None:
+        """Cut the reference cycles, so that an ended connection is freed at once. A garbage collector would find it late:
+        connections are long-lived, and a server looks at its long-lived objects as rarely as it can (`server.garbage`)."""
+        if hasattr(self, "processor"):
+            del self.processor._owner
+            cast(Parser, self.connection._connection).close()
 
     # Ending.
 
     def abort(self, reason: str = STOPPED) -> None:
         """At once: nothing more is sent, not even what waits in buffers."""
         if hasattr(self, "transport"):
-            self.transport.abort()
+            cut(self.transport)
         if not self.over:
             self._finish(reason)
 
@@ -361,7 +384,7 @@ class Protocol(protocol.H2Protocol):
             self.connection._connection.close_connection(code, additional_data=reason.encode())
         self.connection.flush()
         self._finish(reason)
-        self.loop.call_later(GOODBYE_SECONDS, self.transport.abort)
+        self.loop.call_later(GOODBYE_SECONDS, cut, self.transport)
 
     def _finish(self, reason: str) -> None:
         self.over = True

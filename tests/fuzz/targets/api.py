@@ -24,6 +24,7 @@ from nstance.server.groups import Groups
 from nstance.server.records import Records
 from nstance.server.registrar import Registrar
 from nstance.server.requests import Requests
+from nstance.server.rollouts import Rollouts
 from nstance.server.statuses import Statuses
 from nstance.server.tenancy import Tenancy
 from nstance.server.watchers import Watchers
@@ -101,6 +102,7 @@ class Shard:
                 operators=operators,
                 admission=Admission(operators, clock),
                 groups=groups_writer,
+                rollouts=Rollouts(lead, groups_writer, clock),
                 requests=Requests(lead, records),
                 statuses=statuses,
                 watchers=watchers,
@@ -123,6 +125,7 @@ class Shard:
         lead = self.server.lead
         assert lead is not None
         id = min(id for id in running if lead.shard.instances[id].state is State.RUNNING)
+        self.world.auditor.cloned.add(id)  # its own agent is connected too
         return _peer(names.Agent(CLUSTER, DEFAULT_TENANT, id))
 
     def _run(self, work: Any) -> Any:
@@ -153,7 +156,10 @@ class Shard:
 
 
 def _peer(identity: names.Identity) -> Any:
-    return SimpleNamespace(identity=identity, address="10.0.0.9", closed=asyncio.Event(), abort=lambda: None, heard=0.0)
+    closed = asyncio.Event()
+    return SimpleNamespace(
+        identity=identity, address="10.0.0.9", closed=closed, abort=lambda: None, heard=0.0, since=0.0
+    )
 
 
 async def _no_events(**asked: object) -> list[Any]:

@@ -1,32 +1,30 @@
-"""The defects: where, what instead of what, and why it would hurt. `seeds` are known to find it; `tests` name who else does
-where no seed can."""
+"""The defects. Those of rollouts are in `rollouts`."""
 
-from dataclasses import dataclass
+from sim.mutants.mutant import Mutant
+from sim.mutants.rollouts import ROLLOUTS
+from sim.mutants.unknown_vms import UNKNOWN_VMS
 
-
-@dataclass(frozen=True, slots=True)
-class Mutant:
-    name: str
-    module: str
-    old: str
-    new: str
-    why: str
-    seeds: tuple[int, ...] = ()
-    tests: tuple[str, ...] = ()
-
+__all__ = ["CATALOGUE", "Mutant"]
 
 JOURNAL_TESTS = ("tests/unit/objects/test_journal.py", "tests/unit/objects/test_journal_epochs.py")
 PROMISES = ("tests/unit/server/test_promises.py",)
 FINDINGS = ("tests/sim/test_sim_findings.py",)
 COLLECTING_TESTS = ("tests/unit/core/test_core_collecting.py",)
 AGENT_SERVICE = ("tests/component/test_agent_service.py",)
+CLONES = ("tests/unit/server/test_clones.py",)
 FLOOD = ("tests/component/test_agent_flood.py",)
 REGISTRAR = ("tests/component/test_registrar.py",)
 CLOCK = ("tests/unit/test_clock.py",)
 SHARD_TIME = ("tests/unit/server/test_shard_time.py",)
 SILENCE = ("tests/component/test_server_silence.py",)
 CREATING = ("tests/unit/core/test_core_creating.py",)
+EFFECTS = ("tests/unit/server/test_effects.py",)
+SHARD_FAILURES = ("tests/unit/server/test_shard_failures.py",)
+REPLACEMENTS = ("tests/unit/core/test_core_replacements.py",)
+EDITS = ("tests/component/test_server_edits.py",)
 DRAINING = ("tests/unit/core/test_core_draining.py",)
+DRAINERS = ("tests/unit/server/test_drainers.py",)
+DRAINERS_SERVED = ("tests/component/test_operator_drainers.py",)
 DELETING = ("tests/unit/core/test_core_deleting.py",)
 SCALING = ("tests/unit/core/test_core_scaling.py",)
 ROTATION = ("tests/unit/core/test_core_rotation.py",)
@@ -34,9 +32,20 @@ HEALTH = ("tests/unit/core/test_core_health.py",)
 TERM = ("tests/unit/server/test_term.py",)
 ELECTION = ("tests/unit/core/test_core_election.py",)
 STANDBY = ("tests/unit/server/test_standby.py",)
+ASSESS = ("tests/unit/core/test_core_assess.py",)
+READINESS = ("tests/component/test_server_readiness.py",)
+BALANCERS_PLAN = ("tests/unit/server/test_balancers_plan.py",)
+AGENT_CHECKS = ("tests/unit/agent/test_agent_checks.py",)
 LEADERSHIP_FAULTS = ("tests/sim/test_leadership_faults.py",)
+LEADER_DEATH = ("tests/sim/test_leadership_death.py",)
+SLOW_STORE = ("tests/sim/test_leadership_slow.py",)
+PEER_HTTP = ("tests/component/test_peer_http.py",)
+OBJECT_STORES = ("tests/contracts/test_object_store.py",)
+OPERATORS = ("tests/component/test_authority_operators.py",)
+BOOT_HEALTH = ("tests/component/test_server_boot_health.py",)
 
 CATALOGUE: tuple[Mutant, ...] = (
+    *UNKNOWN_VMS,
     # ---- journal
     Mutant(
         "no-fence",
@@ -193,6 +202,129 @@ CATALOGUE: tuple[Mutant, ...] = (
         "a renewal on its way may name fewer promises than counted",
         tests=PROMISES,
     ),
+    # ---- leadership: a leader that is found dead, and slow storage
+    Mutant(
+        "dead-leader-claimed-at-once",
+        "nstance.server.standby",
+        "return min(self._promise_until, self._crash_until) if self._found_dead",
+        "return NEVER if self._found_dead",
+        "a refused connection is taken for a proof of death",
+        tests=LEADER_DEATH,
+    ),
+    Mutant(
+        "leader-counts-on-the-whole-promise",
+        "nstance.core.election",
+        "                kept = min(kept, answer.sent + answer.crash_wait)\n",
+        "                pass\n",
+        "a leader acts on although a standby may take it for dead",
+        tests=LEADER_DEATH,
+    ),
+    Mutant(
+        "any-lost-link-is-a-death",
+        "nstance.server.peer_http",
+        "raise peers.PeerRefusedError(told) if refused else peers.LinkClosed(told)",
+        "raise peers.PeerRefusedError(told)",
+        "a leader that is only out of reach is taken for dead",
+        tests=PEER_HTTP,
+    ),
+    Mutant(
+        "heard-again-and-still-dead",
+        "nstance.server.standby",
+        "        self._crash_until = max(self._crash_until, rules.promise_until(received=received, promise=crash_wait))\n"
+        "        self._found_dead = False\n",
+        "        self._crash_until = max(self._crash_until, rules.promise_until(received=received, promise=crash_wait))\n",
+        "a leader that was refused once is challenged at its next hiccup",
+        tests=STANDBY,
+    ),
+    Mutant(
+        "claim-of-an-unannounced-renewal",
+        "nstance.server.standby",
+        "if not known or not member or current.sequence > beat.sequence:",
+        "if not known or not member:",
+        "a standby takes a lease that was renewed because it had fallen silent",
+        tests=STANDBY,
+    ),
+    Mutant(
+        "silent-standby-is-offered-the-lease",
+        "nstance.server.holder",
+        "        if rules.is_fresh(self._seat.adapted(), self._answered.get(incarnation), now):\n",
+        "        if incarnation in self._answered:\n",
+        "renewals are worth no more than a silent standby's last answer",
+        tests=PROMISES,
+    ),
+    Mutant(
+        "stranger-is-offered-the-lease",
+        "nstance.server.holder",
+        "                    member=incarnation in self._offered_to(self.lease),\n",
+        "                    member=True,\n",
+        "a standby that the lease does not name may claim it",
+        tests=PROMISES,
+    ),
+    Mutant(
+        "longer-promise-not-told",
+        "nstance.server.holder",
+        "promise=timings.promise if timings.promise != configured.promise else 0.0",
+        "promise=0.0",
+        "a leader on a slow store counts on more than was promised",
+        tests=PROMISES,
+    ),
+    Mutant(
+        "shorter-promise-takes-back",
+        "nstance.server.standby",
+        "        self._crash_until = max(self._crash_until, rules.promise_until(",
+        "        self._crash_until = max(NEVER, rules.promise_until(",
+        "a standby forgets the longer promise that the leader still counts on",
+        tests=STANDBY,
+    ),
+    Mutant(
+        "latency-teaches-nothing",
+        "nstance.server.seat",
+        "        return rules.adapted(self.timings, self.latency().usual)\n",
+        "        return self.timings\n",
+        "leases stay short on a slow store: nobody leads for long",
+        tests=SLOW_STORE,
+    ),
+    Mutant(
+        "timeouts-teach-nothing",
+        "nstance.server.store_latency",
+        "            self._latency = self._latency.timed_out(self._clock.monotonic() - began)\n",
+        "            pass\n",
+        "a store slower than the first timeout is never written to",
+        tests=SLOW_STORE,
+    ),
+    # ---- what is read
+    Mutant(
+        "objects-of-any-size",
+        "nstance.objects.port",
+        "    if size > limit:\n",
+        "    if False:\n",
+        "a planted object is read whole",
+        tests=OBJECT_STORES,
+    ),
+    Mutant(
+        "large-slot-is-skipped",
+        "nstance.objects.journal",
+        '                raise slots.Damaged(f"{what} is larger than any that is written: {problem}") from problem\n',
+        "                return None\n",
+        "a slot that is too large reads like the journal's end",
+        tests=JOURNAL_TESTS,
+    ),
+    Mutant(
+        "damaged-registration-hides-its-tenant",
+        "nstance.authority.operators",
+        "                unreadable.append(key)\n",
+        "                pass\n",
+        "a registration that cannot be read counts as absent",
+        tests=OPERATORS,
+    ),
+    Mutant(
+        "damaged-journal-is-healthy",
+        "nstance.server.wiring",
+        "        damage = self.elector.damage or self.reign.parts.follower.damage\n",
+        '        damage = ""\n',
+        "nobody can lead, and every server says that it is well",
+        tests=BOOT_HEALTH,
+    ),
     Mutant(
         "effects-without-a-term",
         "nstance.server.calls",
@@ -202,9 +334,9 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "frozen-leader-keeps-agents",
-        "nstance.server.holder",
-        "FROZEN_MOST = 5.0",
-        "FROZEN_MOST = 1e9",
+        "nstance.core.election",
+        "    frozen_most: float = 5.0",
+        "    frozen_most: float = 1e9",
         "agents stay with a leader that is cut off from storage",
         tests=FINDINGS,
     ),
@@ -214,7 +346,6 @@ CATALOGUE: tuple[Mutant, ...] = (
         "            await _to_the_end(\n",
         "            await (lambda work: work)(\n",
         "a deposed leader goes on to talk to its agents",
-        tests=FINDINGS,
     ),
     # ---- decide, commit, act
     Mutant(
@@ -237,6 +368,46 @@ CATALOGUE: tuple[Mutant, ...] = (
         "if instance.request_hash and request_hash(request) != instance.request_hash:",
         "if False:",
         "a create is repeated with another request",
+    ),
+    Mutant(
+        "asks-with-a-nonce-that-ran-out",
+        "nstance.core.pursuing",
+        "    if facts.creating or draft.now >= creating.registration_due(draft, instance):\n",
+        "    if facts.creating:\n",
+        "a create is repeated after its time, when a provider may have forgotten it",
+        tests=CREATING,
+    ),
+    Mutant(
+        "failed-look-up-is-stale",
+        "nstance.server.effects",
+        "            self._post(ev.VmCreateFailed(instance.id, ev.Failure.UNAVAILABLE, str(problem)))\n\n",
+        "            self._post(ev.VmCreateFailed(instance.id, ev.Failure.STALE, str(problem)))\n\n",
+        "an intent whose look-up failed is given up as if there were no VM",
+        tests=EFFECTS,
+    ),
+    Mutant(
+        "unexpected-error-is-no-outcome",
+        "nstance.server.effects",
+        "            if failed is not None:\n                self._post(failed)\n",
+        "",
+        "a call that fails by a bug is waited for until the term ends",
+        tests=EFFECTS,
+    ),
+    Mutant(
+        "observer-fails-unseen",
+        "nstance.server.shard",
+        '                self._fail("observing a decision", problem)\n',
+        "                pass\n",
+        "an observer that raised is ignored, and the term lives on",
+        tests=SHARD_FAILURES,
+    ),
+    Mutant(
+        "effect-fails-to-start-unseen",
+        "nstance.server.shard",
+        '                self._fail(f"starting {type(effect).__name__} of {effect.id}", problem)\n',
+        "                pass\n",
+        "a create that could not be started is never asked for in this term",
+        tests=SHARD_FAILURES,
     ),
     Mutant(
         "another-subnet-too-early",
@@ -383,8 +554,8 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "strangers-are-orphans",
         "nstance.core.collecting",
-        "    if vm.cluster != cluster or vm.shard != shard or vm.tenant is None or vm.group is None:\n        return\n",
-        "",
+        "    if vm.cluster != cluster or vm.shard != shard or vm.tenant is None or vm.group is None:\n        return False\n",
+        "    assert vm.tenant is not None and vm.group is not None\n",
         "VMs without our tags are deleted",
         tests=COLLECTING_TESTS,
     ),
@@ -399,9 +570,9 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "orphans-stay",
         "nstance.core.collecting",
-        "        found.add(GroupKey(vm.tenant, vm.group), OrphanFound(vm.id, vm.provider_id))\n",
+        "            found.add(key, OrphanFound(vm.id, vm.provider_id))\n",
         "",
-        "VMs that no record knows are never collected",
+        "VMs that no record knows are never collected, although the configuration says so",
     ),
     Mutant(
         "hidden-vms-stop-deletions",
@@ -417,6 +588,40 @@ CATALOGUE: tuple[Mutant, ...] = (
         "self._provider.delete(instance.id, effect.provider_id)",
         "self._provider.delete(instance.id, None)",
         "deleting a double deletes the VM that is kept",
+    ),
+    # ---- reasons
+    Mutant(
+        "replacement-is-called-growth",
+        "nstance.core.scaling",
+        "        if old is None or old.cause is None:\n",
+        "        if True:\n",
+        "who takes the place of a VM that is gone is reported as growth",
+        tests=REPLACEMENTS,
+    ),
+    Mutant(
+        "vacancy-outlives-its-place",
+        "nstance.core.scaling",
+        "            draft.change(vacancy, vacant=False)\n        return\n",
+        "            pass\n        return\n",
+        "growth is reported as a replacement of one that left long ago",
+        tests=REPLACEMENTS,
+    ),
+    # ---- files
+    Mutant(
+        "edit-wakes-too-few",
+        "nstance.server.lead",
+        "        if rendering.shared(around) != rendering.shared(self.around):\n",
+        "        if False:\n",
+        "agents keep files that print what has changed for all groups",
+        tests=EDITS,
+    ),
+    Mutant(
+        "edit-wakes-everybody",
+        "nstance.server.lead",
+        "        concerned = self._concerned(before, around)\n",
+        "        concerned = None\n",
+        "each edit of a group hashes the files of all agents",
+        tests=EDITS,
     ),
     # ---- groups
     Mutant(
@@ -511,6 +716,43 @@ CATALOGUE: tuple[Mutant, ...] = (
         "if False:",
         "an old report overwrites a newer one (F62)",
         tests=AGENT_SERVICE,
+    ),
+    Mutant(
+        "restart-is-a-clone",
+        "nstance.server.clones",
+        "if report.boot in known.former and report.connected_at > known.since else",
+        "if True else",
+        "an agent that restarts is taken for a second one, and replaced",
+    ),
+    Mutant(
+        "reconnect-is-a-clone",
+        "nstance.server.clones",
+        "if report.sequence < known.sequence and report.connected_at > known.heard else",
+        "if report.connected_at > known.heard else",
+        "an agent that comes back is taken for a second one, and replaced",
+    ),
+    Mutant(
+        "last-word-is-a-clone",
+        "nstance.server.clones",
+        "report.boot in known.former and report.connected_at > known.since",
+        "report.boot in known.former",
+        "a dying agent's late report makes its successor a clone",
+        tests=CLONES,
+    ),
+    Mutant(
+        "clones-unnoticed",
+        "nstance.server.api.agent",
+        "        if not other:\n            return\n        if not known",
+        "        if True:\n            return\n        if not known",
+        "two agents take the connection from each other, and nobody is told",
+        tests=FINDINGS,
+    ),
+    Mutant(
+        "clones-replaced-unasked",
+        "nstance.core.observe",
+        "    if draft.policy.replace_clones and instance.state",
+        "    if instance.state",
+        "an instance is replaced although the configuration asks for an alarm only",
     ),
     Mutant(
         "no-message-budget",
@@ -617,6 +859,14 @@ CATALOGUE: tuple[Mutant, ...] = (
         tests=SILENCE,
     ),
     Mutant(
+        "never-connected-is-not-asked-after",
+        "nstance.core.health",
+        "facts.heard + CONNECT_WITHIN if facts.awaited else facts.lost",
+        "facts.lost",
+        "an agent killed between registration and connection is noticed after suspect_after",
+        tests=HEALTH,
+    ),
+    Mutant(
         "never-connected-is-no-failure",
         "nstance.core.health",
         "        if facts.awaited:  #",
@@ -706,6 +956,38 @@ CATALOGUE: tuple[Mutant, ...] = (
         "who asks for a deletion kills the workloads on it",
     ),
     Mutant(
+        "drainers-are-forgotten-with-the-leader",
+        "nstance.server.reign",
+        "            drainers=book.drainers,\n",
+        "            drainers=(),\n",
+        "whatever a new leader lets go before the operator is back goes without its drain",
+        tests=DRAINERS_SERVED,
+    ),
+    Mutant(
+        "who-watches-drains",
+        "nstance.server.api.operator",
+        " if request.drains else contextlib.nullcontext()",
+        "",
+        "looking at a shard makes every deletion wait for its deadline",
+        tests=DRAINERS_SERVED,
+    ),
+    Mutant(
+        "drainers-never-leave",
+        "nstance.server.drainers",
+        "        del self._timers[tenant], self._last_seen[tenant]\n",
+        "        return\n",
+        "the journal names a drainer that is gone for ever",
+        tests=DRAINERS,
+    ),
+    Mutant(
+        "first-watch-to-end-begins-the-lease",
+        "nstance.server.drainers",
+        "            if not self._open[tenant]:\n",
+        "            if True:\n",
+        "a drainer with two watches stops counting when one of them ends",
+        tests=DRAINERS,
+    ),
+    Mutant(
         "drain-begins-anew-with-the-leader",
         "nstance.core.draining",
         "    if draft.now < drain.deadline:\n        draft.wake(drain.deadline)\n        return\n",
@@ -732,18 +1014,10 @@ CATALOGUE: tuple[Mutant, ...] = (
         tests=CREATING,
     ),
     Mutant(
-        "old-goes-before-the-new-one-speaks",
-        "nstance.core.replacing",
-        "        enough = (State.STARTING, State.RUNNING) if cause is Cause.FORCED_EXPIRY else (State.RUNNING,)\n",
-        "        enough = (State.STARTING, State.RUNNING)\n",
-        "an instance goes although its replacement has not registered",
-        tests=ROTATION,
-    ),
-    Mutant(
         "pause-ignored",
         "nstance.core.decide",
-        "    if view.wish is None or not view.wish.paused:\n",
-        "    if True:\n",
+        " and (view.wish is None or not view.wish.paused):\n",
+        ":\n",
         "a paused group is scaled and rotated",
         tests=SCALING,
     ),
@@ -778,5 +1052,87 @@ CATALOGUE: tuple[Mutant, ...] = (
         "    if False:\n",
         "a later notice moves the end that an earlier one has announced (F56)",
         tests=HEALTH,
+    ),
+    *ROLLOUTS,
+    # ---- readiness
+    Mutant(
+        "ready-without-files",
+        "nstance.core.readiness",
+        "files=bool(wanted_hash) and installed_hash == wanted_hash",
+        "files=True",
+        "an instance without its files counts as ready",
+        tests=ASSESS,
+    ),
+    Mutant(
+        "failing-check-ignored",
+        "nstance.core.readiness",
+        "tuple(name for name in names if results.get(name) is False)",
+        "()",
+        "an instance with a failing check counts as ready",
+        tests=ASSESS,
+    ),
+    Mutant(
+        "pending-check-ignored",
+        "nstance.core.readiness",
+        "tuple(name for name in names if name not in results)",
+        "()",
+        "a check that never ran counts as passed",
+        tests=ASSESS,
+    ),
+    Mutant(
+        "old-results-count",
+        "nstance.server.readiness",
+        "if resolved is not None and report.checks_hash == resolved.checks_hash else ()",
+        "if resolved is not None else ()",
+        "results of checks that were changed since make an instance ready",
+        tests=READINESS,
+    ),
+    Mutant(
+        "received-is-installed",
+        "nstance.server.readiness",
+        "installed_hash=report.received_hash if knows_readiness else report.config_hash",
+        "installed_hash=report.config_hash",
+        "an instance whose on-receive command fails counts as ready",
+        tests=READINESS,
+    ),
+    Mutant(
+        "changed-files-stay-ready",
+        "nstance.server.readiness",
+        'presence.wanted_hash = ""  # worked out again',
+        "pass",
+        "after a new configuration instances with old files count as ready",
+        tests=READINESS,
+    ),
+    Mutant(
+        "unready-joins-the-balancer",
+        "nstance.core.balancing",
+        "return True if instance.id in ready else None",
+        "return True",
+        "an instance that is not ready gets traffic",
+        tests=BALANCERS_PLAN,
+    ),
+    Mutant(
+        "unready-leaves-the-balancer",
+        "nstance.core.balancing",
+        "return True if instance.id in ready else None",
+        "return instance.id in ready",
+        "a check that fails for a moment takes everybody out of the balancer",
+        tests=BALANCERS_PLAN,
+    ),
+    Mutant(
+        "one-failure-fails",
+        "nstance.agent.checks",
+        "if self._row < (self.successes if good else self.failures):",
+        "if False:",
+        "a single failed run makes an instance not ready",
+        tests=AGENT_CHECKS,
+    ),
+    Mutant(
+        "start-period-ignored",
+        "nstance.agent.checks",
+        "if not good and self.passing is None and now < self.counts_from:",
+        "if False:",
+        "a service that is still starting counts as failing",
+        tests=AGENT_CHECKS,
     ),
 )

@@ -38,9 +38,9 @@ def test_the_commands_of_the_specification_are_there() -> None:
 
 
 READING = (
-    "config status, group list, group show, group plan, instance list, instance show, events, status, wait, serve, "
-    "completion, cluster operators, cluster ca show, cluster nonce-key show, cluster secret get, cluster secret list, "
-    "cluster config get, cluster journal, cluster nonce"
+    "config diff, config status, group list, group show, group plan, group history, instance list, instance show, "
+    "events, status, wait, serve, completion, cluster operators, cluster ca show, cluster nonce-key show, cluster secret get, "
+    "cluster secret list, cluster config get, cluster journal, cluster nonce, cluster backup"
 )
 
 

@@ -265,10 +265,57 @@ def instance(state: str = "running", **fields: Any) -> records.Record:
         ({"actual_size": 2, "ready_size": 2}, [instance("draining", drifted=True)], ["1 leaving"]),
         ({"actual_size": 2, "ready_size": 2}, [instance(), instance(drifted=True)], ["1 to be rotated"]),
         ({"actual_size": 2, "ready_size": 2}, [instance(), instance(connected=False)], ["1 without agent"]),
+        (
+            {"actual_size": 2, "ready_size": 1, "not_ready": 1},
+            [instance(ready=True), instance(not_ready="failing checks: up")],
+            ["1/2 ready", "1 not ready: failing checks: up"],
+        ),
+        (
+            {"actual_size": 2, "ready_size": 2},
+            [instance(), instance(), instance(on_demand=True, not_ready="its files are not installed yet")],
+            ["1 not ready: its files are not installed yet"],
+        ),
+        ({"actual_size": 2, "ready_size": 2, "blocked": ["x: no secret"]}, [instance()] * 2, ["blocked: x: no secret"]),
     ],
 )
 def test_when_a_group_is_stable(status: dict[str, Any], members: list[records.Record], wanted: list[str]) -> None:
     assert overview.unsettled(group(**status), members) == wanted
+
+
+@pytest.mark.parametrize(
+    ("outcome", "wanted"),
+    [
+        ("complete", []),
+        ("superseded", []),
+        ("rolling", ["rollout under way"]),
+        ("paused", ["rollout paused: after 1 canary"]),
+        ("halted", ["rollout halted: 2 did not become ready"]),
+    ],
+)
+def test_a_group_is_not_stable_before_its_rollout_is_complete(outcome: str, wanted: list[str]) -> None:
+    messages = {"paused": "after 1 canary", "halted": "2 did not become ready"}
+    told = group(actual_size=2, ready_size=2) | {
+        "rollout": {"outcome": outcome, "outdated": 0, "message": messages.get(outcome)}
+    }
+    assert overview.unsettled(told, [instance()] * 2) == wanted
+
+
+def test_what_is_not_ready_is_said_in_the_list_and_the_tree(capsys: pytest.CaptureFixture[str]) -> None:
+    check = operator_pb2.CheckStatus(name="up", message="refused", since_unix_ms=1000)
+    one = instance(not_ready="failing checks: up", checks=[check])
+    row = records.instance_row(one, now=NOW)
+    assert (row["ready"], row["notes"]) == ("no", ["not ready: failing checks: up"])
+    assert records.instance_row(instance(), now=NOW)["ready"] == "yes"  # also of a server that knows no readiness
+    assert records.instance_lines(one)["checks"] == ["up failing since 1970-01-01T00:00:01Z (refused)"]
+    shown = overview.view(group(size=1, actual_size=1, not_ready=1, blocked=["token: no secret"]), [one])
+    assert not shown.healthy
+    config = records.config(HERE, operator_pb2.ConfigStatus(leader="s1", epoch=7))
+    output.console().print(tree.draw(HERE, overview.ShardView(config, [shown], left=[], trouble=[]), now=NOW))
+    text = capsys.readouterr().out
+    assert "0/1 groups healthy, 0/1 instances ready" in text
+    assert "blocked: token: no secret" in text
+    assert text.count("token: no secret") == 1
+    assert "not ready: failing checks: up" in text
 
 
 def test_the_tree_folds_and_opens_and_escapes(capsys: pytest.CaptureFixture[str]) -> None:
@@ -278,7 +325,7 @@ def test_the_tree_folds_and_opens_and_escapes(capsys: pytest.CaptureFixture[str]
     many = [instance("starting", instance_id=f"i{number}") for number in range(20)]
     healthy = [overview.view(group(key=f"g{n}", size=0), ()) for n in range(20)]
     shown = overview.ShardView(
-        config, [overview.view(bad, many, [told]), *healthy], left=[instance(group="gone")], trouble=[told]
+        config, [overview.view(bad, many, [told]), *healthy], left=[instance(group="gone")], trouble=[told], unknown=[]
     )
     output.console().print(tree.draw(HERE, shown, now=NOW))
     text = capsys.readouterr().out
@@ -308,7 +355,9 @@ def test_of_what_concerns_the_whole_shard_only_the_latest_word_is_shown(capsys: 
 
     events = [told(1, "mass-absence", "begins"), told(2, "throttled", "slow"), told(3, "mass-absence", "is over")]
     config = records.config(HERE, operator_pb2.ConfigStatus(leader="s1", epoch=7))
-    output.console().print(tree.draw(HERE, overview.ShardView(config, [], left=[], trouble=events), now=NOW))
+    output.console().print(
+        tree.draw(HERE, overview.ShardView(config, [], left=[], trouble=events, unknown=[]), now=NOW)
+    )
     text = capsys.readouterr().out
     assert "begins" not in text
     assert text.index("slow") < text.index("is over")

@@ -164,3 +164,40 @@ def test_other_people_s_certificates_can_be_read_too() -> None:
     _, read = certificates.leaf(b"# a comment\n" + made.public_bytes(serialization.Encoding.PEM))
     assert (read.not_before, read.not_after) == (start.timestamp(), end.timestamp())
     assert read.extensions == {}
+
+
+PEM = CA.pem.encode()
+
+
+@pytest.mark.parametrize(
+    ("text", "labels"),
+    [
+        (PEM, ["CERTIFICATE"]),
+        (PEM + PEM, ["CERTIFICATE", "CERTIFICATE"]),
+        (PEM.replace(b"\n", b"\r\n"), ["CERTIFICATE"]),
+        (b"# a - comment -- with dashes\n" + PEM + b"-----", ["CERTIFICATE"]),
+        (b"-----BEGIN KEY 1-----\nDEK-Info: AES-128-CBC,00\n\nAA==\n-----END KEY 1-----", ["KEY 1"]),
+        (b"", []),
+    ],
+)
+def test_pem_blocks_are_found(text: bytes, labels: list[str]) -> None:
+    assert [label for label, _ in certificates.pem_blocks(text)] == labels
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        PEM[:-10],
+        PEM.replace(b"END CERT", b"END EC CERT"),
+        PEM.replace(b"-----END", b"------END"),
+        PEM.replace(b"BEGIN CERTIFICATE-----\n", b"BEGIN CERTIFICATE-----"),
+        PEM.replace(b"CERTIFICATE", b"certificate"),
+        PEM[:60] + PEM,
+        b"-----BEGIN " * 90_000,
+        b"-----BEGIN A-----\n" * 50_000,
+    ],
+    ids=range(8),
+)
+def test_damaged_pem_blocks_are_refused(text: bytes) -> None:
+    with pytest.raises(certificates.Malformed):
+        certificates.pem_blocks(text)

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -147,6 +148,15 @@ def test_hostile_repetition_is_refused_in_linear_time(piece: str) -> None:
     """A megabyte takes a moment; were any pattern to scan its rest again and again, it would take hours."""
     with pytest.raises(ConfigError):
         read(piece * (1_000_000 // len(piece)))
+
+
+def test_a_string_of_escapes_takes_memory_in_proportion() -> None:
+    text = json.dumps(["\\" * 1_000_000])
+    tracemalloc.start()
+    assert read(text) == ["\\" * 1_000_000]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10 * len(text)
 
 
 def test_paths_for_people() -> None:

@@ -47,7 +47,8 @@ def test_least_configuration_has_the_documented_defaults() -> None:
     assert (shard.error_exit_jitter.min_delay, shard.error_exit_jitter.max_delay) == (10, 40)
     assert (shard.identity.agent_ttl, shard.identity.operator_ttl) == (30 * 86400, 365 * 86400)
     election = shard.leader_election
-    assert (election.heartbeat, election.promise, election.renewal, election.urgent_renewal) == (0.2, 2, 10, 0.5)
+    assert (election.heartbeat, election.renewal, election.urgent_renewal) == (0.1, 10, 0.5)
+    assert (election.promise_seconds, election.crash_wait_seconds) == (1.0, pytest.approx(0.3))
     assert (election.unreachable.lease, election.unreachable.renewal) == (1.9, 1.0)
     assert (election.alone.lease, election.alone.renewal) == (15, 5)
     assert [a.port for a in shard.bind.by_service().values()] == [8990, 8991, 8992, 8993, 8994]

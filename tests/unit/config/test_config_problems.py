@@ -47,6 +47,7 @@ GOOD: dict[str, Any] = {
 }
 REMOVED = object()
 FILES = "templates.web.files"
+CHECKS = "templates.web.checks"
 
 
 def found(text: str) -> tuple[Problem, ...]:
@@ -145,7 +146,9 @@ def test_the_good_one_is_good() -> None:
             "registration_timeout to be longer",
         ),
         ("shard/health", {"suspect_after": "1m"}, "shard.health", "suspect_after to be shorter"),
-        ("shard/leader_election", {"heartbeat": "1s"}, "shard.leader_election", "three heartbeats"),
+        ("shard/leader_election", {"heartbeat": "1s", "promise": "2s"}, "shard.leader_election", "three heartbeats"),
+        ("shard/leader_election", {"crash_wait": "2s"}, "shard.leader_election", "crash_wait to be from"),
+        ("shard/leader_election", {"crash_wait": "200ms"}, "shard.leader_election", "crash_wait to be from"),
         ("shard/leader_election", {"alone": {"renewal": "1m"}}, "shard.leader_election.alone", "shorter than lease"),
         ("shard/error_exit_jitter", {"min_delay": "1m"}, "shard.error_exit_jitter", "min_delay to be at most"),
         ("cluster/secrets", {"provider": "object-storage"}, "cluster.secrets", "expected an encryption_key"),
@@ -184,6 +187,38 @@ def test_the_good_one_is_good() -> None:
             {str(n): {"kind": "string", "template": ""} for n in range(257)},
             FILES,
             "at most 256 files",
+        ),
+        # checks
+        (
+            "templates/web/checks/a",
+            {"kind": "grpc"},
+            f"{CHECKS}.a.kind",
+            'expected "http", "tcp", "command" or "systemd"',
+        ),
+        ("templates/web/checks/a", 3, f"{CHECKS}.a", "expected an object"),
+        ("templates/web/checks/a", {"kind": "tcp"}, f"{CHECKS}.a.port", "expected this key"),
+        ("templates/web/checks/a", {"kind": "tcp", "port": 0}, f"{CHECKS}.a.port", "at least 1"),
+        ("templates/web/checks/a", {"kind": "tcp", "port": 70_000}, f"{CHECKS}.a.port", "at most 65535"),
+        ("templates/web/checks/a", {"kind": "tcp", "port": 1, "interval": "1ms"}, f"{CHECKS}.a.interval", "100ms"),
+        ("templates/web/checks/a", {"kind": "tcp", "port": 1, "timeout": "1h"}, f"{CHECKS}.a.timeout", "at most 5m"),
+        ("templates/web/checks/a", {"kind": "tcp", "port": 1, "failures": 0}, f"{CHECKS}.a.failures", "at least 1"),
+        ("templates/web/checks/a", {"kind": "tcp", "port": 1, "path": "/"}, f"{CHECKS}.a.path", "no such key"),
+        ("templates/web/checks/a", {"kind": "http", "port": 1, "path": "x"}, f"{CHECKS}.a.path", "starts with /"),
+        ("templates/web/checks/a", {"kind": "http", "port": 1, "path": "/\r\nx"}, f"{CHECKS}.a.path", "starts with /"),
+        ("templates/web/checks/a", {"kind": "http", "port": 1, "tls": 1}, f"{CHECKS}.a.tls", "true or false"),
+        ("templates/web/checks/a", {"kind": "command", "argv": []}, f"{CHECKS}.a.argv", "a program and its arguments"),
+        ("templates/web/checks/a", {"kind": "command", "argv": ["a", 1]}, f"{CHECKS}.a.argv[1]", "text in quotes"),
+        ("templates/web/checks/a", {"kind": "command", "argv": ["a"] * 65}, f"{CHECKS}.a.argv", "at most 64 arguments"),
+        ("templates/web/checks/a", {"kind": "command", "argv": ["a\0"]}, f"{CHECKS}.a.argv[0]", "null character"),
+        ("templates/web/checks/a", {"kind": "systemd", "unit": "-x"}, f"{CHECKS}.a.unit", "a systemd unit"),
+        ("templates/web/checks/a b", {"kind": "tcp", "port": 1}, f'{CHECKS}["a b"]', "a check's name"),
+        ("templates/web/checks/unhealthy_after", 5, f"{CHECKS}.unhealthy_after", "expected a duration"),
+        ("templates/web/checks/unhealthy_after", "5m", CHECKS, "expected a check beside unhealthy_after"),
+        (
+            "templates/web/checks",
+            {str(n): {"kind": "tcp", "port": 1} for n in range(33)},
+            CHECKS,
+            "at most 32 checks, found 33",
         ),
         # references
         ("groups/acme/web/template", "wbe", "groups.acme.web.template", "expected the name of a template"),
@@ -288,6 +323,8 @@ def test_one_fault(path: str, value: object, place: str, says: str) -> None:
         ("templates/web/args/ImageId", "{{ .Image.debain }}", "debian"),
         ("certificates/web.server/cn", "{{ .instance.ID }}", "Instance"),
         ("templates/web/files/note/kind", "strng", "string"),
+        ("templates/web/checks/a", {"kind": "htp"}, "http"),
+        ("templates/web/checks/a", {"kind": "tcp", "port": 1, "intervall": "1s"}, "interval"),
         ("images/debian/filters/0/vales", [], "values"),
         ("shard/qqqqqqqqq", 1, ""),
     ],

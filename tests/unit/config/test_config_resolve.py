@@ -147,6 +147,7 @@ RUNTIME, INFRA, NEITHER = (True, False), (False, True), (False, False)
         ("templates/t/userdata", {"content": "x"}, INFRA),
         ("templates/t/kind", "xyz", INFRA),
         ("templates/t/arch", "amd64", INFRA),
+        ("templates/t/checks", {"up": {"kind": "tcp", "port": 80}, "unhealthy_after": "5m"}, NEITHER),
         ("groups/default/web/size", 9, NEITHER),
         ("groups/default/web/drain_timeout", "1s", NEITHER),
         ("groups/default/web/update", {"max_surge": 5}, NEITHER),
@@ -160,6 +161,16 @@ RUNTIME, INFRA, NEITHER = (True, False), (False, True), (False, False)
 def test_what_each_hash_covers(path: str, value: object, expected: tuple[bool, bool]) -> None:
     before, after = resolved().group, resolved(changed(path, value)).group
     assert (before.runtime_hash != after.runtime_hash, before.infra_hash != after.infra_hash) == expected
+
+
+def test_checks_have_a_hash_of_their_own() -> None:
+    assert (resolved().checks_hash, resolved().group.unhealthy_after) == ("", None)
+    up = {"kind": "tcp", "port": 80}
+    one = resolved(changed("templates/t/checks", {"up": up, "unhealthy_after": "5m"}))
+    assert (one.checks["up"].interval, one.checks["up"].failures) == (5.0, 3)
+    assert one.group.unhealthy_after == 300.0
+    assert one.checks_hash == resolved(changed("templates/t/checks", {"up": up | {"interval": "5s"}})).checks_hash
+    assert one.checks_hash != resolved(changed("templates/t/checks", {"up": up | {"interval": "6s"}})).checks_hash
 
 
 def test_hashes_do_not_depend_on_the_order_of_keys_and_have_the_agreed_form() -> None:

@@ -42,7 +42,7 @@ def test_a_list_with_a_wrong_element_is_still_there() -> None:
 
 def test_a_block_breaks_all_its_rules_at_once() -> None:
     bind = {"health_addr": ":1", "election_addr": ":1", "registration_addr": ":2", "agent_addr": ":2", "typo": 1}
-    election = {"heartbeat": "5s", "urgent_renewal": "3s", "member_timeout": "1s"}
+    election = {"heartbeat": "5s", "promise": "2s", "urgent_renewal": "3s", "member_timeout": "1s"}
     found = problems({}, {"bind": bind, "leader_election": election})
     assert ":1 for election_addr" in found["shard.bind"]
     assert ":2 for agent_addr" in found["shard.bind"]

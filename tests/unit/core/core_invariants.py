@@ -7,11 +7,10 @@ from nstance.model.decision import Facts
 from nstance.model.events import NoticeKind, VmState
 from nstance.model.ids import InstanceId
 from nstance.model.instance import CAPACITY, TRANSITIONS, Cause, Instance, State
+from unit.core import core_limits
 
 if TYPE_CHECKING:
     from unit.core.core_world import World
-
-VOLUNTARY = (Cause.DRIFT, Cause.ELIGIBLE_EXPIRY)
 
 
 def check_wakes(world: "World") -> None:
@@ -74,7 +73,6 @@ def judge(world: "World", before: dict[InstanceId, Instance]) -> None:
     for id, old in before.items():
         if id not in world.records:
             assert old.state in (State.DELETED, State.FAILED), "a record was forgotten that had not ended"
-    check_availability(world, before, left)
     check_places(world)
     for vm in world.vms.values():
         if vm.alive and vm.tagged and vm.id not in world.dead_ids:
@@ -91,8 +89,10 @@ def check_cause(world: "World", old: Instance, record: Instance) -> None:
             assert not runs, "a VM that runs was taken for gone"
         case Cause.UNHEALTHY:
             assert vm is not None
-            assert world.now - max(vm.heard, world.listening) >= world.policy.dead_after - 0.001, "given up too early"
             assert not world.mass_silence
+            if not _is_unready(world, old):
+                silent = world.now - max(vm.heard, world.listening)
+                assert silent >= world.policy.dead_after - 0.001, "given up too early"
         case Cause.SPOT:
             hint = old.state is State.RUNNING and vm is not None and vm.noticed
             assert hint, "no such notice"
@@ -112,7 +112,7 @@ def check_cause(world: "World", old: Instance, record: Instance) -> None:
             assert old.on_demand
         case Cause.SCALE_DOWN:
             assert not old.on_demand
-            counting = sum(r.counts for r in world.records.values())
+            counting = sum(r.counts or core_limits.is_leaving(world, r) for r in world.records.values())
             assert counting >= (wish.size if wish else 0), "scaled below the size"
         case Cause.UNREGISTERED:
             assert old.registered is None
@@ -133,23 +133,30 @@ def check_cause(world: "World", old: Instance, record: Instance) -> None:
         assert record.cause in (Cause.SPOT, Cause.SHUTDOWN, Cause.REQUESTED, Cause.SUPERSEDED), record.cause
 
 
-def check_availability(world: "World", before: dict[InstanceId, Instance], left: list[Instance]) -> None:
-    voluntary = [r for r in left if r.cause in VOLUNTARY and before[r.id].state is State.RUNNING]
-    if not voluntary or world.wish is None:
-        return
-    ready = sum(r.counts and r.state is State.RUNNING and not r.suspect for r in world.records.values())
-    assert ready >= world.wish.size - world.wish.max_unavailable, f"{ready} of {world.wish.size} after {voluntary}"
-
-
 def check_places(world: "World") -> None:
     if world.wish is None or world.wish.paused or world.blocked:
         return
     counting = {r.id: r for r in world.records.values() if r.counts}
     assert all(r.state in (State.PENDING, State.STARTING, State.RUNNING) for r in counting.values())
     places = sum(r.replaces not in counting for r in counting.values())
-    assert places >= world.wish.size or world.gate_closed(), f"{places} places for {world.wish.size}"
+    waits = world.gate_closed() or world.awaits_listing()
+    # The place of one that left first is filled when its VM is gone.
+    left_first = sum(core_limits.is_leaving(world, r) for r in world.records.values())
+    assert places + left_first >= world.wish.size or waits, f"{places} places for {world.wish.size}"
     if world.listed and not world.mass_absence:
         assert places <= world.wish.size, f"{places} places for {world.wish.size}"
+
+
+def _is_unready(world: "World", old: Instance) -> bool:
+    """Its agent speaks, and it is not ready for longer than it may."""
+    facts, wish = world.facts[old.id], world.wish
+    if facts.ready or facts.blocked or not facts.connected or wish is None or old.registered is None:
+        return False
+    failing = facts.failing_since if wish.unhealthy_after is not None else None
+    if failing is not None and world.now >= failing + (wish.unhealthy_after or 0.0) - 0.001:
+        return True
+    since = max(old.registered + wish.ready_timeout, world.listening + world.grace)
+    return old.ready_at is None and world.now >= since - 0.001
 
 
 def _reachable(state: State) -> set[State]:

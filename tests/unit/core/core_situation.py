@@ -40,6 +40,7 @@ def member(letter: str, state: State = State.RUNNING, **fields: Any) -> Instance
         "provider_id": ProviderId(f"i-{letter}") if has_vm else None,
         "seen": has_vm,
         "registered": NOW - 90.0 if registered else None,
+        "ready_at": NOW - 80.0 if registered else None,
         "public_key": f"key-{letter}" if registered else "",
     }
     if state is State.DRAINING:
@@ -57,8 +58,21 @@ def newcomer(letter: str, old: str, cause: Cause, state: State = State.RUNNING, 
 
 def healthy(**fields: Any) -> Facts:
     return Facts(
-        **{"heard": NOW - 1.0, "connected": True, "met": True, "vm": VmState.RUNNING, "vm_at": NOW - 5.0} | fields
+        **{
+            "heard": NOW - 1.0,
+            "connected": True,
+            "met": True,
+            "ready": True,
+            "vm": VmState.RUNNING,
+            "vm_at": NOW - 5.0,
+        }
+        | fields
     )
+
+
+def unready(why: str = "its files are not installed yet", **fields: Any) -> Facts:
+    """Its agent speaks, and says that it is not ready."""
+    return healthy(**{"ready": False, "not_ready": why} | fields)
 
 
 def lost(seconds: float, **fields: Any) -> Facts:
@@ -81,6 +95,7 @@ class After:
             else:
                 del self.members[change.id]
         self.facts = {**view.facts, **decision.facts}
+        self.record = decision.record or view.record
         self.made = [m for m in self.members.values() if m.id not in view.members]
 
     def __getitem__(self, letter: str) -> Instance:

@@ -11,17 +11,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from nstance.core.adopting import LISTING_PATIENCE_SECONDS
 from nstance.core.collecting import Sightings, compare
 from nstance.core.decide import decide
 from nstance.core.silence import is_mass_silence
 from nstance.model import events as ev
 from nstance.model.decision import CheckVm, CreateVm, DeleteDouble, DeleteVm, Facts, Refused, Trend, View
 from nstance.model.events import Failure, NoticeKind, VmState
-from nstance.model.group import Group, Policy
+from nstance.model.group import Group, Policy, UpdateOrder
 from nstance.model.ids import ClusterId, GroupKey, GroupName, IdMaker, InstanceId, Kind, ProviderId, ShardId, TenantId
 from nstance.model.instance import Instance, Put, State
+from nstance.model.rollout import GroupRecord
 from nstance.model.vm import SeenVm
-from unit.core import core_invariants, core_shortcut
+from unit.core import core_invariants, core_limits, core_shortcut
 
 KEY = GroupKey(TenantId("default"), GroupName("web"))
 CLUSTER, SHARD = ClusterId("c"), ShardId("s")
@@ -43,6 +45,7 @@ class Vm:
     heard: float = -1.0  # when the world last knows that a leader heard it
     noticed: set[NoticeKind] = field(default_factory=set)
     tagged: bool = True
+    unready: str = ""  # never, failing
 
     @property
     def alive(self) -> bool:
@@ -76,7 +79,17 @@ class World:
             registration_timeout=90.0,
             max_surge=rng.choice((0, 1, 2)),
             max_unavailable=rng.choice((0, 0, 1, 2)),
+            order=rng.choice((UpdateOrder.PARALLEL, UpdateOrder.PARALLEL, UpdateOrder.SERIAL)),
+            settle=rng.choice((0.0, 15.0)),
+            canary=rng.choice((0, 0, 1, 2)),
+            pause_after_canary=rng.choice((None, 30.0)),
+            max_failures=rng.choice((1, 2, 20)),
+            ready_timeout=100.0,
+            unhealthy_after=rng.choice((None, 30.0)),
         )
+        self.bad_hashes: set[str] = set()  # revisions whose instances never become ready
+        self.files_missing = False  # a secret that all file sets need
+        self.record: GroupRecord | None = None
         self.template = self.wish
         self.records: dict[InstanceId, Instance] = {}
         self.facts: dict[InstanceId, Facts] = {}
@@ -90,6 +103,7 @@ class World:
         self.listed = False
         self.mass_absence = False
         self.mass_silence = False
+        self.mass_since: float | None = None
         self.blocked = ""
         self.listening = self.now
         self.operator = rng.choice((None, self.now))
@@ -138,11 +152,13 @@ class World:
             members=self.records,
             facts=self.facts,
             trend=self.trend,
+            record=self.record,
             listed=self.listed,
             listening_since=self.listening,
             reconnect_grace=self.grace,
             mass_silence=self.mass_silence,
             mass_absence=self.mass_absence,
+            mass_since=self.mass_since,
             operator_seen=self.now if self.calm else self.operator,
             blocked=self.blocked,
         )
@@ -158,7 +174,7 @@ class World:
         if self.thorough:
             core_shortcut.compare(decision, self.view(), events, now=self.now, policy=self.policy)
         assert decision.wake_at is None or decision.wake_at > self.now, "wakes in the past"
-        before = dict(self.records)
+        before, record_before = dict(self.records), self.record
         for change in decision.changes:
             if isinstance(change, Put):
                 self.records[change.instance.id] = change.instance
@@ -167,13 +183,18 @@ class World:
                 self.facts.pop(change.id, None)
         self.facts.update(decision.facts)
         self.trend = decision.trend
+        if decision.record is not None:
+            self.record = None if decision.record.is_empty else decision.record
         self.wake_at = decision.wake_at
         if decision.changes or not isinstance(events[0], ev.Woke):
             core_invariants.judge(self, before)
+            if not any(isinstance(event, ev.RolloutResumed) for event in events):
+                core_limits.judge(self, before, record_before)
         core_invariants.check_wakes(self)
         if decision.changes or decision.effects or decision.facts:
             again = decide(self.view(), (), now=self.now, policy=self.policy, fresh_ids=ids)
             assert again.changes == (), f"the plan does not settle: {again.changes}"
+            assert again.record is None, f"the record does not settle: {again.record}"
             assert again.effects == (), f"the same is asked twice: {again.effects}"
             assert again.wake_at == decision.wake_at, f"wakes at {again.wake_at}, not {decision.wake_at}"
         for effect in decision.effects:
@@ -204,10 +225,18 @@ class World:
             elif facts is not None and facts.vm is VmState.RUNNING and self.now - facts.heard > 10.0:
                 silent += 1
         self.mass_silence = is_mass_silence(silent, expected, before=self.mass_silence)
+        if not self.mass_silence and not self.mass_absence:
+            self.mass_since = None
+        elif self.mass_since is None:
+            self.mass_since = self.now
 
     def gate_closed(self) -> bool:
         wish, trend = self.wish, self.trend
         return wish is not None and self.now < trend.retry_at and trend.infra_hash == wish.infra_hash
+
+    def awaits_listing(self) -> bool:
+        """VMs that are to be adopted may be there: none is created yet for the size alone."""
+        return not self.listed and self.now < self.listening + LISTING_PATIENCE_SECONDS
 
     # -- the provider --------------------------------------------------------------------------------------------------
 
@@ -266,6 +295,8 @@ class World:
         lag = 0.0 if self.calm or not lags else self.rng.choice((0.0, 0.0, 5.0, 60.0))
         vm = Vm(ProviderId(f"i-{len(self.vms)}"), id, self.now, self.now + lag)
         self.vms[vm.provider_id] = vm
+        if record is not None and (record.infra_hash in self.bad_hashes or self.chance(0.05)):
+            vm.unready = "never"
         if self.chance(0.1):
             vm.agent = "never"
         elif self.chance(0.05):
@@ -361,7 +392,9 @@ class World:
         if self.chance(0.05):
             shown = shown[: len(shown) // 2]  # a provider that lies
         voices = {vm.id: str(vm.provider_id) for vm in self.vms.values() if vm.connected}
-        result = compare(shown, self.records, self.sightings, cluster=CLUSTER, shard=SHARD, voices=voices)
+        result = compare(
+            shown, self.records, self.sightings, cluster=CLUSTER, shard=SHARD, voices=voices, delete_unknown=True
+        )
         self.sightings = result.sightings
         self.listed = True
         self.mass_absence = result.mass_absence
@@ -389,6 +422,18 @@ class World:
             vm.connected, vm.heard = True, self.now
             notices = [ev.NoticeReceived(vm.id, kind, self.now + 60.0) for kind in vm.noticed if not self.calm]
             self.happen(ev.AgentConnected(vm.id), *notices)
+            self.later(0.5 if self.calm else self.rng.choice((0.1, 3.0)), partial(self.report, vm, self.term))
+
+    def report(self, vm: Vm, term: int) -> None:
+        if vm.connected and vm.agent == "up":
+            blocked = "a secret is missing" if self.files_missing else ""
+            failing = ("check",) if vm.unready == "failing" else ()
+            files = not blocked and vm.unready != "never"
+            self.deliver(term, ev.ReadinessReported(vm.id, files=files, failing=failing, blocked=blocked))
+
+    def report_all(self) -> None:
+        for vm in list(self.vms.values()):
+            self.report(vm, self.term)
 
     def reconnect(self, vm: Vm, term: int) -> None:
         if term == self.term:
@@ -399,6 +444,7 @@ class World:
         self.leading = True
         self.facts, self.trend, self.wake_at = {}, Trend(), None
         self.listed = self.mass_absence = self.mass_silence = False
+        self.mass_since = None
         self.listening = self.now
         self.asked.clear()
         term = self.term
@@ -417,4 +463,4 @@ class World:
         where = (
             f"{self.now - 1e6:.1f} wake {self.wake_at} trend {self.trend} mass {self.mass_silence} {self.mass_absence}"
         )
-        return f"{where} wish {self.wish}\n{trace}\nrecords:\n{records}\nVMs:\n{vms}"
+        return f"{where} wish {self.wish}\n{self.record}\n{trace}\nrecords:\n{records}\nVMs:\n{vms}"

@@ -23,10 +23,16 @@ def vm(letter: str, **fields: Any) -> SeenVm:
 
 
 def compared(
-    vms: list[SeenVm], records: list[Instance], sightings: Sightings | None = None, *, voice: str = "somewhere"
+    vms: list[SeenVm],
+    records: list[Instance],
+    sightings: Sightings | None = None,
+    *,
+    voice: str = "somewhere",
+    delete: bool = False,
 ) -> tuple[Comparison, list[ev.Event]]:
     voices = {r.id: voice for r in records} if voice else {}
-    result = compare(vms, {r.id: r for r in records}, sightings or {}, cluster=CLUSTER, shard=SHARD, voices=voices)
+    known = {r.id: r for r in records}
+    result = compare(vms, known, sightings or {}, cluster=CLUSTER, shard=SHARD, voices=voices, delete_unknown=delete)
     return result, [e for events in result.events.values() for e in events]
 
 
@@ -62,9 +68,9 @@ def test_the_record_wins_over_edited_tags(fields: dict[str, Any]) -> None:
 
 
 def test_an_orphan_needs_two_sightings() -> None:
-    first, events = compared([vm("x")], [])
+    first, events = compared([vm("x")], [], delete=True)
     assert (events, first.orphans, first.sightings) == ([], (), {(Oddity.ORPHAN, name("x")): 1})
-    second, events = compared([vm("x")], [], first.sightings)
+    second, events = compared([vm("x")], [], first.sightings, delete=True)
     assert events == [ev.OrphanFound(name("x"), ProviderId("i-x"))]
     assert second.orphans == (vm("x"),)
     # Not seen in between: it starts over.
@@ -90,7 +96,7 @@ def test_an_orphan_needs_two_sightings() -> None:
 def test_what_is_not_wholly_ours_is_never_collected(fields: dict[str, Any]) -> None:
     """F53, F54."""
     stranger = vm("x", **fields)
-    result, events = compared([stranger], [], {(Oddity.ORPHAN, stranger.id): 5})
+    result, events = compared([stranger], [], {(Oddity.ORPHAN, stranger.id): 5}, delete=True)
     assert (events, result.orphans, result.sightings) == ([], (), {})
 
 
@@ -178,7 +184,7 @@ def test_mass_absence(total: int, missing: int, mass: bool) -> None:
     """F50: nothing is concluded, each one is asked for singly, and no orphan is collected on such a listing."""
     letters = "abcdefghjkmnpqrstvwxyz"[:total]
     shown = [vm(x) for x in letters[missing:]] + [vm("0")]
-    result, events = compared(shown, [member(x) for x in letters], {(Oddity.ORPHAN, name("0")): 1})
+    result, events = compared(shown, [member(x) for x in letters], {(Oddity.ORPHAN, name("0")): 1}, delete=True)
     assert result.mass_absence == mass
     assert sum(isinstance(e, ev.VmMissed) for e in events) == missing
     assert len(result.orphans) == (not mass)

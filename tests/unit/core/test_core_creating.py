@@ -170,12 +170,17 @@ def test_success_forgets_the_failures() -> None:
     follows = after([member("a", State.STARTING)], registered, size=1, trend=trend)
     assert follows.decision.trend == trend  # it may yet never connect
     follows = after([follows["a"]], ev.AgentConnected(name("a")), size=1, trend=trend, facts={"a": follows.fact("a")})
+    assert follows.decision.trend == trend  # it may yet never be ready
+    ready = ev.ReadinessReported(name("a"), files=True)
+    follows = after([follows["a"]], ready, size=1, trend=trend, facts={"a": follows.fact("a")})
     assert follows.decision.trend == Trend(refused_subnets={"s": NOW + 9.0})
+    assert follows["a"].ready_at == NOW
 
 
 def test_who_was_there_before_proves_nothing_for_newcomers() -> None:
     trend = Trend(failures=4, retry_at=NOW + 100.0, infra_hash="h")
-    follows = after([member("a")], ev.AgentConnected(name("a")), size=1, trend=trend)
+    ready = ev.ReadinessReported(name("a"), files=True)
+    follows = after([member("a")], ev.AgentConnected(name("a")), ready, size=1, trend=trend)
     assert follows.decision.trend == trend
 
 
@@ -197,10 +202,10 @@ def test_who_registers_and_never_connects_counts_as_a_failure_of_the_group() -> 
     assert "back-off" in second.codes()
 
 
-def test_a_vm_that_ends_before_its_agent_connected_counts_as_a_failure_of_the_group() -> None:
+def test_a_vm_that_ends_before_it_was_ready_counts_as_a_failure_of_the_group() -> None:
     facts = replace(NEVER_CONNECTED, vm=VmState.DOWN)
-    assert after([member("a")], size=1, facts={"a": facts}).decision.trend.failures == 1
-    assert after([member("a")], size=1, facts={"a": replace(facts, awaited=False)}).decision.trend.failures == 0
+    assert after([member("a", ready_at=None)], size=1, facts={"a": facts}).decision.trend.failures == 1
+    assert after([member("a")], size=1, facts={"a": facts}).decision.trend.failures == 0
 
 
 @pytest.mark.parametrize(
@@ -220,6 +225,24 @@ def test_registration_timeout(state: State, age: float, listed: bool, silence: b
     given_up = state_after is State.DELETING
     assert len(follows.made) == given_up
     assert follows.decision.trend.failures == given_up
+
+
+@pytest.mark.parametrize(
+    "doubt",
+    [
+        pytest.param({"listed": False}, id="the provider was not listed yet"),
+        pytest.param({"mass_silence": True}, id="while all are silent"),
+        pytest.param({"listening_since": NOW - 1.0, "reconnect_grace": 60.0}, id="agents have time to come back"),
+    ],
+)
+@pytest.mark.parametrize(("age", "asked"), [(299.0, "a"), (301.0, "")])
+def test_an_intent_is_not_asked_for_again_after_its_time(age: float, asked: str, doubt: dict[str, object]) -> None:
+    """Its nonce ran out, so that VM could never register; and a provider that forgot the token by now would make a second
+    VM. Where it may not be given up yet, it waits."""
+    late = member("a", State.PENDING, created=NOW - age)
+    follows = after([late], ev.Woke(), size=1, facts={"a": Facts(heard=0.0)}, **doubt)
+    assert follows["a"].state is State.PENDING
+    assert follows.effects(CreateVm) == asked
 
 
 def test_a_call_that_waits_too_long_for_its_turn_says_nothing_about_the_group() -> None:

@@ -18,8 +18,8 @@ from unit.core.core_situation import NOW, after, healthy, lost, member, name, ne
         pytest.param({}, {}, {}, State.DRAINING, id="an operator is there"),
         pytest.param({"drain_timeout": 0.0}, {}, {}, State.DELETING, id="timeout 0: no waiting"),
         pytest.param({}, {"operator_seen": None}, {}, State.DELETING, id="nobody ever"),
-        pytest.param({}, {"operator_seen": NOW - 601.0}, {}, State.DELETING, id="nobody within ten minutes"),
-        pytest.param({}, {"operator_seen": NOW - 599.0}, {}, State.DRAINING, id="somebody within ten minutes"),
+        pytest.param({}, {"operator_seen": NOW - 61.0}, {}, State.DELETING, id="nobody within the lease"),
+        pytest.param({}, {"operator_seen": NOW - 59.0}, {}, State.DRAINING, id="somebody within the lease"),
         pytest.param({}, {}, {"a": healthy(vm=VmState.DOWN)}, State.DELETING, id="VM not running: no drain"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import pytest
 
+from nstance.core import health
 from nstance.model import events as ev
 from nstance.model.decision import CheckVm, CreateVm, DeleteVm, Facts
 from nstance.model.events import NoticeKind, VmState
@@ -413,3 +414,27 @@ def test_nothing_is_concluded_before_the_listing() -> None:
 def test_a_healthy_group_is_looked_at_when_the_first_could_be_silent() -> None:
     follows = after([A], ev.Woke(), size=1, facts={"a": healthy(heard=NOW - 9.0)})
     assert follows.decision.wake_at == NOW + 1.0
+
+
+@pytest.mark.parametrize(
+    ("waited", "asked", "wake"),
+    [
+        pytest.param(0.5, "", NOW + 0.5, id="it is still on its way"),
+        pytest.param(1.0, "a", None, id="late: the provider is asked"),
+    ],
+)
+def test_an_agent_that_registers_and_does_not_connect_at_once_is_asked_after(
+    waited: float, asked: str, wake: float | None
+) -> None:
+    """It may have been killed in between: no connection ends, and to wait for suspect_after would take ten seconds."""
+    registered = Facts(heard=NOW - waited, met=True, awaited=True)
+    follows = after([member("a")], ev.Woke(), size=1, facts={"a": registered})
+    assert follows.effects(CheckVm) == asked
+    assert wake is None or follows.decision.wake_at == wake
+    assert not follows["a"].suspect
+
+
+def test_looks_before_its_registration_do_not_delay_those_after_it() -> None:
+    event = ev.Registered(id=name("a"), public_key="k", certificate_serial="1", certificate_expires=NOW)
+    follows = after([member("a", State.STARTING)], event, size=1, facts={"a": Facts(heard=0.0, checks=4)})
+    assert follows.decision.wake_at == NOW + health.CONNECT_WITHIN

@@ -1,12 +1,14 @@
 """Voluntary work: rotation within max_surge and max_unavailable, expiry, requested replacements."""
 
+from typing import Any
+
 import pytest
 
 from nstance.model import events as ev
 from nstance.model.decision import Facts, Trend
 from nstance.model.group import Policy
 from nstance.model.instance import Cause, Instance, State
-from unit.core.core_situation import NOW, after, lost, member, name, newcomer, wish
+from unit.core.core_situation import NOW, after, lost, member, name, newcomer, unready, wish
 
 OLD = [member(x, infra_hash="old") for x in "abc"]
 ASKED = {"n": Facts(heard=0.0, creating=True)}
@@ -18,10 +20,10 @@ ASKED = {"n": Facts(heard=0.0, creating=True)}
         pytest.param(1, 0, 1, "", id="default: one at a time, replacement first"),
         pytest.param(2, 0, 2, "", id="two at a time"),
         pytest.param(9, 0, 3, "", id="all at once"),
-        pytest.param(0, 1, 1, "a", id="one goes first"),
-        pytest.param(0, 2, 2, "ab", id="two go first"),
-        pytest.param(1, 1, 2, "b", id="one replaced first, one goes first"),
-        pytest.param(2, 2, 3, "c", id="two replaced first, the last goes first"),
+        pytest.param(0, 1, 0, "a", id="one goes first, and keeps its place until it is gone"),
+        pytest.param(0, 2, 0, "ab", id="two go first"),
+        pytest.param(1, 1, 1, "b", id="one replaced first, one goes first"),
+        pytest.param(2, 2, 2, "c", id="two replaced first, the last goes first"),
         pytest.param(0, 0, 1, "", id="both zero would mean never: replacement first"),
     ],
 )
@@ -46,9 +48,8 @@ def test_eligible_expiry_obeys_the_limits(surge: int, unavailable: int, left: st
     members = [member(x, created=NOW - 1000.0) for x in "abc"]
     group = wish(3, max_surge=surge, max_unavailable=unavailable)
     follows = after(members, ev.Woke(), group=group, policy=Policy(eligible_age=500.0))
-    assert len(follows.made) == 1
+    assert [m.replaces for m in follows.made] == ([] if left else [name("a")])
     assert follows.in_state(State.DRAINING) == left
-    assert {m.replaces for m in follows.made} == {None if left else name("a")}
     assert "eligible-expiry" in follows.codes() or not left
 
 
@@ -105,11 +106,26 @@ def test_a_change_taken_back_keeps_the_old_one(state: State) -> None:
     assert follows.made == []
 
 
-def test_a_newcomer_overtaken_by_the_configuration_is_made_anew() -> None:
-    there = newcomer("n", "a", Cause.DRIFT, State.STARTING, infra_hash="older")
-    follows = after([OLD[0], there], ev.GroupChanged(), size=1)
-    assert follows["n"].state is State.DELETING
-    assert [m.replaces for m in follows.made] == [name("a")]
+@pytest.mark.parametrize(
+    ("state", "fields", "goes"),
+    [
+        pytest.param(State.STARTING, {}, True, id="not registered"),
+        pytest.param(State.RUNNING, {"ready_at": None}, True, id="not ready: it may never be"),
+        pytest.param(State.RUNNING, {}, False, id="ready: it serves until it is rotated itself"),
+    ],
+)
+def test_a_newcomer_overtaken_by_the_configuration_is_made_anew(
+    state: State, fields: dict[str, Any], goes: bool
+) -> None:
+    there = newcomer("n", "a", Cause.DRIFT, state, infra_hash="older", **fields)
+    facts = {"n": unready()} if "ready_at" in fields else {}
+    follows = after([OLD[0], there], ev.GroupChanged(), group=wish(1, drain_timeout=0.0), facts=facts)
+    assert (follows["n"].state is State.DELETING) is goes
+    assert follows["a"].state is (State.RUNNING if goes else State.DELETING)
+    assert follows.made == []  # its VM is still there: one more would be too many
+    if goes:
+        gone = after([OLD[0]], ev.GroupChanged(), size=1)
+        assert [m.replaces for m in gone.made] == [name("a")]
 
 
 @pytest.mark.parametrize(
@@ -126,21 +142,22 @@ def test_starting_when_the_configuration_changes(failures: int, state: State) ->
 
 
 def test_rotation_runs_to_its_end() -> None:
-    """Step by step, with every newcomer registering: three replacements, never fewer than three ready."""
-    members = list(OLD)
-    for _ in range(12):
+    """Step by step, with every newcomer becoming ready and every drain taking a while: three replacements, never fewer than
+    three ready, never more than four there."""
+    members: list[Instance] = list(OLD)
+    gone: list[str] = []
+    for _ in range(20):
+        before = {m.id for m in members if m.state is State.DRAINING}
         follows = after(members, ev.Woke(), size=3)
-        members = []
-        for m in follows.members.values():
-            if m in follows.made:
-                # It comes up at once, under an ID of the form that the tables use.
-                letter = "xyz"[sum(o.infra_hash == "h" for o in follows.members.values() if o not in follows.made)]
-                members.append(member(letter, replaces=m.replaces, replaces_for=m.replaces_for))
-            elif m.counts or m.state is State.DRAINING:
-                members.append(m)
-        assert sum(m.counts and m.state is State.RUNNING for m in members) >= 3
-    assert sorted(m.id[-1] for m in members if m.counts) == ["x", "y", "z"]
-    assert sorted(m.id[-1] for m in members if m.state is State.DRAINING) == ["a", "b", "c"]
+        made = {m.id for m in follows.made}
+        gone += [m.id[-1] for m in members if m.id in before]
+        members = [m for m in follows.members.values() if m.id not in made and m.id not in before]
+        # Who was made is ready in the next round, under an ID of the form that the tables use.
+        members += [member("xyz"[len(gone)], replaces=m.replaces, replaces_for=m.replaces_for) for m in follows.made]
+        assert len(members) <= 4
+        assert sum(m.state is State.RUNNING for m in members) >= 3
+    assert sorted(m.id[-1] for m in members) == ["x", "y", "z"]
+    assert gone == ["a", "b", "c"]
 
 
 AGED = Policy(eligible_age=50.0)

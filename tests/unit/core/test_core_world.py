@@ -16,11 +16,14 @@ from functools import partial
 
 import pytest
 
+from nstance.core import rollout
+from nstance.core.collecting import UNKNOWN_AT_LEAST
 from nstance.model import events as ev
 from nstance.model.decision import CheckVm, CreateVm, DeleteDouble, DeleteVm, Refused
 from nstance.model.events import NoticeKind, VmState
 from nstance.model.ids import Kind, ProviderId
 from nstance.model.instance import State
+from nstance.model.rollout import Outcome
 from unit.core.core_world import Vm, World
 
 WALKS = int(os.environ.get("NSTANCE_WALKS", "2000"))
@@ -48,8 +51,34 @@ class Walk(World):
     def do_drift(self) -> None:
         if self.wish is not None:
             self.hashes += 1
-            self.wish = replace(self.wish, infra_hash=f"h{self.rng.randint(0, self.hashes)}")
+            self.wish = replace(self.wish, infra_hash=f"h{self.rng.randint(0, self.hashes)}", rolled_back_from="")
             self.happen(ev.GroupChanged())
+
+    def do_spoil(self) -> None:
+        """A revision whose instances never become ready; somebody may roll it back."""
+        if self.wish is not None:
+            self.hashes += 1
+            self.bad_hashes.add(f"h{self.hashes}")
+            self.wish = replace(self.wish, infra_hash=f"h{self.hashes}", rolled_back_from="")
+            self.happen(ev.GroupChanged())
+
+    def do_roll_back(self) -> None:
+        complete = self.record.last_complete() if self.record is not None else None
+        if self.wish is not None and complete is not None:
+            self.wish = replace(self.wish, infra_hash=complete.infra_hash, rolled_back_from=self.wish.infra_hash)
+            self.happen(ev.GroupChanged())
+
+    def do_resume_rollout(self) -> None:
+        self.happen(ev.RolloutResumed())
+
+    def do_fail_checks(self) -> None:
+        for vm in self.running()[: self.rng.choice((1, 1, 4))]:
+            vm.unready = self.rng.choice(("failing", "failing", ""))
+            self.report(vm, self.term)
+
+    def do_lose_secret(self) -> None:
+        self.files_missing = not self.files_missing
+        self.report_all()
 
     def do_delete_group(self) -> None:
         self.wish = None
@@ -131,6 +160,8 @@ class Walk(World):
             self.happen(ev.DeletionWanted(id) if self.rng.random() < 0.5 else ev.ReplacementWanted(id))
 
     def do_orphan(self) -> None:
+        if sum(v.alive and v.tagged and v.id not in self.records for v in self.vms.values()) >= UNKNOWN_AT_LEAST:
+            return  # more of them wait for a person
         vm = Vm(ProviderId(f"i-{len(self.vms)}"), self.maker.make(Kind("web")), self.now, self.now, agent="never")
         vm.tagged = self.rng.random() < 0.7
         self.dead_ids.add(vm.id)
@@ -163,6 +194,10 @@ class Walk(World):
         self.calm = True
         self.policy = replace(self.policy, eligible_age=None, forced_age=None, ondemand_age=None)
         self.blocked = ""
+        self.files_missing = False
+        self.bad_hashes.clear()
+        for vm in self.vms.values():
+            vm.unready = ""
         self.wish = replace(self.wish or self.template, paused=False)
         self.lead()
         for vm in list(self.vms.values()):
@@ -174,6 +209,8 @@ class Walk(World):
             assert self.now < until, self.story()
             self.advance(20.0)
             self.acknowledge_all()
+            if self.record is not None and self.record.current and self.record.current.outcome in rollout.HELD:
+                self.happen(ev.RolloutResumed())
         effects = self.effects["CreateVm"], self.effects["DeleteVm"]
         records = {r.id for r in self.records.values() if r.state is State.RUNNING}
         self.advance(150.0)
@@ -193,6 +230,12 @@ class Walk(World):
             return False
         members = [r for r in self.records.values() if r.counts]
         if len(members) != self.wish.size or any(m.infra_hash != self.wish.infra_hash for m in members):
+            return False
+        if any(not (f := self.facts.get(m.id)) or not f.ready or m.ready_at is None for m in members):
+            return False
+        if self.wish.size and (self.record is None or self.record.current is None):
+            return False
+        if self.wish.size and self.record.current.outcome is not Outcome.COMPLETE:  # type: ignore[union-attr]
             return False
         if self.late or any(v.state is VmState.DOWN for v in self.vms.values()):
             return False

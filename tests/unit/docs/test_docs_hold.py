@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from support import docs_pages
+
 ROOT = Path(__file__).parents[3]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 DOCS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("**/*.md"))]
@@ -23,7 +25,7 @@ def test_every_dependency_has_its_reason() -> None:
 def test_the_drawing_shows_the_storeys_that_are_checked() -> None:
     layers = PROJECT["tool"]["importlinter"]["contracts"][0]["layers"]
     storeys = [[name.strip().removeprefix("nstance.") for name in layer.split("|")] for layer in layers]
-    drawing = (ROOT / "docs/architecture.md").read_text().split("```")[1]
+    drawing = (ROOT / "docs/architecture.md").read_text().split("```text\n")[1].split("```")[0]
     drawn = [re.split(r"\s{3,}", line)[0].split() for line in drawing.strip().split("\n")]
     assert [sorted(each) for each in drawn] == [sorted(each) for each in storeys]
 
@@ -44,5 +46,4 @@ def test_make_targets_exist(path: Path) -> None:
 
 
 def test_the_two_headline_commands() -> None:
-    blocks = re.findall(r"```\n(.*?)\n```", (ROOT / "README.md").read_text(), re.DOTALL)
-    assert blocks == ["make dev", "make test"]
+    assert docs_pages.commands("README.md") == ["make dev", "make test"]

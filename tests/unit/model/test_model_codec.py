@@ -74,8 +74,8 @@ def test_every_field_is_in_the_round_trip() -> None:
 
 def _full() -> Instance:
     given_away: dict[str, Any] = {f.name: "x" for f in fields(Instance)}
-    times = ("created", "registered", "certificate_expires", "ended", "drain_timeout")
-    flags = ("on_demand", "suspect", "seen", "replace_wanted")
+    times = ("created", "made", "registered", "ready_at", "certificate_expires", "ended", "drain_timeout")
+    flags = ("on_demand", "suspect", "seen", "replace_wanted", "vacant")
     return Instance(
         **given_away
         | dict.fromkeys(times, 1.0)

@@ -1,16 +1,18 @@
 """The journal over a store that can be damaged, lost and overtaken."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import pytest
 
 from nstance.clock import SystemChance, SystemClock
+from nstance.model import codec
 from nstance.model.ids import GroupName, InstanceId, TenantId
 from nstance.model.instance import Instance, Put, State
 from nstance.objects import journal, settle, slots
-from nstance.objects.errors import Unavailable, Unknown
+from nstance.objects.errors import Denied, Unavailable, Unknown
 from nstance.objects.memory import Fate, MemoryStore, Verb
 from nstance.objects.port import Key
 
@@ -280,6 +282,111 @@ async def test_settle_reports_who_was_first() -> None:
         raise AssertionError("nothing to retry")
 
     with pytest.raises(settle.Overtaken) as overtaken:
-        await settle.settle(store, Key("k"), b'{"op":"ours"}', op="ours", seen=None, timeout=1.0, retry=retry)
+        await settle.settle(store, Key("k"), b'{"op":"ours"}', op="ours", seen=None, timeout=lambda: 1.0, retry=retry)
     assert overtaken.value.found is not None
     assert overtaken.value.found.body == b'{"op":"theirs"}'
+
+
+@pytest.fixture
+def small_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "SLOT_LIMIT", 4000)
+    monkeypatch.setattr(journal, "SNAPSHOT_LIMIT", 4000)
+
+
+@pytest.mark.usefixtures("small_limits")
+async def test_a_slot_that_is_too_large_is_damage_and_is_never_skipped() -> None:
+    store = MemoryStore(SystemClock())
+    async with writing(store) as writer:
+        await writer.commit(entry("a"))
+        store.tamper("j/00000000000000000003.json", bytes(5000))
+        with pytest.raises(slots.Damaged, match=r"slot 3 is taken .* has 5,000 bytes, expected at most 4,000"):
+            await writer.commit(entry("b"))
+    with pytest.raises(slots.Damaged, match="slot 3 is larger than any that is written"):
+        await state(store)
+    with pytest.raises(slots.Damaged, match="slot 3"):
+        async with writing(store, epoch=2):
+            raise AssertionError("nobody leads on it")
+
+
+@pytest.mark.usefixtures("small_limits")
+async def test_a_snapshot_that_is_too_large_is_an_alarm_and_an_older_one_is_used() -> None:
+    store = MemoryStore(SystemClock())
+    async with writing(store) as writer:
+        await writer.commit(entry("a"))
+        await writer.snapshot()
+    store.tamper("s/00000000000000000009.json", bytes(5000))
+    book, alarms = await open_journal(store).load()
+    assert set(book.instances) == {"a"}
+    assert "snapshot 9 is larger than any that is written" in alarms[0]
+
+
+@pytest.mark.usefixtures("small_limits")
+async def test_nothing_is_written_that_could_not_be_read() -> None:
+    store = MemoryStore(SystemClock())
+    async with writing(store) as writer:
+        with pytest.raises(Denied, match="slot 2 would have"):
+            await writer.commit(slots.Entry(id="1", reason=(slots.Why("c", "x" * 5000),)))
+    assert list(store.contents()) == ["j/00000000000000000001.json"]
+
+
+async def test_who_drains_is_read_back_from_slots_and_from_a_snapshot() -> None:
+    store = MemoryStore(SystemClock())
+    acme, globex = TenantId("acme"), TenantId("globex")
+    async with writing(store) as writer:
+        await writer.commit(slots.Entry(id="1", drainers={acme: True, globex: True}))
+        await writer.commit(slots.Entry(id="2", drainers={globex: False}))
+        assert (await open_journal(store).load())[0].drainers == {acme}
+        await writer.snapshot()
+        await writer.commit(slots.Entry(id="3", drainers={globex: True}))
+    book, _ = await open_journal(store).load()
+    assert (book.snapshot > 0, book.drainers) == (True, {acme, globex})
+
+
+def test_a_snapshot_in_pieces_is_the_canonical_json_of_all_of_it() -> None:
+    for count in (0, 1, 3):
+        found = slots.Snapshot(
+            number=7, epoch=3, at=1.5, instances={each.id: each for each in (instance(f"i{n}") for n in range(count))}
+        )
+        body = slots.encode_snapshot(found, op="o")
+        assert body == codec.canonical(json.loads(body))
+        assert slots.decode_snapshot(7, body) == found
+        assert slots.claimed_time(7, body) == 1.5
+
+
+async def test_a_large_snapshot_does_not_hold_up_the_event_loop() -> None:
+    store = MemoryStore(SystemClock())
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    async with writing(store) as writer:
+        await writer.commit(slots.Entry(id="many", changes=tuple(Put(instance(f"i{n}")) for n in range(1000))))
+        counting = asyncio.create_task(count())
+        await writer.snapshot()
+        counting.cancel()
+    assert turns >= 1000 // journal.PIECES_AT_ONCE - 1
+    assert len(await state(store)) == 1000
+
+
+async def test_of_a_week_of_snapshots_only_the_oldest_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each holds the whole state: to read all of them again and again would cost more than everything else."""
+    monkeypatch.setattr(journal, "SNAPSHOT_SLOTS", 3)
+    store, read = MemoryStore(SystemClock()), []
+
+    async def watch(verb: Verb, key: str) -> Fate:
+        if verb is Verb.GET and key.startswith("s/"):
+            read.append(key)
+        return Fate()
+
+    async with writing(store.view(watch)) as writer:
+        for number in range(20):
+            await writer.commit(entry(f"n{number}"))
+            if writer.snapshot_due():
+                read.clear()
+                await writer.snapshot()
+    assert len([k for k in store.contents() if k.startswith("s/")]) > 4
+    assert len(read) == 1

@@ -129,6 +129,30 @@ def test_what_a_static_group_cannot_be_told() -> None:
     assert shard_groups.fixed_differences(spec, group()) == []
 
 
+@pytest.mark.parametrize(
+    ("said", "status", "reason", "message"),
+    [
+        (pb.InstanceEvent(state="running", ready=True), True, "Running", ""),
+        (pb.InstanceEvent(state="running", not_ready="failing checks: up"), False, "NotReady", "failing checks: up"),
+        (pb.InstanceEvent(state="running"), True, "Running", ""),  # of a server that knows no readiness
+        (pb.InstanceEvent(state="starting"), False, "Starting", "the instance is starting"),
+        (pb.InstanceEvent(state="draining", reason="expiry"), False, "Leaving", "expiry"),
+    ],
+)
+def test_when_a_machine_is_ready(said: pb.InstanceEvent, status: bool, reason: str, message: str) -> None:
+    assert machines.condition(said) == resources.Condition("Ready", status, reason, message)
+
+
+def test_where_a_size_comes_from_is_shown() -> None:
+    source = pb.SizeSource(kind="api", by="opr-1", at_unix_ms=1_769_860_800_000, config_size=5)
+    overridden = [pb.Override(field="vars.b", value="x"), pb.Override(field="size", value="3")]
+    shown = shard_groups.shown(pb.GroupStatus(size=3, size_source=source, overrides=overridden))
+    assert shown["config"]["sizeSource"] == "api by opr-1 at 2026-01-31T12:00:00Z"
+    assert shown["config"]["overrides"] == ["size", "vars.b"]
+    config = shard_groups.shown(pb.GroupStatus(size_source=pb.SizeSource(kind="config")))["config"]
+    assert (config["sizeSource"], config["overrides"]) == ("config", [])
+
+
 def test_a_pool_without_replicas_says_no_size() -> None:
     pool = {"spec": {"group": "web", "shards": ["a"], "vars": {"x": "y"}}}
     assert pools.wanted_groups(pool, {"spec": {}}) == {"web--a": {"group": "web", "shard": "a", "vars": {"x": "y"}}}

@@ -28,9 +28,7 @@ def instance(state: State, **fields: object) -> Instance:
 def plan(
     record: Instance, *, wishes: Mapping[GroupKey, Group] = USES, healthy: bool = True, member: bool | None = False
 ) -> Plan:
-    return balancing.plan(
-        "front", [record], wishes=wishes, healthy={ID} if healthy else set(), member=lambda id: member
-    )
+    return balancing.plan("front", [record], wishes=wishes, ready={ID} if healthy else set(), member=lambda id: member)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +90,7 @@ def test_f57_whatever_is_lost_it_converges_and_strangers_stay(
 
     def look() -> Plan:
         known = frozenset(balancer)
-        return balancing.plan("front", instances, wishes=USES, healthy=reported, member=lambda id: id in known)
+        return balancing.plan("front", instances, wishes=USES, ready=reported, member=lambda id: id in known)
 
     losses = iter(lost)
     for _ in range(60):

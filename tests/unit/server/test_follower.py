@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from nstance.objects import journal, memory
-from nstance.objects.port import Key, Stored
+from nstance.objects.port import MAX_READ, Key, Stored
 from nstance.server.follower import Follower
 from support.hand_clock import HandClock
 
@@ -13,9 +13,9 @@ from support.hand_clock import HandClock
 class CountingStore(memory.MemoryStore):
     reads = 0
 
-    async def get(self, key: Key) -> Stored:
+    async def get(self, key: Key, *, limit: int = MAX_READ) -> Stored:
         self.reads += 1
-        return await super().get(key)
+        return await super().get(key, limit=limit)
 
 
 async def test_a_damaged_journal_is_not_read_again_with_every_heartbeat(caplog: pytest.LogCaptureFixture) -> None:

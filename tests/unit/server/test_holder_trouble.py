@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from nstance.core.election import Timings
 from nstance.objects import errors, memory
-from nstance.server.holder import FROZEN_MOST, Holding
+from nstance.server.holder import Holding
 from nstance.server.standby import Target
 from support.hand_clock import HandClock
 from support.standbys import seated
@@ -22,7 +22,7 @@ async def test_what_the_storage_said_is_the_reason() -> None:
     holding = Holding(replace(seat, store=memory.MemoryStore(clock, faults=full)), time, tail=0)
     term = await holding.claim(Target(1, None, alone=True))
     tasks = [asyncio.create_task(holding.renew()), asyncio.create_task(holding.beat())]
-    await clock.advance(Timings().length_alone + FROZEN_MOST + 1)
+    await clock.advance(Timings().length_alone + Timings().frozen_most + 1)
     for task in tasks:
         task.cancel()
     assert term.why == "the lease could not be renewed for 5 s: no space left"

@@ -17,7 +17,7 @@ from nstance.config.dynamic import DynamicGroup, DynamicGroups
 from nstance.config.settings import Settings
 from nstance.model.group import Group
 from nstance.model.ids import GroupKey, GroupName, Kind, TenantId
-from nstance.server import edits, groups
+from nstance.server import edits, group_changes, groups
 from nstance.server.statuses import group_config
 from nstance.v1.operator_pb2 import GroupConfig
 
@@ -171,8 +171,65 @@ def test_what_the_api_set_can_be_read_and_sent_back(
 def test_changes_are_told_without_values_of_vars() -> None:
     old = Group(key=WEB, size=3, template="web", kind=Kind("web"), vars={"password": "s3cret", "same": "x"})
     new = Group(key=WEB, size=6, template="web", kind=Kind("web"), vars={"password": "other", "same": "x"}, paused=True)
-    assert groups.describe(old, new) == "size 3 → 6; vars password changed; paused"
-    assert groups.describe(old, replace(old, drain_timeout=360_000_000.0)) == "drain timeout 5m → 4166d16h"
-    assert groups.describe(None, new) == "the group was made with size 6"
-    assert groups.describe(new, None) == "the group was deleted"
-    assert groups.describe(old, old) == ""
+    assert group_changes.describe(old, new) == "size 3 → 6; vars password changed; paused"
+    assert group_changes.describe(old, replace(old, drain_timeout=360_000_000.0)) == "drain timeout 5m → 4166d16h"
+    assert group_changes.describe(None, new) == "the group was made with size 6"
+    assert group_changes.describe(new, None) == "the group was deleted"
+    assert group_changes.describe(old, old) == ""
+
+
+ALICE = dynamics.stamp("alice", 1_700_000_000.0)
+BOB = dynamics.stamp("bob", 1_700_000_060.0)
+
+
+def test_a_value_names_who_set_it_until_somebody_sets_another() -> None:
+    made = edits.upsert(STATIC, GroupConfig(size=3, vars={"a": "b"}), by=ALICE)(SETTINGS, DynamicGroups())
+    assert made.groups[STATIC].set_by == {"size": ALICE, "vars": ALICE}
+    again = edits.upsert(STATIC, GroupConfig(size=3, vars={"a": "b"}), by=BOB)(SETTINGS, made)
+    assert again == made
+    changed = edits.upsert(STATIC, GroupConfig(size=4, vars={"a": "b"}), by=BOB)(SETTINGS, made)
+    assert changed.groups[STATIC].set_by == {"size": BOB, "vars": ALICE}
+    paused = edits.pause(ACME, STATIC, paused=True, by=BOB)(SETTINGS, made)
+    assert paused.groups[STATIC].set_by == {"size": ALICE, "vars": ALICE, "paused": BOB}
+    assert edits.pause(ACME, STATIC, paused=False, by=BOB)(SETTINGS, paused) == made
+
+
+def test_what_is_unset_follows_the_configuration_file_again() -> None:
+    told = GroupConfig(size=3, instance_type="big", vars={"a": "b", "c": "d"})
+    made = edits.upsert(STATIC, told, by=ALICE)(SETTINGS, DynamicGroups())
+
+    def unset(config: GroupConfig, *names: str) -> dict[str, object]:
+        changed = edits.upsert(STATIC, config, unset=names, by=BOB)(SETTINGS, made)
+        written = changed.groups[STATIC].written() if STATIC in changed.groups else {}
+        return {name: value for name, value in written.items() if name != "set_by"}
+
+    read = GroupConfig(instance_type="big", vars={"a": "b", "c": "d"})  # as it was read, without the size
+    assert unset(read, "size") == {"instance_type": "big", "vars": {"a": "b", "c": "d"}}
+    assert unset(read, "instance_type") == {"size": 3, "vars": {"a": "b", "c": "d"}}
+    assert unset(read, "vars.a") == {"size": 3, "instance_type": "big", "vars": {"c": "d"}}
+    assert unset(read, "vars") == {"size": 3, "instance_type": "big"}
+    assert unset(read, "size", "instance_type", "vars") == {}
+    found = groups.mine(SETTINGS, edits.upsert(STATIC, read, unset=["size"])(SETTINGS, made), STATIC)
+    assert found is not None
+    assert found.group.size == 2
+
+
+@pytest.mark.parametrize("name", ["", "template", "paused", "vars.", "size.x", "VARS"])
+def test_only_overrides_can_be_unset(name: str) -> None:
+    with pytest.raises(GRPCError) as caught:
+        edits.upsert(STATIC, GroupConfig(), unset=[name])
+    refused = caught.value
+    assert (refused.status, (refused.message or "")[:6]) == (Status.INVALID_ARGUMENT, "unset:")
+
+
+def test_a_size_is_not_unset_where_the_file_says_none() -> None:
+    """The group would have size 0, and all of its instances would go."""
+    bare = settings(
+        templates={"web": {"kind": "web"}}, groups={"acme": {"static": {"template": "web", "subnet_pool": "other"}}}
+    )
+    made = edits.upsert(STATIC, GroupConfig(size=3))(bare, DynamicGroups())
+    with pytest.raises(GRPCError, match="says no size") as refused:
+        edits.upsert(STATIC, GroupConfig(), unset=["size"])(bare, made)
+    assert refused.value.status is Status.FAILED_PRECONDITION
+    with pytest.raises(GRPCError, match="not both"):
+        edits.upsert(STATIC, GroupConfig(size=1), unset=["size"])

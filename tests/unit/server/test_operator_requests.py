@@ -74,7 +74,7 @@ async def test_a_uuid_of_another_group_is_refused_and_the_same_one_is_found_agai
     world.commit("one")
     made = await asyncio.gather(*asking)
     assert [each.id for each in made if isinstance(each, Instance)] == [ID, ID]
-    assert await world.create("two") is Status.INVALID_ARGUMENT
+    assert await world.create("two") is Status.FAILED_PRECONDITION
 
 
 @pytest.mark.parametrize("problem", [journal.Deposed("it is over"), Overloaded("too much")])

@@ -7,10 +7,12 @@ from typing import Any, cast
 
 import pytest
 
+from nstance.config.overrides import InFile
 from nstance.model.decision import Code, Reason
 from nstance.model.ids import GroupKey, GroupName, InstanceId, TenantId
 from nstance.model.instance import Cause, Drain, Instance, Put, Remove, State
 from nstance.server import watchers
+from nstance.server.readiness import Readiness
 from nstance.server.records import Records
 from nstance.server.shard import Committed
 from nstance.server.statuses import Statuses
@@ -24,7 +26,7 @@ ALL = Kinds(True, True, True)
 
 def instance(number: int, state: State = State.RUNNING) -> Instance:
     id = InstanceId(f"web-{number:026d}")
-    return Instance(id=id, tenant=ACME, group=WEB.name, state=state, created=1.0)
+    return Instance(id=id, tenant=ACME, group=WEB.name, state=state, created=1.0, ready_at=2.0)
 
 
 class World:
@@ -32,14 +34,24 @@ class World:
         group = SimpleNamespace(
             key=WEB, template="web", size=1, instance_type="", subnet_pool="", vars={}, static=True, paused=False
         )
-        self.resolved = SimpleNamespace(group=group, etag="e")
-        shard = SimpleNamespace(facts={}, wishes={}, blocked={}, trend=lambda key: SimpleNamespace(last_error=""))
+        self.resolved = SimpleNamespace(group=group, etag="e", file=InFile(size=None, instance_type="", vars={}))
+        shard = SimpleNamespace(
+            facts={},
+            wishes={},
+            blocked={},
+            group_records={},
+            trend=lambda key: SimpleNamespace(last_error=""),
+            members=lambda key: {m.id: m for m in members},
+        )
         groups: dict[GroupKey, Any] = {WEB: self.resolved}
         self.lead = SimpleNamespace(
             shard=shard,
-            agents=SimpleNamespace(get=lambda id: None),
+            agents=SimpleNamespace(get=lambda id: None, has_left=lambda id: id in self.left),
+            told_blocked=lambda key: "",
             configuration=SimpleNamespace(groups=groups, dynamic=SimpleNamespace(groups={})),
         )
+        self.left: set[InstanceId] = set()  # agents that have gone away
+        self.lead.readiness = Readiness(cast(Any, self.lead))
         self.records = Records({m.id: m for m in members})
         clock = cast(Any, SimpleNamespace(wall=lambda: 5.0, steady=lambda: 5.0))
         lead = cast(Any, self.lead)
@@ -79,6 +91,22 @@ async def test_a_group_that_changed_back_before_it_was_told_is_told_right() -> N
             assert status.ready_size == 0  # type: ignore[union-attr]
             world.put(one)
             assert [m.group.ready_size for m in await drained(late) if m.HasField("group")] == [1]
+
+
+async def test_readiness_is_told_although_no_record_changes() -> None:
+    one = instance(1)
+    world = World(one)
+    with world.watchers.open(ACME, ALL) as watcher, world.watchers.open(ACME, Kinds(False, False, True)) as other:
+        world.left.add(one.id)
+        world.watchers.readiness_changed(one.id)
+        told = await drained(watcher)
+        assert [(m.instance.ready, m.instance.not_ready) for m in told if m.HasField("instance")] == [
+            (False, "its agent is not connected")
+        ]
+        assert [(m.group.ready_size, m.group.not_ready) for m in told if m.HasField("group")] == [(0, 1)]
+        assert await drained(other) == []
+        world.watchers.readiness_changed(InstanceId("web-unknown"))
+        assert await drained(watcher) == []
 
 
 async def test_only_what_an_operator_sees_is_told() -> None:

@@ -74,6 +74,7 @@ class Scene:
             term=OpenTerm(),  # type: ignore[arg-type]
             writer=self.writer,  # type: ignore[arg-type]
             instances={known.id: known, ended.id: ended},
+            group_records={},
             clock=clock,
             ids=ids,
             policy=Policy(),

@@ -65,6 +65,7 @@ class Scene:
             term=OpenTerm(),  # type: ignore[arg-type]
             writer=self.writer,  # type: ignore[arg-type]
             instances={id: _running(id) for id in self.ids},
+            group_records={},
             clock=self.clock,
             ids=ids,
             policy=Policy(),

@@ -1,23 +1,24 @@
 """Whom a standby believes: only the holder of the newest lease that it knows, by its key and its epoch (F19, I5)."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from nstance.core.election import Timings
+from nstance.core.election import MARGIN, STRETCH, Timings
 from nstance.objects import lease, memory
-from nstance.objects.lease import Lease
-from nstance.objects.port import Version
+from nstance.objects.lease import Holder, Lease
+from nstance.objects.port import Stored, Version
 from nstance.server import peers
 from nstance.server.standby import Standby, Target
 from support.hand_clock import HandClock
-from support.standbys import KEY, OTHER, Link, beat, new_standby
+from support.standbys import KEY, LED, OTHER, Link, beat, new_standby
 
 
 def standing_by(clock: HandClock | None = None, store: memory.MemoryStore | None = None) -> Standby:
     """It has heard a leader of epoch 3."""
     standby = new_standby(clock or HandClock(), store)
-    standby.hear(beat(3), Link(), OTHER)
+    standby.hear(beat(3), Link(), LED)
     return standby
 
 
@@ -27,7 +28,7 @@ def standing_by(clock: HandClock | None = None, store: memory.MemoryStore | None
 def test_only_the_holder_gets_a_promise(epoch: int, fingerprint: str) -> None:
     standby, link = standing_by(), Link(fingerprint)
     standby.begin(epoch=3, hold_off=0.0)  # no promise is in force
-    standby.hear(beat(epoch), link, OTHER)
+    standby.hear(beat(epoch), link, LED)
     assert link.sent == [peers.Refusal(3)]
     assert not standby.promised()
 
@@ -37,7 +38,7 @@ def test_only_the_holder_gets_a_promise(epoch: int, fingerprint: str) -> None:
 )
 async def test_only_the_holder_can_release_the_lease(epoch: int, fingerprint: str) -> None:
     standby = standing_by()
-    assert not standby.hear(peers.Released(epoch, Version("v2")), Link(fingerprint), OTHER)
+    assert not standby.hear(peers.Released(epoch, Version("v2")), Link(fingerprint), LED)
     assert standby.promised()
     target, wait = await standby.target()
     assert target is None
@@ -46,7 +47,7 @@ async def test_only_the_holder_can_release_the_lease(epoch: int, fingerprint: st
 
 async def test_a_release_by_the_holder_is_taken_at_once() -> None:
     standby = standing_by()
-    assert standby.hear(peers.Released(3, Version("v2")), Link(), OTHER)
+    assert standby.hear(peers.Released(3, Version("v2")), Link(), LED)
     assert await standby.target() == (Target(4, Version("v2"), alone=False), 0.0)
 
 
@@ -83,9 +84,87 @@ async def test_only_a_member_may_claim_when_its_promise_is_over(member: bool) ->
     held = Lease(epoch=3, sequence=1, op="1", holder=OTHER, free=False, length=15.0, promise=2.0)
     version = await store.create(KEY, lease.encode(held))
     standby = new_standby(clock, store)
-    standby.hear(replace(beat(3), member=member, version=version), Link(), OTHER)
+    standby.hear(replace(beat(3), member=member, version=version), Link(), LED)
     await clock.advance(3.0)
     assert not standby.promised()
     target, wait = await standby.target()
     assert target == (Target(4, version, alone=False) if member else None)
     assert (wait > 0) is not member
+
+
+WAITS = Timings().crash_wait * STRETCH + MARGIN
+
+
+async def test_a_member_that_finds_the_leader_dead_claims_as_soon_as_the_leader_reckons_with_it() -> None:
+    clock = HandClock()
+    standby = standing_by(clock)
+    clock.now += 0.1
+    standby.leader_found_dead()
+    target, wait = await standby.target()
+    assert target is None
+    assert wait == pytest.approx(WAITS - 0.1)
+    assert standby.promised()
+    clock.now += wait
+    assert not standby.promised()
+    assert await standby.target() == (Target(4, Version("v1"), alone=False), 0.0)
+
+
+def test_a_leader_that_is_heard_again_is_not_dead() -> None:
+    clock = HandClock()
+    standby = standing_by(clock)
+    standby.leader_found_dead()
+    standby.hear(beat(3), Link(), LED)
+    clock.now += Timings().promise
+    assert standby.promised()
+
+
+@pytest.mark.parametrize(
+    ("said", "known", "kept"),
+    [
+        pytest.param({}, {"crash_wait": 0.0}, Timings().promise, id="a leader of an older version counts on all of it"),
+        pytest.param({}, {"crash_wait": 0.0, "promise": 2.0}, 2.0, id="and on what its lease says"),
+        pytest.param({"promise": 5.5, "crash_wait": 5.2}, {}, 5.2, id="with a slow store the leader counts on more"),
+    ],
+)
+def test_what_the_leader_counts_on_is_kept(said: dict[str, float], known: dict[str, float], kept: float) -> None:
+    clock = HandClock()
+    standby = new_standby(clock)
+    standby.hear(replace(beat(3), **said), Link(), replace(LED, **known))
+    standby.leader_found_dead()
+    clock.now += kept
+    assert standby.promised()
+    clock.now += kept * (STRETCH - 1) + MARGIN
+    assert not standby.promised()
+
+
+def test_a_shorter_promise_does_not_take_back_a_longer_one() -> None:
+    """The answer to the shorter one may not have reached the leader yet."""
+    clock = HandClock()
+    standby = new_standby(clock)
+    standby.hear(replace(beat(3), promise=5.5, crash_wait=5.2), Link(), LED)
+    standby.hear(beat(3), Link(), LED)
+    standby.leader_found_dead()
+    clock.now += 5.2
+    assert standby.promised()
+
+
+ME = Holder(server="me", incarnation="me.1")
+
+
+@pytest.mark.parametrize(
+    ("found", "claims"),
+    [
+        pytest.param({"sequence": 2}, True, id="the renewal that the last heartbeat announced"),
+        pytest.param({"sequence": 3}, False, id="a later one: the leader was not dead"),
+        pytest.param({"sequence": 2, "members": ()}, False, id="it does not name us: the leader does not count on us"),
+        pytest.param({"sequence": 1, "epoch": 4}, False, id="somebody else's term"),
+        pytest.param({"sequence": 2, "holder": replace(OTHER, incarnation="other.2")}, False, id="another incarnation"),
+        pytest.param({"sequence": 2, "free": True}, False, id="given back: to be looked at anew"),
+    ],
+)
+def test_what_may_be_claimed_after_a_renewal_was_faster(found: dict[str, Any], claims: bool) -> None:
+    standby = new_standby(HandClock())
+    standby.hear(replace(beat(3), sequence=2), Link(), LED)
+    there = Stored(lease.encode(replace(replace(LED, members=(ME,)), **found)), Version("v2"))
+    assert standby.overtaken(there) == (Target(4, Version("v2"), alone=False) if claims else None)
+    assert standby.overtaken(there) is None, "once"

@@ -19,7 +19,8 @@ CONFIG = """{
   // as a person writes it
   "cluster": {"id": "mine", "secrets": {"encryption_key": {"provider": "env", "source": "KEY"}}},
   "shard": {"id": "east", "infra": {"provider": "aws", "region": "eu", "zone": "a"}, "subnet_pools": {"all": ["subnet-1"]}},
-  "templates": {"small": {"kind": "web", "instance_type": "t4g.small", "subnet_pool": "all"}},
+  "templates": {"small": {"kind": "web", "instance_type": "t4g.small", "subnet_pool": "all", "args": {
+    "InstanceMarketOptions": {"MarketType": "spot"}}}},
   "groups": {"default": {"web": {"template": "small", "size": 2}, "db": {"template": "small", "size": 1}}},
 }"""
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -64,9 +65,43 @@ def test_every_scenario_ends_with_its_groups_whole(scenario: str) -> None:
 def test_processes_start_sooner_than_a_clouds_machines() -> None:
     """Otherwise the example's half a minute for a registration would be too short."""
     document = forecast.adapt((EXAMPLES / "config-dev.jsonc").read_text(), source="config.jsonc", agents=6)
-    told = forecast.forecast(document, scenario="spot-storm", hours=0.3)
+    told = forecast.forecast(document, scenario="spot-storm", hours=0.3, all_spot=True)
     assert told.points[-1].ready == 6
     assert told.counts["calls create"] <= 6
+
+
+def test_only_spot_instances_are_taken_back() -> None:
+    mixed = CONFIG.replace('"db": {', '"db": {"args": {"InstanceMarketOptions": {"MarketType": "on-demand"}}, ')
+    taken: dict[str, int] = {}
+    for all_spot in (False, True):
+        document = forecast.adapt(mixed, source="config.jsonc", agents=60)
+        told = forecast.forecast(document, scenario="spot-storm", hours=0.3, all_spot=all_spot)
+        taken[str(all_spot)] = told.points[-1].made
+    assert taken == {"False": 20, "True": 30}
+
+
+@pytest.mark.parametrize(
+    ("args", "spot"),
+    [
+        ({"InstanceMarketOptions": {"MarketType": "spot"}}, True),
+        ({"scheduling": {"provisioningModel": "SPOT"}}, True),
+        ({"scheduling": {"preemptible": True}}, True),
+        ({"scheduling": {"preemptible": False}}, False),
+        ({"NetworkInterfaces": [{"Description": "no spotlight"}]}, False),
+        ({}, False),
+    ],
+)
+def test_what_is_a_spot_instance(args: dict[str, object], spot: bool) -> None:
+    assert scenarios.is_spot(args) is spot
+
+
+def test_a_brown_out_before_anybody_is_there_is_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One group in one subnet whose VMs need longer than the time until then: there is nobody who could die."""
+    config = tmp_path / "config.jsonc"
+    config.write_text(CONFIG.replace('"db": {"template": "small", "size": 1}', ""))
+    options = ["--scenario", "zone-brown-out", "--hours", "0.2", "--boot", "3000", "--svg", str(tmp_path / "x.svg")]
+    assert main.main(["run", "--config", str(config), *options]) == 0
+    assert "brown-out, and a tenth of the VMs die" in capsys.readouterr().out
 
 
 def test_whatever_the_provider_answers_everything_that_was_made_is_counted() -> None:
@@ -79,7 +114,7 @@ def test_whatever_the_provider_answers_everything_that_was_made_is_counted() -> 
 
 @pytest.mark.parametrize(
     ("scenario", "hours", "quiet", "repeated"),
-    [("spot-storm", 3.0, 1.5, 0.0), ("failover-hourly", 4.0, 3.0, 0.0), ("bad-image", 8.0, 4.0, 0.5)],
+    [("spot-storm", 3.0, 1.5, 0.0), ("failover-hourly", 4.0, 3.0, 0.0), ("bad-image", 8.0, 4.0, 0.0)],
 )
 def test_hours_that_are_left_out_count_the_same(scenario: str, hours: float, quiet: float, repeated: float) -> None:
     """What is counted for quiet hours, and for rounds that are all alike, is what playing them gives."""
@@ -168,7 +203,7 @@ def test_it_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         "made",
         "requests",
         "price",
-        "half of all VMs",
+        "half of all spot VMs",
         "requests to object storage cost about $",
     ):
         assert word in printed
@@ -182,6 +217,7 @@ def test_it_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str])
         ("{", "not valid"),
         ("\udcff", "not valid"),
         (CONFIG.replace('"size": 2', '"size": 0').replace('"size": 1', '"size": 0'), "wish for no instance"),
+        (CONFIG.replace('"spot"', '"capacity-block"'), "expected a group whose args ask for spot VMs"),
         (None, "No such file"),
     ],
 )

@@ -35,6 +35,7 @@ def test_every_promised_metric() -> None:
     metrics.certificate_issued()
     metrics.agents_connected(5)
     metrics.loop_lag(0.5)
+    metrics.loop_failed()
     metrics.decided(Code.SCALE_UP)
     assert "nstance_cache_on_disk{}" not in samples(metrics)  # there is none yet
     metrics.count_cache(lambda: CacheCount(on_disk=False, dropped=3))
@@ -54,6 +55,7 @@ def test_every_promised_metric() -> None:
         "nstance_certificates_issued_total{}": 1,
         "nstance_agents_connected{}": 5,
         "nstance_event_loop_lag_seconds{}": 0.5,
+        "nstance_event_loop_errors_total{}": 1,
         "nstance_decisions_total{reason=scale-up}": 1,
         "nstance_cache_on_disk{}": 0,
         "nstance_cache_dropped_total{}": 3,

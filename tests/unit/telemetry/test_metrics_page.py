@@ -39,7 +39,7 @@ def test_the_page_lists_every_metric_with_its_labels() -> None:
 
 
 def test_the_alarms_name_metrics_that_exist() -> None:
-    [alarms] = re.findall(r"```\n(.*?)```", PAGE, re.DOTALL)
+    [alarms] = re.findall(r"```promql\n(.*?)```", PAGE, re.DOTALL)
     assert set(re.findall(r"nstance_\w+", alarms)) <= said().keys()
     codes = re.findall(r'reason=~"(.*?)"', alarms)
     assert {code for each in codes for code in each.split("|")} <= {code.value for code in Code}

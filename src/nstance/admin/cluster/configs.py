@@ -4,13 +4,13 @@ What will follow is told from the resolved groups, dynamic ones included, so tha
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from nstance.admin import failures, output
 from nstance.admin.cluster.opened import Opened, opened
 from nstance.admin.options import Target
 from nstance.config import dynamic as dynamics
-from nstance.config import load, resolve, storage_keys
+from nstance.config import load, resolve, storage_keys, warnings
 from nstance.config.dynamic import DynamicGroups
 from nstance.config.errors import ConfigError
 from nstance.config.resolve import Resolved
@@ -31,6 +31,7 @@ class Outcome:
     compared: bool  # the config before was valid, so that the differences mean something
     blocks: tuple[str, ...]  # of the settings, groups apart
     groups: tuple[output.Row, ...]
+    warnings: tuple[str, ...]  # what is valid and probably a mistake
 
 
 async def get(target: Target, shard: ShardId) -> bytes:
@@ -46,7 +47,7 @@ async def put(target: Target, shard: ShardId, body: bytes, *, source: str, dry_r
     """Raises ConfigError with all problems, before anything is read or written."""
     settings = load.load(body, shard=shard, source=source)
     key = storage_keys.config(shard)
-    async with opened(target, create=not dry_run) as place:
+    async with opened(replace(target, dry_run=dry_run), create=True) as place:
         owner = await place.owner()  # before the first server has made a CA there is nobody to contradict
         if owner not in (None, settings.cluster.id):
             raise failures.Refused(f"{source} is of cluster {settings.cluster.id}, but the storage belongs to {owner}")
@@ -66,6 +67,7 @@ async def put(target: Target, shard: ShardId, body: bytes, *, source: str, dry_r
             compared=present is None or before is not None,
             blocks=tuple(_blocks(before, settings)),
             groups=tuple(_changes(_groups(before, said), groups)),
+            warnings=tuple(map(str, load.locate(body, warnings.find(settings, groups, said), source=source))),
         )
         if not dry_run and not outcome.same:
             await _write(place, key, body, present)

@@ -102,8 +102,9 @@ class Opened:
 @contextlib.asynccontextmanager
 async def opened(target: Target, *, create: bool = False) -> AsyncIterator[Opened]:
     """`create`: for commands that may be the first to write into a directory. For all others one that is not there is
-    a mistyped name."""
-    if target.provider == "file" and not (create and not target.dry_run) and not _is_directory(target.bucket):
+    a mistyped name. A dry run does not make it: it sees an empty one."""
+    absent = target.provider == "file" and not _is_directory(target.bucket)
+    if absent and not create:
         raise failures.Refused(
             f"there is no directory {target.bucket!r}; give the servers' --bucket as --storage-bucket"
         )
@@ -114,7 +115,8 @@ async def opened(target: Target, *, create: bool = False) -> AsyncIterator[Opene
     except ValueError as error:
         raise failures.Refused(str(error)) from error
     places = opening.Places(cluster_prefix, storage_keys.SECRETS if secrets_prefix is None else secrets_prefix)
-    store = stores.open_store(target.provider, bucket=target.bucket, prefix=target.prefix)
+    provider = "memory" if absent and target.dry_run else target.provider
+    store = stores.open_store(provider, bucket=target.bucket, prefix=target.prefix)
     if target.dry_run:
         store = Rehearsal(store)
     try:

@@ -86,9 +86,23 @@ def _public_key(given: Path | None, kept: Path, chance: Chance, *, dry_run: bool
     return keys.public_bytes(made), True
 
 
-async def revoke(target: Target, *, tenant: TenantId, operator: OperatorId) -> None:
+async def revoke(target: Target, *, tenant: TenantId | None, operator: OperatorId) -> TenantId:
+    """Without a tenant, whichever has it. Says whose it was."""
     async with opened(target) as cluster:
-        await (await cluster.operators()).revoke(tenant, operator)
+        people = await cluster.operators()
+        if tenant is None:
+            tenant = _tenant_of(operator, await people.list())
+        await people.revoke(tenant, operator)
+        return tenant
+
+
+def _tenant_of(operator: OperatorId, known: Sequence[registration.Registration]) -> TenantId:
+    tenants = sorted({each.tenant for each in known if each.operator == operator})
+    if not tenants:
+        raise failures.Refused(f"operator {operator} is not registered in any tenant; see `cluster operators`")
+    if len(tenants) > 1:
+        raise failures.Refused(f"operator {operator} is registered for {', '.join(tenants)}; name one with --tenant")
+    return tenants[0]
 
 
 async def everybody(target: Target) -> list[registration.Registration]:

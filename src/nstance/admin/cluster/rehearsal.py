@@ -7,7 +7,7 @@ import heapq
 from collections.abc import AsyncIterator
 
 from nstance.objects import errors
-from nstance.objects.port import Head, Key, ObjectStore, Stored, Version
+from nstance.objects.port import MAX_READ, Head, Key, ObjectStore, Stored, Version
 
 
 class Rehearsal:
@@ -19,9 +19,9 @@ class Rehearsal:
     def __repr__(self) -> str:
         return repr(self._store)
 
-    async def get(self, key: Key) -> Stored:
+    async def get(self, key: Key, *, limit: int = MAX_READ) -> Stored:
         if key not in self._written:
-            return await self._store.get(key)
+            return await self._store.get(key, limit=limit)
         kept = self._written[key]
         if kept is None:
             raise errors.Missing(key)

@@ -16,6 +16,8 @@ COMMANDS = {
     "rekey": (f"{_HERE}.cluster_ca:rekey", "Seal everything with the current encryption key"),
     "secret": (f"{_HERE}.cluster_secret:secret", "Store, read, list and remove secrets"),
     "config": (f"{_HERE}.cluster_config:config", "Check, write and read a shard's config"),
+    "backup": (f"{_HERE}.cluster_backup:backup", "Write everything in the bucket to a file"),
+    "restore": (f"{_HERE}.cluster_backup:restore", "Put a backup into a bucket"),
     "journal": (f"{_HERE}.cluster_journal:journal", "Show what a shard decided, and why"),
 }
 

@@ -44,6 +44,7 @@ def put(target: Target, file: str, shard: str, dry_run: bool, form: str) -> None
     body = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
     outcome = run(configs.put(target, ShardId(shard), body, source=file, dry_run=dry_run))
     written = not dry_run and not outcome.same
+    output.warn(outcome.warnings)
     if form == "table":
         _explain(outcome, written=written)
     else:
@@ -55,6 +56,7 @@ def put(target: Target, file: str, shard: str, dry_run: bool, form: str) -> None
             "compared": outcome.compared,
             "blocks": list(outcome.blocks),
             "groups": list(outcome.groups),
+            "warnings": list(outcome.warnings),
         }
         output.show_one(record, form)
 

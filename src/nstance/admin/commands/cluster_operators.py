@@ -13,9 +13,9 @@ from nstance.admin.options import (
     duration,
     flag,
     format_flag,
+    name,
     operator,
     target_flags,
-    tenant_flag,
     tenant_flags,
 )
 from nstance.admin.reach import Reach, told_flags
@@ -133,19 +133,21 @@ nstance-admin cluster revoke-operator --storage-bucket my-bucket --operator-id o
 
 
 @click.command("revoke-operator", cls=Command, examples=REVOKE_EXAMPLES)
-@tenant_flag
+@flag("--tenant", type=name, help="Whose operator it is; left out: it is looked for.")
 @click.option("--operator-id", type=operator, required=True, help="Who; `cluster operators` lists them.")
 @told_flags
 @target_flags
 @dry_run_flag
-def revoke(target: Target, reach: Reach | None, tenant: str, operator_id: str) -> None:
+def revoke(target: Target, reach: Reach | None, tenant: str | None, operator_id: str) -> None:
     """Take an operator's access away, for ever. Servers refuse it within a minute.
 
     With --servers the named shards refuse it at once and end its connections; an identity of the same tenant is needed
     for that, in --identity-dir."""
     from nstance.admin.cluster import operators
 
-    run(operators.revoke(target, tenant=TenantId(tenant), operator=OperatorId(operator_id)))
+    tenant = run(
+        operators.revoke(target, tenant=TenantId(tenant) if tenant else None, operator=OperatorId(operator_id))
+    )
     if target.dry_run:
         where = f", at once in {', '.join(reach.shards)}" if reach is not None else ""
         output.note(f"would revoke {operator_id} of tenant {tenant}; servers would refuse it within a minute{where}")

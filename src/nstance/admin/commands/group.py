@@ -1,4 +1,4 @@
-"""`group`: list, show, create, update, scale, delete, plan, pause, resume."""
+"""`group`: list, show, create, update, scale, delete, plan, pause, resume. About rollouts: see `group_rollout`."""
 
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -50,8 +50,14 @@ _WISH = (
     click.option("--subnet-pool", type=str, metavar="POOL", help="Where instances are made; '' for the template's."),
     var_flag,
     click.option("--drain-timeout", metavar="DURATION", help="How long a drain is waited for; 0: not at all."),
-    click.option("--max-surge", type=count, metavar="N", help="More than the size while rotating."),
-    click.option("--max-unavailable", type=count, metavar="N", help="Fewer than the size while rotating."),
+    click.option("--max-surge", type=count, metavar="N", help="VMs above the size during a rollout."),
+    click.option("--max-unavailable", type=count, metavar="N", help="Ready instances missing during a rollout."),
+    click.option("--order", type=click.Choice(["parallel", "serial"]), help="serial: one instance after the other."),
+    click.option("--settle", metavar="DURATION", help="Serial: ready for so long before the next one."),
+    click.option("--canary", type=count, metavar="N", help="Instances to replace before the rollout pauses."),
+    click.option("--pause-after-canary", metavar="DURATION|wait|stop", help="How long it pauses."),
+    click.option("--max-failures", type=count, metavar="N", help="New instances that may fail before it halts."),
+    click.option("--on-failure", type=click.Choice(["halt", "rollback"]), help="What follows then."),
     click.option("--load-balancer", "load_balancers", multiple=True, metavar="NAME", help="Repeatable; replaces all."),
     click.option("--args", metavar="JSON", help="Provider arguments, a JSON object."),
 )
@@ -93,7 +99,7 @@ def list_groups(reach: Reach, form: str) -> None:
     from nstance.admin.shard import asking, groups
 
     answers = asking.ask(reach, groups.everything)
-    _show([(shard, group) for shard, found in answers.good for group in found], reach, form)
+    show_groups([(shard, group) for shard, found in answers.good for group in found], reach, form)
     answers.check()
 
 
@@ -111,8 +117,7 @@ def show(reach: Reach, group: str, form: str) -> None:
         output.show(found, form, columns=())
     else:
         for record in found:
-            shown = record if form != "table" else {**record, "vars": [f"{k}={v}" for k, v in record["vars"].items()]}
-            output.show_one(shown, form)
+            output.show_one(record if form != "table" else records.group_lines(record), form)
     answers.check()
 
 
@@ -129,6 +134,8 @@ def plan(reach: Reach, group: str, form: str, **said: Any) -> None:
     wish = _wish(**said)
     answers = asking.ask(reach, lambda client: groups.plan(client, group, wish)).forgive_absence()
     paused = any(answer.paused for _, answer in answers.good)
+    output.warn(warning for _, answer in answers.good for warning in answer.warnings)
+    _note_rollouts(answers, form)
     answers.good = [(shard, answer.actions) for shard, answer in answers.good]
     _show_plan(answers, reach, form, paused=paused)
 
@@ -142,7 +149,7 @@ nstance-admin group create web --template worker --size 3 --var GREETING=hello -
 UPDATE_EXAMPLES = """\
 nstance-admin group update web --var GREETING=hi --shard us-west-2a
 nstance-admin group update web --instance-type large --shard us-west-2a --dry-run
-nstance-admin group update web --unset-var GREETING --instance-type '' --shard us-west-2a
+nstance-admin group update web --unset-size --unset-instance-type --unset-var GREETING --shard us-west-2a
 """
 SCALE_EXAMPLES = """\
 nstance-admin group scale web 20 --shard us-west-2a
@@ -181,7 +188,11 @@ def create(reach: Reach, group: str, dry_run: bool, form: str, **said: Any) -> N
 @group_argument
 @click.option("--template", metavar="TEMPLATE", help="What its instances are made from.")
 @_wish_flags
-@click.option("--unset-var", "unset_vars", multiple=True, metavar="NAME", help="Take a var away; repeatable.")
+@click.option("--unset-size", is_flag=True, help="Give the size back to the config file.")
+@click.option("--unset-instance-type", is_flag=True, help="Give the instance type back to the config file.")
+@click.option(
+    "--unset-var", "unset_vars", multiple=True, metavar="NAME", help="Give a var back to the config file; repeatable."
+)
 @dry_run_flag
 @format_flag
 @reach_flags
@@ -189,13 +200,21 @@ def update(reach: Reach, group: str, dry_run: bool, form: str, **said: Any) -> N
     """Change GROUP. What is not named stays as it is.
 
     New vars reach running instances as files. What an instance is made of (template, type, ...) rotates them, one by one.
-    A static group takes only size, instance type and vars."""
+    A static group takes only size, instance type and vars. They override the config file until --unset-… gives them back."""
     from nstance.admin.shard import groups
 
     wish = _wish(**said)
     if wish.empty:
         raise click.UsageError("nothing to change: name at least one setting, such as --size or --var")
-    _upsert(reach, form, dry_run, lambda client: groups.change(client, group, wish.apply, dry_run=dry_run))
+    for flag, both in (("size", wish.unset_size), ("instance-type", wish.unset_instance_type)):
+        if both and said[flag.replace("-", "_")] is not None:
+            raise click.UsageError(f"expected either --{flag} or --unset-{flag}")
+    _upsert(
+        reach,
+        form,
+        dry_run,
+        lambda client: groups.change(client, group, wish.apply, unset=wish.unset, dry_run=dry_run),
+    )
 
 
 @command.command(examples=SCALE_EXAMPLES)
@@ -278,7 +297,7 @@ def _pause(rpc: str, reach: Reach, group: str | None, all_groups: bool, dry_run:
     if dry_run and rpc == "ResumeGroup":
         plans.show(answers, reach, form, groups=all_groups)
         return
-    _show([(shard, status) for shard, found in answers.good for status in found], reach, form)
+    show_groups([(shard, status) for shard, found in answers.good for status in found], reach, form)
     if dry_run:
         output.note("dry run: nothing was changed")
     answers.check()
@@ -290,20 +309,29 @@ def _upsert(reach: Reach, form: str, dry_run: bool, work: "Callable[[Client], Aw
     answers = asking.ask(reach, work)
     if dry_run:
         paused = any(answer.group.paused for _, answer in answers.good)
+        _note_rollouts(answers, form)
         answers.good = [(shard, answer.plan) for shard, answer in answers.good]
         _show_plan(answers, reach, form, paused=paused)
         return
-    _show([(shard, answer.group) for shard, answer in answers.good], reach, form)
+    show_groups([(shard, answer.group) for shard, answer in answers.good], reach, form)
     answers.check()
 
 
-def _show(found: list[tuple[Any, Any]], reach: Reach, form: str) -> None:
+def show_groups(found: list[tuple[Any, Any]], reach: Reach, form: str) -> None:
     from nstance.admin.shard import records
 
     all_records = [records.group(shard, status) for shard, status in found]
     rows = [records.group_row(record) for record in all_records] if form == "table" else all_records
     columns = records.columns(records.GROUP_COLUMNS, several=reach.several)
     output.show(rows, form, columns=columns, whole=("shard", "group"))
+
+
+def _note_rollouts(answers: "Answers[Any]", form: str) -> None:
+    from nstance.admin.shard import rollouts
+
+    if form == "table":
+        for _, answer in answers.good:
+            rollouts.note(answer.rollout)
 
 
 def _show_plan(answers: "Answers[Any]", reach: Reach, form: str, *, paused: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""`instance`: list, show, create, delete, replace, drained."""
+"""`instance`: list, show, create, delete, replace, drained, adopt, release."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,7 @@ instance_argument = click.argument("instance", type=options.instance)
 LIST_EXAMPLES = """\
 nstance-admin instance list --all-shards
 nstance-admin instance list --group web --shard us-west-2a -o json
+nstance-admin instance list --unknown --all-shards
 """
 SHOW_EXAMPLES = """\
 nstance-admin instance show wrk-01jw51srryegh9snf9cmeh3k4q --all-shards
@@ -45,6 +46,12 @@ nstance-admin instance delete wrk-01jw51srryegh9snf9cmeh3k4q --shard us-west-2a 
 DRAINED_EXAMPLES = """\
 nstance-admin instance drained wrk-01jw51srryegh9snf9cmeh3k4q --shard us-west-2a
 """
+ADOPT_EXAMPLES = """\
+nstance-admin instance adopt wrk-01jw51srryegh9snf9cmeh3k4q --shard us-west-2a --dry-run
+"""
+RELEASE_EXAMPLES = """\
+nstance-admin instance release wrk-01jw51srryegh9snf9cmeh3k4q --shard us-west-2a --dry-run
+"""
 REPLACE_EXAMPLES = """\
 nstance-admin instance replace wrk-01jw51srryegh9snf9cmeh3k4q --shard us-west-2a
 """
@@ -53,12 +60,16 @@ nstance-admin instance replace wrk-01jw51srryegh9snf9cmeh3k4q --shard us-west-2a
 @command.command("list", examples=LIST_EXAMPLES)
 @click.option("--group", type=name, metavar="GROUP", help="Only of this group.")
 @click.option("--deleted", is_flag=True, help="Also those that were deleted or failed lately.")
+@click.option("--unknown", is_flag=True, help="Instead VMs with the shard's tags that no record knows.")
 @format_flag
 @reach_flags
-def list_instances(reach: Reach, group: str | None, deleted: bool, form: str) -> None:
-    """List instances with state, age and what is out of the ordinary."""
+def list_instances(reach: Reach, group: str | None, deleted: bool, unknown: bool, form: str) -> None:
+    """List instances with state, age, whether they are ready, and what is out of the ordinary."""
     from nstance.admin.shard import asking, instances
 
+    if unknown:
+        _list_unknown(reach, group, form)
+        return
     answers = asking.ask(
         reach, lambda client: instances.everything(client, group=group or "", deleted=deleted)
     ).forgive_absence()
@@ -76,7 +87,8 @@ def show(reach: Reach, instance: str, form: str) -> None:
 
     answers = asking.ask(reach, lambda client: client.call("GetInstanceStatus", instance_id=instance)).forgive_absence()
     for shard, status in answers.good:
-        output.show_one(records.instance(shard, status), form)
+        record = records.instance(shard, status)
+        output.show_one(records.instance_lines(record) if form == "table" else record, form)
     answers.check()
 
 
@@ -149,6 +161,52 @@ def drained(reach: Reach, instance: str, dry_run: bool, form: str) -> None:
         plans.show(answers, reach, form)
         return
     _show(answers.good, reach, form)
+    answers.check()
+
+
+@command.command(examples=ADOPT_EXAMPLES)
+@instance_argument
+@dry_run_flag
+@format_flag
+@reach_flags
+def adopt(reach: Reach, instance: str, dry_run: bool, form: str) -> None:
+    """Make a record for INSTANCE, whose VM runs with the shard's tags and has none.
+
+    Its group must lack an instance: scale it up first. An agent that has not presented its certificate yet gets the time
+    that a new instance has to register; after that the VM is replaced."""
+    _on_one("AdoptInstance", reach, instance, dry_run, form)
+
+
+@command.command(examples=RELEASE_EXAMPLES)
+@instance_argument
+@dry_run_flag
+@format_flag
+@reach_flags
+def release(reach: Reach, instance: str, dry_run: bool, form: str) -> None:
+    """Delete the VM of INSTANCE, which has the shard's tags and no record."""
+    from nstance.admin.shard import asking
+
+    answers = asking.ask(
+        reach, lambda client: client.call("ReleaseInstance", instance_id=instance, dry_run=dry_run)
+    ).forgive_absence()
+    if dry_run:
+        _plan(answers, reach, form)
+        return
+    output.show(
+        [{"shard": shard, "released": instance} for shard, _ in answers.good], form, columns=("shard", "released")
+    )
+    answers.check()
+
+
+def _list_unknown(reach: Reach, group: str | None, form: str) -> None:
+    from nstance.admin.shard import asking, fresh, records, unknown
+
+    answers = asking.ask(reach, unknown.everything)
+    found = [unknown.record(shard, vm) for shard, vms in answers.good for vm in vms if group in (None, vm.group)]
+    now = fresh.now()
+    rows = [unknown.row(record, now=now) for record in found] if form == "table" else found
+    columns = records.columns(unknown.COLUMNS, several=reach.several)
+    output.show(rows, form, columns=columns, whole=("shard", "instance", "age"))
     answers.check()
 
 

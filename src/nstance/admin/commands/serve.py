@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 
 TOKEN = "NSTANCE_ADMIN_TOKEN"
 MAX_TOKEN_FILE = 4096
+HERE, EVERYWHERE = "127.0.0.1:8080", ":8080"
 
 EXAMPLES = """\
-nstance-admin serve --bind 127.0.0.1:8080 --servers us-west-2a=10.0.0.1:8993
+nstance-admin serve --servers us-west-2a=10.0.0.1:8993
 nstance-admin serve --bind :8443 --tls-cert web.crt --tls-key web.key --token-file token
 curl -H "Authorization: Bearer $(cat token)" 'https://admin.example:8443/groups?all_shards=true'
 """
@@ -35,7 +36,13 @@ _file = click.Path(dir_okay=False, path_type=Path)
 
 
 @click.command(cls=Command, examples=EXAMPLES)
-@flag("--bind", type=_bind, metavar="[HOST]:PORT", default=":8080", help="Where to listen.")
+@flag(
+    "--bind",
+    type=_bind,
+    metavar="[HOST]:PORT",
+    show_default=f"{HERE}, or {EVERYWHERE} with --tls-cert",
+    help="Where to listen.",
+)
 @flag("--tls-cert", type=_file, help="Your certificate, in PEM. Browsers refuse Ed25519.")
 @flag("--tls-key", type=_file, help="Its key.")
 @flag("--token-file", type=_file, help=f"The bearer token that callers show; or {TOKEN}.")
@@ -43,7 +50,7 @@ _file = click.Path(dir_okay=False, path_type=Path)
 @everywhere_flags
 def command(
     reach: Reach,
-    bind: "Address",
+    bind: "Address | None",
     tls_cert: Path | None,
     tls_key: Path | None,
     token_file: Path | None,
@@ -56,6 +63,8 @@ def command(
     from nstance.admin.http import access, serving
     from nstance.admin.running import run
 
+    if bind is None:
+        bind = addresses.parse(HERE if tls_cert is None else EVERYWHERE)
     token = os.environ.get(TOKEN)
     if token_file is not None:
         if token is not None:

@@ -1,10 +1,10 @@
-"""`config status` and `config refresh`."""
+"""`config status`, `config refresh` and `config diff`."""
 
 import click
 
 from nstance.admin import output
 from nstance.admin.help import Group
-from nstance.admin.options import format_flag
+from nstance.admin.options import format_flag, name
 from nstance.admin.reach import Reach, reach_flags
 
 STATUS_EXAMPLES = """\
@@ -16,9 +16,13 @@ nstance-admin config refresh --shard us-west-2a --servers us-west-2a=10.0.0.1:89
 nstance-admin config refresh --all-shards
 nstance-admin config refresh --shard us-west-2a --dry-run
 """
+DIFF_EXAMPLES = """\
+nstance-admin config diff --shard us-west-2a
+nstance-admin config diff web --all-shards -o json
+"""
 
 
-@click.group(cls=Group, examples=STATUS_EXAMPLES + REFRESH_EXAMPLES)
+@click.group(cls=Group, examples=STATUS_EXAMPLES + REFRESH_EXAMPLES + DIFF_EXAMPLES)
 def command() -> None:
     """The config that a shard runs with. To write one: `cluster config put`."""
 
@@ -60,6 +64,7 @@ def refresh(reach: Reach, dry_run: bool, form: str) -> None:
         for shard, answer in answers.good
         if answer.errors
     ]
+    output.warn(warning for _, answer in answers.good for warning in answer.warnings)
     if dry_run:
         answers.good = [(shard, answer) for shard, answer in answers.good if not answer.errors]
         for shard, answer in answers.good:
@@ -74,3 +79,27 @@ def refresh(reach: Reach, dry_run: bool, form: str) -> None:
     rows = [records.refreshed(shard, answer) for shard, answer in answers.good]
     output.show(rows, form, columns=("shard", "updated", "etag", "needs_restart"), whole=("etag",))
     answers.check()
+
+
+@command.command(examples=DIFF_EXAMPLES)
+@click.argument("group", type=name, required=False)
+@format_flag
+@reach_flags
+def diff(reach: Reach, group: str | None, form: str) -> None:
+    """Compare the config file, the API and reality for each group, or for GROUP.
+
+    FILE is what the config in force says, API what was set through the API and overrides it, ACTUAL what is there. The
+    exit code is 1 if they differ anywhere: a setting that the API overrides with another value, a group that does not have
+    its size of ready instances, or instances of another type."""
+    from nstance.admin.shard import asking, diff, records
+
+    answers = asking.ask(reach, lambda client: diff.compare(client, group)).forgive_absence()
+    rows = [row for _, found in answers.good for row in found]
+    if form != "table":
+        output.show(rows, form, columns=())
+    else:
+        columns = records.columns(diff.COLUMNS, several=reach.several)
+        output.show(diff.table(rows), form, columns=columns, whole=("shard", "group", "setting"))
+    answers.check()
+    if any(row["differs"] for row in rows):
+        click.get_current_context().exit(1)

@@ -23,7 +23,8 @@ nstance-admin wait --all-shards --within 5m
 )
 @reach_flags
 def command(reach: Reach, groups: tuple[str, ...], within: float) -> None:
-    """Wait until the groups are stable: as many ready instances as wished, none leaving, none to be rotated.
+    """Wait until the groups are stable: as many ready instances as wished, all of the current revision, none leaving,
+    nothing blocked, and no rollout under way or halted.
 
     Without GROUP: all groups. Progress is told on standard error. The exit code is 1 if the time is over."""
     from nstance.admin.running import run
@@ -32,15 +33,18 @@ def command(reach: Reach, groups: tuple[str, ...], within: float) -> None:
 
     progress = _Progress()
 
-    async def work() -> None:
+    async def work() -> list[str]:
         async with asking.opened(reach) as found:
-            await waiting.until_stable(found, groups, within=within, progress=progress, clock=SystemClock())
+            concerns = await waiting.until_stable(found, groups, within=within, progress=progress, clock=SystemClock())
             await found[0].renew_if_due()
+            return concerns
 
     try:
-        run(work())
+        concerns = run(work())
     finally:
         progress.end()
+    for line in concerns:
+        output.note(line)
     output.note("stable")
 
 

@@ -15,7 +15,7 @@ from nstance.admin import failures, output
 from nstance.admin.client import Client, Refusal
 from nstance.admin.http import access, openapi, stream
 from nstance.admin.http.openapi import Operation, answer, ref
-from nstance.admin.shard import asking, groups, history, instances, records
+from nstance.admin.shard import asking, groups, history, instances, records, rollouts
 from nstance.clock import Clock
 from nstance.model import ids
 from nstance.model.ids import ShardId
@@ -37,6 +37,23 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ),
     ("POST", "/group/scale"): Operation(
         summary="Set the size of a group.", query=WHICH, body="ScaleRequest", reply=answer("results", ref("Scaled"))
+    ),
+    ("GET", "/group/history"): Operation(
+        summary="The revisions of a group, newest first.",
+        query=(*WHICH, "group"),
+        reply=answer("groups", ref("History")),
+    ),
+    ("POST", "/group/rollback"): Operation(
+        summary="Return a group to the last revision that was fully rolled out.",
+        query=WHICH,
+        body="GroupName",
+        reply=answer("results", ref("Steered")),
+    ),
+    ("POST", "/group/resume-rollout"): Operation(
+        summary="Let a rollout go on that is paused or halted, or end a rollback.",
+        query=WHICH,
+        body="GroupName",
+        reply=answer("results", ref("Steered")),
     ),
     ("GET", "/groups"): Operation(
         summary="Groups with their sizes.", query=WHICH, reply=answer("groups", ref("Group"))
@@ -87,6 +104,9 @@ def application(clients: Sequence[Client], guard: access.Access, clock: Clock) -
         ("GET", "/config/status"): api.config_status,
         ("POST", "/config/refresh"): api.config_refresh,
         ("POST", "/group/scale"): api.group_scale,
+        ("GET", "/group/history"): api.group_history,
+        ("POST", "/group/rollback"): api.group_rollback,
+        ("POST", "/group/resume-rollout"): api.group_resume_rollout,
         ("GET", "/groups"): api.groups,
         ("GET", "/instances"): api.instances,
         ("GET", "/events"): api.events,
@@ -157,6 +177,33 @@ class Api:
         found = [{"shard": shard, "group": told.group.key, "size": told.group.size} for shard, told in answers.good]
         return _reply("results", found, answers)
 
+    async def group_history(self, request: web.Request) -> web.Response:
+        name = request.query.get("group", "")
+        if not ids.is_name(name):
+            raise Wrong("group: expected the name of a group")
+        answers = await self._ask(request, lambda client: rollouts.history(client, name))
+        found = [
+            {"shard": shard, "group": name, "revisions": [records.revision(each) for each in told]}
+            for shard, told in answers.good
+        ]
+        return _reply("groups", found, answers)
+
+    async def group_rollback(self, request: web.Request) -> web.Response:
+        name = await _group_request(request)
+        return await self._steered(request, name, lambda client: client.call("RollbackGroup", key=name))
+
+    async def group_resume_rollout(self, request: web.Request) -> web.Response:
+        name = await _group_request(request)
+        return await self._steered(request, name, lambda client: client.call("ResumeRollout", key=name))
+
+    async def _steered(self, request: web.Request, name: str, act: Callable[[Client], Awaitable[Any]]) -> web.Response:
+        answers = await self._ask(request, act)
+        found = [
+            {"shard": shard, "group": name, "rollout": records.group(shard, told.group)["rollout"]}
+            for shard, told in answers.good
+        ]
+        return _reply("results", found, answers)
+
     async def groups(self, request: web.Request) -> web.Response:
         answers = await self._ask(request, groups.everything)
         found = [records.group(shard, status) for shard, some in answers.good for status in some]
@@ -212,18 +259,29 @@ def _limit(request: web.Request) -> int:
     return int(given)
 
 
-async def _scale_request(request: web.Request) -> tuple[str, int]:
+async def _said(request: web.Request, *names: str) -> dict[str, Any]:
+    """The request's body: an object with these names, one of them a group."""
     if request.content_type != "application/json":
         raise Wrong("expected Content-Type: application/json", code=415)
     try:
         said = json.loads(await request.read())
     except (ValueError, RecursionError):
-        raise Wrong("expected a JSON object with group and size") from None
-    if not isinstance(said, dict) or said.keys() != {"group", "size"}:
-        raise Wrong("expected a JSON object with exactly group and size")
-    group, size = said["group"], said["size"]
-    if not isinstance(group, str) or not ids.is_name(group):
+        raise Wrong(f"expected a JSON object with {' and '.join(names)}") from None
+    if not isinstance(said, dict) or said.keys() != set(names):
+        raise Wrong(f"expected a JSON object with exactly {' and '.join(names)}")
+    if not isinstance(said["group"], str) or not ids.is_name(said["group"]):
         raise Wrong("group: expected the name of a group")
+    return said
+
+
+async def _group_request(request: web.Request) -> str:
+    name: str = (await _said(request, "group"))["group"]
+    return name
+
+
+async def _scale_request(request: web.Request) -> tuple[str, int]:
+    said = await _said(request, "group", "size")
+    group, size = said["group"], said["size"]
     if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= MAX_SIZE:
         raise Wrong(f"size: expected a whole number from 0 to {MAX_SIZE}")
     return group, size

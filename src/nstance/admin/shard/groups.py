@@ -13,6 +13,18 @@ from nstance.v1 import operator_pb2
 ATTEMPTS = 20  # of several writers at once only one gets through each time
 
 
+_UPDATE = {  # from a command's names to the wire's
+    "max_surge": "max_surge",
+    "max_unavailable": "max_unavailable",
+    "order": "update_order",
+    "settle": "update_settle",
+    "canary": "canary",
+    "pause_after_canary": "pause_after_canary",
+    "max_failures": "max_failures",
+    "on_failure": "on_failure",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
     """What a command says of a group. None: nothing."""
@@ -23,9 +35,17 @@ class Wish:
     subnet_pool: str | None = None
     vars: Mapping[str, str]
     unset_vars: Sequence[str] = ()
+    unset_size: bool = False
+    unset_instance_type: bool = False
     drain_timeout: str | None = None
     max_surge: int | None = None
     max_unavailable: int | None = None
+    order: str | None = None
+    settle: str | None = None
+    canary: int | None = None
+    pause_after_canary: str | None = None
+    max_failures: int | None = None
+    on_failure: str | None = None
     load_balancers: Sequence[str] = ()
     args: str | None = None
 
@@ -37,21 +57,30 @@ class Wish:
         config.vars.update(self.vars)
         for name in self.unset_vars:
             config.vars.pop(name, None)
-        if self.max_surge is not None or self.max_unavailable is not None:
-            before = (config.max_surge, config.max_unavailable) if config.update_set else (1, 0)
-            config.max_surge = before[0] if self.max_surge is None else self.max_surge
-            config.max_unavailable = before[1] if self.max_unavailable is None else self.max_unavailable
+        for field in self.unset:
+            config.ClearField(field)
+        said = {field: getattr(self, name) for name, field in _UPDATE.items() if getattr(self, name) is not None}
+        if said:
+            if not config.update_set:
+                config.max_surge = 1
             config.update_set = True
+            for field, value in said.items():
+                setattr(config, field, value)
         if self.load_balancers:
             config.load_balancers[:] = self.load_balancers
         if self.args is not None:
             config.args_json = self.args
 
     @property
+    def unset(self) -> list[str]:
+        """Settings to give back to the configuration file; vars are simply not sent any more."""
+        return ["size"] * self.unset_size + ["instance_type"] * self.unset_instance_type
+
+    @property
     def empty(self) -> bool:
         said = operator_pb2.GroupConfig()
         self.apply(said)
-        return said == operator_pb2.GroupConfig() and not self.unset_vars and not self._resets
+        return said == operator_pb2.GroupConfig() and not (self.unset_vars or self.unset or self._resets)
 
     @property
     def _resets(self) -> bool:
@@ -89,16 +118,20 @@ async def create(client: Client, name: str, wish: Wish, *, dry_run: bool) -> Any
     return await client.call("UpsertGroup", key=name, config=config, dry_run=dry_run)
 
 
-async def change(client: Client, name: str, edit: Callable[[Any], None], *, dry_run: bool) -> Any:
+async def change(
+    client: Client, name: str, edit: Callable[[Any], None], *, dry_run: bool, unset: Sequence[str] = ()
+) -> Any:
     """Only what `edit` touches changes: it is applied to what the API has set before, and again if somebody else was
-    faster."""
+    faster. `unset`: what is given back to the config file."""
     for attempt in range(ATTEMPTS):
         group = await find(client, name)
         config = operator_pb2.GroupConfig()
         config.CopyFrom(group.config)
         edit(config)
         try:
-            return await client.call("UpsertGroup", key=name, config=config, etag=group.etag, dry_run=dry_run)
+            return await client.call(
+                "UpsertGroup", key=name, config=config, etag=group.etag, unset=unset, dry_run=dry_run
+            )
         except Refusal as refusal:
             if refusal.code is not Status.ABORTED or attempt == ATTEMPTS - 1:
                 raise
@@ -118,4 +151,5 @@ async def plan(client: Client, name: str, wish: Wish) -> Any:
             request.config.CopyFrom(group.config)
     if not wish.empty:
         wish.apply(request.config)
+        request.unset.extend(wish.unset)
     return await client.call("PlanGroup", request)

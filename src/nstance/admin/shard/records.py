@@ -11,7 +11,8 @@ from nstance.model.ids import ShardId
 Record = dict[str, Any]
 
 GROUP_COLUMNS = ("group", "template", "type", "size", "actual", "ready", "notes")
-INSTANCE_COLUMNS = ("instance", "group", "state", "age", "notes")
+INSTANCE_COLUMNS = ("instance", "group", "state", "ready", "age", "notes")
+REVISION_COLUMNS = ("revision", "outcome", "by", "started", "finished", "failures", "message")
 PLAN_COLUMNS = ("action", "instance", "reason", "message")
 PLANS_COLUMNS = ("group", *PLAN_COLUMNS)
 
@@ -40,27 +41,125 @@ def group(shard: ShardId, status: Any) -> Record:
         "tenant": status.tenant,
         "template": status.template,
         "size": status.size,
+        "size_source": _size_source(status.size_source),
         "actual_size": status.actual_size,
         "ready_size": status.ready_size,
+        "not_ready": status.not_ready,
+        "blocked": list(status.blocked),
         "draining": status.draining,
         "on_demand": status.on_demand,
         "instance_type": status.instance_type,
         "subnet_pool": status.subnet_pool,
         "vars": dict(sorted(status.vars.items())),
+        "overrides": [_override(each) for each in status.overrides],
         "static": status.static,
         "paused": status.paused,
+        "rollout": revision(status.rollout) if status.HasField("rollout") else None,
         "last_error": status.last_error or None,
         "provider_ids": list(status.provider_ids),
         "etag": status.etag,
     }
 
 
+def _size_source(source: Any) -> Record:
+    return {
+        "kind": source.kind or None,
+        "by": source.by or None,
+        "at": moment(source.at_unix_ms),
+        "config_size": source.config_size if source.HasField("config_size") else None,
+    }
+
+
+def _override(told: Any) -> Record:
+    return {
+        "field": told.field,
+        "value": told.value,
+        "file_value": told.file_value if told.HasField("file_value") else None,
+        "by": told.by or None,
+        "at": moment(told.at_unix_ms),
+    }
+
+
+def size_source(record: Record) -> str:
+    """Where a group's size comes from, in words: `api by opr-1 at 2026-01-31T12:00:00Z, the config file says 5`."""
+    source = record["size_source"]
+    by = f" by {source['by']} at {source['at'][:19]}Z" if source["by"] else ""
+    file = source["config_size"]
+    return f"{source['kind']}{by}" + (f", the config file says {file}" if is_overridden(record) else "")
+
+
+def is_overridden(record: Record) -> bool:
+    """The config file has another size for it than the one that counts."""
+    file = record["size_source"]["config_size"]
+    return bool(record["static"] and file is not None and file != record["size"])
+
+
+def group_lines(record: Record) -> Record:
+    """For `group show`, without nested values."""
+    overrides = [
+        f"{each['field']}={each['value']} by {each['by'] or 'unknown'}"
+        + (f" at {each['at'][:19]}Z" if each["at"] else "")
+        + (f" (config file: {each['file_value']})" if each["file_value"] is not None else "")
+        for each in record["overrides"]
+    ]
+    vars = [f"{name}={value}" for name, value in record["vars"].items()]
+    told = {"size_source": size_source(record), "vars": vars, "overrides": overrides}
+    return {**record, **told, "rollout": _rollout_line(record["rollout"])}
+
+
+def revision(status: Any) -> Record:
+    return {
+        "revision": short(status.revision),
+        "outcome": status.outcome,
+        "by": status.by or None,
+        "started": moment(status.started_unix_ms),
+        "finished": moment(status.finished_unix_ms),
+        "updated": status.updated,
+        "ready": status.ready,
+        "outdated": status.outdated,
+        "failures": status.failures,
+        "message": status.message or None,
+    }
+
+
+def short(revision: str) -> str:
+    """Enough of it to name it."""
+    return revision.removeprefix("sha256:")[:12]
+
+
+def revision_row(shard: ShardId, record: Record) -> Record:
+    return {"shard": shard, **record, "message": record["message"] or ""}
+
+
+def _rollout_marks(rollout: Record | None) -> list[str]:
+    if rollout is None:
+        return []
+    marks = [rollout["message"]] if (rollout["message"] or "").startswith("rolled back") else []
+    if rollout["outcome"] == "rolling" and rollout["outdated"]:
+        marks.append(f"rolling out: {rollout['updated']} of {rollout['updated'] + rollout['outdated']}")
+    if rollout["outcome"] in ("paused", "halted"):
+        marks.append(f"rollout {rollout['outcome']}: {rollout['message'] or ''}")
+    return marks
+
+
+def _rollout_line(rollout: Record | None) -> str | None:
+    if rollout is None:
+        return None
+    count = f"{rollout['updated']} instances, {rollout['ready']} of them ready, {rollout['outdated']} of others"
+    line = f"{rollout['outcome']} {rollout['revision']} by {rollout['by']}: {count}"
+    return f"{line}; {rollout['message']}" if rollout["message"] else line
+
+
 def group_row(record: Record) -> Record:
     marks = ["static"] if record["static"] else []
+    marks += [f"size {size_source(record)}"] if record["static"] and record["size_source"]["kind"] != "config" else []
     marks += ["paused"] if record["paused"] else []
+    marks += _rollout_marks(record["rollout"])
     marks += [f"{record['draining']} draining"] if record["draining"] else []
     marks += [f"{record['on_demand']} on demand"] if record["on_demand"] else []
-    marks += [record["last_error"]] if record["last_error"] else []
+    marks += [f"{record['not_ready']} not ready"] if record["not_ready"] else []
+    marks += [f"blocked: {reason}" for reason in record["blocked"]]
+    marks += [record["last_error"]] if record["last_error"] and record["last_error"] not in record["blocked"] else []
     return {
         "shard": record["shard"],
         "group": record["group"],
@@ -98,7 +197,33 @@ def instance(shard: ShardId, status: Any) -> Record:
         "vm_status": status.vm_status,
         "vm_gone": status.vm_gone,
         "replaces": status.replaces or None,
+        "cloned": status.cloned,
+        # An older server says nothing of readiness: there, who runs is ready.
+        "ready": status.state == "running" and not status.not_ready,
+        "not_ready": status.not_ready or None,
+        "first_ready": moment(status.ready_unix_ms),
+        "revision": status.revision or None,
+        "checks": [
+            {
+                "name": check.name,
+                "passing": check.passing,
+                "message": check.message or None,
+                "since": moment(check.since_unix_ms),
+            }
+            for check in status.checks
+        ],
     }
+
+
+def instance_lines(record: Record) -> Record:
+    """For `instance show`, without nested values."""
+    checks = [
+        f"{check['name']} {'passing' if check['passing'] else 'failing'}"
+        + (f" since {check['since'][:19]}Z" if check["since"] else "")
+        + (f" ({check['message']})" if check["message"] else "")
+        for check in record["checks"]
+    ]
+    return {**record, "checks": checks}
 
 
 def instance_row(record: Record, *, now: float) -> Record:
@@ -108,6 +233,7 @@ def instance_row(record: Record, *, now: float) -> Record:
         "instance": record["instance_id"],
         "group": record["group"],
         "state": record["state"],
+        "ready": "yes" if record["ready"] else "no",
         "age": age(now - datetime.datetime.fromisoformat(born).timestamp()) if born else "",
         "notes": instance_notes(record, now=now),
     }
@@ -124,11 +250,15 @@ def instance_notes(record: Record, *, now: float) -> list[str]:
     marks = [mark for mark in ("on_demand", "suspect", "drifted") if record[mark]]
     if record["state"] == "running" and not record["connected"] and not record["suspect"]:
         marks.append("without agent")
+    elif record["not_ready"] and not record["suspect"]:
+        marks.append(f"not ready: {record['not_ready']}")
+    if record["cloned"]:
+        marks.append("two agents use its identity")
     if record["reason"]:
         marks.append(record["reason"])
     if record["drain_deadline"]:
         marks.append(f"until {_soon(record['drain_deadline'], now)}")
-    return [mark.replace("_", "-") for mark in marks]
+    return [mark.replace("on_demand", "on-demand") for mark in marks]
 
 
 def event(shard: ShardId, told: Any) -> Record:
@@ -163,6 +293,7 @@ def refreshed(shard: ShardId, answer: Any) -> Record:
         "etag": answer.etag,
         "errors": list(answer.errors),
         "needs_restart": list(answer.needs_restart),
+        "warnings": list(answer.warnings),
     }
 
 

@@ -6,8 +6,9 @@ from rich.text import Text
 from rich.tree import Tree
 
 from nstance.admin import output
+from nstance.admin.shard import unknown
 from nstance.admin.shard.overview import GroupView, ShardView
-from nstance.admin.shard.records import Record, instance_row
+from nstance.admin.shard.records import Record, instance_row, is_overridden
 from nstance.model.ids import ShardId
 
 GOOD, ODD, BAD, DIM = "green", "yellow", "red", "dim"
@@ -29,12 +30,15 @@ def draw(shard: ShardId, view: ShardView, *, now: float) -> Tree:
         guide_style=DIM,
     )
     for problem in view.config["errors"]:
-        tree.add(_line(("a newer config is refused: ", BAD), (problem, "")))
+        about = "" if "group held" in problem else "a newer config is refused: "
+        tree.add(_line((about, BAD), (problem, "" if about else ODD)))
     for each in view.groups:
         if not each.healthy:
             _open(tree.add(_headline(each)), each, now=now)
     if view.left:
         _instances(tree.add(_line(("instances of deleted groups", ODD))), view.left, now=now)
+    if view.unknown:
+        _unknown(tree.add(_line((f"{len(view.unknown)} unknown VMs, held: adopt or release them", ODD))), view, now=now)
     if folded := [each.group for each in view.groups if each.healthy]:
         tree.add(_folded(folded))
     # What concerns the whole shard says itself when it is over: only the latest word about each is true.
@@ -55,15 +59,19 @@ def unreachable(shard: ShardId) -> Tree:
 def _headline(view: GroupView) -> Text:
     group = view.group
     return _line(
-        ("● ", BAD if group["last_error"] or group["ready_size"] < group["size"] else ODD),
+        ("● ", BAD if group["last_error"] or group["blocked"] or group["ready_size"] < group["size"] else ODD),
         (group["group"], "bold"),
-        (f"  {', '.join(view.unsettled)}", ""),
+        (f"  {view.headline}", ""),
+        (_overridden(group), DIM),
     )
 
 
 def _open(branch: Tree, view: GroupView, *, now: float) -> None:
-    if view.group["last_error"]:
-        branch.add(_line(("error: ", BAD), (view.group["last_error"], "")))
+    group = view.group
+    for reason in group["blocked"]:
+        branch.add(_line(("blocked: ", BAD), (reason, "")))
+    if group["last_error"] and group["last_error"] not in group["blocked"]:
+        branch.add(_line(("error: ", BAD), (group["last_error"], "")))
     _instances(branch, view.odd, now=now)
     for told in view.trouble:
         branch.add(_event(told))
@@ -78,10 +86,25 @@ def _instances(branch: Tree, instances: Sequence[Record], *, now: float) -> None
         branch.add(_line((f"and {len(instances) - MAX_INSTANCES} more: see `nstance-admin instance list`", DIM)))
 
 
+def _unknown(branch: Tree, view: ShardView, *, now: float) -> None:
+    for each in view.unknown[:MAX_INSTANCES]:
+        shown = unknown.row(each, now=now)
+        state = f"  {each['group']} {each['state']} {shown['age']}"
+        branch.add(_line((each["instance_id"], ""), (state, ODD), (f"  {each['why']}", "")))
+    if len(view.unknown) > MAX_INSTANCES:
+        more = len(view.unknown) - MAX_INSTANCES
+        branch.add(_line((f"and {more} more: see `nstance-admin instance list --unknown`", DIM)))
+
+
 def _folded(groups: Sequence[Record]) -> Text:
-    shown = [f"{group['group']} {group['size']}{' paused' if group['paused'] else ''}" for group in groups[:MAX_FOLDED]]
+    shown = [f"{group['group']} {group['size']}{_overridden(group)}" for group in groups[:MAX_FOLDED]]
     more = f" and {len(groups) - MAX_FOLDED} more" if len(groups) > MAX_FOLDED else ""
     return _line(("✓ ", GOOD), (", ".join(shown) + more, ""))
+
+
+def _overridden(group: Record) -> str:
+    file = group["size_source"]["config_size"]
+    return f" (set by API, config file: {file})" if is_overridden(group) else ""
 
 
 def _event(told: Record) -> Text:

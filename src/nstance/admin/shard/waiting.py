@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from nstance.admin import failures
 from nstance.admin.client import Client
@@ -16,19 +17,20 @@ Progress = Callable[[str], None]
 
 async def until_stable(
     found: Sequence[Client], wanted: Sequence[str], *, within: float, progress: Progress, clock: Clock
-) -> None:
-    """Raises Refused with what is still missing when the time is over, and at once for a group that nobody has."""
+) -> list[str]:
+    """What should be known of the groups although they are stable, such as that one is paused. Raises Refused with what is
+    still missing when the time is over, and at once for a group that nobody has."""
     deadline = clock.monotonic() + within
     known = False
     while True:
-        answers = await asking.each(found, lambda client: _missing(client, wanted))
+        answers = await asking.each(found, lambda client: _look(client, wanted))
         if wanted and not known and not answers.bad:
-            _check_known(wanted, [name for _, (_, names) in answers.good for name in names])
+            _check_known(wanted, [name for _, look in answers.good for name in look.names])
             known = True
-        told = [f"{_where(shard, found)}{line}" for shard, (lines, _) in answers.good for line in lines]
+        told = [f"{_where(shard, found)}{line}" for shard, look in answers.good for line in look.missing]
         told += [f"shard {shard}: {failures.explain(problem)}" for shard, problem in answers.bad]
         if not told:
-            return
+            return [f"{_where(shard, found)}{line}" for shard, look in answers.good for line in look.concerns]
         progress("; ".join(told))
         left = deadline - clock.monotonic()
         if left <= 0:
@@ -36,11 +38,17 @@ async def until_stable(
         await clock.sleep(min(LOOK_EVERY, left))
 
 
-async def _missing(client: Client, wanted: Sequence[str]) -> tuple[list[str], list[str]]:
-    """A line for each group that is not stable, and the names of the groups that were looked at."""
+@dataclass(frozen=True, slots=True)
+class _Look:
+    missing: Sequence[str]  # a line for each group that is not stable
+    concerns: Sequence[str]  # a line for each group of which something else should be known
+    names: Sequence[str]  # the groups that were looked at
+
+
+async def _look(client: Client, wanted: Sequence[str]) -> _Look:
     found = await groups.everything(client)
     all_instances = [instance(client.shard, each) for each in await instances.everything(client)]
-    lines, names = [], []
+    lines, concerns, names = [], [], []
     for each in found:
         if wanted and each.key not in wanted:
             continue
@@ -49,6 +57,8 @@ async def _missing(client: Client, wanted: Sequence[str]) -> tuple[list[str], li
         if view.unsettled:
             error = f" ({view.group['last_error']})" if view.group["last_error"] else ""
             lines.append(f"{each.key} {', '.join(view.unsettled)}{error}")
+        if view.concerns:
+            concerns.append(f"{each.key} is stable, but: {', '.join(view.concerns)}")
     # A group that was deleted is stable when its last instance has left; those on demand stay.
     left = Counter(
         each["group"] for each in all_instances if not each["on_demand"] or each["state"] in overview.LEAVING
@@ -57,7 +67,7 @@ async def _missing(client: Client, wanted: Sequence[str]) -> tuple[list[str], li
         if all(each.key != name for each in found) and (not wanted or name in wanted):
             names.append(name)
             lines.append(f"{name} is deleted, {count} leaving")
-    return lines, names
+    return _Look(lines, concerns, names)
 
 
 def _check_known(wanted: Sequence[str], names: Sequence[str]) -> None:

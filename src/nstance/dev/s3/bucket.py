@@ -22,6 +22,7 @@ Query = Mapping[str, str]
 Headers = Mapping[str, str]
 
 MOST_DELETED = 1000
+MAX_OBJECT = 5 << 40  # bytes, as on S3
 
 
 class Bucket:
@@ -38,7 +39,7 @@ class Bucket:
 
     async def get(self, key: Key, headers: Headers, query: Query) -> web.Response:
         _check_possible(key)
-        found = await self.store.get(key)
+        found = await self.store.get(key, limit=MAX_OBJECT)
         head = Head(found.version, len(found.body), (await self.store.head(key)).modified)
         answer = self._read(key, head, headers, query)
         if answer.status != 304:
@@ -85,7 +86,7 @@ class Bucket:
 
     async def _copied(self, key: Key, headers: Headers) -> Stored:
         """The object that is copied from here, if it is the one that is meant."""
-        found = await self.store.get(key)
+        found = await self.store.get(key, limit=MAX_OBJECT)
         head = Head(found.version, len(found.body), (await self.store.head(key)).modified)
         conditions.copied(head, headers)
         return found

@@ -18,11 +18,15 @@ from nstance.model import events as ev
 from nstance.model.decision import Code
 from nstance.model.ids import InstanceId
 from nstance.model.instance import Instance, State
+from nstance.objects import journal
 from nstance.pki import keys, names, proof
+from nstance.server import clones as clones_of
 from nstance.server import filesets
 from nstance.server.agents import Presence
 from nstance.server.filesets import CannotMake, FileSet
 from nstance.server.lead import Lead
+from nstance.server.recognizing import recognize
+from nstance.server.shard import Overloaded
 from nstance.v1 import agent_grpc, agent_pb2, registration_pb2
 from nstance.wire import status
 from nstance.wire.peer import Connection, connection_of
@@ -36,6 +40,7 @@ FRESH = 0.1  # of a certificate's life: until then it is not made anew
 RETRY_FIRST = 2.0
 RETRY_MOST = 60.0
 MAX_KEYS = 256
+MAX_CHECKS = 64  # results in a report: more than an agent runs
 NOTICES = {
     agent_pb2.Notice.SPOT_TERMINATION: ev.NoticeKind.SPOT,
     agent_pb2.Notice.SPOT_REBALANCE: ev.NoticeKind.REBALANCE,
@@ -82,9 +87,20 @@ class AgentApi(agent_grpc.AgentServiceBase):
 
     async def SubmitHealthReport(self, stream: Any) -> None:
         connection = connection_of(stream)
+        try:
+            await recognize(self._lead.shard, connection)
+        except (journal.Deposed, Overloaded) as problem:
+            raise status.unavailable(str(problem)) from None
         presence = self._presence(stream)
         agents = self._lead.agents
+        sending = asyncio.Lock()  # a push comes from another task, and a message may take several frames
+
+        async def answer(sequence: int = 0) -> None:
+            async with sending:
+                await stream.send_message(self._answer(presence, sequence))
+
         agents.came(presence)
+        presence.push = answer
         goodbye = refused = False
         try:
             await stream.send_initial_metadata()
@@ -93,7 +109,7 @@ class AgentApi(agent_grpc.AgentServiceBase):
                 match message.WhichOneof("kind"):
                     case "report":
                         self._report(presence, message.report)
-                        await stream.send_message(self._answer(message.report.sequence))
+                        await answer(message.report.sequence)
                     case "notice":
                         self._notice(presence, message.notice)
                     case "goodbye":
@@ -105,9 +121,11 @@ class AgentApi(agent_grpc.AgentServiceBase):
             refused = True
             raise
         finally:
+            presence.push = None
             agents.went(presence, goodbye=goodbye)
             if agents.get(presence.id) is None:  # no newer connection has taken its place
                 self._keep(presence)
+                self._lead.readiness.disconnected(presence)
             if not goodbye and not connection.closed.is_set():
                 # Without its health stream the agent counts as gone; let it begin anew instead of staying half here.
                 if refused:
@@ -119,17 +137,19 @@ class AgentApi(agent_grpc.AgentServiceBase):
         if (whose := report.instance_id) and whose != presence.id:
             self._violation(presence.id, f"it reported for {whose[:64]!r}")
             raise status.denied("an agent can report only for its own instance")
+        if len(report.checks) > MAX_CHECKS:
+            raise status.invalid("checks", f"at most {MAX_CHECKS} results, found {len(report.checks)}")
         boot, sequence = report.boot_id, report.sequence
+        self._watch_for_clones(presence, report)
         same_boot = boot == presence.boot_id
         if same_boot and sequence <= presence.sequence:
             return
         presence.boot_id, presence.sequence = boot, sequence
         presence.reported = self._clock.steady()
-        self._lead.balancers.reported(presence.id)
         before, presence.report = presence.report, report
         error, known_error = report.files_error, before.files_error if before is not None else ""
         if error and error != known_error:
-            self._trouble(presence.id, f"it could not put its files in place: {error[:500]}")
+            self._trouble(presence.id, f"its files are not installed or not received: {error[:500]}")
         if (  # one by one, because most reports say nothing new; an agent has one version from its start on
             before is None
             or not same_boot
@@ -138,6 +158,21 @@ class AgentApi(agent_grpc.AgentServiceBase):
             or report.files != before.files
         ):
             self._keep(presence)
+        self._lead.readiness.assess(presence)
+
+    def _watch_for_clones(self, presence: Presence, report: agent_pb2.HealthReport) -> None:
+        if self._lead.agents.get(presence.id) is not presence:
+            return  # the instance is gone, or a newer connection counts: nothing is to be remembered
+        clones, now, connection = self._lead.agents.clones, self._clock.monotonic(), presence.connection
+        known = clones.is_seen(presence.id, now)
+        said = clones_of.Report(report.boot_id, report.sequence, connection.address, connection.since, now)
+        other = clones.evidence(presence.id, said)
+        if not other:
+            return
+        if not known:
+            places = " and ".join(sorted({other, connection.address}))
+            self._tell(presence.id, Code.SECURITY, f"two agents use its identity at the same time, from {places}")
+        self._lead.shard.post(ev.CloneSeen(presence.id))
 
     def _keep(self, presence: Presence) -> None:
         """The last report, for people: in the cache when it says something new, and when there will be no further one."""
@@ -145,13 +180,14 @@ class AgentApi(agent_grpc.AgentServiceBase):
         if cache is not None and report is not None and presence.reported is not None:
             cache.put_report(presence.id, functools.partial(json_format.MessageToDict, report), at=presence.reported)
 
-    def _answer(self, sequence: int) -> agent_pb2.HealthAnswer:
+    def _answer(self, presence: Presence, sequence: int) -> agent_pb2.HealthAnswer:
         spread = 1000 * len(self._lead.agents) // RECONNECTS_PER_SECOND
         return agent_pb2.HealthAnswer(
             sequence=sequence,
             server_time_unix_ms=int(self._clock.wall() * 1000),
             report_interval_ms=int(self._lead.configuration.settings.shard.health_check_interval * 1000),
             reconnect_spread_ms=spread,
+            checks=self._lead.readiness.checks_to_send(presence),
         )
 
     def _notice(self, presence: Presence, notice: agent_pb2.Notice) -> None:
@@ -215,22 +251,21 @@ class AgentApi(agent_grpc.AgentServiceBase):
         request = await stream.recv_message()
         presence = self._presence(stream)
         have, renew_at = request.config_hash, _renewal(request.files, self._clock.wall())
-        failures, complained = 0, ""
+        failures = 0
         while True:
             presence.changed.clear()
             wait: float | None = None
             try:
                 made = await self._needed(presence, have, renew_at)
                 failures = 0
+                self._lead.readiness.unblock(presence)
                 if made is not None:
                     await _send(stream, made)
                     have, renew_at = made.hash, made.renew_at
                 if renew_at is not None:
                     wait = max(1.0, min(3600.0, renew_at - self._clock.wall()))
             except CannotMake as problem:
-                if str(problem) != complained:
-                    complained = str(problem)
-                    self._trouble(presence.id, f"its files cannot be made: {problem}")
+                self._lead.readiness.block(presence, str(problem))
                 wait = min(RETRY_MOST, RETRY_FIRST * 2.0 ** min(failures, 6)) if problem.again else None
                 failures += 1
             await _changed(presence.changed, wait)
@@ -243,7 +278,9 @@ class AgentApi(agent_grpc.AgentServiceBase):
         if instance is None or resolved is None or instance.state not in ADMITTED:
             return None
         due = renew_at is not None and self._clock.wall() >= renew_at
-        if filesets.set_hash(lead.around, resolved, instance) == have and not due:
+        wanted = filesets.set_hash(lead.around, resolved, instance)
+        lead.readiness.set_wanted(presence, wanted)
+        if wanted == have and not due:
             return None
         if any(name not in presence.public_keys for name in filesets.key_names(resolved)):
             presence.keys_changed.set()

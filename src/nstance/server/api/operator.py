@@ -6,6 +6,7 @@ this server is not sure that it leads, what changes something may not.
 """
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
@@ -15,24 +16,29 @@ from grpclib.exceptions import GRPCError
 from nstance.authority import errors as authority_errors
 from nstance.authority.operators import Operators
 from nstance.clock import Clock
+from nstance.config import dynamic as dynamics
 from nstance.config import storage_keys
+from nstance.config.dynamic import Stamp
 from nstance.config.errors import Problem
 from nstance.config.resolve import Resolved
-from nstance.model.ids import DEFAULT_TENANT, OperatorId, ServerId, TenantId
+from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName, OperatorId, ServerId, TenantId
 from nstance.objects import errors as storage
 from nstance.objects.port import ObjectStore
 from nstance.pki import keys, names, proof
 from nstance.server import configuration as configurations
-from nstance.server import edits, plans, watchers
+from nstance.server import edits, plans, rollouts, watchers
 from nstance.server.admission import Admission
+from nstance.server.api.rollouts import RolloutCalls
 from nstance.server.cache import CacheUnavailable, Event
 from nstance.server.configuration import Configuration, NoConfiguration
 from nstance.server.groups import NOT_LEADING, Edit, Groups
 from nstance.server.in_force import InForce
 from nstance.server.lead import Lead
 from nstance.server.requests import Requests
+from nstance.server.rollouts import Rollouts
 from nstance.server.statuses import Statuses
 from nstance.server.tenancy import Tenancy
+from nstance.server.unknown_requests import UnknownRequests
 from nstance.server.watchers import Overrun, Watcher, Watchers
 from nstance.v1 import operator_grpc, operator_pb2, registration_pb2
 from nstance.wire import limits, status
@@ -40,7 +46,7 @@ from nstance.wire.peer import connection_of
 
 log = logging.getLogger(__name__)
 
-SEEN_EVERY = 30.0  # while a watch is open: the operator is looked at again, and counts as present
+SEEN_EVERY = 30.0  # while a watch is open: whether its operator is still registered
 HEAD_SECONDS = 5.0
 MAX_EVENTS = 1_000
 MAX_LISTED = 5_000  # instances in one answer: half a kilobyte each, and a message has 4 MiB
@@ -63,7 +69,7 @@ class Events(Protocol):
     ) -> list[Event]: ...
 
 
-class OperatorApi(operator_grpc.OperatorServiceBase):
+class OperatorApi(RolloutCalls, operator_grpc.OperatorServiceBase):
     def __init__(
         self,
         lead: Lead,
@@ -75,6 +81,7 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
         operators: Operators,
         admission: Admission,
         groups: Groups,
+        rollouts: Rollouts,
         requests: Requests,
         statuses: Statuses,
         watchers: Watchers,
@@ -89,7 +96,9 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
         self._operators = operators
         self._admission = admission
         self._groups = groups
+        self._rollouts = rollouts
         self._requests = requests
+        self._unknown = UnknownRequests(lead, requests, clock)
         self._statuses = statuses
         self._watchers = watchers
         self._tenancy = tenancy
@@ -103,7 +112,6 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
         who = connection_of(stream).identity
         assert isinstance(who, names.Operator)  # the listener admits no other role
         await self._admission.admit(who)
-        self._lead.shard.operator_seen(who.tenant)
         if changes and not self._lead.shard.term.leading():
             raise status.unavailable(NOT_LEADING)
         return request, self._tenancy(who)
@@ -122,7 +130,7 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
                 shard=self._lead.name,
                 leader=self._server,
                 epoch=self._lead.shard.term.epoch,
-                errors=self._errors(tenancy.tenant),
+                errors=[*self._errors(tenancy.tenant), *self._unknown.held(tenancy)],
             )
         )
 
@@ -143,6 +151,7 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
                 etag=in_force.configuration.version,
                 errors=self._errors(tenancy.tenant),
                 needs_restart=configurations.needs_restart(in_force.booted.settings, in_force.configuration.settings),
+                warnings=configurations.overridden(in_force.configuration, self._mine(tenancy.tenant)),
             )
         )
 
@@ -157,18 +166,19 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
         except (storage.StorageError, TimeoutError):
             raise status.unavailable("the configuration cannot be read now, try again") from None
         plan = []
-        for key in sorted({*now.groups, *found.groups}):
-            if key.tenant == tenant:
-                resolved = found.groups.get(key)
-                wish = resolved.group if resolved is not None else None
-                if wish is None or not wish.paused:
-                    plan += plans.plan(self._lead.shard, key, wish, policy=found.policy)
+        mine = [key for key in sorted({*now.groups, *found.groups}) if key.tenant == tenant]
+        for key in mine:
+            resolved = found.groups.get(key)
+            wish = resolved.group if resolved is not None else None
+            if wish is None or not wish.paused:
+                plan += plans.plan(self._lead.shard, key, wish, policy=found.policy)
         return operator_pb2.RefreshConfigResponse(
             updated=(found.version, found.dynamic_version) != (now.version, now.dynamic_version),
             previous_etag=now.version,
             etag=found.version,
             needs_restart=configurations.needs_restart(self._in_force.booted.settings, found.settings),
             plan=plan,
+            warnings=configurations.overridden(found, mine),
         )
 
     async def _modified(self, configuration: Configuration) -> int:
@@ -179,6 +189,9 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
         except (storage.StorageError, TimeoutError):
             return 0
         return int(head.modified) if head.version == configuration.version else 0
+
+    def _mine(self, tenant: TenantId) -> list[GroupKey]:
+        return [key for key in self._lead.configuration.groups if key.tenant == tenant]
 
     def _errors(self, tenant: TenantId) -> list[str]:
         """Why a newer configuration was refused, without what concerns other tenants' groups."""
@@ -211,6 +224,9 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
         found = [self._status(resolved, configuration) for resolved in tenancy.groups()]
         await stream.send_message(_sized(operator_pb2.ListGroupsResponse(groups=found)))
 
+    def _stamp(self, tenancy: Tenancy) -> Stamp:
+        return dynamics.stamp(tenancy.who.id, self._clock.wall())
+
     async def _changed(self, edit: Edit, tenancy: Tenancy, *, dry_run: bool) -> Configuration:
         if dry_run:
             return self._groups.preview(edit)
@@ -219,31 +235,39 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
     async def UpsertGroup(self, stream: Any) -> None:
         request, tenancy = await self._asked(stream, changes=True)
         key = tenancy.key(request.key)
-        edit = edits.upsert(key, request.config, etag=request.etag)
-        plan = []
-        if request.dry_run:
-            plan = plans.plan(self._lead.shard, key, self._groups.preview(edit).groups[key].group)
+        edit = edits.upsert(key, request.config, etag=request.etag, unset=request.unset, by=self._stamp(tenancy))
         configuration = await self._changed(edit, tenancy, dry_run=request.dry_run)
-        group = self._status(configuration.groups[key], configuration)
-        await stream.send_message(operator_pb2.UpsertGroupResponse(group=group, plan=plan))
+        resolved, plan, rollout = configuration.groups[key], [], None
+        if request.dry_run:
+            plan = plans.plan(self._lead.shard, key, resolved.group)
+            rollout = rollouts.plan(self._lead, configuration, key)
+        group = self._status(resolved, configuration)
+        await stream.send_message(operator_pb2.UpsertGroupResponse(group=group, plan=plan, rollout=rollout))
 
     async def DeleteGroup(self, stream: Any) -> None:
         request, tenancy = await self._asked(stream, changes=True)
-        key = tenancy.group(request.key).group.key
-        edit = edits.delete(key, etag=request.etag)
-        await self._changed(edit, tenancy, dry_run=request.dry_run)
-        plan = plans.plan(self._lead.shard, key, None) if request.dry_run else []
+        key = GroupKey(tenancy.tenant, GroupName(request.key))
+        if not self._unknown.is_held(key):
+            edit = edits.delete(tenancy.group(request.key).group.key, etag=request.etag)
+            await self._changed(edit, tenancy, dry_run=request.dry_run)
+        plan = self._unknown.plan_deletion(key) if request.dry_run else []
+        if not request.dry_run:
+            await self._unknown.delete_group(key)
         await stream.send_message(operator_pb2.DeleteGroupResponse(plan=plan))
 
     async def PlanGroup(self, stream: Any) -> None:
         request, tenancy = await self._asked(stream)
         if request.HasField("config"):
             key = tenancy.key(request.key)
-            wish = self._groups.preview(edits.upsert(key, request.config, etag="")).groups[key].group
+            edit = edits.upsert(key, request.config, unset=request.unset, by=self._stamp(tenancy))
+            configuration = self._groups.preview(edit)
         else:
-            wish = tenancy.group(request.key).group
-        actions = plans.plan(self._lead.shard, wish.key, wish)
-        answer = operator_pb2.PlanGroupResponse(actions=actions, paused=wish.paused)
+            key, configuration = tenancy.group(request.key).group.key, self._lead.configuration
+        wish = configuration.groups[key].group
+        actions = plans.plan(self._lead.shard, key, wish)
+        warnings = configurations.overridden(configuration, [key])
+        rollout = rollouts.plan(self._lead, configuration, key)
+        answer = operator_pb2.PlanGroupResponse(actions=actions, paused=wish.paused, warnings=warnings, rollout=rollout)
         await stream.send_message(_sized(answer))
 
     async def PauseGroup(self, stream: Any) -> None:
@@ -255,7 +279,7 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
     async def _pause(self, stream: Any, *, paused: bool) -> None:
         request, tenancy = await self._asked(stream, changes=True)
         key = tenancy.group(request.key).group.key if request.key else None
-        edit = edits.pause(tenancy.tenant, key, paused=paused)
+        edit = edits.pause(tenancy.tenant, key, paused=paused, by=self._stamp(tenancy))
         configuration = await self._changed(edit, tenancy, dry_run=request.dry_run)
         chosen = [k for k in sorted(configuration.groups) if k.tenant == tenancy.tenant and key in (None, k)]
         found = [self._status(configuration.groups[k], configuration) for k in chosen]
@@ -299,6 +323,20 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
         old = await self._requests.replace(tenancy, request.instance_id, dry_run=request.dry_run)
         await stream.send_message(self._statuses.instance(*old))
 
+    async def ListUnknownVms(self, stream: Any) -> None:
+        _, tenancy = await self._asked(stream)
+        await stream.send_message(_sized(self._unknown.listed(tenancy)))
+
+    async def AdoptInstance(self, stream: Any) -> None:
+        request, tenancy = await self._asked(stream, changes=True)
+        adopted = await self._unknown.adopt(tenancy, request.instance_id, dry_run=request.dry_run)
+        await stream.send_message(self._statuses.instance(*adopted))
+
+    async def ReleaseInstance(self, stream: Any) -> None:
+        request, tenancy = await self._asked(stream, changes=True)
+        answer = await self._unknown.release(tenancy, request.instance_id, dry_run=request.dry_run)
+        await stream.send_message(answer)
+
     async def AcknowledgeDrained(self, stream: Any) -> None:
         request, tenancy = await self._asked(stream, changes=True)
         await stream.send_message(await self._requests.acknowledge(tenancy, request.instance_id))
@@ -307,15 +345,14 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
 
     async def Watch(self, stream: Any) -> None:
         request, tenancy = await self._asked(stream)
-        with self._watchers.open(tenancy.tenant, watchers.kinds(request)) as watcher:
+        drains = self._lead.shard.drainers.watching(tenancy.tenant) if request.drains else contextlib.nullcontext()
+        with self._watchers.open(tenancy.tenant, watchers.kinds(request)) as watcher, drains:
             try:
                 await self._send(stream, watcher, tenancy.who)
             except Overrun:
                 # Between two messages: one that is cut in half would read as a broken stream. Whoever takes nothing at
                 # all is ended by the transport.
                 raise status.exhausted("this watcher does not keep up, watch again from a new snapshot") from None
-            finally:
-                self._lead.shard.operator_seen(tenancy.tenant)
 
     async def _send(self, stream: Any, watcher: Watcher, who: names.Operator) -> None:
         for number, part in enumerate(watcher.snapshot):
@@ -334,12 +371,8 @@ class OperatorApi(operator_grpc.OperatorServiceBase):
             if message is not None:
                 await stream.send_message(watcher.numbered(message))
             if self._clock.monotonic() >= look_at:
-                await self._still_there(who)
+                await self._admission.admit(who, watching=True)
                 look_at = self._clock.monotonic() + SEEN_EVERY
-
-    async def _still_there(self, who: names.Operator) -> None:
-        await self._admission.admit(who, watching=True)
-        self._lead.shard.operator_seen(who.tenant)
 
     async def ListEvents(self, stream: Any) -> None:
         request, tenancy = await self._asked(stream)

@@ -1,0 +1,79 @@
+"""Each group's settings side by side: what the config file says, what the API has set, what is in force, what is there."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+from nstance.admin.client import Client
+from nstance.admin.shard import groups, instances
+from nstance.admin.shard.records import Record
+from nstance.admin.shard.records import group as group_record
+
+COLUMNS = ("group", "setting", "file", "api", "in_force", "actual", "differs")
+LEAVING = ("draining", "deleting")
+
+
+async def compare(client: Client, name: str | None) -> list[Record]:
+    found = [await groups.find(client, name)] if name is not None else await groups.everything(client)
+    running = await instances.everything(client, group=name or "")
+    types: dict[str, Counter[str]] = {}
+    for each in running:
+        if not each.on_demand and each.state not in LEAVING:
+            types.setdefault(each.group, Counter())[each.instance_type] += 1
+    return [
+        row for status in found for row in rows(group_record(client.shard, status), types.get(status.key, Counter()))
+    ]
+
+
+def rows(group: Record, types: Counter[str]) -> list[Record]:
+    """Size and instance type always, vars where the API sets them. `types`: how many instances of each there are."""
+    overrides = {each["field"]: each for each in group["overrides"]}
+    size, ready, source = group["size"], group["ready_size"], group["size_source"]
+    there = str(group["actual_size"]) + (f" ({ready} ready)" if ready != group["actual_size"] else "")
+    counts = [f"{kind} {count}" for kind, count in sorted(types.items()) if kind]
+    file_type = overrides["instance_type"]["file_value"] if "instance_type" in overrides else group["instance_type"]
+    found = [
+        _row(
+            group,
+            "size",
+            source["config_size"] if group["static"] else None,
+            size if source["kind"] == "api" else None,
+            size,
+            actual=there,
+            drifts=(group["actual_size"], ready) != (size, size),
+        ),
+        _row(
+            group,
+            "instance_type",
+            (file_type or None) if group["static"] else None,
+            overrides["instance_type"]["value"] if "instance_type" in overrides else None,
+            group["instance_type"],
+            actual=", ".join(counts),
+            drifts=any(kind != group["instance_type"] for kind in types),
+        ),
+    ]
+    for field, each in overrides.items():
+        if field.startswith("vars."):
+            found.append(_row(group, field, each["file_value"], each["value"], each["value"]))
+    return found
+
+
+def _row(
+    group: Record, setting: str, file: object, api: object, in_force: object, *, actual: str = "", drifts: bool = False
+) -> Record:
+    overridden = group["static"] and api is not None and file != api
+    return {
+        "shard": group["shard"],
+        "group": group["group"],
+        "setting": setting,
+        "file": file,
+        "api": api,
+        "in_force": in_force,
+        "actual": actual or None,
+        "differs": [*(["overridden"] if overridden else []), *(["actual"] if drifts else [])],
+    }
+
+
+def table(rows: Sequence[Record]) -> list[Record]:
+    """Without instance types where nobody names any."""
+    named = ("file", "api", "in_force", "actual")
+    return [row for row in rows if row["setting"] != "instance_type" or any(row[each] for each in named)]

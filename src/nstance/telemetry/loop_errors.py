@@ -1,0 +1,24 @@
+"""Errors that reach the event loop because nobody waits for the callback or task that raised them.
+
+They are logged with what the loop knows of them, and counted, so that an alert can see them. They do not end a term: who
+raised one is not known here, and a stranger whose bytes confuse a connection must not decide who leads. What a term
+depends on reports its own failures (`server/shard.py`).
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+
+def install(loop: asyncio.AbstractEventLoop, count: Callable[[], None]) -> None:
+    """`count` is `Metrics.loop_failed`."""
+
+    def handle(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        count()
+        about = ", ".join(f"{key}: {value!r}" for key, value in context.items() if key != "exception")
+        log.error("unhandled error in the event loop", exc_info=context.get("exception"), extra={"context": about})
+
+    loop.set_exception_handler(handle)

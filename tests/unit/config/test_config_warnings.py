@@ -1,0 +1,106 @@
+"""What is valid and probably a mistake, with its place."""
+
+import json
+from typing import Any
+
+import pytest
+
+from nstance.config import dynamic as dynamics
+from nstance.config import load, resolve, warnings
+
+AWS = {"provider": "aws"}
+SPOT = {"InstanceMarketOptions": {"MarketType": "spot"}}
+
+
+def document(**more: Any) -> dict[str, Any]:
+    return {
+        "cluster": {"id": "demo"},
+        "shard": {"infra": {"provider": "memory"}, "subnet_pools": {"main": ["s"]}},
+        "templates": {"web": {"kind": "web", **more.pop("template", {})}},
+        "groups": {"default": {"web": {"template": "web", "size": 2, **more.pop("group", {})}}},
+        **more,
+    }
+
+
+def found(told: dict[str, Any], groups: str = "{}") -> list[tuple[str, str]]:
+    text = json.dumps(told, indent=1)
+    settings, dynamic = load.load(text), dynamics.parse(groups)
+    findings = warnings.find(settings, resolve.resolve(settings, dynamic), dynamic)
+    problems = load.locate(text, findings, source="config")
+    assert all(problem.line for problem in problems)
+    return [(problem.path, problem.message) for problem in problems]
+
+
+def test_a_good_configuration_has_none() -> None:
+    assert found(document(group={"update": {"max_surge": 1, "max_unavailable": 1}})) == []
+
+
+@pytest.mark.parametrize(
+    ("template", "path"),
+    [
+        ({"files": {"f": {"kind": "string", "template": "{{ .Vars.x }}"}}}, "templates.web.files.f.template"),
+        ({"files": {"f": {"kind": "env", "template": {"X": "{{ .Vars.x }}"}}}}, "templates.web.files.f.template.X"),
+        ({"files": {"f": {"kind": "storage", "source": "a/{{ .Vars.x }}"}}}, "templates.web.files.f.source"),
+        ({"args": {"A": ["{{ .Vars.x | upper }}"]}}, "templates.web.args.A[0]"),
+    ],
+)
+def test_a_var_that_no_layer_defines_is_named_where_it_is_used(template: dict[str, Any], path: str) -> None:
+    message = "the var x is not defined for default/web: it is rendered empty"
+    assert found(document(template=template)) == [(path, message)]
+    for layer in ({"defaults": {"vars": {"x": "1"}}}, {"group": {"vars": {"x": "1"}}}):
+        assert found(document(template=template, **layer)) == []
+    assert found(document(template={**template, "vars": {"x": "1"}})) == []
+    assert found(document(template=template), '{"default": {"web": {"vars": {"x": "1"}}}}') == []
+
+
+def test_a_var_that_is_only_tested_for_may_be_undefined() -> None:
+    text = '{{ if .Vars.x }}{{ .Vars.x }}{{ end }}{{ .Vars.y | default "z" }}{{ .Instance.ID }}{{ .Cluster.CACert }}'
+    assert found(document(template={"files": {"f": {"kind": "string", "template": text}}})) == []
+
+
+def test_userdata_certificates_and_groups_of_the_api_are_looked_at() -> None:
+    told = document(
+        shard={"infra": AWS, "subnet_pools": {"main": ["s"]}},
+        certificates={"c": {"kind": "server", "dns": ["{{ .Vars.name }}"]}},
+        template={
+            "userdata": {"content": "{{ .Nonce }} {{ .Vars.u }}"},
+            "files": {"c": {"kind": "certificate", "template": "c", "key": {"source": "agent", "name": "k.pub"}}},
+        },
+        group={"vars": {"name": "x"}},
+    )
+    api = '{"default": {"api": {"template": "web", "vars": {"u": "1"}}}}'
+    assert sorted(found(told, api)) == [
+        ("certificates.c.dns[0]", "the var name is not defined for default/api: it is rendered empty"),
+        ("templates.web.userdata.content", "the var u is not defined for default/web: it is rendered empty"),
+    ]
+
+
+def test_what_the_api_overrides_is_named_at_the_files_value() -> None:
+    told = document(group={"size": 5, "vars": {"a": "1", "b": "1"}, "instance_type": "big"})
+    api = '{"default": {"web": {"size": 3, "vars": {"a": "2", "b": "1"}, "instance_type": "big"}}}'
+    assert [path for path, _ in found(told, api)] == ["groups.default.web.size", "groups.default.web.vars.a"]
+    assert found(document(group={"size": 5}), '{"default": {"web": {"size": 5}}}') == []
+
+
+@pytest.mark.parametrize(
+    ("group", "shard", "path"),
+    [
+        ({"update": {"max_unavailable": 2}}, None, "groups.default.web.update.max_unavailable"),
+        ({"drain_timeout": "5m", "args": SPOT}, AWS, "groups.default.web.drain_timeout"),
+        ({"args": SPOT}, AWS, "groups.default.web"),
+    ],
+)
+def test_limits_that_cannot_be_kept(group: dict[str, Any], shard: Any, path: str) -> None:
+    more = {"shard": {"infra": shard, "subnet_pools": {"main": ["s"]}}} if shard else {}
+    [(place, message)] = found(document(group=group, **more))
+    assert place.startswith(path)
+    assert "max_unavailable 2 of size 2" in message or "120s after its notice" in message or "2m after" in message
+    kept = {"update": {"max_unavailable": 1}} if shard is None else {**group, "drain_timeout": "90s"}
+    assert found(document(group=kept, **more)) == []
+
+
+def test_many_groups_are_one_warning() -> None:
+    told = document(template={"files": {"f": {"kind": "string", "template": "{{ .Vars.x }}"}}})
+    told["groups"]["default"] |= {f"g{n}": {"template": "web"} for n in range(2000)}
+    [(_, message)] = found(told)
+    assert message.endswith("and 1998 more: it is rendered empty")

@@ -1,0 +1,131 @@
+"""The limits of voluntary work, stated anew: how many VMs there may be, how many must be ready, and when it must wait."""
+
+from typing import TYPE_CHECKING
+
+from nstance.model.decision import Facts
+from nstance.model.events import NoticeKind
+from nstance.model.group import UpdateOrder
+from nstance.model.ids import InstanceId
+from nstance.model.instance import CAPACITY, ENDED, Cause, Instance, State
+from nstance.model.rollout import GroupRecord, Outcome
+
+if TYPE_CHECKING:
+    from unit.core.core_world import World
+
+VOLUNTARY = (Cause.DRIFT, Cause.ELIGIBLE_EXPIRY)
+GOING = (State.DRAINING, State.DELETING)
+
+
+def judge(world: "World", before: dict[InstanceId, Instance], record: GroupRecord | None) -> None:
+    if world.wish is None or world.wish.paused:
+        return
+    made = [r for r in world.records.values() if r.id not in before and r.counts]
+    begun = [r for r in made if r.replaces_for in VOLUNTARY and _is_voluntary(world, r)]
+    left = [
+        r for r in world.records.values() if r.cause in VOLUNTARY and r.state in GOING and _was_capacity(before, r.id)
+    ]
+    if any(not _counts(world, r.replaces) or _is_voluntary(world, r) for r in made):
+        check_existing(world)
+    for old in left:
+        check_left(world, before[old.id])
+    if begun or left:
+        check_held(world, record, begun, left)
+        if world.wish.order is UpdateOrder.SERIAL and (begun or any(not _replacements(world, r) for r in left)):
+            check_serial(world, before, begun, left)
+
+
+def check_existing(world: "World") -> None:
+    """Never more than the size and `max_surge` together, but for what was not voluntary."""
+    wish = world.wish
+    assert wish is not None
+    there = [r for r in world.records.values() if not r.on_demand and r.state not in ENDED]
+    explained = sum(r.state in GOING and not is_leaving(world, r) for r in there)
+    explained += sum(r.counts and _counts(world, r.replaces) and not _is_voluntary(world, r) for r in there)
+    surge = wish.max_surge or (0 if wish.max_unavailable else 1)
+    assert len(there) - explained <= wish.size + surge, f"{len(there)} VMs for {wish.size}"
+
+
+def check_left(world: "World", old: Instance) -> None:
+    wish = world.wish
+    assert wish is not None
+    takers = _replacements(world, old)
+    assert not takers or any(_ready(world, t) for t in takers), f"{old.id} left for one that is not ready"
+    ready = sum(_ready(world, r) for r in world.records.values())
+    if not takers:
+        able = ready + sum(_broken(world, r) for r in world.records.values())
+        assert able >= wish.size - wish.max_unavailable, f"{old.id} left first, {able} can be ready without it"
+    if _facts(world, old).ready:
+        assert ready >= wish.size - wish.max_unavailable, f"{ready} of {wish.size} are ready without {old.id}"
+
+
+def check_held(world: "World", record: GroupRecord | None, begun: list[Instance], left: list[Instance]) -> None:
+    current = record.current if record is not None else None
+    now = world.record.current if world.record is not None else None
+    if current is None or now is None or current.infra_hash != now.infra_hash:
+        return
+    if current.outcome is Outcome.HALTED:
+        assert now.outcome is Outcome.COMPLETE, "a halted rollout went on"
+    if current.outcome is Outcome.PAUSED and (begun or any(not _replacements(world, r) for r in left)):
+        # One that has a replacement already, because it was silent for a while, may go.
+        assert now.outcome is not Outcome.PAUSED, "a paused rollout went on"
+    if world.mass_silence or world.mass_absence:
+        assert world.mass_since is not None
+        assert now.started > world.mass_since, "voluntary work while many are silent or missing"
+
+
+def check_serial(
+    world: "World", before: dict[InstanceId, Instance], begun: list[Instance], left: list[Instance]
+) -> None:
+    wish = world.wish
+    assert wish is not None
+    assert len(begun) + sum(not _replacements(world, r) for r in left) <= 1, "more than one step at a time"
+    for r in before.values():
+        now = world.records.get(r.id)
+        assert now is None or now in left or not is_leaving(world, now), f"{r.id} is not gone yet"
+        if r.counts and r.infra_hash == wish.infra_hash and now is not None and now.counts:
+            assert _ready(world, now), f"{r.id} is not ready yet"
+            assert world.now >= _facts(world, now).ready_since + wish.settle - 0.001, f"{r.id} has not settled"
+
+
+def is_leaving(world: "World", record: Instance) -> bool:
+    """Because of voluntary work, and not gone."""
+    if record.on_demand or record.state not in GOING:
+        return False
+    hint = record.cause is Cause.SPOT and _facts(world, record).notice is NoticeKind.REBALANCE
+    return record.cause in VOLUNTARY or hint
+
+
+def _is_voluntary(world: "World", taker: Instance) -> bool:
+    if taker.replaces is None or not _counts(world, taker.replaces):
+        return False  # it grows into a place that nobody has
+    notice = _facts(world, world.records[taker.replaces]).notice
+    if notice not in (None, NoticeKind.REBALANCE):
+        return False  # whatever it was begun for, the old one goes anyway
+    hint = taker.replaces_for is Cause.SPOT and notice is NoticeKind.REBALANCE
+    return taker.replaces_for in VOLUNTARY or hint
+
+
+def _facts(world: "World", record: Instance) -> Facts:
+    return world.facts.get(record.id, Facts(heard=world.listening))
+
+
+def _ready(world: "World", record: Instance) -> bool:
+    facts = _facts(world, record)
+    return record.state is State.RUNNING and record.counts and not record.suspect and facts.ready and facts.connected
+
+
+def _broken(world: "World", record: Instance) -> bool:
+    facts = _facts(world, record)
+    return record.state is State.RUNNING and record.counts and facts.connected and not facts.ready
+
+
+def _replacements(world: "World", old: Instance) -> list[Instance]:
+    return [r for r in world.records.values() if r.replaces == old.id and r.counts]
+
+
+def _counts(world: "World", id: InstanceId | None) -> bool:
+    return id is not None and id in world.records and world.records[id].counts
+
+
+def _was_capacity(before: dict[InstanceId, Instance], id: InstanceId) -> bool:
+    return id in before and before[id].state in CAPACITY and not before[id].on_demand

@@ -1,0 +1,48 @@
+"""What a report says about readiness, as a table."""
+
+import pytest
+
+from nstance.core import readiness
+from nstance.model.ids import InstanceId
+
+ID = InstanceId("web-01jw51srryegh9snf9cmeh3k4q")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "installed", "results", "blocked", "problem", "why"),
+    [
+        ("1", "1", {"a": True, "b": True}, "", "", ""),
+        ("1", "1", {"a": True, "b": True, "mine": False}, "", "", ""),
+        ("1", "1", {"a": True, "b": True}, "", "a note", ""),
+        ("1", "", {"a": True, "b": True}, "", "", "its files are not installed yet"),
+        ("", "", {"a": True, "b": True}, "", "", "its files are not installed yet"),
+        ("2", "1", {"a": True, "b": True}, "", "exit code 1", "its files are not installed yet; exit code 1"),
+        ("2", "1", {"a": True, "b": True}, "no secret", "", "its files cannot be rendered: no secret"),
+        ("1", "1", {"a": False, "b": True}, "", "", "failing checks: a"),
+        ("1", "1", {"a": False, "b": False}, "", "", "failing checks: a, b"),
+        ("1", "1", {"b": True}, "", "", "checks without a result yet: a"),
+        ("1", "1", {}, "", "too old", "checks without a result yet: a, b; too old"),
+        (
+            "2",
+            "1",
+            {"a": False},
+            "",
+            "",
+            "its files are not installed yet; failing checks: a; checks without a result yet: b",
+        ),
+    ],
+)
+def test_an_instance_is_ready_when_nothing_is_missing(
+    wanted: str, installed: str, results: dict[str, bool], blocked: str, problem: str, why: str
+) -> None:
+    found = readiness.assess(
+        ID,
+        wanted_hash=wanted,
+        installed_hash=installed,
+        checks=("b", "a"),
+        results=results,
+        blocked=blocked,
+        problem=problem,
+    )
+    assert readiness.explain(found) == why
+    assert found.ready == (not why)

@@ -1,0 +1,42 @@
+"""How long storage takes: learnt from answers and from waiting in vain."""
+
+import pytest
+
+from nstance.core.latency import TIMEOUT_LEAST, TIMEOUT_MOST, USUAL_MOST, Latency
+
+
+def of(*answers: float) -> Latency:
+    found = Latency()
+    for seconds in answers:
+        found = found.answered(seconds)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("answers", "usual"),
+    [
+        ((), 0.0),
+        ((0.03,), 0.03),
+        ((0.03, 2.0), 2.0),
+        ((0.03, 0.03, 2.0), 0.03),
+        ((0.03, 2.0, 2.0), 2.0),
+        ((2.0, 2.0, 2.0, 0.03, 0.03), 0.03),
+        ((60.0, 60.0), USUAL_MOST),
+    ],
+)
+def test_the_usual_answer_is_the_middle_one_of_the_last_three(answers: tuple[float, ...], usual: float) -> None:
+    assert of(*answers).usual == usual
+
+
+def test_each_timeout_makes_the_next_one_longer_until_something_is_answered() -> None:
+    found, timeouts = of(0.03), []
+    for _ in range(5):
+        timeouts.append(round(found.timeout, 3))
+        found = found.timed_out(found.timeout)
+    assert timeouts == [TIMEOUT_LEAST, 2.1, 6.3, TIMEOUT_MOST, TIMEOUT_MOST]
+    assert found.usual == 0.03, "a store that cannot be reached does not make leases longer"
+    assert found.answered(0.03).timeout == TIMEOUT_LEAST
+
+
+def test_a_slow_answer_is_waited_for_the_next_time() -> None:
+    assert of(0.03, 2.0, 0.03).timeout == 6.0

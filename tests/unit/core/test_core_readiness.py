@@ -1,0 +1,205 @@
+"""What readiness means for decisions: who counts as ready, who is unhealthy because it is not, and when that is held."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from nstance.model import events as ev
+from nstance.model.decision import Facts, Trend
+from nstance.model.instance import Cause, Instance, State
+from unit.core.core_situation import NOW, After, after, healthy, member, name, newcomer, unready, wish
+
+YOUNG = {"registered": NOW - 50.0, "ready_at": None}
+LATE = {"registered": NOW - 700.0, "ready_at": None, "created": NOW - 800.0}
+FAILING = "failing checks: web"
+
+
+def test_the_first_report_of_readiness_is_kept_in_the_record() -> None:
+    report = ev.ReadinessReported(name("a"), files=True)
+    follows = after([member("a", **YOUNG)], report, size=1, facts={"a": unready()})
+    assert follows["a"].ready_at == NOW
+    assert follows.fact("a").ready
+    assert "ready" in follows.codes()
+    again = after([follows["a"]], report, size=1, now=NOW + 5.0)
+    assert again["a"].ready_at == NOW
+    assert again.codes() == set()
+
+
+def test_files_that_can_be_made_again_give_another_chance() -> None:
+    """An instance was given up in the moment in which its files came."""
+    blocked = unready(blocked="no secret")
+    follows = after([member("a", **LATE)], ev.ReadinessReported(name("a"), files=False), size=1, facts={"a": blocked})
+    assert follows["a"].state is State.RUNNING
+    assert follows.fact("a").unblocked_at == NOW
+
+
+@pytest.mark.parametrize("event", [ev.AgentLost(name("a")), ev.AgentRestarting(name("a"))], ids=["lost", "restarting"])
+def test_who_is_not_connected_is_not_ready(event: ev.Event) -> None:
+    assert not after([member("a")], event, size=1).fact("a").ready
+
+
+@pytest.mark.parametrize(
+    ("fields", "facts", "group", "view", "state"),
+    [
+        pytest.param(YOUNG, unready(), {}, {}, State.RUNNING, id="in time"),
+        pytest.param(LATE, unready(), {}, {}, State.DRAINING, id="never ready"),
+        pytest.param(LATE, healthy(ready=False), {}, {}, State.DRAINING, id="never reported"),
+        pytest.param(LATE, unready(), {"ready_timeout": 900.0}, {}, State.RUNNING, id="its template gives it longer"),
+        pytest.param({}, unready(), {}, {}, State.RUNNING, id="was ready before: it is only not ready"),
+        pytest.param(LATE, healthy(), {}, {}, State.RUNNING, id="ready at last"),
+        pytest.param(LATE, unready(blocked="no secret"), {}, {}, State.RUNNING, id="blocked: another one would be too"),
+        pytest.param(
+            LATE, unready(unblocked_at=NOW - 5.0), {}, {}, State.RUNNING, id="its files could not be made before"
+        ),
+        pytest.param(LATE, unready(), {}, {"mass_silence": True}, State.RUNNING, id="the fault is probably here"),
+        pytest.param(LATE, unready(), {}, {"listed": False}, State.RUNNING, id="not before the listing"),
+        pytest.param(
+            LATE,
+            unready(),
+            {},
+            {"listening_since": NOW - 20.0, "reconnect_grace": 30.0},
+            State.RUNNING,
+            id="a new leader gives agents the time to come back",
+        ),
+        pytest.param(LATE, unready(connected_since=NOW - 1.0), {}, {}, State.RUNNING, id="it has just come back"),
+    ],
+)
+def test_never_ready(
+    fields: dict[str, Any], facts: Facts, group: dict[str, Any], view: dict[str, Any], state: State
+) -> None:
+    follows = after([member("a", **fields)], ev.Woke(), group=wish(1, **group), facts={"a": facts}, **view)
+    assert follows["a"].state is state
+    if state is State.DRAINING:
+        assert follows["a"].cause is Cause.UNHEALTHY
+        assert len(follows.made) == 1
+        assert follows.decision.trend.failures == 1
+
+
+def test_there_is_a_timer_for_readiness() -> None:
+    for facts in (unready(heard=NOW), healthy(ready=False, check_due=NOW + 900.0)):
+        follows = after([member("a", **YOUNG)], ev.Woke(), group=wish(1, ready_timeout=55.0), facts={"a": facts})
+        assert follows.decision.wake_at == NOW + 5.0
+
+
+def test_a_group_whose_instances_never_become_ready_backs_off() -> None:
+    trend = Trend(failures=3, infra_hash="h")
+    follows = after([member("a", **LATE)], ev.Woke(), size=1, facts={"a": unready()}, trend=trend)
+    assert follows["a"].state is State.DRAINING
+    assert follows.made == []
+    assert "back-off" in follows.codes()
+
+
+def test_one_that_becomes_ready_while_it_drains_is_kept() -> None:
+    leaving = member("a", State.DRAINING, cause=Cause.UNHEALTHY, **LATE)
+    still = after([leaving], ev.Woke(), size=1, facts={"a": unready()})
+    assert still["a"].state is State.DRAINING
+    report = ev.ReadinessReported(name("a"), files=True)
+    follows = after([leaving, member("n", State.STARTING)], report, size=1, facts={"a": unready()})
+    assert follows["a"].state is State.RUNNING
+    assert follows["a"].ready_at == NOW
+
+
+def failing(seconds: float) -> Facts:
+    return unready(FAILING, failing_since=NOW - seconds)
+
+
+@pytest.mark.parametrize(
+    ("group", "seconds", "made"),
+    [
+        pytest.param({}, 9000.0, 0, id="off by default"),
+        pytest.param({"unhealthy_after": 60.0}, 59.0, 0, id="not for long enough"),
+        pytest.param({"unhealthy_after": 60.0}, 61.0, 1, id="unhealthy: its replacement is made first"),
+    ],
+)
+def test_failing_checks(group: dict[str, Any], seconds: float, made: int) -> None:
+    follows = after([member("a")], ev.Woke(), group=wish(1, **group), facts={"a": failing(seconds)})
+    assert [m.replaces for m in follows.made] == [name("a")] * made
+    assert follows["a"].state is State.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("taker", "state"),
+    [
+        pytest.param(unready(), State.RUNNING, id="its replacement is not ready"),
+        pytest.param(healthy(), State.DRAINING, id="it is"),
+    ],
+)
+def test_an_unhealthy_instance_goes_when_its_replacement_is_ready(taker: Facts, state: State) -> None:
+    members = [member("a"), newcomer("n", "a", Cause.UNHEALTHY)]
+    facts = {"a": failing(61.0), "n": taker}
+    follows = after(members, ev.Woke(), group=wish(1, unhealthy_after=60.0), facts=facts)
+    assert follows["a"].state is state
+
+
+def test_a_check_that_passes_again_makes_the_replacement_needless() -> None:
+    members = [member("a"), newcomer("n", "a", Cause.UNHEALTHY, State.STARTING)]
+    follows = after(members, ev.Woke(), group=wish(1, unhealthy_after=60.0))
+    assert follows["n"].state is State.DELETING
+    assert follows["a"].state is State.RUNNING
+
+
+def four(unhealthy: int, **fields: Any) -> After:
+    members = [replace(member(x), **fields) for x in "abcd"]
+    facts = {x: failing(61.0) for x in "abcd"[:unhealthy]}
+    return after(members, ev.Woke(), group=wish(4, unhealthy_after=60.0), facts=facts)
+
+
+@pytest.mark.parametrize(
+    ("unhealthy", "made"),
+    [pytest.param(2, 2, id="two of four"), pytest.param(3, 1, id="three of four: the cause is probably shared")],
+)
+def test_many_at_once_are_replaced_one_by_one(unhealthy: int, made: int) -> None:
+    follows = four(unhealthy)
+    assert len(follows.made) == made
+    assert ("not-ready" in follows.codes()) is (made == 1)
+
+
+def test_many_that_never_became_ready_go_one_by_one_after_a_change_of_leaders() -> None:
+    """They may have served. Found by the simulator: none of them went, and the group was stuck."""
+    members = [member(x, **LATE) for x in "abc"]
+    facts = {x: unready() for x in "abc"}
+    follows = after(members, ev.Woke(), size=3, facts=facts, listening_since=NOW - 100.0)
+    assert follows.in_state(State.DRAINING) == "a"
+    again = after(
+        list(follows.members.values()),
+        ev.Woke(),
+        size=3,
+        facts=facts,
+        trend=follows.decision.trend,
+        listening_since=NOW - 100.0,
+    )
+    assert again.in_state(State.DRAINING) == "a"
+
+
+def test_those_that_never_served_are_not_spared_for_being_many() -> None:
+    since = {"registered": NOW - 700.0, "ready_at": None}
+    follows = four(3, **since)
+    assert follows.in_state(State.DRAINING) == "abc"
+
+
+def test_mass_brake_is_announced_once() -> None:
+    members = [member(x) for x in "abc"]
+    facts = {x: failing(61.0) for x in "abc"}
+    group = wish(3, unhealthy_after=60.0)
+    first = after(members, ev.Woke(), group=group, facts=facts)
+    assert first.decision.trend.unready
+    again = after(list(first.members.values()), ev.Woke(), group=group, facts=facts, trend=first.decision.trend)
+    assert again.codes() == set()
+    assert again.made == []
+    over = after(members, ev.Woke(), group=group, trend=first.decision.trend)
+    assert not over.decision.trend.unready
+
+
+@pytest.mark.parametrize(
+    ("members", "facts", "left"),
+    [
+        pytest.param([member("a"), member("b")], {"b": unready()}, "b", id="not ready before ready"),
+        pytest.param([member("a", infra_hash="x"), member("b")], {"b": unready()}, "b", id="not ready before drifted"),
+        pytest.param([member("a"), member("b")], {"b": healthy(ready=False)}, "a", id="not heard of yet says nothing"),
+    ],
+)
+def test_scaling_down_takes_those_first_that_are_not_ready(
+    members: list[Instance], facts: dict[str, Facts], left: str
+) -> None:
+    assert after(members, ev.GroupChanged(), size=1, facts=facts).in_state(State.DRAINING) == left

@@ -1,0 +1,130 @@
+"""Who is made for whom: an instance that takes the place of one that left says so, also after a change of leaders."""
+
+import pytest
+
+from nstance.model import events as ev
+from nstance.model.decision import Code, Facts, Trend
+from nstance.model.events import Failure, VmState
+from nstance.model.instance import Cause, Instance, State
+from unit.core.core_situation import NOW, After, after, healthy, member, name, newcomer, wish
+
+GONE = {"a": healthy(connected=False, lost=NOW - 1.0, vm=VmState.DOWN, vm_at=NOW)}
+
+
+def made_for(follows: After) -> list[tuple[str, str]]:
+    """Codes and messages of the creations."""
+    ids = {m.id for m in follows.made}
+    return [(r.code.value, r.message) for r in follows.decision.reasons if r.instance in ids]
+
+
+def test_a_vm_that_is_gone_is_replaced_by_name() -> None:
+    follows = after([member("a"), member("b"), member("c")], size=3, facts=GONE)
+    [made] = follows.made
+    assert (made.replaces, made.predecessor) == (None, name("a"))
+    assert made_for(follows) == [("replace", f"replaces {name('a')} (gone)")]
+    assert not follows["a"].vacant
+
+
+@pytest.mark.parametrize(
+    ("members", "event", "facts", "cause"),
+    [
+        pytest.param(
+            [member("a", State.STARTING, created=NOW - 301.0)], ev.Woke(), {}, "unregistered", id="never came"
+        ),
+        pytest.param(
+            [member("a")],
+            ev.NoticeReceived(name("a"), ev.NoticeKind.SPOT, NOW + 30.0),
+            {},
+            "spot-termination",
+            id="spot, drained by an operator",
+        ),
+        pytest.param([member("a")], ev.DeletionWanted(name("a")), {}, "requested", id="deleted by a person"),
+    ],
+)
+def test_each_way_to_leave_is_named(
+    members: list[Instance], event: ev.Event, facts: dict[str, Facts], cause: str
+) -> None:
+    follows = after(members, event, size=1, facts=facts)
+    assert made_for(follows) == [("replace", f"replaces {name('a')} ({cause})")]
+
+
+def test_growth_is_growth() -> None:
+    follows = after([member("a")], size=3)
+    assert made_for(follows) == [("scale-up", "1 of 3 are there")] * 2
+    assert {m.replaces or m.predecessor for m in follows.made} == {None}
+
+
+def test_growth_beside_a_replacement() -> None:
+    follows = after([member("a"), member("b")], size=3, facts=GONE)
+    assert [code for code, _ in made_for(follows)] == ["replace", "scale-up"]
+
+
+@pytest.mark.parametrize("state", [State.DELETING, State.DELETED])
+def test_a_group_that_must_wait_remembers_whose_place_is_vacant(state: State) -> None:
+    """Also the next leader, who has only the records; and also when the VM is long gone."""
+    waiting = Trend(failures=3, retry_at=NOW + 60.0, infra_hash="h")
+    first = after([member("a")], size=1, facts=GONE, trend=waiting)
+    assert first.made == []
+    assert first["a"].vacant
+    ended = NOW if state is State.DELETED else None
+    later = after([member("a", state, cause=Cause.GONE, vacant=True, ended=ended)], ev.GroupChanged(), size=1)
+    assert made_for(later) == [("replace", f"replaces {name('a')} (gone)")]
+    assert not later["a"].vacant
+
+
+def test_a_place_that_is_not_wanted_any_more_is_not_vacant() -> None:
+    left = member("a", State.DELETED, cause=Cause.GONE, vacant=True)
+    smaller = after([left, member("b")], ev.GroupChanged(), size=1)
+    assert not smaller["a"].vacant
+    again = after([smaller["a"], member("b")], ev.GroupChanged(), size=2)
+    assert [code for code, _ in made_for(again)] == ["scale-up"]
+
+
+def test_the_size_that_shrinks_with_the_loss_leaves_nothing_vacant() -> None:
+    follows = after([member("a"), member("b")], size=1, facts=GONE)
+    assert follows.made == []
+    assert not follows["a"].vacant
+
+
+def test_who_is_scaled_away_is_not_replaced() -> None:
+    follows = after([member("a"), member("b")], size=1)
+    assert not any(m.vacant for m in follows.members.values())
+
+
+def test_who_has_a_replacement_already_leaves_nothing_vacant() -> None:
+    old = member("a", suspect=True)
+    follows = after([old, newcomer("b", "a", Cause.UNHEALTHY, State.STARTING)], size=1, facts=GONE)
+    assert follows.made == []
+    assert not follows["a"].vacant
+
+
+@pytest.mark.parametrize("failure", [Failure.REFUSED, Failure.STALE])
+def test_a_replacement_that_was_never_made_is_tried_again_for_the_same_one(failure: Failure) -> None:
+    old = member("a", State.DELETED, cause=Cause.GONE)
+    tried = member("b", State.PENDING, created=NOW - 10.0, predecessor=old.id)
+    event = ev.VmCreateFailed(tried.id, failure, "no")
+    follows = after([old, tried], event, size=1, facts={"b": Facts(heard=0.0, ours=True, creating=True)})
+    assert made_for(follows) == [("replace", f"replaces {name('a')} (gone)")]
+
+
+def test_a_replacement_that_never_registered_is_tried_again_for_the_same_one() -> None:
+    old = member("a", State.DELETED, cause=Cause.GONE)
+    tried = member("b", State.STARTING, created=NOW - 301.0, predecessor=old.id)
+    follows = after([old, tried], ev.Woke(), size=1)
+    assert made_for(follows) == [("replace", f"replaces {name('a')} (gone)")]
+
+
+def test_a_refused_growth_is_tried_again_as_growth() -> None:
+    tried = member("b", State.PENDING, created=NOW - 10.0)
+    event = ev.VmCreateFailed(tried.id, Failure.REFUSED, "no")
+    follows = after([tried], event, size=1, facts={"b": Facts(heard=0.0, ours=True, creating=True)})
+    assert [code for code, _ in made_for(follows)] == [Code.SCALE_UP.value]
+
+
+def test_a_replacement_for_one_that_is_gone_gives_way_to_one_that_comes_back() -> None:
+    """Its place is one of its own: it is not yet registered, and the other one is."""
+    gone = member("a", State.DELETED, cause=Cause.GONE)
+    coming = member("b", State.STARTING, predecessor=gone.id)
+    back = member("c", State.DRAINING, cause=Cause.UNHEALTHY)
+    follows = after([gone, coming, back], ev.AgentConnected(back.id), group=wish(1))
+    assert follows["c"].state is State.RUNNING

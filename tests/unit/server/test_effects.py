@@ -1,0 +1,146 @@
+"""Every call to the provider ends in one event, and an error is never read as an absence."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+
+from nstance.clock import SystemChance, SystemClock
+from nstance.config import blocks
+from nstance.model import decision as dec
+from nstance.model import events as ev
+from nstance.model.ids import GroupKey, GroupName, IdMaker, Kind, ProviderId, TenantId
+from nstance.model.instance import Instance, State
+from nstance.providers import errors
+from nstance.providers.port import Capabilities, CreateRequest
+from nstance.server.calls import Calls
+from nstance.server.effects import LIST_INSTEAD_FROM, Effects
+from nstance.telemetry.metrics import Metrics
+
+KEY = GroupKey(TenantId("acme"), GroupName("web"))
+SETTINGS = blocks.Shard.model_validate({"infra": {"provider": "memory", "region": "here", "zone": "a"}})
+CLOCK = SystemClock()
+IDS = IdMaker(wall=CLOCK.wall, bits=SystemChance().bits)
+
+
+class FailingProvider:
+    """Every call fails with the error that is given."""
+
+    capabilities = Capabilities()
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        async def fail(*_: object) -> None:
+            raise self._error
+
+        return fail
+
+
+class Scene:
+    def __init__(self, error: Exception) -> None:
+        self.events: asyncio.Queue[ev.Event] = asyncio.Queue()
+        metrics = Metrics()
+
+        async def now(*_: object) -> None:
+            return None
+
+        self.effects = Effects(
+            provider=FailingProvider(error),  # type: ignore[arg-type]
+            calls=Calls(
+                ready=now,
+                clock=CLOCK,
+                chance=SystemChance(),
+                metrics=metrics,
+                timeout=lambda: 10.0,
+                announce=lambda code, message: None,
+            ),
+            clock=CLOCK,
+            metrics=metrics,
+            settings=lambda: SETTINGS,
+            request=_request,
+            wanted=lambda id: True,
+            post=self.events.put_nowait,
+            left=now,
+            said=lambda instance, output: None,
+        )
+
+    async def outcome(self, effect: dec.Effect, instance: Instance) -> ev.Event:
+        self.effects.start(effect, instance, CLOCK.monotonic())
+        return await asyncio.wait_for(self.events.get(), 10)
+
+
+def _request(instance: Instance) -> CreateRequest:
+    return CreateRequest(
+        id=instance.id,
+        tenant=instance.tenant,
+        group=instance.group,
+        kind=Kind("web"),
+        template="web",
+        created=instance.created,
+    )
+
+
+def instance(**fields: Any) -> Instance:
+    known: dict[str, Any] = {"state": State.PENDING, "created": CLOCK.steady(), **fields}
+    return Instance(id=IDS.make(Kind("web")), tenant=KEY.tenant, group=KEY.name, **known)
+
+
+@pytest.fixture(
+    params=[errors.Unavailable("no"), errors.Unknown("no"), errors.Refused("no"), errors.ProviderError("no")],
+    ids=lambda error: type(error).__name__,
+)
+async def unclear(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
+    scene = Scene(request.param)
+    yield scene
+    await scene.effects.close()
+
+
+@pytest.fixture
+async def broken() -> AsyncIterator[Scene]:
+    scene = Scene(RuntimeError("a bug in the provider"))
+    yield scene
+    await scene.effects.close()
+
+
+async def test_an_intent_whose_look_up_failed_is_not_absent(unclear: Scene) -> None:
+    """The configuration changed since the intent, so it is looked up instead of asked for again. If that fails, an earlier
+    leader's VM may be there: were it given up as never made, a second one would take its place."""
+    overtaken = instance(request_hash="of another configuration")
+    event = await unclear.outcome(dec.CreateVm(overtaken.id), overtaken)
+    assert event == ev.VmCreateFailed(overtaken.id, ev.Failure.UNAVAILABLE, "no")
+
+
+async def test_an_intent_that_the_provider_does_not_know_is_stale() -> None:
+    scene, overtaken = Scene(errors.Gone("not found")), instance(request_hash="of another configuration")
+    event = await scene.outcome(dec.CreateVm(overtaken.id), overtaken)
+    assert isinstance(event, ev.VmCreateFailed)
+    assert event.failure is ev.Failure.STALE
+
+
+async def test_a_vm_that_could_not_be_looked_at_is_unknown(unclear: Scene) -> None:
+    there = instance(state=State.RUNNING, provider_id=ProviderId("vm-1"))
+    event = await unclear.outcome(dec.CheckVm(there.id, there.provider_id), there)
+    assert event == ev.VmChecked(there.id, ev.VmState.UNKNOWN)
+
+
+async def test_an_error_that_nobody_expected_is_an_outcome_too(broken: Scene) -> None:
+    """Without an event the shard would wait for this call until its term ends, and never repeat it."""
+    there = instance(state=State.RUNNING, provider_id=ProviderId("vm-1"))
+    created = await broken.outcome(dec.CreateVm(there.id), there)
+    assert isinstance(created, ev.VmCreateFailed)
+    assert created.failure is ev.Failure.UNKNOWN
+    assert isinstance(await broken.outcome(dec.DeleteVm(there.id, there.provider_id), there), ev.VmDeleteFailed)
+    checked = await broken.outcome(dec.CheckVm(there.id, there.provider_id), there)
+    assert checked == ev.VmChecked(there.id, ev.VmState.UNKNOWN)
+
+
+async def test_looks_that_a_broken_listing_should_have_answered_end_too(broken: Scene) -> None:
+    many = [instance(state=State.RUNNING, provider_id=ProviderId(f"vm-{n}")) for n in range(LIST_INSTEAD_FROM)]
+    for each in many:
+        broken.effects.start(dec.CheckVm(each.id, each.provider_id), each, CLOCK.monotonic())
+    async with asyncio.timeout(10):
+        found = [await broken.events.get() for _ in many]
+    assert {event.id for event in found if isinstance(event, ev.VmChecked)} == {each.id for each in many}
