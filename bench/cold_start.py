@@ -4,7 +4,7 @@ import time
 from collections.abc import AsyncIterator
 
 from bench.rows import Row
-from nstance.clock import SystemChance, SystemClock
+from nstance.clock import SystemClock, SystemRng
 from nstance.model.ids import GroupName, IdMaker, Kind, TenantId
 from nstance.model.instance import Instance, Nonce, Put, State
 from nstance.objects import journal, slots
@@ -44,8 +44,8 @@ async def slow(verb: Verb, key: str) -> Fate:
 
 
 async def run() -> AsyncIterator[Row]:
-    clock, chance = SystemClock(), SystemChance()
-    ids = IdMaker(wall=clock.wall, bits=chance.bits)
+    clock, rng = SystemClock(), SystemRng()
+    ids = IdMaker(wall=clock.wall, bits=rng.bits)
     store = MemoryStore(clock)
     books = journal.Journal(store, journal_prefix="j/", snapshot_prefix="s/", clock=clock)
     book, _ = await books.load()
@@ -53,7 +53,7 @@ async def run() -> AsyncIterator[Row]:
     async def free() -> None:
         return None
 
-    writer = journal.Writer(books, book, epoch=1, guard=free, chance=chance)
+    writer = journal.Writer(books, book, epoch=1, guard=free, rng=rng)
     records = [record(ids, number) for number in range(INSTANCES)]
     book.instances.update({r.id: r for r in records})
     await writer.fence()

@@ -25,7 +25,7 @@ from typing import Any
 import uvloop
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from nstance.clock import SystemChance, SystemClock
+from nstance.clock import SystemClock, SystemRng
 from nstance.config import resolve as resolving
 from nstance.config.addresses import Service
 from nstance.config.dynamic import DynamicGroup
@@ -48,14 +48,15 @@ from nstance.objects.file import FileStore
 from nstance.objects.memory import MemoryStore
 from nstance.objects.port import Key
 from nstance.pki import keys
-from nstance.providers.behaviour import Outcome, Script
-from nstance.providers.memory import MemoryCloud, MemoryProvider
+from nstance.providers.memory import MemoryProvider
+from nstance.providers.memory_behavior import Outcome, Script
+from nstance.providers.memory_cloud import MemoryCloud
 from nstance.providers.port import CreateRequest, Scope, Status, Vm
-from nstance.server import configuration as configurations
-from nstance.server import shard as shards
-from nstance.server.garbage import Garbage
-from nstance.server.lead import Lead
+from nstance.server.config import configuration as configurations
+from nstance.server.gc_tuner import GcTuner
+from nstance.server.leader.context import TermContext
 from nstance.server.options import Options
+from nstance.server.state import shard as shards
 from nstance.server.wiring import Server
 from nstance.telemetry import logs
 
@@ -118,7 +119,7 @@ class Watched(MemoryProvider):
 class FleetServer:
     def __init__(self, told: Json) -> None:
         self.told = told
-        self.clock, self.chance = SystemClock(), SystemChance()
+        self.clock, self.rng = SystemClock(), SystemRng()
         self.store = FileStore(told["bucket"]) if told["bucket"] else MemoryStore(self.clock)
         self.behaviour = Script()
         self.booted: list[CreateRequest] = []
@@ -182,7 +183,7 @@ class FleetServer:
         sizes = {f"g{number}": told["size"] for number in range(told["groups"])}
         await self.configure(sizes)
         groups = (await configurations.read(self.store, SHARD)).groups
-        ids = IdMaker(wall=self.clock.wall, bits=self.chance.bits)
+        ids = IdMaker(wall=self.clock.wall, bits=self.rng.bits)
         records = [
             self._instance(ids, groups[key]) for key in groups for _ in range(told["size"] if told["settled"] else 0)
         ]
@@ -190,7 +191,7 @@ class FleetServer:
             books = self._books()
             book, _ = await books.load()
             book.instances.update({record.id: record for record in records})
-            writer = journal.Writer(books, book, epoch=0, guard=_free, chance=self.chance)
+            writer = journal.Writer(books, book, epoch=0, guard=_free, rng=self.rng)
             await writer.fence()
             await writer.snapshot()
         self.booted.clear()
@@ -254,17 +255,17 @@ class FleetServer:
             insecure_dev=True,
         )
         provider = Watched(self.scope, self.clock, cloud=self.cloud, server=name)
-        self.server = Server(options, clock=self.clock, chance=self.chance, store=self.store, provider=provider)
+        self.server = Server(options, clock=self.clock, rng=self.rng, store=self.store, provider=provider)
         self.running = asyncio.create_task(self.server.run())
 
-    def _leads(self) -> Lead | None:
+    def _leads(self) -> TermContext | None:
         if self.running.done():
             self.running.result()
             raise RuntimeError("the server has ended")
-        return self.server.reign.lead if self.server.reign is not None else None
+        return self.server.leader.lead if self.server.leader is not None else None
 
     @property
-    def lead(self) -> Lead:
+    def lead(self) -> TermContext:
         lead = self._leads()
         assert lead is not None, "the server does not lead"
         return lead
@@ -276,7 +277,7 @@ class FleetServer:
         await until(lambda: (lead := self._leads()) is not None and lead.shard.listed)
         if not self.told["standby"]:
             # The fleet has yet to arrive, from a machine that may be slow.
-            self.lead.shard.hearing.reconnect_grace = PATIENCE
+            self.lead.shard.liveness.reconnect_grace = PATIENCE
         authority = self.lead.issuer.authority.signer(self.clock.wall())
         return {"ca": authority.pem, "ca_key": keys.private_to_pem(authority.key), "at": time.monotonic()}
 
@@ -310,21 +311,21 @@ class FleetServer:
 
     async def do_sizes(self, sizes: dict[str, int]) -> Json:
         await self.configure(sizes)
-        reign = self.server.reign
-        assert reign is not None
+        leader = self.server.leader
+        assert leader is not None
         at = time.monotonic()
-        await reign.parts.in_force.refresh()
+        await leader.parts.active_config.refresh()
         return {"at": at}
 
     async def do_edit(self, group: str, greeting: str) -> Json:
         """The vars of one group change, as by an operator: what that takes the leader, and how many agents it wakes."""
         server, lead = self.server, self.lead
-        assert server.reign is not None
+        assert server.leader is not None
         now, key = lead.configuration, GroupKey(DEFAULT_TENANT, GroupName(group))
         edited = resolving.one(now.settings, key, DynamicGroup(vars={"greeting": greeting}))
         present = [presence for id in lead.shard.instances if (presence := lead.agents.get(id)) is not None]
         began = time.thread_time()
-        server.reign.parts.in_force.take(dataclasses.replace(now, groups={**now.groups, key: edited}))
+        server.leader.parts.active_config.take(dataclasses.replace(now, groups={**now.groups, key: edited}))
         seconds = time.thread_time() - began
         return {"seconds": seconds, "woken": sum(presence.changed.is_set() for presence in present)}
 
@@ -359,7 +360,7 @@ class FleetServer:
         """What one event for the group g0 costs the shard: taking it in, deciding, and queueing it for the journal. Some
         at a time without a pause, so that what the connections do in between does not count."""
         shard = self.lead.shard
-        key = GroupKey(next(iter(shard.wishes)).tenant, GroupName("g0"))
+        key = GroupKey(next(iter(shard.desired_groups)).tenant, GroupName("g0"))
         members = list(shard.members(key))
         costs: list[float] = []
         for number in range(count):
@@ -418,7 +419,7 @@ async def main(told: Json) -> None:
     else:
         agents = await fleet.populate()
     fleet.start()
-    collecting = asyncio.create_task(Garbage(fleet.clock).run())  # as the program does
+    collecting = asyncio.create_task(GcTuner(fleet.clock).run())  # as the program does
     say(agents=agents)
     await fleet.serve()
     fleet.running.cancel()

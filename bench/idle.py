@@ -10,7 +10,7 @@ from pathlib import Path
 from bench import pair as pairs
 from bench.pair import Pair
 from bench.rows import Row
-from nstance.server import trust
+from nstance.server.identity import trust
 
 SETTLING = 12.0  # the election has settled, and the first renewal with a member is over
 SECONDS = 60.0

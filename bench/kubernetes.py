@@ -17,15 +17,15 @@ from pathlib import Path
 from bench import ports
 from bench.pair import NAMES, PATIENCE, SHARD, Pair, put_config, show_end
 from bench.rows import Row, percentile, spread
-from nstance.clock import SystemChance, SystemClock
+from nstance.clock import SystemClock, SystemRng
 from nstance.kube import errors, kinds
 from nstance.kube.http import HttpKube
 from nstance.kube.kubeconfig import Access
 from nstance.model.ids import ClusterId, ShardId, TenantId
 from nstance.operator.configuration import Configuration, Endpoints
 from nstance.operator.metrics import Metrics
+from nstance.operator.null_listener import NullListener
 from nstance.operator.options import Environment
-from nstance.operator.quiet import Quiet
 from nstance.operator.shards import Links
 from nstance.wire import credentials
 
@@ -44,17 +44,17 @@ class _Server(Pair):
         return json.dumps(settings)
 
 
-class _Ear(Quiet):
+class _Ear(NullListener):
     """Notes when a size was heard."""
 
     def __init__(self) -> None:
         self.links: Links | None = None
-        self.heard: asyncio.Queue[tuple[int, float]] = asyncio.Queue()
+        self.last_seen: asyncio.Queue[tuple[int, float]] = asyncio.Queue()
 
     def group_changed(self, shard: str, group: str) -> None:
         link = self.links.get(shard) if self.links is not None else None
         if link is not None and group in link.groups:
-            self.heard.put_nowait((link.groups[group].size, time.monotonic()))
+            self.last_seen.put_nowait((link.groups[group].size, time.monotonic()))
 
 
 async def run() -> AsyncIterator[Row]:
@@ -121,7 +121,7 @@ async def _give(kube: HttpKube, bucket: Path, environment: dict[str, str]) -> No
             try:
                 await kube.list(kinds.NODE)
                 break
-            except errors.Unavailable:
+            except errors.UnavailableError:
                 await asyncio.sleep(0.05)
     for kind, name, data in (
         (kinds.CONFIG_MAP, names.ca_configmap, {"ca.crt": certificate}),
@@ -167,7 +167,7 @@ async def _measure(kube: HttpKube, server: Pair, bucket: Path) -> list[float]:
     )
     ear = _Ear()
     links = ear.links = Links(
-        configuration, credentials=lambda: shown, metrics=Metrics(), clock=SystemClock(), chance=SystemChance()
+        configuration, credentials=lambda: shown, metrics=Metrics(), clock=SystemClock(), rng=SystemRng()
     )
     links.listen(ear)
     following = asyncio.create_task(links.run())
@@ -190,12 +190,12 @@ async def _imported(kube: HttpKube) -> None:
 
 
 async def _scale(kube: HttpKube, ear: _Ear, size: int) -> float:
-    while not ear.heard.empty():
-        ear.heard.get_nowait()
+    while not ear.last_seen.empty():
+        ear.last_seen.get_nowait()
     began = time.monotonic()
     await kube.patch(kinds.MACHINE_POOL, POOL, {"spec": {"replicas": size}}, namespace="default", subresource="scale")
     async with asyncio.timeout(PATIENCE):
         while True:
-            heard, at = await ear.heard.get()
-            if heard == size:
+            last_seen, at = await ear.last_seen.get()
+            if last_seen == size:
                 return at - began

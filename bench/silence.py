@@ -37,8 +37,8 @@ async def run() -> AsyncIterator[Row]:
         deleted = [await server.deleted(agent.id, seconds=DEAD_AFTER + 20) - fell[agent.id] for agent in lost]
         yield _row("agent silent, VM running → its VM deleted, worst of 2", max(deleted), DEAD_AFTER)
         await coming
-        newcomer = next(id for _, id, group in server.creates if group == returning.group)
-        kept = returning.id not in server.deletes and newcomer in server.deletes
+        replacement = next(id for _, id, group in server.creates if group == returning.group)
+        kept = returning.id not in server.deletes and replacement in server.deletes
         yield Row(
             number="3",
             what="agent returns after 30 s: it stays and its replacement goes",

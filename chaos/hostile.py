@@ -20,15 +20,16 @@ from h2.exceptions import ProtocolError
 from hyperframe.frame import HeadersFrame, RstStreamFrame, SettingsFrame
 
 from chaos.world import CLUSTER, SHARD, World, accepts
-from nstance.clock import SystemChance, SystemClock
+from nstance.clock import SystemClock, SystemRng
 from nstance.config.addresses import Service
 from nstance.pki import keys, proof
 from nstance.v1 import operator_grpc, operator_pb2, registration_grpc, registration_pb2
 from nstance.wire import tls
-from nstance.wire.call import Unreachable, call
+from nstance.wire.call import call
 from nstance.wire.channel import Channel
+from nstance.wire.status import UnreachableError
 
-CHANCE, CLOCK = SystemChance(), SystemClock()
+CHANCE, CLOCK = SystemRng(), SystemClock()
 SLOW_CLIENTS = 200
 SHOWN_THE_DOOR_WITHIN = 25.0
 FLOODS_AT_ONCE = 6
@@ -277,7 +278,7 @@ async def _register(world: World, token: str, said: Said) -> str:
         status = "OK"
     except GRPCError as error:
         status = error.status.name
-    except Unreachable:
+    except UnreachableError:
         status = UNANSWERED
     finally:
         channel.close()
@@ -306,7 +307,7 @@ async def impostor(world: World) -> Said:
             status = "OK"
         except GRPCError as error:
             status = error.status.name
-        except (Unreachable, StreamTerminatedError, ProtocolError):
+        except (UnreachableError, StreamTerminatedError, ProtocolError):
             status = UNANSWERED
         finally:
             channel.close()

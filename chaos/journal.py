@@ -51,14 +51,14 @@ class Replay:
                 number = int(key[len(prefix) : -len(".json")])
                 try:
                     self._slot(slots.decode_slot(number, (await store.get(Key(key))).body))
-                except slots.Damaged as damage:
+                except slots.DamagedError as damage:
                     self._wrong("I6", str(damage))
         finally:
             await store.close()
         try:
             if await fold(self.world) != self.fold:
                 self._wrong("I6", "a new reader of the journal, beginning with a snapshot, finds something else")
-        except slots.Damaged as damage:
+        except slots.DamagedError as damage:
             self._wrong("I6", f"a new reader of the journal finds it damaged: {damage}")
         self._vms()
 

@@ -82,12 +82,12 @@ class Run:
                 return Result(plan, booted, self.strikes, watched, verdict, time.monotonic() - self.began)
 
     async def _strike(self, made: world.World) -> None:
-        chance = random.Random(f"order-{self.plan.seed}")
+        rng = random.Random(f"order-{self.plan.seed}")
         until = time.monotonic() + self.plan.seconds
         running: dict[asyncio.Task[None], Fault] = {}
         try:
-            for chosen in self._order(chance):
-                overlap = chance.random() < OVERLAP
+            for chosen in self._order(rng):
+                overlap = rng.random() < OVERLAP
                 while running and (
                     not overlap
                     or len(running) >= AT_ONCE
@@ -95,7 +95,7 @@ class Run:
                 ):
                     await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                     running = {task: other for task, other in running.items() if not task.done()}
-                await asyncio.sleep(chance.uniform(*PAUSE))
+                await asyncio.sleep(rng.uniform(*PAUSE))
                 if time.monotonic() >= until:
                     break
                 running[asyncio.create_task(self._one(made, chosen))] = chosen
@@ -106,10 +106,10 @@ class Run:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    def _order(self, chance: random.Random) -> Iterator[Fault]:
+    def _order(self, rng: random.Random) -> Iterator[Fault]:
         """Like cards: each once, shuffled, then again."""
         while True:
-            for name in chance.sample(list(self.plan.faults), len(self.plan.faults)):
+            for name in rng.sample(list(self.plan.faults), len(self.plan.faults)):
                 yield faults.FAULTS[name]
 
     async def _one(self, made: world.World, chosen: Fault) -> None:

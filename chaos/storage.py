@@ -29,7 +29,7 @@ FAIR = Weather()
 class Storage(wires.Server):
     def __init__(self, upstream: int, r: random.Random) -> None:
         super().__init__(upstream)
-        self.weather = FAIR
+        self.fault_model = FAIR
         self._r = r
         self._open = asyncio.Event()
         self._open.set()
@@ -41,7 +41,7 @@ class Storage(wires.Server):
     def pass_on(self) -> None:
         """Nothing is held back or spoiled any more."""
         self._open.set()
-        self.weather = FAIR
+        self.fault_model = FAIR
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while await self._one(reader, writer):
@@ -55,21 +55,21 @@ class Storage(wires.Server):
             await self._open.wait()
             if reader.at_eof():
                 self.counts["requests applied late"] += 1
-        weather = self.weather
-        if weather.delay[1]:
+        fault_model = self.fault_model
+        if fault_model.delay[1]:
             self.counts["requests slowed"] += 1
-            await asyncio.sleep(self._r.uniform(*weather.delay))
+            await asyncio.sleep(self._r.uniform(*fault_model.delay))
         draw = self._r.random()
-        if draw < weather.refused:
+        if draw < fault_model.refused:
             self.counts["requests refused"] += 1
             writer.write(REFUSED)
             await writer.drain()
             return True
         answer = await wires.answer(self.upstream, request)
-        if draw < weather.refused + weather.lost:
+        if draw < fault_model.refused + fault_model.lost:
             self.counts["answers lost"] += 1
             return False
-        if draw < weather.refused + weather.lost + weather.denied:
+        if draw < fault_model.refused + fault_model.lost + fault_model.denied:
             self.counts["answers spoiled"] += 1
             answer = REFUSED
         writer.write(answer)

@@ -6,9 +6,9 @@ Nothing costs processor time there, so what is compared is the protocol: heartbe
 import random
 from collections.abc import Callable
 
+from nstance.sim.desired_groups import DesiredGroup, DesiredGroups
 from nstance.sim.server import SimServer
 from nstance.sim.setup import Setup
-from nstance.sim.wishes import GroupWish, Wishes
 from nstance.sim.world import World, world
 
 CLOUD = 0.028  # seconds, the simulator's middle latency of storage
@@ -34,7 +34,7 @@ def resign(w: World, leader: SimServer) -> None:
 
 
 def cut(w: World, leader: SimServer) -> None:
-    w.storage_weather.cut[leader.name] = 1
+    w.storage_faults.cut[leader.name] = 1
     w.network.cut.add(frozenset(server.name for server in w.servers))
 
 
@@ -49,7 +49,7 @@ def _one(breaks: Break, seed: int, storage: float) -> float:
         operator=False,
         audited=False,
         latency=storage / CLOUD,
-        wishes=Wishes(groups={"web": GroupWish(size=0)}, heartbeat=HEARTBEAT),
+        desired_groups=DesiredGroups(groups={"web": DesiredGroup(size=0)}, heartbeat=HEARTBEAT),
     )
     with world(seed, setup) as w:
         w.begin()

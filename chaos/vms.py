@@ -78,7 +78,7 @@ class Vms:
             return at
         return None
 
-    def doubles(self) -> list[str]:
+    def duplicate_vms(self) -> list[str]:
         """Instances for which two agents run. An agent is the first of its session; what it starts itself is not."""
         agents: dict[str, int] = {}
         for pid, environment in self._processes():

@@ -80,7 +80,7 @@ class Watch:
                     self.running = len(self.world.vms.running())
                 if began - doubles_at >= DOUBLES_EVERY:
                     doubles_at = began
-                    for id in self.world.vms.doubles():
+                    for id in self.world.vms.duplicate_vms():
                         self._problem(f"I2: two agents run for {id}")
                 await asyncio.sleep(max(0.05, EVERY - (time.monotonic() - began)))
 

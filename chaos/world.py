@@ -58,7 +58,7 @@ class Harm:
 class World:
     home: Path
     agents: int
-    chance: random.Random
+    rng: random.Random
     base: int = 0
     servers: dict[str, children.Child] = field(default_factory=dict)
     storage: dict[str, Storage] = field(default_factory=dict)
@@ -153,7 +153,7 @@ class World:
             self.servers[name].start()
 
     async def _front(self, name: str) -> None:
-        storage = self.storage[name] = Storage(self._s3_port, self.chance)
+        storage = self.storage[name] = Storage(self._s3_port, self.rng)
         await storage.start("127.0.0.1")
         made = {what: Wire(self.port(name, what)) for what in ("election", "registration", "agent", "operator")}
         for what, wire in made.items():

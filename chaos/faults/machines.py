@@ -13,7 +13,7 @@ SHARE_KILLED = 0.15
 async def kill_vms(world: World, strike: Strike) -> None:
     """F13: a few VMs end."""
     strike.now = "a few VMs die"
-    kill_some(world, strike, world.chance.randint(1, 3))
+    kill_some(world, strike, world.rng.randint(1, 3))
     await asyncio.sleep(2.0)
 
 
@@ -29,8 +29,8 @@ async def kill_many_vms(world: World, strike: Strike) -> None:
 @fault("agents")
 async def silence_vms(world: World, strike: Strike) -> None:
     """F60: agents stand still, longer than it takes to become suspect, and come back: they stay."""
-    chosen = some(world, world.chance.randint(1, 3))
-    seconds = world.chance.uniform(SUSPECT_AFTER + 2.0, DEAD_AFTER - 12.0)
+    chosen = some(world, world.rng.randint(1, 3))
+    seconds = world.rng.uniform(SUSPECT_AFTER + 2.0, DEAD_AFTER - 12.0)
     strike.now = f"{len(chosen)} agents stand still for {seconds:.0f} s"
     try:
         strike.proof["agents silenced"] += sum(world.silence(id) for id in chosen)

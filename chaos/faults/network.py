@@ -13,7 +13,7 @@ from chaos.world import DEAD_AFTER, SUSPECT_AFTER, Harm, World
 @fault("peers")
 async def cut_peers(world: World, strike: Strike) -> None:
     """F18: leader and standby do not hear each other; storage decides."""
-    seconds = world.chance.uniform(1.0, 12.0)
+    seconds = world.rng.uniform(1.0, 12.0)
     strike.now = f"a and b are cut off from each other for {seconds:.1f} s"
     await _hold_wires(list(world.peers.values()), strike, seconds)
 
@@ -22,7 +22,7 @@ async def cut_peers(world: World, strike: Strike) -> None:
 async def cut_leader(world: World, strike: Strike) -> None:
     """The leader is cut off from storage and peers, without a reset; its agents still hear it."""
     epoch, name = world.lease()
-    seconds = world.chance.uniform(3.0, 15.0)
+    seconds = world.rng.uniform(3.0, 15.0)
     strike.now = f"{name} is cut off from everything but its agents for {seconds:.1f} s"
     storage = world.storage[name]
     held = storage.counts["requests held"]
@@ -54,7 +54,7 @@ def _fronts(world: World) -> list[Wire]:
 @fault("network")
 async def cut_agents(world: World, strike: Strike) -> None:
     """F59: nobody hears any agent. The fault is here and not there, so nothing may be replaced."""
-    seconds = world.chance.uniform(SUSPECT_AFTER + 2.0, DEAD_AFTER - 6.0)
+    seconds = world.rng.uniform(SUSPECT_AFTER + 2.0, DEAD_AFTER - 6.0)
     strike.now = f"all agents are cut off for {seconds:.0f} s"
     cut = Harm("cut", time.time())
     world.cuts.append(cut)
@@ -71,7 +71,7 @@ async def cut_agents(world: World, strike: Strike) -> None:
 @fault("network")
 async def cut_some_agents(world: World, strike: Strike) -> None:
     """Connections that are dead without a reset; new ones work."""
-    share = world.chance.uniform(0.1, 0.6)
+    share = world.rng.uniform(0.1, 0.6)
     with contextlib.suppress(TimeoutError):
         await world.until(lambda: sum(wire.connections for wire in _fronts(world)) > world.agents / 2, 15.0, "agents")
     strike.now = f"{share:.0%} of the agents' connections are dead"
@@ -79,8 +79,8 @@ async def cut_some_agents(world: World, strike: Strike) -> None:
     world.cuts.append(cut)
     try:
         for wire in _fronts(world):
-            strike.proof["connections held"] += wire.hold_some(share, world.chance)
-        await asyncio.sleep(world.chance.uniform(5.0, 15.0))
+            strike.proof["connections held"] += wire.hold_some(share, world.rng)
+        await asyncio.sleep(world.rng.uniform(5.0, 15.0))
     finally:
         for wire in _fronts(world):
             wire.pass_on()

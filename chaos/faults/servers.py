@@ -18,7 +18,7 @@ async def kill_leader(world: World, strike: Strike) -> None:
     try:
         await taken_over(world, strike, epoch)
     finally:
-        await restart(world, leader, world.chance.uniform(0.0, 2.0))
+        await restart(world, leader, world.rng.uniform(0.0, 2.0))
 
 
 @fault("servers")
@@ -29,7 +29,7 @@ async def kill_standby(world: World, strike: Strike) -> None:
     strike.now = f"{standby.name}, the standby, is killed"
     await standby.end()
     strike.proof["kills"] += 1
-    await restart(world, standby, world.chance.uniform(0.5, 5.0))
+    await restart(world, standby, world.rng.uniform(0.5, 5.0))
 
 
 @fault("servers")
@@ -41,7 +41,7 @@ async def kill_both(world: World, strike: Strike) -> None:
         for child in world.servers.values():
             await child.end()
             strike.proof["kills"] += 1
-        await asyncio.sleep(world.chance.uniform(0.5, 4.0))
+        await asyncio.sleep(world.rng.uniform(0.5, 4.0))
     finally:
         for child in world.servers.values():
             await restart(world, child, 0.0)
@@ -54,7 +54,7 @@ async def stop_leader(world: World, strike: Strike) -> None:
     epoch, leader = world.lease()[0], world.leader()
     if leader is None:
         return
-    seconds = world.chance.choice((world.chance.uniform(0.3, 1.5), world.chance.uniform(3.0, 12.0)))
+    seconds = world.rng.choice((world.rng.uniform(0.3, 1.5), world.rng.uniform(3.0, 12.0)))
     strike.now = f"{leader.name} is stopped for {seconds:.1f} s"
     leader.stop()
     try:
@@ -70,7 +70,7 @@ async def stop_standby(world: World, strike: Strike) -> None:
     standby = world.standby()
     if standby is None:
         return
-    seconds = world.chance.uniform(1.0, 8.0)
+    seconds = world.rng.uniform(1.0, 8.0)
     strike.now = f"{standby.name}, the standby, is stopped for {seconds:.1f} s"
     standby.stop()
     try:
@@ -93,18 +93,18 @@ async def end_leader(world: World, strike: Strike) -> None:
             strike.problems.append(f"{leader.life.name} ended with status {status} when asked to end")
         await taken_over(world, strike, epoch)
     finally:
-        await restart(world, leader, world.chance.uniform(0.0, 2.0))
+        await restart(world, leader, world.rng.uniform(0.0, 2.0))
 
 
 @fault("servers")
 async def spoil_cache(world: World, strike: Strike) -> None:
     """F42: a server that comes back finds garbage in the place of its database."""
-    child = world.chance.choice(list(world.servers.values()))
+    child = world.rng.choice(list(world.servers.values()))
     strike.now = f"{child.name} is killed and its cache spoiled"
     await child.end()
     try:
         for path in (world.home / f"cache-{child.name}").rglob("*.db"):
-            path.write_bytes(world.chance.randbytes(20_000))
+            path.write_bytes(world.rng.randbytes(20_000))
             strike.proof["databases spoiled"] += 1
     finally:
         await restart(world, child, 0.5)
@@ -121,7 +121,7 @@ async def full_disk(world: World, strike: Strike) -> None:
     leader.fill_disk()
     try:
         kill_some(world, strike, 1)
-        await asyncio.sleep(world.chance.uniform(6.0, 12.0))
+        await asyncio.sleep(world.rng.uniform(6.0, 12.0))
     finally:
         leader.free_disk()
         world.vms.free_disks()

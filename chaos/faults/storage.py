@@ -29,7 +29,7 @@ async def _storage(world: World, strike: Strike, seconds: float, *names: str) ->
 async def cut_storage(world: World, strike: Strike) -> None:
     """F17: the leader's requests get no answer; its writes happen later, when it does not expect them any more (F31)."""
     _, name = world.lease()
-    seconds = world.chance.choice((world.chance.uniform(0.5, 2.0), world.chance.uniform(4.0, 15.0)))
+    seconds = world.rng.choice((world.rng.uniform(0.5, 2.0), world.rng.uniform(4.0, 15.0)))
     strike.now = f"{name} has no storage for {seconds:.1f} s"
     world.storage[name].hold()
     await _storage(world, strike, seconds, name)
@@ -38,11 +38,11 @@ async def cut_storage(world: World, strike: Strike) -> None:
 @fault("storage")
 async def slow_storage(world: World, strike: Strike) -> None:
     """F29: everybody's requests take long."""
-    low = world.chance.uniform(0.05, 0.4)
+    low = world.rng.uniform(0.05, 0.4)
     strike.now = f"storage takes {low:.1f} to {low * 4:.1f} s"
     for proxy in world.storage.values():
-        proxy.weather = Weather(delay=(low, low * 4))
-    await _storage(world, strike, world.chance.uniform(5.0, 12.0), *world.storage)
+        proxy.fault_model = Weather(delay=(low, low * 4))
+    await _storage(world, strike, world.rng.uniform(5.0, 12.0), *world.storage)
 
 
 @fault("storage")
@@ -50,8 +50,8 @@ async def failing_storage(world: World, strike: Strike) -> None:
     """F28, F30: some requests are refused, others happen and nobody is told."""
     strike.now = "storage fails every other time"
     for proxy in world.storage.values():
-        proxy.weather = Weather(refused=0.2, lost=0.15, denied=0.15)
-    await _storage(world, strike, world.chance.uniform(4.0, 10.0), *world.storage)
+        proxy.fault_model = Weather(refused=0.2, lost=0.15, denied=0.15)
+    await _storage(world, strike, world.rng.uniform(4.0, 10.0), *world.storage)
 
 
 @fault("storage")
@@ -61,13 +61,13 @@ async def kill_storage(world: World, strike: Strike) -> None:
     await world.s3.end()
     strike.proof["outages"] += 1
     kill_some(world, strike, 1)
-    await restart(world, world.s3, world.chance.uniform(1.0, 8.0))
+    await restart(world, world.s3, world.rng.uniform(1.0, 8.0))
 
 
 @fault("storage")
 async def stop_storage(world: World, strike: Strike) -> None:
     """The S3 server accepts connections and says nothing."""
-    seconds = world.chance.uniform(1.0, 8.0)
+    seconds = world.rng.uniform(1.0, 8.0)
     strike.now = f"the S3 server is stopped for {seconds:.1f} s"
     world.s3.stop()
     try:

@@ -72,7 +72,7 @@ def healthy(world: World) -> list[str]:
 
 def some(world: World, count: int) -> list[str]:
     found = healthy(world)
-    return world.chance.sample(found, min(count, len(found)))
+    return world.rng.sample(found, min(count, len(found)))
 
 
 def kill_some(world: World, strike: Strike, count: int) -> None:

@@ -41,7 +41,7 @@ class AnchoredClock(Clock, Protocol):
         ...
 
 
-class Chance(Protocol):
+class Rng(Protocol):
     def uniform(self, low: float, high: float) -> float: ...
 
     def bits(self, count: int) -> int: ...
@@ -88,7 +88,7 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
 
-class SystemChance:
+class SystemRng:
     """The operating system's randomness: good for keys and nonces too."""
 
     def __init__(self) -> None:

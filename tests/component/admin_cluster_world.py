@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from nstance.admin import main
 from nstance.authority import keyset, operators
 from nstance.authority import open as opening
-from nstance.clock import SystemChance, SystemClock
+from nstance.clock import SystemClock, SystemRng
 from nstance.model.ids import ClusterId, GroupName, InstanceId, TenantId
 from nstance.model.instance import Cause, Instance, Put, Remove, State
 from nstance.objects import file, slots
@@ -26,7 +26,7 @@ CLUSTER = ClusterId("example-cluster")
 KEY = "thisisatest32bytekey123456789012"
 OTHER_KEY = "another-test-key-of-32-bytes-567"
 PLACES = opening.Places("cluster/")
-CLOCK, CHANCE = SystemClock(), SystemChance()
+CLOCK, CHANCE = SystemClock(), SystemRng()
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "config-dev.jsonc"
 PROGRAM = (sys.executable, "-m", "nstance.admin")
 ONE, TWO = InstanceId("dem-01jw51srryegh9snf9cmeh3k4q"), InstanceId("dem-01jw51srryegh9snf9cmeh3k4r")
@@ -35,12 +35,12 @@ ONE, TWO = InstanceId("dem-01jw51srryegh9snf9cmeh3k4q"), InstanceId("dem-01jw51s
 async def authority(store: ObjectStore, *, key: str = KEY, create: bool = False) -> keyset.Authority:
     ring = sealing.Keyring(key.encode())
     return await opening.open_authority(
-        store, PLACES, keyring=ring, cluster=CLUSTER, clock=CLOCK, chance=CHANCE, create=create
+        store, PLACES, keyring=ring, cluster=CLUSTER, clock=CLOCK, rng=CHANCE, create=create
     )
 
 
 def people(store: ObjectStore) -> operators.Operators:
-    return operators.Operators(store, prefix="cluster/", cluster=CLUSTER, clock=CLOCK, chance=CHANCE)
+    return operators.Operators(store, prefix="cluster/", cluster=CLUSTER, clock=CLOCK, rng=CHANCE)
 
 
 @dataclass
@@ -116,7 +116,7 @@ HISTORY = {
         3,
         slots.Entry(
             id="e3",
-            reason=(slots.Why("gone", "its VM is \x1b[31mgone", str(ONE)),),
+            reason=(slots.LoggedReason("gone", "its VM is \x1b[31mgone", str(ONE)),),
             changes=(Put(instance(ONE, State.DELETING, Cause.GONE)), Put(instance(TWO, State.PENDING))),
         ),
         epoch=2,

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from grpclib.exceptions import GRPCError
 
-from nstance.clock import SystemChance, SystemClock
+from nstance.clock import SystemClock, SystemRng
 from nstance.model import ids
 from nstance.model.ids import ClusterId, GroupName, InstanceId, Kind, ServerId, ShardId, TenantId
 from nstance.pki import ca, keys, names, nonce, proof
@@ -86,13 +86,13 @@ def _meet(script: deque[GRPCError | None]) -> None:
 
 class AgentServer:
     def __init__(self, *, cluster: ClusterId = CLUSTER, shard: ShardId = SHARD) -> None:
-        self.chance, self.clock = SystemChance(), SystemClock()
+        self.rng, self.clock = SystemRng(), SystemClock()
         self.shard = shard
-        self.ca = ca.new_ca(cluster, now=self.clock.wall(), chance=self.chance)
+        self.ca = ca.new_ca(cluster, now=self.clock.wall(), rng=self.rng)
         self.cluster = cluster
-        self.nonce_key = keys.generate(self.chance)
+        self.nonce_key = keys.generate(self.rng)
         self.kid = nonce.key_id(keys.public_bytes(self.nonce_key))
-        self.heard, self.scripts = Heard(), Scripts()
+        self.last_seen, self.scripts = Heard(), Scripts()
         self.renewal_bundle = ""  # other than the CA
         self.registered_age = 0.0  # how old a certificate is when it is issued at registration
         self.agent_life = 30 * DAY
@@ -105,19 +105,19 @@ class AgentServer:
         self._file_streams: set[asyncio.Queue[list[agent_pb2.FileMessage]]] = set()
         self._key_streams: set[asyncio.Queue[Sequence[str]]] = set()
         self._ports = (0, 0)
-        self._ids = ids.IdMaker(wall=self.clock.wall, bits=self.chance.bits)
+        self._ids = ids.IdMaker(wall=self.clock.wall, bits=self.rng.bits)
 
     # Running.
 
     async def start(self) -> None:
         """On the same ports as before, if it was started before."""
-        key = keys.generate(self.chance)
+        key = keys.generate(self.rng)
         issued = self.ca.issue_server(
             names.Server(self.cluster, self.shard, ServerId("srv-1")),
             keys.public_bytes(key),
             dns=[],
             ip=[],
-            serial=ca.new_serial(self.chance),
+            serial=ca.new_serial(self.rng),
             issued=self.clock.wall(),
             expires=self.clock.wall() + DAY,
         )
@@ -160,7 +160,7 @@ class AgentServer:
     def nonce(self, instance: InstanceId) -> str:
         now = int(self.clock.wall())
         claims = nonce.AgentClaims(
-            jti=nonce.new_jti(self.chance),
+            jti=nonce.new_jti(self.rng),
             cluster=self.cluster,
             tenant=TENANT,
             instance=instance,
@@ -223,7 +223,7 @@ class AgentServer:
         issued = self.ca.issue_agent(
             names.Agent(self.cluster, TENANT, instance),
             public_key,
-            serial=ca.new_serial(self.chance),
+            serial=ca.new_serial(self.rng),
             issued=begin,
             expires=begin + self.agent_life,
         )
@@ -239,7 +239,7 @@ class _Registration(registration_grpc.RegistrationServiceBase):
     async def RegisterAgent(self, stream: Any) -> None:
         owner = self._owner
         request = await stream.recv_message()
-        owner.heard.registrations.append(request)
+        owner.last_seen.registrations.append(request)
         _meet(owner.scripts.register)
         try:
             claims = nonce.verify_agent(
@@ -275,7 +275,7 @@ class _Agents(agent_grpc.AgentServiceBase):
     async def ReceiveKeyRequests(self, stream: Any) -> None:
         owner = self._owner
         await stream.recv_message()
-        owner.heard.key_streams += 1
+        owner.last_seen.key_streams += 1
         _meet(owner.scripts.key_requests)
         queue: asyncio.Queue[Sequence[str]] = asyncio.Queue()
         owner._key_streams.add(queue)
@@ -290,12 +290,12 @@ class _Agents(agent_grpc.AgentServiceBase):
     async def SubmitPublicKeys(self, stream: Any) -> None:
         request = await stream.recv_message()
         _meet(self._owner.scripts.submit_keys)
-        self._owner.heard.keys.append({key.name: key.pem for key in request.keys})
+        self._owner.last_seen.keys.append({key.name: key.pem for key in request.keys})
         await stream.send_message(agent_pb2.SubmitPublicKeysResponse())
 
     async def ReceiveFiles(self, stream: Any) -> None:
         owner = self._owner
-        owner.heard.file_requests.append(await stream.recv_message())
+        owner.last_seen.file_requests.append(await stream.recv_message())
         _meet(owner.scripts.files)
         queue: asyncio.Queue[list[agent_pb2.FileMessage]] = asyncio.Queue()
         owner._file_streams.add(queue)
@@ -310,10 +310,10 @@ class _Agents(agent_grpc.AgentServiceBase):
 
     async def SubmitHealthReport(self, stream: Any) -> None:
         owner = self._owner
-        owner.heard.connections += 1
+        owner.last_seen.connections += 1
         _meet(owner.scripts.health)
         while (message := await stream.recv_message()) is not None:
-            owner.heard.messages.append(message)
+            owner.last_seen.messages.append(message)
             if message.WhichOneof("kind") == "goodbye" and owner.hold_goodbyes is not None:
                 await owner.hold_goodbyes.wait()
             if message.WhichOneof("kind") == "report" and not owner.scripts.silent:
@@ -330,7 +330,7 @@ class _Agents(agent_grpc.AgentServiceBase):
     async def RenewCertificate(self, stream: Any) -> None:
         owner = self._owner
         await stream.recv_message()
-        owner.heard.renewals += 1
+        owner.last_seen.renewals += 1
         _meet(owner.scripts.renew)
         connection = peer.connection_of(stream)
         identity = connection.identity

@@ -9,12 +9,12 @@ import pytest
 
 from component.agent_server import AgentServer
 from nstance.agent import departure, life, settings
-from nstance.clock import SystemChance, SystemClock
+from nstance.clock import SystemClock, SystemRng
 from nstance.model.ids import InstanceId
 from support import ports
 
 
-class QuickChance(SystemChance):
+class QuickChance(SystemRng):
     """Waits as short as they may be, but never so short that a loop spins."""
 
     def uniform(self, low: float, high: float) -> float:
@@ -43,7 +43,7 @@ class Agent:
         self._stop, self.going_down = asyncio.Event(), asyncio.Event()
         given = settings.read(self.environment | more)
         self._task = asyncio.create_task(
-            life.live(given, stop=self._stop, going_down=self.going_down, clock=SystemClock(), chance=QuickChance())
+            life.live(given, stop=self._stop, going_down=self.going_down, clock=SystemClock(), rng=QuickChance())
         )
 
     async def stop(self) -> None:

@@ -10,7 +10,7 @@ from nstance.model.ids import ClusterId, InstanceId, ShardId, TenantId
 from nstance.objects import memory
 from nstance.pki import ca, fields, keys, names, nonce, peer
 from nstance.secretstore import sealing
-from nstance.sim.chance import SeededChance
+from nstance.sim.rng import SeededRng
 
 CLUSTER = ClusterId("prod")
 TENANT = TenantId("acme")
@@ -60,7 +60,7 @@ async def open_it(
         keyring=ring,
         cluster=cluster,
         clock=CLOCK,
-        chance=SeededChance(seed),
+        rng=SeededRng(seed),
         create=create,
         insecure_dev=insecure_dev,
         subject=subject,
@@ -68,14 +68,14 @@ async def open_it(
 
 
 def safe(store: memory.MemoryStore, ring: sealing.Keyring = RING, seed: int = 5) -> opening.Vault:
-    return opening.vault(store, keyring=ring, insecure_dev=False, cluster=CLUSTER, chance=SeededChance(seed))
+    return opening.vault(store, keyring=ring, insecure_dev=False, cluster=CLUSTER, rng=SeededRng(seed))
 
 
 def people(store: memory.MemoryStore, seed: int = 9) -> operators.Operators:
-    return operators.Operators(store, prefix="cluster/", cluster=CLUSTER, clock=CLOCK, chance=SeededChance(seed))
+    return operators.Operators(store, prefix="cluster/", cluster=CLUSTER, clock=CLOCK, rng=SeededRng(seed))
 
 
-KEY = keys.generate(SeededChance(20))
+KEY = keys.generate(SeededRng(20))
 PUBLIC = keys.public_bytes(KEY)
 
 

@@ -14,8 +14,8 @@ import pytest
 from nstance import clock
 from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName, InstanceId, TenantId
 from nstance.model.instance import Instance, State
-from nstance.server import cache_disk, cache_thread
-from nstance.server.cache import Cache, Event
+from nstance.server.cache import disk, thread
+from nstance.server.cache.cache import Cache, Event
 
 CLOCK = clock.SystemClock()
 SECONDS = 60.0
@@ -44,9 +44,9 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_thread, "RETRY_SECONDS", 0.05)
-    monkeypatch.setattr(cache_thread, "RETRY_MOST", 0.1)
-    monkeypatch.setattr(cache_disk, "LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(thread, "RETRY_SECONDS", 0.05)
+    monkeypatch.setattr(thread, "RETRY_MOST", 0.1)
+    monkeypatch.setattr(disk, "LOCK_SECONDS", 0.05)
 
 
 def instance(id: InstanceId = A, state: State = State.RUNNING, tenant: TenantId = DEFAULT_TENANT) -> Instance:
@@ -87,8 +87,8 @@ import asyncio, os, signal, sys
 from pathlib import Path
 from nstance import clock
 from nstance.model.ids import InstanceId, TenantId
-from nstance.server import cache_thread
-from nstance.server.cache import Cache, Event
+from nstance.server.cache import thread as cache_thread
+from nstance.server.cache.cache import Cache, Event
 
 def tell(cache, id, message):
     said = dict(tenant=TenantId("default"), group="", instance="", code="c", trouble=False)

@@ -101,7 +101,7 @@ async def _kubelets(cluster: Cluster) -> None:
     while True:
         for name, node in (await cluster.nodes()).items():
             if not resources.status(node).get("conditions"):
-                with contextlib.suppress(errors.NotFound):
+                with contextlib.suppress(errors.NotFoundError):
                     await cluster.kube.patch(
                         kinds.NODE, name, {"status": {"conditions": SAID_BY_KUBELETS}}, subresource="status"
                     )

@@ -41,7 +41,7 @@ class Site:
     def __init__(self, world: World, dir: Path) -> None:
         self.world = world
         self.dir = dir
-        self.api = memory.cluster(world.clock, world.chance)
+        self.api = memory.cluster(world.clock, world.rng)
         self.kube = MemoryKube(self.api, world.clock)
         self.others: dict[str, MemoryKube] = {}  # by server
         (dir / "kubeconfig").write_text(
@@ -95,7 +95,7 @@ class Site:
         return Operator(
             options,
             clock=self.world.clock,
-            chance=self.world.chance,
+            rng=self.world.rng,
             variables={},
             home=self.dir,
             connect=self.connect,
@@ -106,7 +106,7 @@ class Site:
     async def find(self, kind: kinds.Kind, name: str = NAME) -> Object | None:
         try:
             return await self.kube.get(kind, name, namespace="default")
-        except errors.NotFound:
+        except errors.NotFoundError:
             return None
 
     async def until(self, kind: kinds.Kind, right: Callable[[Object], Any], name: str = NAME) -> Object:

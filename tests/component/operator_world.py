@@ -22,7 +22,7 @@ import pytest
 import yaml
 
 from component.whole_server import CLUSTER, World, config, states
-from nstance.clock import SystemChance, SystemClock
+from nstance.clock import SystemClock, SystemRng
 from nstance.config.addresses import Service
 from nstance.dev.k8s import main as dev_k8s
 from nstance.kube import crds, errors, kinds, kubeconfig, memory
@@ -89,7 +89,7 @@ class Cluster:
                 **options,  # type: ignore[arg-type]
             ),
             clock=self.clock,
-            chance=SystemChance(),
+            rng=SystemRng(),
             variables={"KUBECONFIG": str(self._kubeconfig())},
             connect=lambda access: self.connect(self.access),
         )
@@ -147,7 +147,7 @@ class Cluster:
     async def get(self, kind: Kind, name: str) -> Object | None:
         try:
             return await self.kube.get(kind, name, namespace=self.namespace if kind.namespaced else "")
-        except errors.NotFound:
+        except errors.NotFoundError:
             return None
 
     async def all(self, kind: Kind) -> list[Object]:
@@ -208,14 +208,14 @@ class Cluster:
             }
             for id in now.keys() - known:
                 labels = {"nstance.dev/instance-id": str(id), "test": self.namespace}
-                with contextlib.suppress(errors.AlreadyExists):
+                with contextlib.suppress(errors.AlreadyExistsError):
                     await self.kube.create(
                         kinds.NODE,
                         {"metadata": {"name": str(id), "labels": labels}, "spec": {"providerID": f"dev:///{id}"}},
                     )
                 known.add(id)
             for id in known - alive:
-                with contextlib.suppress(errors.NotFound):
+                with contextlib.suppress(errors.NotFoundError):
                     await self.kube.delete(kinds.NODE, str(id))
                 known.discard(id)
             await asyncio.sleep(0.01)
@@ -232,10 +232,10 @@ async def operating(
     told: Callable[[dict[str, object]], dict[str, object]] = lambda shard: shard,
 ) -> AsyncIterator[Cluster]:
     """`groups`: for each shard its static groups with their sizes."""
-    clock, chance = SystemClock(), SystemChance()
+    clock, rng = SystemClock(), SystemRng()
     async with contextlib.AsyncExitStack() as stack:
         access = await stack.enter_async_context(kubernetes_of(kubernetes, dir))
-        kube, connect = _client(kubernetes, access, clock, chance)
+        kube, connect = _client(kubernetes, access, clock, rng)
         stack.push_async_callback(kube.close)
         shards: dict[str, World] = {}
         for name, sizes in groups.items():
@@ -274,17 +274,17 @@ async def _clear(cluster: Cluster) -> None:
     """The API server is everybody's: a pod that still asks for a node would ask the next test's operator."""
     for pod in (await cluster.kube.list(kinds.POD)).items:
         if pod["metadata"]["namespace"].startswith(cluster.namespace):
-            with contextlib.suppress(errors.NotFound):
+            with contextlib.suppress(errors.NotFoundError):
                 await cluster.kube.delete(kinds.POD, pod["metadata"]["name"], namespace=pod["metadata"]["namespace"])
     for node in await cluster.nodes():
         await cluster.kube.delete(kinds.NODE, node)
 
 
 def _client(
-    kubernetes: str, access: Access, clock: SystemClock, chance: SystemChance
+    kubernetes: str, access: Access, clock: SystemClock, rng: SystemRng
 ) -> tuple[Kube, Callable[[Access], Kube]]:
     if kubernetes == "memory":
-        api = memory.cluster(clock, chance)
+        api = memory.cluster(clock, rng)
         return MemoryKube(api, clock), lambda told: MemoryKube(api, clock)
     return HttpKube(access, clock), lambda told: HttpKube(access, clock)
 
@@ -293,7 +293,7 @@ async def _prepare(cluster: Cluster) -> None:
     """A namespace with what the operator needs before it starts; our CRDs, so that their schemas count."""
     kube, world = cluster.kube, next(iter(cluster.shards.values()))
     for kind in crds.KINDS:
-        with contextlib.suppress(errors.AlreadyExists):
+        with contextlib.suppress(errors.AlreadyExistsError):
             await kube.create(kinds.CUSTOM_RESOURCE_DEFINITION, crds.definition(kind))
     await kube.create(kinds.NAMESPACE, {"metadata": {"name": cluster.namespace}})
     await kube.create(

@@ -9,7 +9,7 @@ import pytest
 
 from component.wire_world import CLUSTER, SECONDS, SHARD, Paper, World, until
 from nstance.objects import lease as leases
-from nstance.server import peer_http, peers
+from nstance.server.election import peer_http, peers
 
 
 def server_side(world: World, paper: Paper) -> ssl.SSLContext:
@@ -79,5 +79,5 @@ async def received(link: peers.Link) -> peers.Message:
 
 
 async def closed(link: peers.Link) -> None:
-    with pytest.raises(peers.LinkClosed):
+    with pytest.raises(peers.LinkClosedError):
         await received(link)

@@ -158,7 +158,7 @@ def test_a_cluster_without_a_key(tmp_path: pathlib.Path) -> None:
             keyring=None,
             cluster=CLUSTER,
             clock=CLOCK,
-            chance=CHANCE,
+            rng=CHANCE,
             create=True,
             insecure_dev=True,
         )
@@ -280,7 +280,7 @@ def test_f69_rotation_keeps_subject_and_life_and_signs_later(tmp_path: pathlib.P
             keyring=sealing.Keyring(KEY.encode()),
             cluster=CLUSTER,
             clock=CLOCK,
-            chance=CHANCE,
+            rng=CHANCE,
             create=True,
             subject=shape,
             life=1000 * 86400.0,
@@ -389,7 +389,7 @@ def test_other_secret_stores(bucket: Bucket, tmp_path: pathlib.Path) -> None:
 def test_storage_errors_are_told_apart() -> None:
     from nstance.admin import failures
 
-    assert "may have been done" in failures.explain(errors.Unknown("put x: no answer"))
-    assert "then try again" in failures.explain(errors.Conflict("put x"))
-    assert failures.explain(errors.Unavailable("get x")) == "get x; try again"
+    assert "may have been done" in failures.explain(errors.UnknownOutcomeError("put x: no answer"))
+    assert "then try again" in failures.explain(errors.ConflictError("put x"))
+    assert failures.explain(errors.UnavailableError("get x")) == "get x; try again"
     assert "--debug" in failures.explain(RuntimeError("surprise"))

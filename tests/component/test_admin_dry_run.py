@@ -113,9 +113,9 @@ async def test_a_rehearsal_is_a_store_of_its_own() -> None:
     store: ObjectStore = Rehearsal(real)
     first = (await store.get(Key("a/1"))).version
     second = await store.replace(Key("a/1"), b"uno", seen=first)
-    with pytest.raises(errors.Conflict):
+    with pytest.raises(errors.ConflictError):
         await store.replace(Key("a/1"), b"un", seen=first)
-    with pytest.raises(errors.Conflict):
+    with pytest.raises(errors.ConflictError):
         await store.create(Key("a/1"), b"un")
     await store.create(Key("a/2"), b"two")
     await store.delete(Key("a/3"))
@@ -125,8 +125,8 @@ async def test_a_rehearsal_is_a_store_of_its_own() -> None:
     assert [key async for key in store.list("a/")] == ["a/1", "a/2"]
     assert [key async for key in store.list("a/", after="a/1")] == ["a/2"]
     for call in (store.get, store.head):
-        with pytest.raises(errors.Missing):
+        with pytest.raises(errors.NotFoundError):
             await call(Key("a/3"))
-    with pytest.raises(errors.Missing):
+    with pytest.raises(errors.NotFoundError):
         await store.replace(Key("a/3"), b"", seen=first)
     assert real.contents() == {"a/1": b"one", "a/3": b"three"}

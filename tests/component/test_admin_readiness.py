@@ -23,14 +23,14 @@ async def test_a_rotation_to_a_template_with_a_missing_secret_is_neither_stable_
         assert (await admin.json("status"))["shards"][0]["healthy"]
         old = set(states(world, "workers"))
         world.configure(told(instance_type="large", files={"token": {"kind": "secret", "source": "worker-token"}}))
-        await server.in_force.refresh()
+        await server.active_config.refresh()
         late = await admin("wait", "workers", "--within", "1s")
         assert late.exit_code == 1
         assert "not stable after 1 s: workers" in late.stderr
         assert "blocked: token: " in late.stderr
         # A replacement was made. It has no files, and nobody calls that healthy.
         await eventually(lambda: {id for id, state in states(world, "workers").items() if state == "running"} - old)
-        await eventually(lambda: server.lead_now.readiness.blocked(next(iter(server.shard.wishes))))
+        await eventually(lambda: server.lead_now.readiness.blocked(next(iter(server.shard.desired_groups))))
         status = (await admin.json("status"))["shards"][0]
         assert not status["healthy"]
         [group] = status["groups"]

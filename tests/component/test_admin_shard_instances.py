@@ -189,7 +189,7 @@ async def test_identities_that_cannot_be_used_are_one_line(tmp_path: Path) -> No
         key = (admin.identity / "tls.key").read_bytes()
         (admin.identity / "tls.key").unlink()
         assert "tls.key is missing" in await admin.refused("group", "list")
-        (admin.identity / "tls.key").write_text(keys.private_to_pem(keys.generate(world.chance)))
+        (admin.identity / "tls.key").write_text(keys.private_to_pem(keys.generate(world.rng)))
         assert "do not belong together" in await admin.refused("group", "list")
         (admin.identity / "tls.key").write_bytes(key)
         await admin.ok("group", "list")

@@ -65,13 +65,23 @@ async def test_a_group_of_the_api_says_how_it_is_updated(tmp_path: Path) -> None
         flags = ["--order", "serial", "--settle", "10s", "--canary", "1", "--pause-after-canary", "5m"]
         more = ["--max-failures", "3", "--on-failure", "rollback", "--max-unavailable", "1"]
         await admin.ok("group", "create", "api", "--template", "web", "--size", "0", *flags, *more)
-        wish = world.leader.shard.wishes[GroupKey(DEFAULT_TENANT, GroupName("api"))]
-        assert (wish.order.value, wish.settle, wish.canary, wish.pause_after_canary) == ("serial", 10.0, 1, 300.0)
-        assert (wish.max_surge, wish.max_unavailable, wish.max_failures) == (1, 1, 3)
+        desired = world.leader.shard.desired_groups[GroupKey(DEFAULT_TENANT, GroupName("api"))]
+        assert (desired.order.value, desired.settle, desired.canary, desired.pause_after_canary) == (
+            "serial",
+            10.0,
+            1,
+            300.0,
+        )
+        assert (desired.max_surge, desired.max_unavailable, desired.max_failures) == (1, 1, 3)
         await admin.ok("group", "update", "api", "--pause-after-canary", "stop", "--max-surge", "2")
-        wish = world.leader.shard.wishes[GroupKey(DEFAULT_TENANT, GroupName("api"))]
-        assert (wish.order.value, wish.stop_after_canary, wish.max_surge, wish.canary) == ("serial", True, 2, 1)
-        assert wish.on_failure.value == "rollback"
+        desired = world.leader.shard.desired_groups[GroupKey(DEFAULT_TENANT, GroupName("api"))]
+        assert (desired.order.value, desired.stop_after_canary, desired.max_surge, desired.canary) == (
+            "serial",
+            True,
+            2,
+            1,
+        )
+        assert desired.on_failure.value == "rollback"
         assert "settle" in await admin.refused("group", "update", "api", "--order", "parallel")
 
 
@@ -86,7 +96,7 @@ async def test_over_http(tmp_path: Path) -> None:
             changed = told()
             changed["templates"]["web"]["instance_type"] = "large"
             world.configure(changed)
-            await world.leader.in_force.refresh()
+            await world.leader.active_config.refresh()
             await reached(world, Outcome.COMPLETE, revisions=2)
             answer = await post(browser, "/group/rollback", {"group": "web"}, **HERE)
             assert answer["results"][0]["group"] == "web"

@@ -91,7 +91,7 @@ async def test_types_and_vars_are_compared_and_given_back_too(tmp_path: Path) ->
         result = await admin("config", "diff", "workers", "-o", "json")
         assert result.exit_code == 1
         rows = {row["setting"]: row for row in json.loads(result.stdout)}
-        assert {name: (row["file"], row["api"], row["in_force"], row["differs"]) for name, row in rows.items()} == {
+        assert {name: (row["file"], row["api"], row["active"], row["differs"]) for name, row in rows.items()} == {
             "size": (1, None, 1, []),
             "instance_type": ("small", "large", "large", ["overridden"]),
             "vars.a": (None, "b", "b", ["overridden"]),

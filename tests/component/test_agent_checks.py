@@ -82,13 +82,13 @@ async def test_http_passes_from_200_to_399(answer: bytes, problem: str) -> None:
 
 
 async def test_http_over_tls_takes_any_certificate(server: AgentServer) -> None:
-    key = keys.generate(server.chance)
+    key = keys.generate(server.rng)
     issued = server.ca.issue_server(
         names.Server(server.cluster, server.shard, "srv-9"),  # type: ignore[arg-type]
         keys.public_bytes(key),
         dns=[],
         ip=[],
-        serial=ca.new_serial(server.chance),
+        serial=ca.new_serial(server.rng),
         issued=server.clock.wall() - 20,
         expires=server.clock.wall() - 10,
     )
@@ -190,7 +190,7 @@ async def test_an_agent_runs_what_it_is_told_and_reports_each_change_at_once(
     agent.start(NSTANCE_REPORT_INTERVAL="0")  # only what is new is reported
 
     def results() -> dict[str, tuple[bool, str]]:
-        last = server.heard.reports[-1] if server.heard.reports else agent_pb2.HealthReport()
+        last = server.last_seen.reports[-1] if server.last_seen.reports else agent_pb2.HealthReport()
         return {r.name: (r.passing, r.message) for r in last.checks} if last.checks_hash == "sha256:c" else {}
 
     failing = {"web": (False, "http: connection refused"), "c": (False, "exit code 1")}
@@ -201,7 +201,7 @@ async def test_an_agent_runs_what_it_is_told_and_reports_each_change_at_once(
         await eventually(lambda: results() == {"web": (True, ""), "c": (True, "")})
         server.checks = None
         server.cut()  # results outlive the connection
-        await eventually(lambda: server.heard.connections == 2)
-        first = await eventually(lambda: server.heard.reports[-1])
+        await eventually(lambda: server.last_seen.connections == 2)
+        first = await eventually(lambda: server.last_seen.reports[-1])
         assert first.checks_hash == "sha256:c"
         assert all(result.passing and result.since_unix_ms > 0 for result in first.checks)

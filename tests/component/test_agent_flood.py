@@ -11,7 +11,7 @@ from grpclib.exceptions import GRPCError, StreamTerminatedError
 
 from component.whole_server import SECONDS, World, config, eventually, states
 from nstance.config.addresses import Service
-from nstance.server.allowance import MESSAGE_BURST, MESSAGES_PER_SECOND, Bucket
+from nstance.server.liveness.agent_quota import MESSAGE_BURST, MESSAGES_PER_SECOND, TokenBucket
 from nstance.v1 import agent_grpc, agent_pb2
 
 GROUPS = {"acme": {"web": {"template": "web", "size": 2}}}
@@ -57,7 +57,7 @@ async def test_b17_a_flood_of_reports_ends_its_stream_and_nobody_elses(tmp_path:
 
 @pytest.mark.parametrize(("seconds", "allowed"), [(0.0, MESSAGE_BURST), (5.0, MESSAGE_BURST), (1e6, MESSAGE_BURST)])
 def test_b17_a_bucket_allows_a_burst_and_no_more(seconds: float, allowed: float) -> None:
-    bucket = Bucket(MESSAGES_PER_SECOND, MESSAGE_BURST, 0.0)
+    bucket = TokenBucket(MESSAGES_PER_SECOND, MESSAGE_BURST, 0.0)
     assert sum(bucket.take(seconds) for _ in range(1000)) == allowed
     later = seconds + 2.0
     taken = sum(bucket.take(later + n / 1000) for n in range(1000))

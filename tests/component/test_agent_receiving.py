@@ -25,9 +25,9 @@ system_state = agent_world.system_state
 
 async def test_makes_keys_and_sends_the_public_halves(server: AgentServer, agent: Agent) -> None:
     agent.start()
-    await eventually(lambda: server.heard.key_streams)
+    await eventually(lambda: server.last_seen.key_streams)
     server.ask_keys(["netsy.server", "netsy.peer"])
-    [sent] = await eventually(lambda: server.heard.keys)
+    [sent] = await eventually(lambda: server.last_seen.keys)
     assert sent == {name: (agent.home / "keys" / f"{name}.pub").read_text() for name in ("netsy.server", "netsy.peer")}
     assert stat.S_IMODE((agent.home / "keys" / "netsy.server.key").stat().st_mode) == 0o640
 
@@ -36,37 +36,37 @@ async def test_keys_that_could_not_be_submitted_are_submitted_again(server: Agen
     server.key_names = ["a"]
     server.scripts.submit_keys.extend([status.unavailable("not leading"), None])
     agent.start()
-    assert await eventually(lambda: server.heard.keys) == [{"a": (agent.home / "keys" / "a.pub").read_text()}]
+    assert await eventually(lambda: server.last_seen.keys) == [{"a": (agent.home / "keys" / "a.pub").read_text()}]
 
 
 async def test_a_request_for_a_bad_key_name_is_reported_b21(server: AgentServer, agent: Agent) -> None:
     server.key_names = ["../../etc/shadow"]
     agent.start()
-    report = await eventually(lambda: next((r for r in server.heard.reports if r.files_error), None))
+    report = await eventually(lambda: next((r for r in server.last_seen.reports if r.files_error), None))
     assert "refused" in report.files_error
     server.ask_keys(["good"])
-    await eventually(lambda: server.heard.keys and server.heard.reports[-1].files_error == "")
+    await eventually(lambda: server.last_seen.keys and server.last_seen.reports[-1].files_error == "")
 
 
 async def test_files_arrive_and_are_reported(server: AgentServer, agent: Agent) -> None:
     server.push({"config.jsonc": b"{/* hello */}", "big.bin": b"x" * (1 << 20)}, "sha256:1")
     agent.start()
-    report = await eventually(lambda: next((r for r in server.heard.reports if r.config_hash), None))
+    report = await eventually(lambda: next((r for r in server.last_seen.reports if r.config_hash), None))
     assert report.config_hash == "sha256:1"
     assert {state.name for state in report.files} == {"config.jsonc", "big.bin"}
     assert (agent.identity / "config.hash").read_text() == "sha256:1\n"
     server.push({"config.jsonc": b"{}"}, "sha256:2")
-    await eventually(lambda: server.heard.reports[-1].config_hash == "sha256:2")
+    await eventually(lambda: server.last_seen.reports[-1].config_hash == "sha256:2")
     assert agent.received() == {"config.jsonc": b"{}"}
 
 
 async def test_certificates_are_reported_with_serial_and_expiry(
     server: AgentServer, agent: Agent, instance: InstanceId
 ) -> None:
-    pem = server.issue(instance, pki_keys.public_bytes(pki_keys.generate(server.chance))).certificate_pem
+    pem = server.issue(instance, pki_keys.public_bytes(pki_keys.generate(server.rng))).certificate_pem
     server.push({"server.crt": pem.encode()}, "sha256:1")
     agent.start()
-    report = await eventually(lambda: next((r for r in server.heard.reports if r.config_hash), None))
+    report = await eventually(lambda: next((r for r in server.last_seen.reports if r.config_hash), None))
     certificate = x509.load_pem_x509_certificate(pem.encode())
     [state] = report.files
     assert (int(state.serial, 16), len(state.serial)) == (certificate.serial_number, 32)
@@ -87,22 +87,22 @@ async def test_a_bad_set_changes_nothing_and_is_reported_with_the_reason_b21_b22
 ) -> None:
     server.push({"old.txt": b"old"}, "sha256:1")
     agent.start()
-    await eventually(lambda: server.heard.reports and server.heard.reports[-1].config_hash == "sha256:1")
+    await eventually(lambda: server.last_seen.reports and server.last_seen.reports[-1].config_hash == "sha256:1")
     server.push(files, "sha256:2", count=count)
-    report = await eventually(lambda: next((r for r in server.heard.reports if r.files_error), None))
+    report = await eventually(lambda: next((r for r in server.last_seen.reports if r.files_error), None))
     assert said in report.files_error
     assert report.config_hash == "sha256:1"
     assert agent.received() == {"old.txt": b"old"}
     server.push({"new.txt": b"new"}, "sha256:3")
-    await eventually(lambda: server.heard.reports[-1].config_hash == "sha256:3")
-    assert server.heard.reports[-1].files_error == ""
+    await eventually(lambda: server.last_seen.reports[-1].config_hash == "sha256:3")
+    assert server.last_seen.reports[-1].files_error == ""
     assert agent.received() == {"new.txt": b"new"}
 
 
 async def test_a_set_cut_in_the_middle_leaves_the_old_one_f63(server: AgentServer, agent: Agent) -> None:
     server.push({"old.txt": b"old"}, "sha256:1")
     agent.start()
-    await eventually(lambda: server.heard.reports and server.heard.reports[-1].config_hash == "sha256:1")
+    await eventually(lambda: server.last_seen.reports and server.last_seen.reports[-1].config_hash == "sha256:1")
     whole = server.file_set({"new.txt": b"new", "more.txt": b"more"}, "sha256:2")
     server.sets = whole[:1]  # the first file and no more
     server.cut()
@@ -110,19 +110,19 @@ async def test_a_set_cut_in_the_middle_leaves_the_old_one_f63(server: AgentServe
     assert (agent.recv / "old.txt").read_bytes() == b"old"
     server.sets = whole
     server.cut()
-    await eventually(lambda: server.heard.reports[-1].config_hash == "sha256:2")
+    await eventually(lambda: server.last_seen.reports[-1].config_hash == "sha256:2")
     assert agent.received() == {"new.txt": b"new", "more.txt": b"more"}
 
 
 async def test_on_reconnect_it_says_what_it_has(server: AgentServer, agent: Agent) -> None:
     server.push({"a.txt": b"a"}, "sha256:1")
     agent.start()
-    await eventually(lambda: server.heard.reports and server.heard.reports[-1].config_hash == "sha256:1")
+    await eventually(lambda: server.last_seen.reports and server.last_seen.reports[-1].config_hash == "sha256:1")
     server.sets = []
     server.cut()
-    await eventually(lambda: len(server.heard.file_requests) == 2)
-    assert server.heard.file_requests[1].config_hash == "sha256:1"
-    assert [state.name for state in server.heard.file_requests[1].files] == ["a.txt"]
+    await eventually(lambda: len(server.last_seen.file_requests) == 2)
+    assert server.last_seen.file_requests[1].config_hash == "sha256:1"
+    assert [state.name for state in server.last_seen.file_requests[1].files] == ["a.txt"]
 
 
 async def test_the_command_runs_after_each_set_and_not_for_the_same_one(
@@ -196,7 +196,7 @@ async def test_a_file_that_was_changed_on_the_machine_is_asked_for_again(server:
 
 
 def last_report(server: AgentServer) -> agent_pb2.HealthReport:
-    return server.heard.reports[-1] if server.heard.reports else agent_pb2.HealthReport()
+    return server.last_seen.reports[-1] if server.last_seen.reports else agent_pb2.HealthReport()
 
 
 async def test_a_set_is_acted_upon_even_if_the_connection_is_gone_by_then(
@@ -215,7 +215,7 @@ async def test_a_set_is_acted_upon_even_if_the_connection_is_gone_by_then(
     await eventually(begun.is_set)
     server.sets = []
     server.cut()
-    await eventually(lambda: server.heard.connections == 2)
+    await eventually(lambda: server.last_seen.connections == 2)
     go_on.set()
     await eventually((tmp_path / "ran").exists)
 
@@ -242,16 +242,16 @@ async def test_a_key_that_was_lost_is_made_anew_and_so_are_the_certificates(serv
     """Without a new set the old certificate would stay beside a key that it does not belong to, until its renewal."""
     server.key_names = ["a"]
     agent.start()
-    await eventually(lambda: server.heard.keys)
+    await eventually(lambda: server.last_seen.keys)
     server.push({"motd": b"hello"}, "h1")
-    await eventually(lambda: any(report.config_hash == "h1" for report in server.heard.reports))
-    before = len(server.heard.file_requests)
+    await eventually(lambda: any(report.config_hash == "h1" for report in server.last_seen.reports))
+    before = len(server.last_seen.file_requests)
     server.ask_keys(["a"])  # nothing is lost: nothing is asked for
-    await eventually(lambda: len(server.heard.keys) == 2)
+    await eventually(lambda: len(server.last_seen.keys) == 2)
     (agent.home / "keys" / "a.key").unlink()
     server.ask_keys(["a"])
-    await eventually(lambda: len(server.heard.keys) == 3)
-    assert server.heard.keys[1] == server.heard.keys[0] != server.heard.keys[2]
-    asked = await eventually(lambda: server.heard.file_requests[before:])
+    await eventually(lambda: len(server.last_seen.keys) == 3)
+    assert server.last_seen.keys[1] == server.last_seen.keys[0] != server.last_seen.keys[2]
+    asked = await eventually(lambda: server.last_seen.file_requests[before:])
     assert [request.config_hash for request in asked] == [""]
     await eventually(lambda: json.loads((agent.identity / "files.json").read_text())["config_hash"] == "h1")

@@ -14,7 +14,7 @@ from component.whole_server import CLUSTER, SECONDS, LightAgent, World, config, 
 from nstance.config.addresses import Service
 from nstance.model.instance import State
 from nstance.pki import keys, proof
-from nstance.server.allowance import WRITE_BURST
+from nstance.server.liveness.agent_quota import WRITE_BURST
 from nstance.v1 import agent_grpc, agent_pb2, registration_grpc, registration_pb2
 from nstance.wire.call import call
 
@@ -92,7 +92,7 @@ async def test_b17_renewals_with_ever_new_keys_have_an_end(world: World) -> None
     why = None
     while why is None and done < FLOOD:
         try:
-            await call(stub.RenewCertificate, renewal(agent, keys.generate(world.chance)), timeout=SECONDS)
+            await call(stub.RenewCertificate, renewal(agent, keys.generate(world.rng)), timeout=SECONDS)
             done += 1
         except GRPCError as error:
             why = error.status
@@ -101,7 +101,7 @@ async def test_b17_renewals_with_ever_new_keys_have_an_end(world: World) -> None
     assert written(world, "/journal/") - before <= WRITE_BURST + 1
     # Another connection is the same identity.
     again = world.channel(Service.AGENT, certificate_pem=agent.certificate_pem, key=agent.key)
-    request = renewal(agent, keys.generate(world.chance))
+    request = renewal(agent, keys.generate(world.rng))
     stub = agent_grpc.AgentServiceStub(again)
     assert await refused(call(stub.RenewCertificate, request, timeout=SECONDS)) is Status.RESOURCE_EXHAUSTED
 
@@ -118,7 +118,7 @@ async def files(stub: agent_grpc.AgentServiceStub) -> bytes:
 
 
 async def submit(world: World, stub: agent_grpc.AgentServiceStub) -> None:
-    public = keys.public_to_pem(keys.public_bytes(keys.generate(world.chance)))
+    public = keys.public_to_pem(keys.public_bytes(keys.generate(world.rng)))
     request = agent_pb2.SubmitPublicKeysRequest(keys=[agent_pb2.PublicKey(name="web", pem=public)])
     await call(stub.SubmitPublicKeys, request, timeout=SECONDS)
 
@@ -194,7 +194,7 @@ async def test_f62_only_a_newer_report_of_the_same_boot_counts(world: World) -> 
 
 async def test_f61_an_agent_that_lost_its_key_cannot_register_again(world: World) -> None:
     agent, _ = await alone(world)
-    token, key = agent._request.nonce, keys.generate(world.chance)
+    token, key = agent._request.nonce, keys.generate(world.rng)
     request = registration_pb2.RegisterAgentRequest(
         nonce=token,
         public_key_pem=keys.public_to_pem(keys.public_bytes(key)),
@@ -238,7 +238,7 @@ async def test_the_cache_has_public_keys_and_what_reports_say_that_is_new(world:
 
     cache.put_report = counted  # type: ignore[method-assign]
     agent, stub = await alone(world)
-    pem = keys.public_to_pem(keys.public_bytes(keys.generate(world.chance)))
+    pem = keys.public_to_pem(keys.public_bytes(keys.generate(world.rng)))
     asking = agent_pb2.SubmitPublicKeysRequest(keys=[agent_pb2.PublicKey(name="web", pem=pem)])
     await call(stub.SubmitPublicKeys, asking, timeout=SECONDS)
     assert await cache.public_keys(agent.id) == {"web": pem}

@@ -29,49 +29,49 @@ system_state = agent_world.system_state
 
 async def test_after_registering_it_talks_only_to_servers_of_its_shard(server: AgentServer, agent: Agent) -> None:
     agent.start()
-    await eventually(lambda: server.heard.reports)
+    await eventually(lambda: server.last_seen.reports)
     await agent.stop()
     stranger = AgentServer(shard=type(server.shard)("dev-2"))
     stranger.ca = server.ca
     async with stranger.running():
         agent.start(NSTANCE_SERVER_AGENT_ADDR=f"127.0.0.1:{stranger.agents.port},127.0.0.1:{server.agents.port}")
-        await eventually(lambda: len(server.heard.reports) == 2)
-        assert stranger.heard.connections == 0
+        await eventually(lambda: len(server.last_seen.reports) == 2)
+        assert stranger.last_seen.connections == 0
 
 
 async def test_reports_by_interval_and_counts_them(server: AgentServer, agent: Agent) -> None:
     server.report_interval = 0.1
     agent.start()
-    reports = await eventually(lambda: len(server.heard.reports) >= 4 and server.heard.reports)
+    reports = await eventually(lambda: len(server.last_seen.reports) >= 4 and server.last_seen.reports)
     assert [report.sequence for report in reports[:4]] == [1, 2, 3, 4]
     assert len({report.boot_id for report in reports}) == 1
 
 
 async def test_sequences_begin_anew_with_a_new_boot_id_f62(server: AgentServer, agent: Agent) -> None:
     agent.start()
-    await eventually(lambda: server.heard.reports)
+    await eventually(lambda: server.last_seen.reports)
     await agent.stop()
     agent.start()
-    first, second = await eventually(lambda: len(server.heard.reports) == 2 and server.heard.reports)
+    first, second = await eventually(lambda: len(server.last_seen.reports) == 2 and server.last_seen.reports)
     assert (first.sequence, second.sequence) == (1, 1)
 
 
 async def test_after_a_lost_connection_it_comes_back_and_goes_on_counting(server: AgentServer, agent: Agent) -> None:
     agent.start()
-    await eventually(lambda: server.heard.reports)
+    await eventually(lambda: server.last_seen.reports)
     for count in (2, 3):
         server.cut()
-        await eventually(lambda count=count: len(server.heard.reports) == count)
-    assert [report.sequence for report in server.heard.reports] == [1, 2, 3]
-    assert len({report.boot_id for report in server.heard.reports}) == 1
+        await eventually(lambda count=count: len(server.last_seen.reports) == count)
+    assert [report.sequence for report in server.last_seen.reports] == [1, 2, 3]
+    assert len({report.boot_id for report in server.last_seen.reports}) == 1
 
 
 async def test_a_server_that_restarts_is_found_again(server: AgentServer, agent: Agent) -> None:
     agent.start()
-    await eventually(lambda: server.heard.reports)
+    await eventually(lambda: server.last_seen.reports)
     await server.stop()
     await server.start()
-    await eventually(lambda: len(server.heard.reports) == 2)
+    await eventually(lambda: len(server.last_seen.reports) == 2)
 
 
 async def test_each_stream_is_opened_again_on_its_own(server: AgentServer, agent: Agent) -> None:
@@ -79,15 +79,15 @@ async def test_each_stream_is_opened_again_on_its_own(server: AgentServer, agent
     server.scripts.key_requests.extend([status.exhausted("later"), None])
     server.key_names = ["a"]
     agent.start()
-    await eventually(lambda: len(server.heard.file_requests) == 2 and server.heard.keys)
-    assert server.heard.connections == 1
+    await eventually(lambda: len(server.last_seen.file_requests) == 2 and server.last_seen.keys)
+    assert server.last_seen.connections == 1
 
 
 async def test_a_health_stream_that_is_refused_is_opened_again(server: AgentServer, agent: Agent) -> None:
     server.scripts.health.extend([status.denied("the instance is deleted"), status.exhausted("later"), None])
     agent.start()
-    await eventually(lambda: server.heard.reports)
-    assert server.heard.connections == 3
+    await eventually(lambda: server.last_seen.reports)
+    assert server.last_seen.connections == 3
 
 
 async def test_a_server_that_does_not_lead_is_left_for_the_next(
@@ -98,17 +98,17 @@ async def test_a_server_that_does_not_lead_is_left_for_the_next(
     standby.scripts.health.extend([status.unavailable("not leading")] * 100)
     async with standby.running():
         agent.start(NSTANCE_SERVER_AGENT_ADDR=f"127.0.0.1:{standby.agents.port},127.0.0.1:{server.agents.port}")
-        await eventually(lambda: server.heard.reports)
-        assert standby.heard.connections == 1
+        await eventually(lambda: server.last_seen.reports)
+        assert standby.last_seen.connections == 1
 
 
 async def test_no_periodic_reports_when_told_so(server: AgentServer, agent: Agent) -> None:
     server.report_interval = 0.1
     agent.start(NSTANCE_REPORT_INTERVAL="0")
-    await eventually(lambda: server.heard.reports)
+    await eventually(lambda: server.last_seen.reports)
     server.push({"a": b""}, "sha256:1")
-    await eventually(lambda: server.heard.reports[-1].config_hash == "sha256:1")
-    assert len(server.heard.reports) == 2, "the one on connecting and the one about the files"
+    await eventually(lambda: server.last_seen.reports[-1].config_hash == "sha256:1")
+    assert len(server.last_seen.reports) == 2, "the one on connecting and the one about the files"
 
 
 # Notices, leaving, renewal.
@@ -118,17 +118,17 @@ async def test_a_shutdown_notice_is_sent_at_once_and_again_after_reconnecting(
     server: AgentServer, agent: Agent, system_state: list[str | None]
 ) -> None:
     agent.start()
-    await eventually(lambda: server.heard.reports)
+    await eventually(lambda: server.last_seen.reports)
     agent.going_down.set()
     server.cut()
-    await eventually(lambda: len(server.heard.reports) == 2)
-    assert server.heard.notices == [], "nobody but the signal says so"
+    await eventually(lambda: len(server.last_seen.reports) == 2)
+    assert server.last_seen.notices == [], "nobody but the signal says so"
     system_state[0] = "stopping"
     agent.going_down.set()
-    await eventually(lambda: server.heard.notices)
+    await eventually(lambda: server.last_seen.notices)
     server.cut()
-    await eventually(lambda: len(server.heard.notices) == 2)
-    assert {notice.kind for notice in server.heard.notices} == {agent_pb2.Notice.SHUTDOWN}
+    await eventually(lambda: len(server.last_seen.notices) == 2)
+    assert {notice.kind for notice in server.last_seen.notices} == {agent_pb2.Notice.SHUTDOWN}
 
 
 @pytest.mark.parametrize(
@@ -139,12 +139,12 @@ async def test_says_goodbye_with_the_reason(
     server: AgentServer, agent: Agent, system_state: list[str | None], state: str, reason: int, notices: int
 ) -> None:
     agent.start()
-    await eventually(lambda: server.heard.reports)
+    await eventually(lambda: server.last_seen.reports)
     system_state[0] = state
     await agent.stop()
-    assert [goodbye.reason for goodbye in server.heard.goodbyes] == [reason]
-    assert len(server.heard.notices) == notices
-    assert server.heard.messages[-1].WhichOneof("kind") == "goodbye"
+    assert [goodbye.reason for goodbye in server.last_seen.goodbyes] == [reason]
+    assert len(server.last_seen.notices) == notices
+    assert server.last_seen.messages[-1].WhichOneof("kind") == "goodbye"
 
 
 async def test_it_waits_until_the_goodbye_was_heard(
@@ -154,9 +154,9 @@ async def test_it_waits_until_the_goodbye_was_heard(
     monkeypatch.setattr(life, "STOP_SECONDS", 60.0)
     server.hold_goodbyes = asyncio.Event()
     agent.start()
-    await eventually(lambda: server.heard.reports)
+    await eventually(lambda: server.last_seen.reports)
     stopping = asyncio.create_task(agent.stop())
-    await eventually(lambda: server.heard.goodbyes)
+    await eventually(lambda: server.last_seen.goodbyes)
     done, _ = await asyncio.wait({stopping}, timeout=0.3)
     assert not done
     server.hold_goodbyes.set()
@@ -165,7 +165,7 @@ async def test_it_waits_until_the_goodbye_was_heard(
 
 async def test_without_a_server_it_leaves_all_the_same(server: AgentServer, agent: Agent) -> None:
     agent.start()
-    await eventually(lambda: server.heard.reports)
+    await eventually(lambda: server.last_seen.reports)
     await server.stop()
     await agent.stop()
     await server.start()
@@ -184,28 +184,28 @@ async def test_renews_at_two_thirds_with_the_bundle_and_uses_the_new_certificate
     assert stat.S_IMODE((agent.identity / "ca.crt").stat().st_mode) == 0o644, "workloads read it too"
     renewed = x509.load_pem_x509_certificate((agent.identity / "identity.crt").read_bytes())
     assert renewed.not_valid_after_utc > datetime.now(UTC) + timedelta(days=2)
-    reports = len(await eventually(lambda: server.heard.reports))
+    reports = len(await eventually(lambda: server.last_seen.reports))
     server.cut()
-    await eventually(lambda: len(server.heard.reports) > reports)
-    assert (len(server.heard.registrations), server.heard.renewals) == (1, 1)
+    await eventually(lambda: len(server.last_seen.reports) > reports)
+    assert (len(server.last_seen.registrations), server.last_seen.renewals) == (1, 1)
 
 
 async def test_a_fresh_certificate_is_not_renewed(server: AgentServer, agent: Agent) -> None:
     agent.start()
-    await eventually(lambda: server.heard.reports)
+    await eventually(lambda: server.last_seen.reports)
     server.cut()
-    await eventually(lambda: len(server.heard.reports) == 2)
-    assert server.heard.renewals == 0
+    await eventually(lambda: len(server.last_seen.reports) == 2)
+    assert server.last_seen.renewals == 0
 
 
 async def test_a_renewal_that_fails_costs_nothing_else(server: AgentServer, agent: Agent) -> None:
     server.agent_life, server.registered_age = 3 * 86400.0, 2.5 * 86400.0
     server.scripts.renew.append(status.unavailable("the CA is away"))
     agent.start()
-    await eventually(lambda: server.heard.renewals)
+    await eventually(lambda: server.last_seen.renewals)
     server.push({"a.txt": b""}, "sha256:1")
-    await eventually(lambda: server.heard.reports and server.heard.reports[-1].config_hash == "sha256:1")
-    assert server.heard.connections == 1
+    await eventually(lambda: server.last_seen.reports and server.last_seen.reports[-1].config_hash == "sha256:1")
+    assert server.last_seen.connections == 1
 
 
 async def test_a_certificate_for_somebody_else_is_not_kept(
@@ -225,10 +225,10 @@ async def test_a_certificate_for_somebody_else_is_not_kept(
 async def test_the_health_endpoint_is_green_once_registered(server: AgentServer, agent: Agent, free_port: int) -> None:
     server.scripts.register.extend([status.unavailable("not leading")] * 1000)
     agent.start(NSTANCE_HEALTH_ADDR=f"127.0.0.1:{free_port}")
-    await eventually(lambda: server.heard.registrations)
+    await eventually(lambda: server.last_seen.registrations)
     assert await get(free_port, "/healthz") == ("503 Service Unavailable", "not registered yet\n")
     server.scripts.register.clear()
-    await eventually(lambda: server.heard.reports)
+    await eventually(lambda: server.last_seen.reports)
     assert await get(free_port, "/healthz") == ("200 OK", "ok")
     assert await get(free_port, "/healthz", method="HEAD") == ("200 OK", "")
     assert (await get(free_port, "/metrics"))[0] == "404 Not Found"
@@ -240,7 +240,7 @@ async def test_two_agents_do_not_share_an_identity(
 ) -> None:
     monkeypatch.setattr(life, "LOCK_SECONDS", 0.1)
     agent.start()
-    await eventually(lambda: server.heard.reports)
+    await eventually(lambda: server.last_seen.reports)
     second = Agent(agent.home, agent.environment)
     second.start()
     await eventually(lambda: second.ended)

@@ -13,7 +13,7 @@ from component.metadata_server import AwsMetadata, GoogleMetadata, MetadataServe
 from nstance.agent import life, metadata, settings, spot
 from nstance.agent.metadata import Unavailable
 from nstance.agent.settings import Address
-from nstance.clock import SystemChance, SystemClock
+from nstance.clock import SystemClock, SystemRng
 from nstance.v1 import agent_pb2
 
 TERMINATION, REBALANCE = agent_pb2.Notice.SPOT_TERMINATION, agent_pb2.Notice.SPOT_REBALANCE
@@ -21,7 +21,7 @@ ACTION = {"action": "terminate", "time": "2026-11-15T12:00:00Z"}
 ACTION_MS = 1794744000000
 
 
-class QuickChance(SystemChance):
+class QuickChance(SystemRng):
     def uniform(self, low: float, high: float) -> float:
         return min(high, low + 0.01)
 
@@ -49,7 +49,7 @@ class Watched(SystemClock):
                 "NSTANCE_SPOT_POLL_INTERVAL": "100ms",
             }
         )
-        self._task = asyncio.create_task(spot.watch(given, self.told.append, clock=self, chance=QuickChance()))
+        self._task = asyncio.create_task(spot.watch(given, self.told.append, clock=self, rng=QuickChance()))
 
     @property
     def ended(self) -> bool:
@@ -265,17 +265,19 @@ async def test_a_notice_goes_at_once_and_again_after_each_reconnect(aws: AwsMeta
                 stop=stop,
                 going_down=asyncio.Event(),
                 clock=SystemClock(),
-                chance=QuickChance(),
+                rng=QuickChance(),
             )
         )
         try:
-            await eventually(lambda: server.heard.reports)
+            await eventually(lambda: server.last_seen.reports)
             aws.action = ACTION
-            await eventually(lambda: server.heard.notices)
+            await eventually(lambda: server.last_seen.notices)
             server.cut()
-            await eventually(lambda: len(server.heard.notices) == 2)
-            assert server.heard.connections == 2
-            assert {(each.kind, each.deadline_unix_ms) for each in server.heard.notices} == {(TERMINATION, ACTION_MS)}
+            await eventually(lambda: len(server.last_seen.notices) == 2)
+            assert server.last_seen.connections == 2
+            assert {(each.kind, each.deadline_unix_ms) for each in server.last_seen.notices} == {
+                (TERMINATION, ACTION_MS)
+            }
             aws.faults.extend([500] * 20)
             await eventually(lambda: not aws.faults)
             assert not agent.done()
@@ -323,8 +325,8 @@ async def saying(answer: bytes, *, hold: bool = False) -> AsyncIterator[Address]
 )
 async def test_each_way_to_end_a_body_is_understood(answer: bytes) -> None:
     async with saying(answer) as address:
-        heard = await metadata.ask("GET", address, "/x", headers={})
-    assert (heard.status, heard.text()) == (200, "TRUE")
+        last_seen = await metadata.ask("GET", address, "/x", headers={})
+    assert (last_seen.status, last_seen.text()) == (200, "TRUE")
 
 
 @pytest.mark.parametrize(

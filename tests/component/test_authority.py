@@ -30,12 +30,12 @@ from nstance.objects.memory import Fate, Verb
 from nstance.pki import ca, fields, keys, names, nonce
 from nstance.secretstore import errors as secrets
 from nstance.secretstore import port, sealed, sealing
-from nstance.sim.chance import SeededChance
+from nstance.sim.rng import SeededRng
 
 
 async def test_the_first_server_makes_it_and_others_adopt_it() -> None:
     store = new_store()
-    with pytest.raises(errors.Absent):
+    with pytest.raises(errors.NotFoundError):
         await open_it(store, create=False)
     first = await open_it(store)
     assert sorted(store.contents()) == ["cluster/ca.crt", "cluster/ca.sealed", "cluster/secret/registration-nonce.key"]
@@ -83,13 +83,13 @@ async def test_a_crash_at_each_write_loses_nothing(at: int, applied: bool) -> No
             return Fate()
         if applied and writes == at + 1:
             return Fate(lost=True)
-        return Fate(error=storage.Unavailable("crashed"))
+        return Fate(error=storage.UnavailableError("crashed"))
 
     view = store.view(crash)
     if applied and at == 2:  # nothing is left to be written after the last write
         await open_it(view)
     else:
-        with pytest.raises(storage.Unavailable):
+        with pytest.raises(storage.UnavailableError):
             await open_it(view)
     kept = {key: body for key, body in store.contents().items() if key != "cluster/ca.crt"}
     await open_it(store, seed=2)
@@ -105,10 +105,10 @@ async def test_ca_crt_is_written_anew_when_missing_or_damaged() -> None:
         await open_it(store)
         assert store.contents()["cluster/ca.crt"].decode() == opened.bundle
     store.tamper("cluster/ca.crt", b"damaged")
-    with pytest.raises(errors.Unreadable):
+    with pytest.raises(errors.UnreadableError):
         await opening.find_cluster(store, PLACES)
     store.tamper("cluster/ca.crt", None)
-    with pytest.raises(errors.Absent):
+    with pytest.raises(errors.NotFoundError):
         await opening.find_cluster(store, PLACES)
 
 
@@ -117,7 +117,7 @@ async def test_f72_a_lost_ca_key_is_never_replaced() -> None:
     await open_it(store)
     store.tamper("cluster/ca.sealed", None)
     before = store.contents()
-    with pytest.raises(errors.Unreadable, match="CA key is lost"):
+    with pytest.raises(errors.UnreadableError, match="CA key is lost"):
         await open_it(store, seed=2)
     assert store.contents() == before
 
@@ -131,7 +131,7 @@ async def test_f72_damaged_objects_are_never_replaced(name: str) -> None:
     for damage in (b"", body[:-1], body[:20], bytes([*body[:-1], body[-1] ^ 1]), other):
         store.tamper(name, damage)
         before = store.contents()
-        with pytest.raises(errors.Unreadable, match=name):
+        with pytest.raises(errors.UnreadableError, match=name):
             await open_it(store, seed=2)
         assert store.contents() == before
 
@@ -140,22 +140,22 @@ async def test_f72_a_wrong_or_missing_key_is_fatal() -> None:
     store = new_store()
     await open_it(store)
     before = store.contents()
-    with pytest.raises(errors.Unreadable, match=sealing.key_id(b"k" * 32)):
+    with pytest.raises(errors.UnreadableError, match=sealing.key_id(b"k" * 32)):
         await open_it(store, ring=sealing.Keyring(b"w" * 32))
     for insecure, says in ((False, "no encryption key"), (True, "no encryption key is configured")):
-        with pytest.raises(errors.Unreadable, match=says):
+        with pytest.raises(errors.UnreadableError, match=says):
             await open_it(store, ring=None, insecure_dev=insecure)
     assert store.contents() == before
 
 
 async def test_without_a_key_nothing_is_made_unless_told_so() -> None:
     store = new_store()
-    with pytest.raises(errors.Unreadable, match="--insecure-dev"):
+    with pytest.raises(errors.UnreadableError, match="--insecure-dev"):
         await open_it(store, ring=None)
     assert store.contents() == {}
     opened = await open_it(store, ring=None, insecure_dev=True)
     assert (await open_it(store, ring=None, insecure_dev=True)).bundle == opened.bundle
-    with pytest.raises(errors.Unreadable, match="--insecure-dev"):
+    with pytest.raises(errors.UnreadableError, match="--insecure-dev"):
         await open_it(store)
 
 
@@ -163,10 +163,10 @@ async def test_f54_another_clusters_storage_is_refused() -> None:
     store = new_store()
     await open_it(store)
     before = store.contents()
-    with pytest.raises(errors.WrongCluster, match="belongs to cluster prod, expected other"):
+    with pytest.raises(errors.WrongClusterError, match="belongs to cluster prod, expected other"):
         await open_it(store, cluster=ClusterId("other"))
     store.tamper("cluster/ca.crt", None)
-    with pytest.raises(errors.Unreadable, match="another cluster than other"):
+    with pytest.raises(errors.UnreadableError, match="another cluster than other"):
         await open_it(store, cluster=ClusterId("other"))
     assert {**before, **store.contents()} == before
 
@@ -186,9 +186,9 @@ async def test_f54_another_clusters_storage_is_refused() -> None:
 )
 async def test_f34_what_opens_but_makes_no_sense_is_fatal(plain: bytes) -> None:
     store = new_store()
-    blob = RING.seal(plain, cluster=CLUSTER, name="cluster/ca.sealed", chance=SeededChance(1))
+    blob = RING.seal(plain, cluster=CLUSTER, name="cluster/ca.sealed", rng=SeededRng(1))
     store.tamper("cluster/ca.sealed", blob)
-    with pytest.raises(errors.Unreadable) as caught:
+    with pytest.raises(errors.UnreadableError) as caught:
         await open_it(store)
     assert "top secret" not in str(caught.value)
     assert store.contents() == {"cluster/ca.sealed": blob}
@@ -196,10 +196,10 @@ async def test_f34_what_opens_but_makes_no_sense_is_fatal(plain: bytes) -> None:
 
 async def test_an_unavailable_store_is_no_absence() -> None:
     async def down(verb: Verb, key: str) -> Fate:
-        return Fate(error=storage.Unavailable("down")) if verb is Verb.GET else Fate()
+        return Fate(error=storage.UnavailableError("down")) if verb is Verb.GET else Fate()
 
     store = new_store()
-    with pytest.raises(storage.Unavailable):
+    with pytest.raises(storage.UnavailableError):
         await open_it(store.view(down))
     assert store.contents() == {}
 
@@ -214,16 +214,16 @@ async def test_i11_neither_keys_nor_secrets_lie_open_or_show() -> None:
         assert raw not in body
     assert "PRIVATE" not in repr(opened)
     assert not any(text in repr(opened) for text in private)
-    plain = sealed.SealedStore(store, prefix="cluster/secret/", sealer=RING, cluster=CLUSTER, chance=SeededChance(1))
+    plain = sealed.SealedStore(store, prefix="cluster/secret/", sealer=RING, cluster=CLUSTER, rng=SeededRng(1))
     assert await plain.list() == []
-    with pytest.raises(secrets.Refused):
+    with pytest.raises(secrets.PermanentError):
         await plain.get(port.NONCE_KEY)
 
 
 async def test_nonces_are_the_same_again() -> None:
     store = new_store()
     claims = nonce.AgentClaims(
-        jti=nonce.new_jti(SeededChance(3)),
+        jti=nonce.new_jti(SeededRng(3)),
         cluster=CLUSTER,
         tenant=TENANT,
         instance=INSTANCE,
@@ -238,7 +238,7 @@ async def test_nonces_are_the_same_again() -> None:
     again = await open_it(store, seed=2)
     assert again.sign_nonce(claims) == token
     assert again.verify_agent_nonce(token, now=CLOCK.now, shard=SHARD) == claims
-    with pytest.raises(nonce.InvalidNonce):
+    with pytest.raises(nonce.InvalidNonceError):
         again.verify_operator_nonce(token, now=CLOCK.now)
 
 
@@ -248,7 +248,7 @@ async def test_f70_rotating_the_nonce_key() -> None:
 
     def claims() -> nonce.OperatorClaims:
         now = int(clock.now)
-        jti = nonce.new_jti(SeededChance(3))
+        jti = nonce.new_jti(SeededRng(3))
         return nonce.OperatorClaims(jti=jti, cluster=CLUSTER, tenant=TENANT, issued=now, expires=now + 3600)
 
     old_claims = claims()
@@ -263,14 +263,14 @@ async def test_f70_rotating_the_nonce_key() -> None:
     new = after.sign_nonce(claims())
     assert after.verify_operator_nonce(new, now=clock.now) == claims()
     assert after.verify_operator_nonce(old, now=clock.now) == old_claims
-    with pytest.raises(nonce.UnknownKey):
+    with pytest.raises(nonce.UnknownKeyError):
         before.verify_operator_nonce(new, now=clock.now)
-    with pytest.raises(errors.Conflicting, match="wait"):
+    with pytest.raises(errors.ConflictError, match="wait"):
         await rotation.rotate_nonce_key(safe(store), PLACES, clock=clock)
     clock.now += rotation.LONGEST_NONCE
     await rotation.rotate_nonce_key(safe(store, seed=6), PLACES, clock=clock)
     last = await open_it(store)
-    with pytest.raises(nonce.UnknownKey):
+    with pytest.raises(nonce.UnknownKeyError):
         last.verify_operator_nonce(old, now=clock.now)
 
 
@@ -279,7 +279,7 @@ async def test_f69_rotating_the_ca() -> None:
     before = await open_it(store)
     old = before.signer(clock.now)
     await rotation.rotate_ca(safe(store), PLACES, clock=clock)
-    with pytest.raises(errors.Conflicting, match="wait"):
+    with pytest.raises(errors.ConflictError, match="wait"):
         await rotation.rotate_ca(safe(store), PLACES, clock=clock)
     after = await open_it(store)
     assert after.bundle.endswith(before.bundle)
@@ -303,7 +303,7 @@ async def test_rotations_at_the_same_time_do_not_undo_each_other() -> None:
         return_exceptions=True,
     )
     assert sum(isinstance(result, list) for result in results) == 1
-    assert sum(isinstance(result, errors.Conflicting) for result in results) == 2
+    assert sum(isinstance(result, errors.ConflictError) for result in results) == 2
     assert len((await open_it(store)).cas) == 2
 
 
@@ -315,7 +315,7 @@ async def slow(verb: Verb, key: str) -> Fate:
 async def test_f71_rekey_goes_on_where_it_stopped(crash_at: int) -> None:
     store = new_store()
     opened = await open_it(store)
-    own = sealed.SealedStore(store, prefix="cluster/secret/", sealer=RING, cluster=CLUSTER, chance=SeededChance(1))
+    own = sealed.SealedStore(store, prefix="cluster/secret/", sealer=RING, cluster=CLUSTER, rng=SeededRng(1))
     await own.put("password", b"hunter2")
     both = sealing.Keyring(b"n" * 32, (b"k" * 32,))
     writes = 0
@@ -323,11 +323,11 @@ async def test_f71_rekey_goes_on_where_it_stopped(crash_at: int) -> None:
     async def crash(verb: Verb, key: str) -> Fate:
         nonlocal writes
         writes += verb is Verb.REPLACE
-        return Fate(error=storage.Unavailable("crashed")) if writes > crash_at else Fate()
+        return Fate(error=storage.UnavailableError("crashed")) if writes > crash_at else Fate()
 
     half = safe(store.view(crash), both)
     if crash_at < 3:
-        with pytest.raises(storage.Unavailable):
+        with pytest.raises(storage.UnavailableError):
             await rotation.rekey(half, PLACES)
     else:
         assert len(await rotation.rekey(half, PLACES)) == 3
@@ -336,9 +336,9 @@ async def test_f71_rekey_goes_on_where_it_stopped(crash_at: int) -> None:
     assert await rotation.rekey(safe(store, both), PLACES) == []
     new = sealing.Keyring(b"n" * 32)
     assert (await open_it(store, ring=new)).publics == opened.publics
-    moved = sealed.SealedStore(store, prefix="cluster/secret/", sealer=new, cluster=CLUSTER, chance=SeededChance(1))
+    moved = sealed.SealedStore(store, prefix="cluster/secret/", sealer=new, cluster=CLUSTER, rng=SeededRng(1))
     assert await moved.get("password") == b"hunter2"
-    with pytest.raises(errors.Unreadable, match="0 objects were sealed anew"):
+    with pytest.raises(errors.UnreadableError, match="0 objects were sealed anew"):
         await rotation.rekey(safe(store, sealing.Keyring(b"z" * 32)), PLACES)
 
 
@@ -361,7 +361,7 @@ async def test_openssl_accepts_what_is_issued(tmp_path: Path) -> None:
     signer = authority.signer(clock.now)
     bundle = tmp_path / "ca.crt"
     bundle.write_text(authority.bundle)
-    serial = ca.new_serial(SeededChance(30))
+    serial = ca.new_serial(SeededRng(30))
     end = clock.now + ca.SERVER_LIFE
 
     def netsy(usage: ca.Usage, **alternatives: tuple[str, ...]) -> ca.Issued:

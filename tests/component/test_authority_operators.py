@@ -26,9 +26,9 @@ from nstance.objects import memory
 from nstance.objects.memory import Fate, Verb
 from nstance.objects.port import MAX_READ
 from nstance.pki import ca, fields, keys, names
-from nstance.sim.chance import SeededChance
+from nstance.sim.rng import SeededRng
 
-OTHER = keys.public_bytes(keys.generate(SeededChance(21)))
+OTHER = keys.public_bytes(keys.generate(SeededRng(21)))
 
 
 async def test_b7_operators_register_once_at_any_shard() -> None:
@@ -41,7 +41,7 @@ async def test_b7_operators_register_once_at_any_shard() -> None:
     again, same = await people(store, 2).register(authority, claims, PUBLIC)
     assert (again, same) == (first, issued)
     before = store.contents()
-    with pytest.raises(errors.NonceTaken):
+    with pytest.raises(errors.NonceUsedError):
         await people(store, 3).register(authority, claims, OTHER)
     assert store.contents() == before
     assert f"cluster/operator-nonce/{claims.jti}" in before
@@ -63,7 +63,7 @@ async def test_b10_two_keys_race_for_one_nonce(seed: int) -> None:
         *(people(store.view(delays), n).register(authority, claims, key) for n, key in enumerate([PUBLIC, OTHER])),
         return_exceptions=True,
     )
-    assert sum(isinstance(result, errors.NonceTaken) for result in results) == 1
+    assert sum(isinstance(result, errors.NonceUsedError) for result in results) == 1
     assert len(await people(store).list()) == 1
 
 
@@ -73,12 +73,14 @@ async def test_f8_a_crash_between_binding_and_registration() -> None:
     claims = await claims_of(store, authority)
 
     async def crash(verb: Verb, key: str) -> Fate:
-        return Fate(error=storage.Unavailable("crashed")) if verb is Verb.CREATE and "/operator/" in key else Fate()
+        return (
+            Fate(error=storage.UnavailableError("crashed")) if verb is Verb.CREATE and "/operator/" in key else Fate()
+        )
 
-    with pytest.raises(storage.Unavailable):
+    with pytest.raises(storage.UnavailableError):
         await people(store.view(crash), 1).register(authority, claims, PUBLIC)
     assert await people(store).list() == []
-    with pytest.raises(errors.NonceTaken):
+    with pytest.raises(errors.NonceUsedError):
         await people(store, 2).register(authority, claims, OTHER)
     kept, issued = await people(store, 3).register(authority, claims, PUBLIC)
     assert await people(store).is_registered(kept.identity)
@@ -94,13 +96,13 @@ async def test_a_revoked_operator_stays_out_even_with_its_nonce() -> None:
     await people(store).revoke(TENANT, kept.operator)
     await people(store).revoke(TENANT, kept.operator)
     assert not await people(store).is_registered(kept.identity)
-    with pytest.raises(errors.NotRegistered):
+    with pytest.raises(errors.NotRegisteredError):
         await people(store, 2).register(authority, claims, PUBLIC)
-    with pytest.raises(errors.NotRegistered):
+    with pytest.raises(errors.NotRegisteredError):
         await people(store).renew(authority, kept.identity, PUBLIC)
-    with pytest.raises(errors.NotRegistered):
+    with pytest.raises(errors.NotRegisteredError):
         await people(store).register_directly(authority, PUBLIC, tenant=TENANT, operator=kept.operator)
-    with pytest.raises(errors.NotRegistered):
+    with pytest.raises(errors.NotRegisteredError):
         await people(store).revoke(TenantId("other"), kept.operator)
 
 
@@ -122,7 +124,7 @@ async def test_registering_directly() -> None:
     first = await people(store, 1).register_directly(authority, PUBLIC, tenant=TENANT, operator=operator, life=3600)
     assert first[1].expires == int(CLOCK.now) + 3600
     assert await people(store, 2).register_directly(authority, PUBLIC, tenant=TENANT, operator=operator) == first
-    with pytest.raises(errors.Conflicting, match="another key"):
+    with pytest.raises(errors.ConflictError, match="another key"):
         await people(store, 2).register_directly(authority, OTHER, tenant=TENANT, operator=operator)
     for tenant, wrong in (("../x", operator), ("acme", "etc-01jw51srryegh9snf9cmeh3k4q"), ("acme", "opr-x")):
         with pytest.raises(names.IdentityError):
@@ -137,18 +139,18 @@ async def test_not_knowing_is_not_the_same_as_not_registered() -> None:
     kept, _ = await people(store, 1).register_directly(authority, PUBLIC, tenant=TENANT)
 
     async def down(verb: Verb, key: str) -> Fate:
-        return Fate(error=storage.Unavailable("down"))
+        return Fate(error=storage.UnavailableError("down"))
 
-    with pytest.raises(storage.Unavailable):
+    with pytest.raises(storage.UnavailableError):
         await people(store.view(down)).is_registered(kept.identity)
     key = f"cluster/operator/acme.{kept.operator}.json"
     body = json.loads(store.contents()[key])
     for damaged, kind in (
-        (b"{", errors.Unreadable),
-        (b"[]", errors.Unreadable),
-        (json.dumps({**body, "v": 2}).encode(), errors.Unreadable),
-        (json.dumps({**body, "revoked": "no"}).encode(), errors.Unreadable),
-        (json.dumps({**body, "cluster": "other"}).encode(), errors.WrongCluster),
+        (b"{", errors.UnreadableError),
+        (b"[]", errors.UnreadableError),
+        (json.dumps({**body, "v": 2}).encode(), errors.UnreadableError),
+        (json.dumps({**body, "revoked": "no"}).encode(), errors.UnreadableError),
+        (json.dumps({**body, "cluster": "other"}).encode(), errors.WrongClusterError),
     ):
         store.tamper(key, damaged)
         with pytest.raises(kind):
@@ -179,7 +181,7 @@ async def test_a_damaged_registration_hides_no_other(damaged: bytes, caplog: pyt
 async def log(store: memory.MemoryStore, authority: keyset.Authority, seed: int = 1) -> str:
     signer = authority.signer(CLOCK.now)
     spec = ca.WorkloadSpec(usages=frozenset({ca.Usage.SERVER}), subject=fields.Subject(cn=INSTANCE))
-    issued = signer.issue_workload(spec, PUBLIC, serial=ca.new_serial(SeededChance(seed)), issued=CLOCK.now)
+    issued = signer.issue_workload(spec, PUBLIC, serial=ca.new_serial(SeededRng(seed)), issued=CLOCK.now)
     return await certlog.write(
         store,
         [certlog.Logged("server.crt", issued)],
@@ -187,7 +189,7 @@ async def log(store: memory.MemoryStore, authority: keyset.Authority, seed: int 
         tenant=TENANT,
         instance=INSTANCE,
         now=CLOCK.now,
-        chance=SeededChance(seed),
+        rng=SeededRng(seed),
     )
 
 
@@ -199,7 +201,7 @@ async def test_the_certificate_log_says_what_was_issued() -> None:
     entry = json.loads(store.contents()[key])
     (certificate,) = entry["certificates"]
     assert certificate["name"] == "server.crt"
-    assert certificate["serial"] == f"{ca.new_serial(SeededChance(1)):032x}"
+    assert certificate["serial"] == f"{ca.new_serial(SeededRng(1)):032x}"
     assert certificate["expires"] == int(CLOCK.now + ca.WORKLOAD_LIFE)
     assert certificate["key_sha256"] == keys.fingerprint(PUBLIC)
     assert entry["instance"] == INSTANCE
@@ -216,9 +218,9 @@ async def test_f74_a_log_that_cannot_be_written_is_an_error() -> None:
     authority = await open_it(store)
 
     async def down(verb: Verb, key: str) -> Fate:
-        return Fate(error=storage.Denied("no")) if "certlog" in key else Fate()
+        return Fate(error=storage.PermissionDeniedError("no")) if "certlog" in key else Fate()
 
-    with pytest.raises(storage.Denied):
+    with pytest.raises(storage.PermissionDeniedError):
         await log(store.view(down), authority)
 
     async def lost(verb: Verb, key: str) -> Fate:

@@ -11,7 +11,7 @@ import pytest
 from nstance import clock as clocks
 from nstance.dev.k8s.files import Files
 from nstance.model.ids import ClusterId, GroupName, InstanceId, Kind, ProviderId, ShardId, TenantId
-from nstance.providers import homes, nodes, port
+from nstance.providers import instance_dirs, nodes, port
 from support.k8s_server import Server, serving, until
 
 POOLS = "/apis/cluster.x-k8s.io/v1beta2/namespaces/default/machinepools"
@@ -178,7 +178,7 @@ async def test_a_copied_file_is_another_object(server: Server) -> None:
 
 
 async def test_the_tmux_providers_nodes_are_ours(server: Server) -> None:
-    record = homes.Record(
+    record = instance_dirs.Record(
         id=InstanceId("knc-1"),
         cluster=ClusterId("c"),
         shard=ShardId("s"),
@@ -261,7 +261,7 @@ def test_a_file_that_goes_while_it_is_read_does_not_come_back(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A program makes a Node's file and removes it at once: what we would add to it must not make it again."""
-    files = Files(tmp_path / "k8s", clocks.SystemClock(), clocks.SystemChance())
+    files = Files(tmp_path / "k8s", clocks.SystemClock(), clocks.SystemRng())
     path = tmp_path / "k8s" / "nodes" / "n.json"
     path.parent.mkdir(parents=True)
     path.write_text('{"metadata": {"name": "n"}}')
@@ -281,7 +281,7 @@ def test_a_file_that_goes_while_it_is_read_does_not_come_back(
 def test_versions_never_go_back_however_often_it_restarts(tmp_path: pathlib.Path) -> None:
     last = 0
     for _ in range(3):
-        files = Files(tmp_path / "k8s", clocks.SystemClock(), clocks.SystemChance())
+        files = Files(tmp_path / "k8s", clocks.SystemClock(), clocks.SystemRng())
         served = files.api.served("", "v1", "nodes")
         for _ in range(1200):  # beyond the reserved block
             files.api.create(served, {"metadata": {"name": "n"}})

@@ -146,7 +146,7 @@ async def test_readiness(tmp_path: Path) -> None:
         await admin.ok("wait")
         web = next(iter(states(world, "web")))
         assert {check.name for check in world.agents[web].checks.checks} == {"web", "disk"}
-        assert world.leader.shard.wishes[world.leader.shard.instances[web].key].unhealthy_after == 900
+        assert world.leader.shard.desired_groups[world.leader.shard.instances[web].key].unhealthy_after == 900
         world.agents[web].fail("web", "answered 500")
         await eventually(lambda: ready(world, "web") == 1)
         *looks, wait = commands

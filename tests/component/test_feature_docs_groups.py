@@ -11,9 +11,9 @@ from component.test_feature_docs import _page
 from component.whole_server import World, config, eventually, states
 from nstance.config import jsonc
 from nstance.model.ids import InstanceId
-from nstance.providers.behaviour import Call, Outcome, Script
-from nstance.providers.errors import NoCapacity
-from nstance.providers.memory import Image
+from nstance.providers.errors import NoCapacityError
+from nstance.providers.memory_behavior import Call, Outcome, Script
+from nstance.providers.memory_cloud import Image
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -94,7 +94,7 @@ async def test_capacity(tmp_path: Path) -> None:
     class Full(Script):
         def outcome(self, call: Call, id: InstanceId | None) -> Outcome:
             if call is Call.CREATE and id and world.leader.shard.instances[id].subnet == "subnet-1":
-                return Outcome(applied=False, error=NoCapacity("InsufficientInstanceCapacity"))
+                return Outcome(applied=False, error=NoCapacityError("InsufficientInstanceCapacity"))
             return super().outcome(call, id)
 
     async with World(tmp_path, told) as world:

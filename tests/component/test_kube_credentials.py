@@ -75,14 +75,14 @@ async def test_a_refused_proof_is_looked_for_anew_but_the_same_one_is_known(tmp_
 
 async def test_a_missing_token_file_is_named(tmp_path: Path) -> None:
     creds = Credentials(Access(server="http://k8s", token=tmp_path / "token"), HandClock())
-    with pytest.raises(errors.Unavailable, match="token cannot be read: No such file"):
+    with pytest.raises(errors.UnavailableError, match="token cannot be read: No such file"):
         await creds.current()
 
 
 async def test_a_token_with_line_breaks_inside_is_refused_by_name() -> None:
     kube = HttpKube(Access(server="http://127.0.0.1:1", token="a\r\nX-Evil: 1"), SystemClock())
     try:
-        with pytest.raises(errors.Unavailable, match="characters that no token has"):
+        with pytest.raises(errors.UnavailableError, match="characters that no token has"):
             await kube.get(kinds.NODE, "n")
     finally:
         await kube.close()
@@ -152,7 +152,7 @@ async def test_what_a_plugin_is_told(tmp_path: Path) -> None:
 )
 async def test_a_plugin_that_fails_is_named_and_not_quoted(tmp_path: Path, program: str, text: str) -> None:
     creds = Credentials(Access(server="http://k8s", plugin=plugin(tmp_path, program)), HandClock())
-    with pytest.raises(errors.Unavailable, match=text) as caught:
+    with pytest.raises(errors.UnavailableError, match=text) as caught:
         await creds.current()
     assert "s3cret" not in str(caught.value)
 
@@ -160,7 +160,7 @@ async def test_a_plugin_that_fails_is_named_and_not_quoted(tmp_path: Path, progr
 async def test_a_plugin_that_is_not_there_comes_with_its_hint() -> None:
     missing = Plugin(command="no-such-plugin", api_version=V1, hint="get it from the shop")
     creds = Credentials(Access(server="http://k8s", plugin=missing), HandClock())
-    with pytest.raises(errors.Unavailable, match=r"no-such-plugin cannot be run: No such file.*from the shop"):
+    with pytest.raises(errors.UnavailableError, match=r"no-such-plugin cannot be run: No such file.*from the shop"):
         await creds.current()
 
 
@@ -169,7 +169,7 @@ async def test_a_plugin_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.
     new, pid = str(tmp_path / "new"), str(tmp_path / "pid")
     program = f"open({new!r}, 'w').write(str(os.getpid())); os.rename({new!r}, {pid!r})\nimport signal; signal.pause()"
     creds = Credentials(Access(server="http://k8s", plugin=plugin(tmp_path, program)), HandClock())
-    with pytest.raises(errors.Unavailable, match="longer than 1 s"):
+    with pytest.raises(errors.UnavailableError, match="longer than 1 s"):
         await creds.current()
     if (tmp_path / "pid").exists():
         with pytest.raises(ProcessLookupError):
@@ -288,7 +288,7 @@ async def test_a_server_of_another_authority_is_not_talked_to(tmp_path: Path) ->
     async with serving(who, authority.server(tmp_path)) as port:
         url = f"https://127.0.0.1:{port}"
         for access in (Access(server=url), Access(server=url, ca=Authority().pem)):
-            with pytest.raises(errors.Unavailable, match="CERTIFICATE_VERIFY_FAILED"):
+            with pytest.raises(errors.UnavailableError, match="CERTIFICATE_VERIFY_FAILED"):
                 await asked(access)
 
 
@@ -296,7 +296,7 @@ async def test_the_servers_name_is_checked_and_may_be_told(tmp_path: Path) -> No
     authority = Authority()
     async with serving(who, authority.server(tmp_path, "k8s.example")) as port:
         access = Access(server=f"https://127.0.0.1:{port}", ca=authority.pem)
-        with pytest.raises(errors.Unavailable, match=r"verify failed|not valid"):
+        with pytest.raises(errors.UnavailableError, match=r"verify failed|not valid"):
             await asked(access)
         assert await asked(Access(server=access.server, ca=authority.pem, tls_server_name="k8s.example")) == ""
 
@@ -320,12 +320,12 @@ async def test_a_plugins_certificate_is_shown(tmp_path: Path) -> None:
     ],
 )
 async def test_broken_certificates_are_named(broken: dict[str, Any], text: str) -> None:
-    with pytest.raises(errors.Unavailable, match=text) as caught:
+    with pytest.raises(errors.UnavailableError, match=text) as caught:
         await asked(Access(server="https://127.0.0.1:1", **broken))
     assert "s3cret" not in str(caught.value)
 
 
 async def test_a_key_that_is_not_the_certificates_is_named() -> None:
     authority = Authority()
-    with pytest.raises(errors.Unavailable, match="do not match"):
+    with pytest.raises(errors.UnavailableError, match="do not match"):
         await asked(Access(server="https://x:1", certificate=authority.issue("a")[0], key=authority.issue("b")[1]))

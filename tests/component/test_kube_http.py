@@ -20,25 +20,25 @@ from nstance.kube.port import Patch
 @pytest.mark.parametrize(
     ("code", "reason", "method", "expected"),
     [
-        (400, "BadRequest", "create", errors.Invalid),
-        (401, "Unauthorized", "create", errors.Forbidden),
-        (403, "Forbidden", "get", errors.Forbidden),
-        (404, "NotFound", "get", errors.NotFound),
-        (405, "MethodNotAllowed", "create", errors.Invalid),
-        (409, "AlreadyExists", "create", errors.AlreadyExists),
-        (409, "Conflict", "create", errors.Conflict),
-        (409, "", "patch", errors.Conflict),
-        (410, "Expired", "get", errors.Expired),
-        (413, "RequestEntityTooLarge", "create", errors.Invalid),
-        (415, "UnsupportedMediaType", "patch", errors.Invalid),
-        (422, "Invalid", "create", errors.Invalid),
-        (429, "TooManyRequests", "create", errors.Busy),
-        (500, "InternalError", "get", errors.Unavailable),
-        (500, "InternalError", "create", errors.Unknown),
-        (502, "", "patch", errors.Unknown),
-        (503, "ServiceUnavailable", "create", errors.Unavailable),
-        (504, "Timeout", "create", errors.Unknown),
-        (504, "Timeout", "get", errors.Unavailable),
+        (400, "BadRequest", "create", errors.InvalidError),
+        (401, "Unauthorized", "create", errors.ForbiddenError),
+        (403, "Forbidden", "get", errors.ForbiddenError),
+        (404, "NotFound", "get", errors.NotFoundError),
+        (405, "MethodNotAllowed", "create", errors.InvalidError),
+        (409, "AlreadyExists", "create", errors.AlreadyExistsError),
+        (409, "Conflict", "create", errors.ConflictError),
+        (409, "", "patch", errors.ConflictError),
+        (410, "Expired", "get", errors.ExpiredError),
+        (413, "RequestEntityTooLarge", "create", errors.InvalidError),
+        (415, "UnsupportedMediaType", "patch", errors.InvalidError),
+        (422, "Invalid", "create", errors.InvalidError),
+        (429, "TooManyRequests", "create", errors.ThrottledError),
+        (500, "InternalError", "get", errors.UnavailableError),
+        (500, "InternalError", "create", errors.UnknownOutcomeError),
+        (502, "", "patch", errors.UnknownOutcomeError),
+        (503, "ServiceUnavailable", "create", errors.UnavailableError),
+        (504, "Timeout", "create", errors.UnknownOutcomeError),
+        (504, "Timeout", "get", errors.UnavailableError),
     ],
 )
 async def test_every_refusal_has_its_name(code: int, reason: str, method: str, expected: type[Exception]) -> None:
@@ -62,7 +62,7 @@ async def test_all_causes_are_in_the_message() -> None:
         serving(always(lambda: status(422, "Invalid", "2 faults", causes=causes))) as url,
         client(url) as kube,
     ):
-        with pytest.raises(errors.Invalid) as caught:
+        with pytest.raises(errors.InvalidError) as caught:
             await kube.create(POD, pod("a"))
         for text in ("2 faults", "spec.size: must be positive", "spec.shards: must not be empty"):
             assert text in str(caught.value)
@@ -75,7 +75,7 @@ async def test_a_secret_is_never_quoted() -> None:
         serving(always(lambda: status(422, "Invalid", "cannot read hunter2", causes=causes))) as url,
         client(url) as kube,
     ):
-        with pytest.raises(errors.Invalid) as caught:
+        with pytest.raises(errors.InvalidError) as caught:
             await kube.create(kinds.SECRET, pod("a"))
         assert "hunter2" not in str(caught.value)
         assert "data.password" in str(caught.value)
@@ -101,7 +101,7 @@ async def test_patience_is_asked_for_in_two_places(
         return told
 
     async with serving(always(answer)) as url, client(url) as kube:
-        with pytest.raises(errors.Busy) as caught:
+        with pytest.raises(errors.ThrottledError) as caught:
             await kube.evict("a", namespace="here")
         assert caught.value.delay == delay
 
@@ -115,7 +115,7 @@ async def test_redirects_are_refused() -> None:
         return web.Response(status=307, headers={"Location": "/elsewhere"})
 
     async with serving(answer) as url, client(url) as kube:
-        with pytest.raises(errors.Unavailable, match="redirects are not followed"):
+        with pytest.raises(errors.UnavailableError, match="redirects are not followed"):
             await kube.get(POD, "a", namespace="here")
     assert seen == ["/api/v1/namespaces/here/pods/a"]
 
@@ -123,11 +123,11 @@ async def test_redirects_are_refused() -> None:
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"a":', b"\xff\xfe", b"[" * 200_000])
 async def test_garbage_is_no_answer(body: bytes) -> None:
     async with serving(always(lambda: web.Response(body=body))) as url, client(url) as kube:
-        with pytest.raises(errors.Unavailable):
+        with pytest.raises(errors.UnavailableError):
             await kube.get(POD, "a", namespace="here")
-        with pytest.raises(errors.Unavailable):
+        with pytest.raises(errors.UnavailableError):
             await kube.list(POD)
-        with pytest.raises(errors.Unknown):
+        with pytest.raises(errors.UnknownOutcomeError):
             await kube.create(POD, pod("a"))
 
 
@@ -138,15 +138,15 @@ async def test_a_refused_connection_changed_nothing() -> None:
     async with raw(lambda reader, writer: asyncio.sleep(0)) as url:
         pass
     async with client(url) as kube:
-        with pytest.raises(errors.Unavailable):
+        with pytest.raises(errors.UnavailableError):
             await kube.create(POD, pod("a"))
-        with pytest.raises(errors.Unavailable):
+        with pytest.raises(errors.UnavailableError):
             await kube.get(POD, "a", namespace="here")
 
 
 async def test_an_unknown_host_changed_nothing() -> None:
     async with client("http://no-such-host.invalid:6443") as kube:
-        with pytest.raises(errors.Unavailable):
+        with pytest.raises(errors.UnavailableError):
             await kube.create(POD, pod("a"))
 
 
@@ -161,9 +161,9 @@ async def test_a_torn_answer_leaves_a_change_unknown(reply: bytes) -> None:
 
     async with raw(answer) as url, client(url) as kube:
         for change in (kube.create(POD, pod("a")), kube.replace(POD, pod("a")), kube.delete(POD, "a", namespace="x")):
-            with pytest.raises(errors.Unknown):
+            with pytest.raises(errors.UnknownOutcomeError):
                 await change
-        with pytest.raises(errors.Unavailable):
+        with pytest.raises(errors.UnavailableError):
             await kube.get(POD, "a", namespace="here")
 
 
@@ -175,9 +175,9 @@ async def test_an_answer_that_never_comes_has_a_deadline(reply: bytes) -> None:
         await asyncio.Event().wait()
 
     async with raw(answer) as url, client(url, call_seconds=1.0) as kube:
-        with pytest.raises(errors.Unknown, match=r"1\.?0? s"):
+        with pytest.raises(errors.UnknownOutcomeError, match=r"1\.?0? s"):
             await kube.patch(POD, "a", {}, namespace="here")
-        with pytest.raises(errors.Unavailable, match=r"1\.?0? s"):
+        with pytest.raises(errors.UnavailableError, match=r"1\.?0? s"):
             await kube.get(POD, "a", namespace="here")
 
 
@@ -188,20 +188,20 @@ async def test_a_server_that_never_accepts_changed_nothing() -> None:
         await asyncio.Event().wait()
 
     async with raw(answer) as url, client(url.replace("http:", "https:"), connect_seconds=0.2) as kube:
-        with pytest.raises(errors.Unavailable):
+        with pytest.raises(errors.UnavailableError):
             await kube.create(POD, pod("a"))
 
 
 async def test_a_server_without_tls_is_told_apart() -> None:
     async with serving(always(web.Response)) as url, client(url.replace("http:", "https:")) as kube:
-        with pytest.raises(errors.Unavailable, match="cannot be reached"):
+        with pytest.raises(errors.UnavailableError, match="cannot be reached"):
             await kube.create(POD, pod("a"))
 
 
 async def test_a_closed_client_says_so() -> None:
     async with client("http://127.0.0.1:1") as kube:
         pass
-    with pytest.raises(errors.Unavailable, match="closed"):
+    with pytest.raises(errors.UnavailableError, match="closed"):
         await kube.get(POD, "a", namespace="here")
 
 
@@ -292,7 +292,7 @@ async def test_nothing_is_sent_that_would_mean_something_else() -> None:
             kube.create(POD, {"metadata": {"name": "a"}}),
             kube.replace(POD, {"metadata": {"name": "a", "namespace": "here"}}),
         ):
-            with pytest.raises(errors.Invalid):
+            with pytest.raises(errors.InvalidError):
                 await call
     assert record.requests == []
 
@@ -304,7 +304,7 @@ async def test_a_token_is_read() -> None:
         token = await kube.request_token("robot", namespace="here", seconds=3600)
         assert (token.value, token.expires) == ("s3cret", 1893456000.0)
         assert "s3cret" not in repr(token)
-        with pytest.raises(errors.Unavailable):
+        with pytest.raises(errors.UnavailableError):
             await kube.request_token("robot", namespace="here", seconds=3600)
     assert record.requests[0][1] == "/api/v1/namespaces/here/serviceaccounts/robot/token"
     assert record.requests[0][3]["spec"] == {"expirationSeconds": 3600}
@@ -320,7 +320,7 @@ async def test_a_rotated_token_is_read_again_after_a_401(tmp_path: Path) -> None
         return web.json_response(pod("a")) if seen[-1] == "Bearer new" else status(401, "Unauthorized")
 
     async with serving(answer) as url, client(url, token=file) as kube:
-        with pytest.raises(errors.Forbidden):
+        with pytest.raises(errors.ForbiddenError):
             await kube.get(POD, "a", namespace="here")
         assert seen == ["Bearer old"], "the same token is not sent twice"
         file.write_text("new\n")

@@ -57,13 +57,13 @@ async def test_a_page_that_fails_fails_the_list() -> None:
     """Never a quiet half."""
     handler, _ = pages(page("a", more="x"), status(500, "InternalError"))
     async with serving(handler) as url, client(url) as kube:
-        with pytest.raises(errors.Unavailable):
+        with pytest.raises(errors.UnavailableError):
             await kube.list(POD)
 
 
 async def test_something_else_than_a_list_is_refused() -> None:
     async with serving(always(lambda: web.json_response(pod("a") | {"items": "x"}))) as url, client(url) as kube:
-        with pytest.raises(errors.Unavailable, match="expected a list"):
+        with pytest.raises(errors.UnavailableError, match="expected a list"):
             await kube.list(POD)
 
 
@@ -102,7 +102,7 @@ async def watched(kube: HttpKube, **options: Any) -> list[tuple[Change, Any]]:
     ]
 
 
-async def heard(kube: HttpKube, into: list[Change]) -> None:
+async def last_seen(kube: HttpKube, into: list[Change]) -> None:
     async for change, _ in kube.watch(POD, version="5"):
         into.append(change)
 
@@ -167,14 +167,14 @@ async def test_a_watch_torn_in_the_middle_of_an_event(tear: bool) -> None:
         serving(stream(event("ADDED", pod("a")), event("ADDED", pod("b"))[:-20], tear=tear)) as url,
         client(url) as kube,
     ):
-        with pytest.raises(errors.Unavailable, match="broke"):
-            await heard(kube, got)
+        with pytest.raises(errors.UnavailableError, match="broke"):
+            await last_seen(kube, got)
     assert got == [Change.BOOKMARK, Change.ADDED]
 
 
 async def test_a_silent_watch_is_given_up() -> None:
     async with serving(stream(then_hang=True)) as url, client(url, silence_seconds=0.2) as kube:
-        with pytest.raises(errors.Unavailable, match="silent"):
+        with pytest.raises(errors.UnavailableError, match="silent"):
             await watched(kube)
 
 
@@ -192,19 +192,19 @@ async def test_a_server_that_forgets_to_end_a_watch() -> None:
 
 async def test_a_version_too_old_is_told_at_the_start() -> None:
     async with serving(always(lambda: status(410, "Expired", "too old"))) as url, client(url) as kube:
-        with pytest.raises(errors.Expired, match="too old"):
+        with pytest.raises(errors.ExpiredError, match="too old"):
             await watched(kube)
 
 
 @pytest.mark.parametrize(
     ("told", "expected"),
     [
-        ({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}, errors.Expired),
-        ({"kind": "Status", "code": 410, "reason": "Gone"}, errors.Expired),
-        ({"kind": "Status", "code": 500, "reason": "InternalError"}, errors.Unavailable),
-        ({}, errors.Unavailable),
-        ("garbage", errors.Unavailable),
-        (None, errors.Unavailable),
+        ({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}, errors.ExpiredError),
+        ({"kind": "Status", "code": 410, "reason": "Gone"}, errors.ExpiredError),
+        ({"kind": "Status", "code": 500, "reason": "InternalError"}, errors.UnavailableError),
+        ({}, errors.UnavailableError),
+        ("garbage", errors.UnavailableError),
+        (None, errors.UnavailableError),
     ],
 )
 async def test_an_error_event_in_the_middle_of_a_watch(told: Any, expected: type[Exception]) -> None:
@@ -214,7 +214,7 @@ async def test_an_error_event_in_the_middle_of_a_watch(told: Any, expected: type
         client(url) as kube,
     ):
         with pytest.raises(expected):
-            await heard(kube, got)
+            await last_seen(kube, got)
     assert got == [Change.BOOKMARK, Change.ADDED]
 
 
@@ -232,14 +232,14 @@ async def test_an_error_event_in_the_middle_of_a_watch(told: Any, expected: type
 )
 async def test_a_watch_of_garbage_breaks(line: bytes) -> None:
     async with serving(stream(line, then_hang=True)) as url, client(url) as kube:
-        with pytest.raises(errors.Unavailable, match="expected a watch event"):
+        with pytest.raises(errors.UnavailableError, match="expected a watch event"):
             await watched(kube)
 
 
 async def test_a_watch_without_an_end_of_line_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("nstance.kube.http.LARGEST_LINE", 1_000_000)
     async with serving(stream(*[b"x" * 100_000] * 20, then_hang=True)) as url, client(url) as kube:
-        with pytest.raises(errors.Unavailable, match="more than"):
+        with pytest.raises(errors.UnavailableError, match="more than"):
             await watched(kube)
 
 
@@ -265,5 +265,5 @@ async def test_a_watch_whose_head_never_comes_has_a_deadline() -> None:
         await asyncio.Event().wait()
 
     async with raw(answer) as url, client(url, call_seconds=0.2) as kube:
-        with pytest.raises(errors.Unavailable):
+        with pytest.raises(errors.UnavailableError):
             await watched(kube)

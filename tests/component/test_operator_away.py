@@ -4,8 +4,8 @@ from pathlib import Path
 
 from component.whole_server import World, eventually, states
 from nstance.model.instance import State
+from nstance.sim.desired_groups import DesiredGroup, DesiredGroups
 from nstance.sim.setup import Setup
-from nstance.sim.wishes import GroupWish, Wishes
 from nstance.sim.world import world
 from nstance.v1.operator_pb2 import GroupConfig
 
@@ -14,8 +14,8 @@ LONG = 1200.0  # twice as long as an operator counts as present; whatever depend
 
 def test_f64_a_long_time_without_an_operator_changes_nothing() -> None:
     """In virtual time, with a change of leaders in between."""
-    wishes = Wishes(groups={"web": GroupWish(size=3, drain=60.0)})
-    with world(1, Setup(servers=2, operator=False, snapshots=False, wishes=wishes)) as w:
+    desired_groups = DesiredGroups(groups={"web": DesiredGroup(size=3, drain=60.0)})
+    with world(1, Setup(servers=2, operator=False, snapshots=False, desired_groups=desired_groups)) as w:
         w.begin()
         w.advance(60.0)
         before = {id for id, record in w.auditor.fold.items() if record.state is State.RUNNING}
@@ -45,7 +45,7 @@ async def test_f64_groups_of_the_api_stay_when_their_operator_is_gone(tmp_path: 
         second = await w.start("b")
         await eventually(lambda: second.shard.listed)
         await eventually(lambda: all(agent.connected for agent in w.agents.values()))
-        (wish,) = [group for key, group in second.shard.wishes.items() if key.name == "web"]
-        assert wish.size == 2
+        (desired,) = [group for key, group in second.shard.desired_groups.items() if key.name == "web"]
+        assert desired.size == 2
         assert states(w, "web", "acme") == before
         assert len(w.cloud.vms()) == 2

@@ -18,7 +18,7 @@ from nstance.kube import kinds
 from nstance.kube.kinds import Kind
 from nstance.kube.port import Object
 from nstance.operator import resources
-from nstance.providers.behaviour import Call, Outcome
+from nstance.providers.memory_behavior import Call, Outcome
 from support import real_kube
 
 pytestmark = NEEDS_CLUSTER_API

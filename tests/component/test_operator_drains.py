@@ -173,7 +173,7 @@ async def test_a_node_that_was_cordoned_by_somebody_else_stays_cordoned(tmp_path
 
 
 async def free(cluster: Cluster, pod: str) -> None:
-    with contextlib.suppress(errors.NotFound):
+    with contextlib.suppress(errors.NotFoundError):
         await cluster.kube.patch(kinds.POD, pod, {"metadata": {"finalizers": None}}, namespace=cluster.namespace)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from component.whole_server import CLUSTER, SECONDS, SHARD, World, config, eventually
-from nstance.clock import SystemChance, SystemClock
+from nstance.clock import SystemClock, SystemRng
 from nstance.config.addresses import Service
 from nstance.kube import errors, kinds, memory
 from nstance.kube.kinds import Kind
@@ -18,10 +18,10 @@ from nstance.kube.memory import Fate, MemoryKube, Verb
 from nstance.model.ids import ShardId, TenantId
 from nstance.operator import identity, registration
 from nstance.operator.configuration import Configuration, Endpoints
-from nstance.operator.errors import Fatal
+from nstance.operator.errors import FatalError
 from nstance.operator.identity import Keeper, Names
 from nstance.operator.metrics import Metrics
-from nstance.operator.ports import ShardUnreachable
+from nstance.operator.ports import ShardUnreachableError
 from nstance.operator.shards import Links
 from nstance.pki import ca, keys
 from nstance.v1 import registration_pb2
@@ -37,7 +37,7 @@ class Cluster:
     def __init__(self, world: World, *, ca_pem: str = "", nonce: str | None = "") -> None:
         self.world = world
         self.clock: SystemClock = world.clock
-        self.api = memory.cluster(world.clock, world.chance)
+        self.api = memory.cluster(world.clock, world.rng)
         self.kube = MemoryKube(self.api, world.clock)
         authority = world.leader.lead_now.issuer.authority
         token = world.operators().new_nonce(authority, tenant=TenantId("default")) if nonce == "" else nonce
@@ -61,14 +61,12 @@ class Cluster:
     async def secret(self, name: str) -> dict[str, str] | None:
         try:
             found = await self.kube.get(kinds.SECRET, name, namespace="default")
-        except errors.NotFound:
+        except errors.NotFoundError:
             return None
         return {key: base64.b64decode(value).decode() for key, value in found["data"].items()}
 
     def keeper(self, kube: MemoryKube | None = None, *, told: Configuration | None = None) -> Keeper:
-        return Keeper(
-            kube or self.kube, NAMES, told or settings(self.world), clock=self.clock, chance=self.world.chance
-        )
+        return Keeper(kube or self.kube, NAMES, told or settings(self.world), clock=self.clock, rng=self.world.rng)
 
 
 def settings(world: World, *, cluster: str = CLUSTER, tenant: str = "default", **more: str) -> Configuration:
@@ -176,7 +174,7 @@ async def test_two_operators_that_start_at_once_end_up_with_one_identity(tmp_pat
         cluster = await Cluster(world).prepared()
 
         async def slowly(verb: Verb, kind: Kind, name: str) -> Fate:
-            return Fate(before=world.chance.uniform(0, 0.01), after=world.chance.uniform(0, 0.01))
+            return Fate(before=world.rng.uniform(0, 0.01), after=world.rng.uniform(0, 0.01))
 
         keepers = [cluster.keeper(MemoryKube(cluster.api, world.clock, faults=slowly)) for _ in range(4)]
         found = await asyncio.gather(*(keeper.obtain() for keeper in keepers))
@@ -215,7 +213,7 @@ async def _with_garbage_for_ca(cluster: Cluster) -> Keeper:
 
 
 async def _with_another_ca(cluster: Cluster) -> Keeper:
-    other = ca.new_ca(CLUSTER, now=cluster.clock.wall(), chance=SystemChance())
+    other = ca.new_ca(CLUSTER, now=cluster.clock.wall(), rng=SystemRng())
     patch = {"data": {"ca.crt": other.pem}}
     await cluster.kube.patch(kinds.CONFIG_MAP, NAMES.ca_configmap, patch, namespace="default")
     return cluster.keeper()
@@ -264,7 +262,7 @@ async def _with_a_certificate_of_another_tenant(cluster: Cluster) -> Keeper:
 
 async def _without_rights(cluster: Cluster) -> Keeper:
     async def fate(verb: Verb, kind: Kind, name: str) -> Fate:
-        return Fate(error=errors.Forbidden("secrets is forbidden") if kind is kinds.SECRET else None)
+        return Fate(error=errors.ForbiddenError("secrets is forbidden") if kind is kinds.SECRET else None)
 
     return cluster.keeper(MemoryKube(cluster.api, cluster.clock, faults=fate))
 
@@ -297,7 +295,7 @@ async def test_each_fault_has_its_own_fatal_line(
         await world.start()
         cluster = await Cluster(world).prepared()
         keeper = await spoil(cluster)
-        with pytest.raises(Fatal) as fatal:
+        with pytest.raises(FatalError) as fatal:
             await keeper.obtain()
         for word in words:
             assert word in str(fatal.value)
@@ -329,7 +327,7 @@ async def test_a_certificate_is_renewed_stored_and_used_for_the_next_connection(
         clock = Later(0)
         keeper._clock = clock
         links = Links(
-            settings(world), credentials=keeper.credentials, metrics=Metrics(), clock=world.clock, chance=world.chance
+            settings(world), credentials=keeper.credentials, metrics=Metrics(), clock=world.clock, rng=world.rng
         )
         told: list[str] = []
         tasks = [
@@ -370,7 +368,7 @@ async def test_a_renewal_by_another_operator_is_taken_over(tmp_path: Path) -> No
             nonlocal asked
             asked += 1
             links = Links(
-                settings(world), credentials=lambda: first, metrics=Metrics(), clock=world.clock, chance=world.chance
+                settings(world), credentials=lambda: first, metrics=Metrics(), clock=world.clock, rng=world.rng
             )
             running = asyncio.create_task(links.run())
             try:
@@ -378,7 +376,7 @@ async def test_a_renewal_by_another_operator_is_taken_over(tmp_path: Path) -> No
                     while True:
                         try:
                             return await links.renew_certificate()
-                        except ShardUnreachable:
+                        except ShardUnreachableError:
                             await asyncio.sleep(0.01)
             finally:
                 running.cancel()
@@ -399,5 +397,5 @@ async def test_an_expired_certificate_is_replaced_with_a_new_nonce(tmp_path: Pat
         cluster = await Cluster(world).prepared()
         first = await cluster.keeper().obtain()
         cluster.clock = Later(first.expires - world.clock.wall() + 1)
-        with pytest.raises(Fatal):  # its nonce would only give the same certificate again
+        with pytest.raises(FatalError):  # its nonce would only give the same certificate again
             await cluster.keeper().obtain()

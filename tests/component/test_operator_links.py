@@ -18,7 +18,7 @@ from nstance.operator import link as linking
 from nstance.operator import shards
 from nstance.operator.configuration import Configuration, Endpoints
 from nstance.operator.metrics import Metrics
-from nstance.operator.ports import ShardRefused, ShardUnreachable
+from nstance.operator.ports import ShardRefusedError, ShardUnreachableError
 from nstance.operator.shards import Links
 from nstance.pki import keys
 from nstance.v1 import operator_pb2 as pb
@@ -78,7 +78,7 @@ async def linked(world: World, operator: Operator, told: Configuration) -> Async
         operator.certificate_pem.encode(), keys.private_to_pem(operator.key).encode(), world.ca_pem.encode()
     )
     ear = Ear()
-    links = Links(told, credentials=lambda: shown, metrics=Metrics(), clock=world.clock, chance=world.chance)
+    links = Links(told, credentials=lambda: shown, metrics=Metrics(), clock=world.clock, rng=world.rng)
     links.listen(ear)
     task = asyncio.create_task(links.run())
     try:
@@ -103,7 +103,7 @@ async def test_a_snapshot_then_changes_and_calls(tmp_path: Path) -> None:
             shard = link(links)
             assert not shard.synced
             assert shard.trouble == "not connected yet"
-            with pytest.raises(ShardUnreachable, match="zone-a"):
+            with pytest.raises(ShardUnreachableError, match="zone-a"):
                 await shard.instance("web-00000000000000000000000000")
             await eventually(lambda: shard.synced)
             assert shard.trouble == ""
@@ -121,10 +121,10 @@ async def test_a_snapshot_then_changes_and_calls(tmp_path: Path) -> None:
             await shard.delete_group("new")
             await eventually(lambda: "new" not in shard.groups)
             assert ear.groups[-1] == (SHARD, "new")
-            with pytest.raises(ShardRefused) as refused:
+            with pytest.raises(ShardRefusedError) as refused:
                 await shard.upsert_group("web", pb.GroupConfig(size=1), etag="wrong")
             assert refused.value.code == "ABORTED"
-            with pytest.raises(ShardRefused) as refused:
+            with pytest.raises(ShardRefusedError) as refused:
                 await shard.delete_group("web")
             assert refused.value.code == "FAILED_PRECONDITION"
 
@@ -186,11 +186,11 @@ async def test_a_silent_shard_delays_nobody_else(tmp_path: Path) -> None:
                 for number in range(20):
                     await well.upsert_group(f"g{number}", pb.GroupConfig(template="web", size=0))
                 results = await asyncio.gather(*hanging, return_exceptions=True)
-                assert {type(result) for result in results} == {ShardUnreachable}
+                assert {type(result) for result in results} == {ShardUnreachableError}
                 await eventually(lambda: not silent.synced)
                 assert "silent" in silent.trouble or "no answer" in silent.trouble
                 await eventually(lambda: silent._channel)  # it tries again; calls do not wait for that
-                with pytest.raises(ShardUnreachable, match="is not reachable"):
+                with pytest.raises(ShardUnreachableError, match="is not reachable"):
                     await silent.upsert_group("g", pb.GroupConfig(template="web", size=0))
                 assert well.synced
                 wire.pass_on()

@@ -10,8 +10,8 @@ from nstance.kube import kinds
 from nstance.kube.port import Object
 from nstance.operator import machines, resources
 from nstance.operator.shard_groups import ABANDON
-from nstance.providers.behaviour import Call, Outcome
-from nstance.providers.errors import Refused
+from nstance.providers.errors import PermanentError
+from nstance.providers.memory_behavior import Call, Outcome
 from nstance.providers.port import Status
 
 pytestmark = pytest.mark.parametrize("kubernetes", KUBERNETES)
@@ -231,7 +231,7 @@ async def test_what_could_not_be_made_is_tried_anew(
 ) -> None:
     monkeypatch.setattr("nstance.operator.pods.RETRY_FAILED", 0.2)
     async with operating(tmp_path, kubernetes, ONE, drain_timeout="0") as cluster:
-        refused = Outcome(applied=False, error=Refused("no such image"))
+        refused = Outcome(applied=False, error=PermanentError("no such image"))
         cluster.shards["zone-a"].behaviour.then(Call.CREATE, refused)
         await cluster.pod("job", annotations={"on-demand.nstance.dev/group": "web"})
         await cluster.until(lambda: len(cluster.running("zone-a", "web")) == 1)

@@ -24,7 +24,7 @@ async def configure(world: World, *, size: int, **template: object) -> None:
     made = config(groups={"default": {"web": {"template": "web", "size": size, "drain_timeout": "0"}}})
     made["templates"]["web"] |= template
     world.configure(made)
-    await world.leader.in_force.refresh()
+    await world.leader.active_config.refresh()
 
 
 CHECKS = {"up": {"kind": "tcp", "port": 80}}

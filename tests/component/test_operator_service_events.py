@@ -4,11 +4,11 @@ import asyncio
 from pathlib import Path
 
 from component.whole_server import World, eventually, states
-from nstance.model.decision import Code
+from nstance.model.decision import ReasonCode
 from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName
-from nstance.objects.errors import Unavailable
+from nstance.objects.errors import UnavailableError
 from nstance.objects.memory import Fate
-from nstance.server import notes
+from nstance.server.state import event_log
 from nstance.v1.operator_pb2 import GroupConfig
 
 WEB = GroupKey(DEFAULT_TENANT, GroupName("web"))
@@ -19,8 +19,8 @@ async def test_the_history_outlives_the_leader(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
         first = await world.start("a")
         second = await world.start("b", lead=False)
-        assert second.server.reign is not None
-        follower = second.server.reign.parts.follower
+        assert second.server.leader is not None
+        follower = second.server.leader.parts.follower
         await eventually(lambda: follower.tail >= 1)
         operator = await world.operator()
         await operator.call("UpsertGroup", key="web", config=GroupConfig(template="web", size=2))
@@ -38,8 +38,8 @@ async def test_what_changes_no_record_outlives_the_leader_too(tmp_path: Path) ->
     async with World(tmp_path) as world:
         first = await world.start("a")
         second = await world.start("b", lead=False)
-        assert second.server.reign is not None
-        follower = second.server.reign.parts.follower
+        assert second.server.leader is not None
+        follower = second.server.leader.parts.follower
         await eventually(lambda: follower.tail >= 1)
         operator = await world.operator()
         await operator.call("UpsertGroup", key="web", config=GroupConfig(template="web", size=1))
@@ -48,7 +48,7 @@ async def test_what_changes_no_record_outlives_the_leader_too(tmp_path: Path) ->
         told = GroupConfig(template="web", size=1, vars={"greeting": "hi"})
         await operator.call("UpsertGroup", key="web", config=told)
         assert not (await operator.call("AcknowledgeDrained", instance_id=id)).accepted
-        first.shard.notes.announce(Code.MASS_SILENCE, "nobody speaks")
+        first.shard.notes.announce(ReasonCode.MASS_SILENCE, "nobody speaks")
         tail = first.shard._writer.tail
         await eventually(lambda: follower.tail > tail)
         await first.crash()
@@ -68,12 +68,12 @@ async def test_what_is_told_costs_few_writes(tmp_path: Path) -> None:
         server = await world.start()
         operator = await world.operator()
         before = server.shard._writer.tail
-        for number in range(3 * notes.MOST):
-            server.shard.notes.tell(WEB, Code.SECURITY, f"knock {number}")
+        for number in range(3 * event_log.MOST):
+            server.shard.notes.tell(WEB, ReasonCode.SECURITY, f"knock {number}")
         await eventually(lambda: server.shard._writer.tail > before)
-        server.shard.notes.tell(WEB, Code.SECURITY, "the end")  # written behind whatever else would be
-        told = [e.message for e in (await operator.call("ListEvents", limit=notes.MOST)).events]
-        assert told == [*(f"knock {number}" for number in range(1, notes.MOST)), "the end"]
+        server.shard.notes.tell(WEB, ReasonCode.SECURITY, "the end")  # written behind whatever else would be
+        told = [e.message for e in (await operator.call("ListEvents", limit=event_log.MOST)).events]
+        assert told == [*(f"knock {number}" for number in range(1, event_log.MOST)), "the end"]
         assert server.shard._writer.tail == before + 2
 
 
@@ -83,10 +83,10 @@ async def test_what_is_told_while_nothing_can_be_written_is_bounded_and_kept(tmp
         server = await world.start()
         operator = await world.operator()
         writer = server.shard._writer
-        world.fate = lambda verb, key: Fate(error=Unavailable("out")) if "/journal/" in key else Fate()
+        world.fate = lambda verb, key: Fate(error=UnavailableError("out")) if "/journal/" in key else Fate()
         for number in range(8):
-            server.shard.notes.tell(WEB, Code.SECURITY, f"knock {number}")
-            await asyncio.sleep(notes.EVERY / 4)
+            server.shard.notes.tell(WEB, ReasonCode.SECURITY, f"knock {number}")
+            await asyncio.sleep(event_log.EVERY / 4)
         assert not writer._waiting
         world.fate = lambda verb, key: Fate()
         told = [e.message for e in (await operator.call("ListEvents")).events]

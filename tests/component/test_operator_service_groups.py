@@ -14,9 +14,9 @@ from nstance.model.events import VmState
 from nstance.model.ids import GroupKey, GroupName, TenantId
 from nstance.objects import errors
 from nstance.objects.memory import Fate, Verb
-from nstance.providers.behaviour import Call, Outcome
-from nstance.providers.errors import Refused
-from nstance.server import ports
+from nstance.providers.errors import PermanentError
+from nstance.providers.memory_behavior import Call, Outcome
+from nstance.server.api import grpc_ports
 from nstance.v1.operator_pb2 import GroupConfig
 
 GROUPS = f"shard/{SHARD}/groups.jsonc"
@@ -79,8 +79,8 @@ async def test_a_static_group_takes_only_size_instance_type_vars_and_pausing(tmp
     async with World(tmp_path, config(groups=STATIC), agents=False) as world:
         await world.start()
         operator = await world.operator("acme")
-        wish = GroupConfig(template="web", size=2, instance_type="large", vars={"greeting": "hi"})
-        changed = (await operator.call("UpsertGroup", key="static", config=wish)).group
+        desired = GroupConfig(template="web", size=2, instance_type="large", vars={"greeting": "hi"})
+        changed = (await operator.call("UpsertGroup", key="static", config=desired)).group
         assert (changed.size, changed.instance_type, changed.vars["greeting"]) == (2, "large", "hi")
         assert (await operator.call("PauseGroup", key="static")).groups[0].paused
         refusals = {
@@ -138,14 +138,14 @@ async def test_dry_runs_and_plans_show_the_decision_and_change_nothing(tmp_path:
     async with World(tmp_path) as world:
         await world.start()
         operator = await world.drainer("acme")
-        wish = GroupConfig(template="web", size=2)
-        rehearsed = await operator.call("UpsertGroup", key="web", config=wish, dry_run=True)
+        desired = GroupConfig(template="web", size=2)
+        rehearsed = await operator.call("UpsertGroup", key="web", config=desired, dry_run=True)
         assert [(a.action, a.instance_id, a.reason) for a in rehearsed.plan] == [("create", "", "scale-up")] * 2
         assert rehearsed.group.size == 2
         assert GROUPS not in world.store.contents()
         assert not (await operator.call("ListGroups")).groups
 
-        await operator.call("UpsertGroup", key="web", config=wish)
+        await operator.call("UpsertGroup", key="web", config=desired)
         await eventually(lambda: list(states(world, "web", "acme").values()) == ["running"] * 2)
         before = world.store.contents()[GROUPS]
         assert not (await operator.call("PlanGroup", key="web")).actions
@@ -171,7 +171,7 @@ async def test_a_plan_says_what_is_missing_and_why_it_is_not_made_yet(tmp_path: 
     async with World(tmp_path, agents=False) as world:
         await world.start()
         operator = await world.operator("acme")
-        world.behaviour.then(Call.CREATE, *[Outcome(applied=False, error=Refused("the quota is used up"))] * 4)
+        world.behaviour.then(Call.CREATE, *[Outcome(applied=False, error=PermanentError("the quota is used up"))] * 4)
         await operator.call("UpsertGroup", key="web", config=GroupConfig(template="web", size=2))
         await eventually(lambda: list(states(world, "web", "acme").values()) == ["failed"] * 4)
         plan = (await operator.call("PlanGroup", key="web")).actions
@@ -230,7 +230,7 @@ async def test_a_write_whose_answer_is_lost_is_recognised(tmp_path: Path) -> Non
             assert made.group.size == size
         assert lost == 2
         assert written(world) == {"acme": {"web": {"template": "web", "size": 2}}}
-        assert world.leader.in_force.configuration.groups == world.leader.lead_now.configuration.groups
+        assert world.leader.active_config.configuration.groups == world.leader.lead_now.configuration.groups
 
 
 async def test_a_change_that_cannot_be_stored_is_not_made(tmp_path: Path) -> None:
@@ -239,7 +239,7 @@ async def test_a_change_that_cannot_be_stored_is_not_made(tmp_path: Path) -> Non
         operator = await world.operator("acme")
 
         def fate(verb: Verb, key: str) -> Fate:
-            return Fate(error=errors.Unavailable("no")) if key == GROUPS and verb is not Verb.GET else Fate()
+            return Fate(error=errors.UnavailableError("no")) if key == GROUPS and verb is not Verb.GET else Fate()
 
         world.fate = fate
         refused = await operator.refused("UpsertGroup", key="web", config=GroupConfig(template="web", size=1))
@@ -326,7 +326,7 @@ async def test_a_file_of_groups_that_vanishes_deletes_nobody(tmp_path: Path) -> 
         await operator.call("UpsertGroup", key="web", config=GroupConfig(template="web", size=2))
         await eventually(lambda: list(states(world, "web", "acme").values()) == ["running"] * 2)
         made = dict(states(world, "web", "acme"))
-        await second.in_force.refresh()
+        await second.active_config.refresh()
         world.store.tamper(GROUPS, None)
         answer = await other.call("RefreshConfig")
         assert not answer.updated
@@ -394,7 +394,7 @@ async def test_a_new_leader_keeps_the_groups_of_the_api_under_a_broken_configura
         await second.until(lambda: second.lead is not None and second.shard.listed)
         await eventually(lambda: all(world.agents[id].connected for id in made))
         assert states(world, "web", "acme") == dict.fromkeys(made, "running")
-        assert "config.jsonc is not valid" in second.in_force.refused
+        assert "config.jsonc is not valid" in second.active_config.refused
 
 
 async def test_a_group_that_is_made_while_other_ports_are_being_opened_is_followed(
@@ -405,16 +405,16 @@ async def test_a_group_that_is_made_while_other_ports_are_being_opened_is_follow
         first = await world.start()
         operator = await world.operator("acme")
         await first.stop()
-        opened, open_port, go_on = 0, ports.GrpcPort.open, asyncio.Event()
+        opened, open_port, go_on = 0, grpc_ports.GrpcPort.open, asyncio.Event()
 
-        async def open_first_alone(port: ports.GrpcPort) -> None:
+        async def open_first_alone(port: grpc_ports.GrpcPort) -> None:
             nonlocal opened
             opened += 1
             if opened > 1:
                 await go_on.wait()
             await open_port(port)
 
-        monkeypatch.setattr(ports.GrpcPort, "open", open_first_alone)
+        monkeypatch.setattr(grpc_ports.GrpcPort, "open", open_first_alone)
         starting = asyncio.create_task(world.start())
         await eventually(lambda: opened == 2)
         await operator.call("UpsertGroup", key="web", config=GroupConfig(template="web", size=2))
@@ -437,7 +437,7 @@ async def test_no_term_begins_with_a_configuration_that_was_not_read_in_it(tmp_p
             nonlocal refused
             if key == GROUPS and refused < 3:
                 refused += 1
-                return Fate(error=errors.Unavailable("not now"))
+                return Fate(error=errors.UnavailableError("not now"))
             return Fate()
 
         world.fate = fate

@@ -13,8 +13,8 @@ from nstance.model.ids import TenantId
 from nstance.objects import errors
 from nstance.objects.memory import Fate, Verb
 from nstance.pki import keys, proof
-from nstance.server import admission
-from nstance.server.api import operator as api
+from nstance.server.api import admission
+from nstance.server.api import operator_service as api
 from nstance.v1 import operator_grpc
 from nstance.v1.operator_pb2 import GroupConfig, ListGroupsRequest
 from nstance.wire.call import call
@@ -76,7 +76,7 @@ async def test_renewal_with_the_same_and_with_a_new_key(tmp_path: Path) -> None:
         renewed = Operator(world, operator.key, same.certificate_pem)
         assert (renewed.identity, len((await renewed.call("ListGroups")).groups)) == (operator.identity, 1)
 
-        key = keys.generate(world.chance)
+        key = keys.generate(world.rng)
         pem = keys.public_to_pem(keys.public_bytes(key))
         sealed = proof.prove_renewal(key, cluster=operator.identity.cluster, id=operator.identity.id)
         wrong = proof.prove_renewal(operator.key, cluster=operator.identity.cluster, id=operator.identity.id)
@@ -143,7 +143,7 @@ async def test_while_storage_is_silent_a_known_operator_stays_and_a_stranger_wai
         await known.call("ListGroups")
 
         def fate(verb: Verb, key: str) -> Fate:
-            return Fate(error=errors.Unavailable("no")) if key.startswith("cluster/operator/") else Fate()
+            return Fate(error=errors.UnavailableError("no")) if key.startswith("cluster/operator/") else Fate()
 
         world.fate = fate
         await known.call("ListGroups")

@@ -26,26 +26,26 @@ TEXTS = (
 )
 
 
-def fill(message: Message, chance: random.Random, known: tuple[str, ...]) -> Any:
+def fill(message: Message, rng: random.Random, known: tuple[str, ...]) -> Any:
     """Some fields, with values that hurt."""
 
     def text() -> str:
-        return chance.choice(TEXTS + known * 4)
+        return rng.choice(TEXTS + known * 4)
 
     for field in message.DESCRIPTOR.fields:
-        if chance.random() < 0.4:
+        if rng.random() < 0.4:
             continue
         value = getattr(message, field.name)
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             value.update({text(): text() for _ in range(2)})
         elif field.type == FieldDescriptor.TYPE_MESSAGE:
-            fill(value, chance, known)
+            fill(value, rng, known)
         elif field.type == FieldDescriptor.TYPE_STRING:
             value.extend([text()]) if field.is_repeated else setattr(message, field.name, text())
         elif field.type == FieldDescriptor.TYPE_BYTES:
-            setattr(message, field.name, chance.randbytes(chance.choice((0, 1, 64))))
+            setattr(message, field.name, rng.randbytes(rng.choice((0, 1, 64))))
         else:
-            setattr(message, field.name, chance.choice(NUMBERS[field.type]))
+            setattr(message, field.name, rng.choice(NUMBERS[field.type]))
     return message
 
 
@@ -59,7 +59,7 @@ async def answered(operator: Operator, rpc: str, request: Any) -> Status:
 
 @pytest.mark.parametrize("seed", range(3))
 async def test_no_request_is_a_bug(tmp_path: Path, seed: int) -> None:
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     groups = {"acme": {"static": {"template": "web", "size": 2}}, "globex": {"web": {"template": "web", "size": 1}}}
     async with World(tmp_path, config(groups=groups), agents=False) as world:
         server = await world.start()
@@ -70,8 +70,8 @@ async def test_no_request_is_a_bug(tmp_path: Path, seed: int) -> None:
         service = operator_pb2.DESCRIPTOR.services_by_name["OperatorService"]
         seen = set()
         for _ in range(ROUNDS):
-            method = chance.choice([m for m in service.methods if m.name not in ("Watch", "RevokeOperator")])
-            request = fill(getattr(operator.stub, method.name).request_type(), chance, known)
+            method = rng.choice([m for m in service.methods if m.name not in ("Watch", "RevokeOperator")])
+            request = fill(getattr(operator.stub, method.name).request_type(), rng, known)
             if getattr(getattr(request, "config", None), "size", 0) > 5:
                 request.config.size = 5  # a thousand VMs are not the point
             outcome = await answered(operator, method.name, request)

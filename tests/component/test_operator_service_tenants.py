@@ -11,7 +11,7 @@ from grpclib.const import Status
 from component.whole_server import Operator, World, config, eventually, new_uuid, states
 from nstance.model import events as ev
 from nstance.model import ids
-from nstance.model.decision import Refused
+from nstance.model.decision import Rejection
 from nstance.model.events import VmState
 from nstance.model.ids import GroupKey, GroupName, TenantId
 from nstance.model.vm import SeenVm
@@ -167,12 +167,12 @@ async def test_one_uuid_in_two_groups_at_once_makes_one_instance(tmp_path: Path)
         await world.start()
         shard = world.leader.shard
         keys = [GroupKey(TenantId("acme"), GroupName(name)) for name in ("web", "own")]
-        wanted = ev.InstanceWanted(ids.instance_id(ids.Kind("web"), uuid.UUID(new_uuid()).int))
+        wanted = ev.InstanceRequested(ids.instance_id(ids.Kind("web"), uuid.UUID(new_uuid()).int))
         asking = [asyncio.create_task(shard.ask(wanted, key=key)) for key in (keys[0], keys[1], keys[0])]
         await asyncio.sleep(0)
         asking[0].cancel()
         outcomes = [await asking[1], await asking[2]]
-        assert sorted(outcomes, key=str) == [None, Refused.EXISTS]
+        assert sorted(outcomes, key=str) == [None, Rejection.EXISTS]
         holder = shard.instances[wanted.id].key
         assert [wanted.id in shard.members(key) for key in keys] == [holder == key for key in keys]
 

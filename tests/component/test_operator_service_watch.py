@@ -6,7 +6,7 @@ import pytest
 from grpclib.const import Status
 
 from component.whole_server import World, config, eventually, ready, states
-from nstance.server import watchers
+from nstance.server.api import watchers
 from nstance.v1.operator_pb2 import GroupConfig, WatchMessage
 
 GROUPS = {"acme": {"web": {"template": "web", "size": 2}}}
@@ -103,8 +103,8 @@ async def test_who_does_not_keep_up_is_told_so_and_others_go_on(
             await reading.snapshot()
             big = "x" * 30_000
             for size in range(60):
-                wish = GroupConfig(vars={"big": f"{big}{size}"})
-                await caller.call("UpsertGroup", key="web", config=wish)
+                desired = GroupConfig(vars={"big": f"{big}{size}"})
+                await caller.call("UpsertGroup", key="web", config=desired)
                 await reading.until(lambda m, end=str(size): m.group.vars.get("big", "").endswith(f"x{end}"))  # type: ignore[misc]
             refused = await sleeping.end()
             assert refused.status is Status.RESOURCE_EXHAUSTED

@@ -49,7 +49,7 @@ async def test_what_is_no_number_of_replicas_is_not_a_wish_for_none(
 ) -> None:
     async with operating(tmp_path, kubernetes, TWO, drain_timeout="0") as cluster:
         before = await settled(cluster)
-        with pytest.raises(errors.Invalid, match="replicas"):
+        with pytest.raises(errors.InvalidError, match="replicas"):
             await patch(cluster, kinds.MACHINE_POOL, "nstance-web", {"spec": {"replicas": replicas}})
         assert await sizes(cluster) == {"web--zone-a": 2, "web--zone-b": 1}
         assert await settled(cluster) == before
@@ -76,7 +76,7 @@ async def test_a_shard_group_of_a_static_pool_that_is_deleted_by_hand_comes_back
 async def test_a_shard_group_is_not_moved_to_another_shard_by_hand(tmp_path: Path, kubernetes: str) -> None:
     async with operating(tmp_path, kubernetes, TWO, drain_timeout="0") as cluster:
         before = await settled(cluster)
-        with contextlib.suppress(errors.Invalid):  # where the schema says so already
+        with contextlib.suppress(errors.InvalidError):  # where the schema says so already
             await patch(cluster, kinds.NSTANCE_SHARD_GROUP, "web--zone-a", {"spec": {"shard": "zone-b"}})
 
         async def back() -> bool:
@@ -121,7 +121,7 @@ async def test_objects_that_are_not_of_their_kinds_shape_hold_nobody_up(tmp_path
             (kinds.MACHINE_POOL, {"replicas": 1, "template": {"spec": {"infrastructureRef": 5}}}),
             (kinds.NODE, {"providerID": 7}),
         ):
-            with contextlib.suppress(errors.Invalid):
+            with contextlib.suppress(errors.InvalidError):
                 name = {"generateName": "odd-"}
                 await cluster.kube.create(kind, {"metadata": name, "spec": spec}, namespace=cluster.namespace)
         await cluster.pod("job", annotations={GROUP: "web"})

@@ -111,7 +111,7 @@ async def test_the_serving_certificate_and_its_ca_are_renewed_before_they_end(tm
             configuration=WEBHOOK_CONFIGURATION,
             mounted=tmp_path / "none",
             clock=clock,
-            chance=here.world.chance,
+            rng=here.world.rng,
         )
         first = await made._keep()
         believed = await bundle(here)
@@ -138,7 +138,7 @@ async def test_a_mounted_certificate_is_used_as_it_is(tmp_path: Path) -> None:
             configuration=WEBHOOK_CONFIGURATION,
             mounted=tmp_path / "none",
             clock=here.world.clock,
-            chance=here.world.chance,
+            rng=here.world.rng,
         )
         pair = await made._keep()
         mounted = tmp_path / "certs"

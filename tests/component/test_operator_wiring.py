@@ -17,14 +17,14 @@ import yaml
 from component import operator_site
 from component.operator_site import NAME, get, is_ready, ready, running, site
 from component.whole_server import SHARD, eventually
-from nstance.clock import SystemChance, SystemClock
+from nstance.clock import SystemClock, SystemRng
 from nstance.kube import errors, kinds, kubeconfig, lease, memory
 from nstance.kube.kubeconfig import Access
 from nstance.kube.memory import MemoryKube
 from nstance.kube.mirror import Mirror
 from nstance.kube.port import Kube, Object
 from nstance.operator import clusters, registration, workload
-from nstance.operator.errors import Fatal
+from nstance.operator.errors import FatalError
 from nstance.operator.options import Bind, Endpoint, Environment
 
 impatient = operator_site.impatient
@@ -99,7 +99,7 @@ async def test_a_lost_lease_ends_the_process_with_a_clear_line(tmp_path: Path) -
             patch = {"spec": {"holderIdentity": "somebody-else"}}
             await here.kube.patch(kinds.LEASE, lease.NAME, patch, namespace="default")
             await asyncio.wait({task}, timeout=60)
-            with pytest.raises(Fatal, match=r"leadership was lost, ending: .*somebody-else"):
+            with pytest.raises(FatalError, match=r"leadership was lost, ending: .*somebody-else"):
                 task.result()
 
 
@@ -188,9 +188,9 @@ def kubeconfig_for(server: str, token: str = "t") -> str:
 
 async def test_nodes_are_read_through_the_secret_wherever_it_leads(tmp_path: Path) -> None:
     """The Secret comes late, is damaged, gets a new token, then names another cluster: nothing of the old one stays."""
-    clock, chance = SystemClock(), SystemChance()
-    here = MemoryKube(memory.cluster(clock, chance), clock)
-    there = {f"https://{name}": MemoryKube(memory.cluster(clock, chance), clock) for name in ("one", "two")}
+    clock, rng = SystemClock(), SystemRng()
+    here = MemoryKube(memory.cluster(clock, rng), clock)
+    there = {f"https://{name}": MemoryKube(memory.cluster(clock, rng), clock) for name in ("one", "two")}
     for server, kube in there.items():
         await kube.create(kinds.NODE, {"metadata": {"name": f"node-{server[8:]}"}})
     connected: list[str] = []
@@ -199,22 +199,22 @@ async def test_nodes_are_read_through_the_secret_wherever_it_leads(tmp_path: Pat
         connected.append(access.server)
         return there[access.server]
 
-    secrets = Mirror(here, kinds.SECRET, clock=clock, chance=chance, namespace="default")
+    secrets = Mirror(here, kinds.SECRET, clock=clock, rng=rng, namespace="default")
     remote = workload.RemoteKube(secrets, "x-kubeconfig", connect=connect)
-    nodes = Mirror(remote, kinds.NODE, clock=clock, chance=chance)
+    nodes = Mirror(remote, kinds.NODE, clock=clock, rng=rng)
     tasks = [asyncio.create_task(secrets.run()), asyncio.create_task(nodes.run())]
 
     async def put(text: str) -> None:
         data = {"value": base64.b64encode(text.encode()).decode()}
         try:
             await here.patch(kinds.SECRET, "x-kubeconfig", {"data": data}, namespace="default")
-        except errors.NotFound:
+        except errors.NotFoundError:
             body = {"metadata": {"name": "x-kubeconfig"}, "data": data}
             await here.create(kinds.SECRET, body, namespace="default")
 
     try:
         await secrets.synced.wait()
-        with pytest.raises(errors.Unavailable, match="is missing"):
+        with pytest.raises(errors.UnavailableError, match="is missing"):
             await remote.get(kinds.NODE, "node-one")
         await put("{}")
         await eventually(lambda: "current-context" in remote.trouble)
@@ -240,11 +240,11 @@ async def test_nobody_answers_and_a_taken_port_are_fatal(tmp_path: Path, monkeyp
     monkeypatch.setattr(registration, "PATIENCE_SECONDS", 0.1)
     async with site(tmp_path) as here:
         await here.world.servers["a"].crash()
-        with pytest.raises(Fatal, match="no shard could be reached"):
+        with pytest.raises(FatalError, match="no shard could be reached"):
             await here.operator().run()
         with socket.create_server(("127.0.0.1", 0)) as other:
             taken = Bind("127.0.0.1", other.getsockname()[1])
-            with pytest.raises(Fatal, match=r"--metrics-bind-address: 127.0.0.1:.* cannot be opened"):
+            with pytest.raises(FatalError, match=r"--metrics-bind-address: 127.0.0.1:.* cannot be opened"):
                 await here.operator(metrics=taken).run()
 
 

@@ -14,10 +14,10 @@ from nstance.objects import errors
 from nstance.objects import lease as leases
 from nstance.objects.memory import Fate, MemoryStore
 from nstance.objects.port import Key
-from nstance.server import peer_http
-from nstance.server.election import Elector
-from nstance.server.seat import Seat
-from nstance.server.term import Term
+from nstance.server.election import peer_http
+from nstance.server.election.context import ElectionContext
+from nstance.server.election.elector import Elector
+from nstance.server.election.term import Term
 
 
 class Shard:
@@ -55,7 +55,7 @@ class Member:
         return self.elector.held is not None and bool(self.terms) and not self.terms[-1].ended.is_set()
 
     async def _fate(self, verb: object, key: str) -> Fate:
-        return Fate(before=5.0, error=errors.Unavailable("cut off")) if self.storage_cut else Fate()
+        return Fate(before=5.0, error=errors.UnavailableError("cut off")) if self.storage_cut else Fate()
 
     async def _lead(self, term: Term) -> None:
         self.terms.append(term)
@@ -81,7 +81,7 @@ class Member:
         self.server = server
         self.pipe = await stack.enter_async_context(Pipe(server.port))
         self.elector = Elector(
-            Seat(
+            ElectionContext(
                 store=self.shard.store.view(self._fate),
                 key=Key("leader.json"),
                 me=leases.Holder(
@@ -92,7 +92,7 @@ class Member:
                 ),
                 timings=rules.Timings(),
                 clock=CLOCK,
-                chance=CHANCE,
+                rng=CHANCE,
             ),
             dialer=dialer(world, self.paper),
             lead=self._lead,

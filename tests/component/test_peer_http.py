@@ -24,8 +24,8 @@ from component.peer_world import (
 from component.wire_world import CHANCE, CLUSTER, SECONDS, SHARD, Paper, Pipe, World, on_both_loops, until
 from nstance.objects import lease as leases
 from nstance.pki import ca, fields, keys
-from nstance.server import peer_http, peers
-from nstance.wire import door
+from nstance.server.election import peer_http, peers
+from nstance.wire import http_listener
 
 JOIN = peers.Join("server-2", "inc-2", ("127.0.0.1:1",), "ab")
 BEAT = peers.Heartbeat(epoch=1, sequence=2, version="v", tail=3, number=4, member=False)
@@ -109,7 +109,11 @@ async def test_closing_ends_a_link_whose_other_side_is_silent_for_good() -> None
 
 
 async def test_closing_tells_whoever_waits_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name in ((peer_http, "GOODBYE_SECONDS"), (peer_http, "SILENCE_SECONDS"), (door, "SHUTDOWN_SECONDS")):
+    for module, name in (
+        (peer_http, "GOODBYE_SECONDS"),
+        (peer_http, "SILENCE_SECONDS"),
+        (http_listener, "SHUTDOWN_SECONDS"),
+    ):
         monkeypatch.setattr(module, name, 1000.0)
     world = World()
     async with listening(world) as side, Pipe(side.server.port) as pipe:
@@ -146,7 +150,7 @@ async def test_b24_who_says_nothing_is_cut_off_and_a_link_is_not() -> None:
 
 
 async def test_b24_a_client_that_never_shakes_hands_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "HANDSHAKE_SECONDS", 0.2)
+    monkeypatch.setattr(http_listener, "HANDSHAKE_SECONDS", 0.2)
     async with listening(World()) as side:
         reader, writer = await asyncio.open_connection("127.0.0.1", side.server.port)
         async with asyncio.timeout(SECONDS):
@@ -182,13 +186,13 @@ async def test_a_message_beyond_the_limit_is_not_sent() -> None:
 @pytest.mark.parametrize(
     ("frame", "error"),
     [
-        pytest.param(b"x" * 5000, peers.LinkClosed, id="too big"),
-        pytest.param(b"not json", peers.BadMessage, id="not JSON"),
-        pytest.param(b"5", peers.BadMessage, id="not an object"),
-        pytest.param(b"[" * 4000, peers.BadMessage, id="deep"),
-        pytest.param(b'{"kind":"promise","epoch":"1","number":2}', peers.BadMessage, id="wrong type"),
-        pytest.param(b'{"kind":"surrender"}', peers.BadMessage, id="unknown kind"),
-        pytest.param("text", peers.LinkClosed, id="a text frame"),
+        pytest.param(b"x" * 5000, peers.LinkClosedError, id="too big"),
+        pytest.param(b"not json", peers.BadMessageError, id="not JSON"),
+        pytest.param(b"5", peers.BadMessageError, id="not an object"),
+        pytest.param(b"[" * 4000, peers.BadMessageError, id="deep"),
+        pytest.param(b'{"kind":"promise","epoch":"1","number":2}', peers.BadMessageError, id="wrong type"),
+        pytest.param(b'{"kind":"surrender"}', peers.BadMessageError, id="unknown kind"),
+        pytest.param("text", peers.LinkClosedError, id="a text frame"),
     ],
 )
 async def test_what_no_peer_says_ends_the_link(frame: bytes | str, error: type[Exception]) -> None:
@@ -237,7 +241,7 @@ async def test_only_servers_of_the_shard_may_link(
 ) -> None:
     world = World()
     async with listening(world) as side:
-        with pytest.raises(peers.LinkClosed, match="403"):
+        with pytest.raises(peers.LinkClosedError, match="403"):
             await dialer(world, make(world)).dial((side.address,), fingerprint(side.paper))
         assert not side.links
     assert why in str([r.__dict__.get("error") for r in caplog.records])
@@ -266,11 +270,11 @@ async def test_a_caller_from_another_ca_is_refused_and_so_is_such_a_server() -> 
         mixed = peer_http.client_context(
             certificate_pem=paper.certificate_pem, key_pem=paper.key_pem, ca_pem=world.ca.pem
         )
-        with pytest.raises(peers.LinkClosed):
+        with pytest.raises(peers.LinkClosedError):
             await peer_http.HttpDialer(lambda: mixed, cluster=CLUSTER, shard=SHARD).dial(
                 (side.address,), fingerprint(side.paper)
             )
-        with pytest.raises(peers.LinkClosed, match="certificate"):
+        with pytest.raises(peers.LinkClosedError, match="certificate"):
             await dialer(stranger, paper).dial((side.address,), fingerprint(side.paper))
         assert not side.links
 
@@ -286,12 +290,12 @@ async def test_a_caller_from_another_ca_is_refused_and_so_is_such_a_server() -> 
 @on_both_loops
 async def test_nothing_is_sent_to_a_server_that_is_not_the_one_meant(make: Callable[[World], Paper], why: str) -> None:
     world = World()
-    heard: list[bytes] = []
+    last_seen: list[bytes] = []
     ended = asyncio.Event()
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
-            heard.append(await reader.read())
+            last_seen.append(await reader.read())
         writer.transport.abort()
         ended.set()
 
@@ -300,12 +304,12 @@ async def test_nothing_is_sent_to_a_server_that_is_not_the_one_meant(make: Calla
     server = await asyncio.start_server(listen, "127.0.0.1", 0, ssl=context)
     address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
     meant = world.server() if "key" in why else impostor
-    with pytest.raises(peers.LinkClosed, match=why):
+    with pytest.raises(peers.LinkClosedError, match=why):
         await dialer(world, world.server(id="server-2")).dial((address,), fingerprint(meant))
     async with asyncio.timeout(SECONDS):
         await ended.wait()
     server.close()
-    assert b"".join(heard) == b""
+    assert b"".join(last_seen) == b""
 
 
 async def test_addresses_are_tried_in_turn() -> None:
@@ -328,7 +332,7 @@ async def test_addresses_are_tried_in_turn() -> None:
 )
 async def test_anything_wrong_is_a_closed_link(addresses: tuple[str, ...], key: str) -> None:
     world = World()
-    with pytest.raises(peers.LinkClosed):
+    with pytest.raises(peers.LinkClosedError):
         await dialer(world, world.server(id="server-2")).dial(addresses, key)
 
 
@@ -343,16 +347,16 @@ async def test_only_a_host_that_refuses_is_said_to_refuse() -> None:
     with pytest.raises(peers.PeerRefusedError):
         await dial((alive, alive), key)
     async with listening(world, world.server(id="server-3")) as other:
-        with pytest.raises(peers.LinkClosed) as caught:
+        with pytest.raises(peers.LinkClosedError) as caught:
             await dial((alive, other.address), key)
         assert not isinstance(caught.value, peers.PeerRefusedError), "somebody else listens there now"
     with socket.socket() as deaf:
         deaf.bind(("127.0.0.1", 0))
         deaf.listen(0)
-        with pytest.raises(peers.LinkClosed) as caught:
+        with pytest.raises(peers.LinkClosedError) as caught:
             await dial((alive, f"127.0.0.1:{deaf.getsockname()[1]}"), key)
         assert not isinstance(caught.value, peers.PeerRefusedError), "silence is no refusal"
-    with pytest.raises(peers.LinkClosed) as caught:
+    with pytest.raises(peers.LinkClosedError) as caught:
         await dial((), key)
     assert not isinstance(caught.value, peers.PeerRefusedError)
 
@@ -360,10 +364,10 @@ async def test_only_a_host_that_refuses_is_said_to_refuse() -> None:
 async def test_before_there_is_a_ca_nobody_links() -> None:
     world = World()
     async with listening(world) as side:
-        with pytest.raises(peers.LinkClosed, match="no certificate yet"):
+        with pytest.raises(peers.LinkClosedError, match="no certificate yet"):
             await peer_http.HttpDialer(lambda: None, cluster=CLUSTER, shard=SHARD).dial((side.address,), "ab" * 32)
         side.context = None
-        with pytest.raises(peers.LinkClosed):
+        with pytest.raises(peers.LinkClosedError):
             await dialer(world, world.server(id="server-2")).dial((side.address,), fingerprint(side.paper))
 
 
@@ -432,7 +436,7 @@ async def test_b24_the_leadership_is_told_although_many_connect_and_say_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Links stay: only what waits makes room."""
-    monkeypatch.setattr(door, "MAX_CONNECTIONS", 20)
+    monkeypatch.setattr(http_listener, "MAX_CONNECTIONS", 20)
     world = World()
     anonymous = world.client_context()
     anonymous.set_alpn_protocols(["http/1.1"])

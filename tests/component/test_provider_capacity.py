@@ -2,18 +2,18 @@
 
 from nstance.model.ids import InstanceId
 from nstance.model.instance import State
-from nstance.providers.behaviour import Call, Outcome
-from nstance.providers.errors import Refused
+from nstance.providers.errors import PermanentError
+from nstance.providers.memory_behavior import Call, Outcome
+from nstance.sim.desired_groups import SUBNETS, DesiredGroup, DesiredGroups
 from nstance.sim.setup import Setup
-from nstance.sim.wishes import SUBNETS, GroupWish, Wishes
 from nstance.sim.world import World, world
 
 HOUR = 3600.0
 
 
 def setup(size: int) -> Setup:
-    wishes = Wishes(groups={"web": GroupWish(size=size, drain=0.0)})
-    return Setup(servers=1, operator=False, snapshots=False, wishes=wishes)
+    desired_groups = DesiredGroups(groups={"web": DesiredGroup(size=size, drain=0.0)})
+    return Setup(servers=1, operator=False, snapshots=False, desired_groups=desired_groups)
 
 
 def ready(w: World) -> int:
@@ -26,7 +26,7 @@ def test_f51_a_full_subnet_is_left_for_the_next_one_at_once() -> None:
         while not w.leader():
             w.advance(0.01)
         w.advance(0.3)  # the leader has learnt that there is room
-        w.provider_weather.full[SUBNETS[0]] = 10 * HOUR
+        w.provider_faults.full[SUBNETS[0]] = 10 * HOUR
         w.advance(20.0)
         assert ready(w) == 4
         assert {record.subnet for record in w.auditor.fold.values() if record.state is State.RUNNING} == {SUBNETS[1]}
@@ -37,7 +37,7 @@ def test_f51_a_full_subnet_is_left_for_the_next_one_at_once() -> None:
 
 def test_f51_no_capacity_anywhere_is_no_hot_loop_and_heals_by_itself() -> None:
     with world(1, setup(4)) as w:
-        w.provider_weather.full.update(dict.fromkeys(SUBNETS, 2 * HOUR))
+        w.provider_faults.full.update(dict.fromkeys(SUBNETS, 2 * HOUR))
         w.begin()
         w.advance(2 * HOUR - 60.0)
         assert ready(w) == 0
@@ -46,7 +46,7 @@ def test_f51_no_capacity_anywhere_is_no_hot_loop_and_heals_by_itself() -> None:
         leader = w.leader()
         assert leader is not None
         assert leader.lead is not None
-        (key,) = leader.lead.shard.wishes
+        (key,) = leader.lead.shard.desired_groups
         assert "capacity" in leader.lead.shard.trend(key).last_error
         w.advance(700.0)
         assert ready(w) == 4
@@ -56,14 +56,14 @@ def test_f51_no_capacity_anywhere_is_no_hot_loop_and_heals_by_itself() -> None:
 
 def test_f51_a_quota_is_no_hot_loop_and_heals_by_itself() -> None:
     with world(1, setup(3)) as w:
-        usual = w.provider_weather.outcome
+        usual = w.provider_faults.outcome
 
         def over_quota(call: Call, id: InstanceId | None) -> Outcome:
             if call is Call.CREATE and w.now < HOUR:
-                return Outcome(before=0.05, applied=False, error=Refused("VcpuLimitExceeded"))
+                return Outcome(before=0.05, applied=False, error=PermanentError("VcpuLimitExceeded"))
             return usual(call, id)
 
-        w.provider_weather.outcome = over_quota  # type: ignore[method-assign]
+        w.provider_faults.outcome = over_quota  # type: ignore[method-assign]
         w.begin()
         w.advance(HOUR)
         assert ready(w) == 0

@@ -17,7 +17,7 @@ import pytest
 from contracts import provider_worlds as worlds
 from contracts.provider_worlds import LocalWorld, eventually, marked, request, scope
 from nstance.model.ids import InstanceId
-from nstance.providers import errors, homes, launch, local, port, processes
+from nstance.providers import errors, instance_dirs, launch, local, port, processes
 from nstance.providers.port import Status
 
 HERE = scope()
@@ -237,9 +237,9 @@ async def test_an_unreadable_process_record_is_unknown(world: LocalWorld) -> Non
     for body in (b"", b"[]", b'{"pid": 1, "start": "x"}', b'{"pid": true}', b"\xff\xfe"):
         path.write_bytes(body)
         assert [each.status for each in await door.list()] == [Status.UNKNOWN]
-        with pytest.raises(errors.Refused, match="by hand"):
+        with pytest.raises(errors.PermanentError, match="by hand"):
             await door.delete(vm.id, vm.provider_id)
-        with pytest.raises(errors.Unknown):
+        with pytest.raises(errors.UnknownOutcomeError):
             await door.create(asked)
     path.write_bytes(whole)
     assert (await door.get(vm.id, None)).status is Status.RUNNING
@@ -256,11 +256,11 @@ async def test_foreign_things_stay(world: LocalWorld) -> None:
     (world.root / "notes" / "a").write_text("b")
     (world.root / "file.txt").write_text("c")
     assert {each.id: each.cluster for each in await door.list()} == {vm.id: "one", strange: None}
-    with pytest.raises(errors.Refused):
+    with pytest.raises(errors.PermanentError):
         await door.delete(strange, None)
-    with pytest.raises(errors.Refused):
+    with pytest.raises(errors.PermanentError):
         await door.delete(strange, port_id(strange))
-    with pytest.raises(errors.Unknown):
+    with pytest.raises(errors.UnknownOutcomeError):
         await door.create(request(strange))
     assert await door.delete(vm.id, None) is Status.DELETED
     assert (world.root / strange / "thesis.txt").read_text() == "mine"
@@ -288,7 +288,7 @@ async def test_links_are_not_followed(world: LocalWorld, tmp_path: Path) -> None
     home.rename(tmp_path / "moved")
     home.symlink_to(tmp_path / "moved")
     assert (await door.get(other.id, None)).status is Status.UNKNOWN
-    with pytest.raises(errors.Refused):
+    with pytest.raises(errors.PermanentError):
         await door.delete(other.id, None)
     assert (tmp_path / "moved" / "instance.json").exists()
 
@@ -305,14 +305,14 @@ async def test_bad_ids_reach_no_file(world: LocalWorld, id: str) -> None:
         door.console(bad, None),
         door.create(request(bad or "\n")),
     ):
-        with pytest.raises(errors.Refused, match="instance ID"):
+        with pytest.raises(errors.PermanentError, match="instance ID"):
             await call
 
 
 async def test_a_missing_program_is_refused_before_anything_is_made() -> None:
     async with worlds.process_world(["/no/such/program"]) as world:
         door = world.door(HERE)
-        with pytest.raises(errors.Refused, match="/no/such/program"):
+        with pytest.raises(errors.PermanentError, match="/no/such/program"):
             await door.create(request())
         assert await door.list() == []
 
@@ -337,8 +337,8 @@ async def test_a_full_disk_leaves_nothing(world: LocalWorld, monkeypatch: pytest
         raise OSError(errno.ENOSPC, "no space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(homes.os, "fsync", full)
-        with pytest.raises(errors.Unavailable, match="no space"):
+        patch.setattr(instance_dirs.os, "fsync", full)
+        with pytest.raises(errors.UnavailableError, match="no space"):
             await door.create(asked)
     assert await door.list() == []
     assert list((world.root / ".new").iterdir()) == []
@@ -349,11 +349,11 @@ async def test_a_half_finished_delete_is_finished(world: LocalWorld) -> None:
     """F9: marked as deleted, then the server died. It is shown as deleting, and never started again."""
     asked, door = request(), world.door(HERE)
     vm = await door.create(asked)
-    here = homes.Homes(world.root)
+    here = instance_dirs.InstanceDirs(world.root)
     with here.hold(vm.id) as held:
         here.bury(held)
     assert [each.status for each in await door.list()] == [Status.DELETING]
-    with pytest.raises(errors.Refused):
+    with pytest.raises(errors.PermanentError):
         await door.create(asked)
     assert await door.delete(vm.id, None) is Status.DELETED
     assert marked(vm.id) == []
@@ -363,9 +363,9 @@ async def test_a_half_finished_delete_is_finished(world: LocalWorld) -> None:
 async def test_a_held_instance_is_waited_for_but_not_for_ever(
     world: LocalWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(homes, "_LOCK_STEPS", 3)
+    monkeypatch.setattr(instance_dirs, "_LOCK_STEPS", 3)
     door, asked = world.door(HERE), request()
-    with homes.Homes(world.root).hold(asked.id), pytest.raises(errors.Unavailable, match="holds"):
+    with instance_dirs.InstanceDirs(world.root).hold(asked.id), pytest.raises(errors.UnavailableError, match="holds"):
         await door.create(asked)
     assert (await door.create(asked)).status is Status.RUNNING
 
@@ -409,7 +409,7 @@ async def test_a_vanished_directory_is_an_error_until_it_is_made_anew(world: Loc
     vm = await door.create(request())
     with world.broken_listing():
         for call in (door.get(vm.id, None), door.delete(vm.id, None), door.list()):
-            with pytest.raises(errors.Unavailable):
+            with pytest.raises(errors.UnavailableError):
                 await call
     assert (await door.get(vm.id, None)).status is Status.RUNNING
     await door.delete(vm.id, None)

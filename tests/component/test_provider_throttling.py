@@ -9,10 +9,10 @@ import pytest
 
 from nstance.model.ids import InstanceId
 from nstance.model.instance import State
-from nstance.providers.behaviour import Call, Outcome
-from nstance.providers.errors import Throttled
+from nstance.providers.errors import ThrottledError
+from nstance.providers.memory_behavior import Call, Outcome
+from nstance.sim.desired_groups import DesiredGroup, DesiredGroups
 from nstance.sim.setup import Setup
-from nstance.sim.wishes import GroupWish, Wishes
 from nstance.sim.world import World, world
 
 RATE = 20.0
@@ -28,30 +28,30 @@ def throttle(w: World, hint: float) -> None:
         at[call] = w.now
         if tokens[call] < 1:
             w.count(f"refused {call.value}")
-            return Outcome(before=0.02, applied=False, error=Throttled("RequestLimitExceeded", delay=hint))
+            return Outcome(before=0.02, applied=False, error=ThrottledError("RequestLimitExceeded", delay=hint))
         tokens[call] -= 1
         return Outcome(before=0.05)
 
-    w.provider_weather.outcome = outcome  # type: ignore[method-assign]
+    w.provider_faults.outcome = outcome  # type: ignore[method-assign]
 
 
-def group(size: int) -> GroupWish:
-    return GroupWish(size=size, drain=0.0)
+def group(size: int) -> DesiredGroup:
+    return DesiredGroup(size=size, drain=0.0)
 
 
 @pytest.mark.parametrize("hint", [0.0, 1.0])
 def test_f45_a_hundred_creates_at_twenty_a_second(hint: float) -> None:
-    start = Wishes(groups={"web": group(0), "old": group(DELETES)})
-    with world(1, Setup(servers=1, operator=False, snapshots=False, wishes=start)) as w:
+    start = DesiredGroups(groups={"web": group(0), "old": group(DELETES)})
+    with world(1, Setup(servers=1, operator=False, snapshots=False, desired_groups=start)) as w:
         w.begin()
         w.advance(30.0)
         assert len(w.cloud.vms()) == DELETES
         throttle(w, hint)
         made = len(w.cloud.vms())
         began = w.now
-        w.do(w.tell, Wishes(groups={"web": group(CREATES), "old": group(DELETES)}))
+        w.do(w.tell, DesiredGroups(groups={"web": group(CREATES), "old": group(DELETES)}))
         w.advance(0.5)
-        w.do(w.tell, Wishes(groups={"web": group(CREATES), "old": group(0)}))
+        w.do(w.tell, DesiredGroups(groups={"web": group(CREATES), "old": group(0)}))
         while sum(vm.group == "old" and vm.status.value != "running" for vm in w.cloud.vms()) < DELETES:
             w.advance(0.1)
             # All calls bear the provider's hint together; but deletes do not wait behind all creates.
@@ -69,27 +69,27 @@ def test_f45_a_hundred_creates_at_twenty_a_second(hint: float) -> None:
 
 
 def refuse(w: World, kind: Call, *, until: float, delay: float) -> None:
-    usual = w.provider_weather.outcome
+    usual = w.provider_faults.outcome
 
     def outcome(call: Call, id: InstanceId | None) -> Outcome:
         if call is kind and w.now < until:
-            return Outcome(before=0.02, applied=False, error=Throttled("RequestLimitExceeded", delay=delay))
+            return Outcome(before=0.02, applied=False, error=ThrottledError("RequestLimitExceeded", delay=delay))
         return usual(call, id)
 
-    w.provider_weather.outcome = outcome  # type: ignore[method-assign]
+    w.provider_faults.outcome = outcome  # type: ignore[method-assign]
 
 
 def test_f45_a_listing_that_is_refused_slows_creates_down_too() -> None:
     """The provider as a whole is given the time that it asks for."""
-    start = Wishes(groups={"web": group(0)})
-    with world(1, Setup(servers=1, operator=False, snapshots=False, wishes=start)) as w:
+    start = DesiredGroups(groups={"web": group(0)})
+    with world(1, Setup(servers=1, operator=False, snapshots=False, desired_groups=start)) as w:
         refuse(w, Call.LIST, until=3.0, delay=20.0)
         w.begin()
         while not w.counts["decided throttled"]:
             w.advance(0.1)
             assert w.now < 10.0
         refused = w.now
-        w.do(w.tell, Wishes(groups={"web": group(5)}))
+        w.do(w.tell, DesiredGroups(groups={"web": group(5)}))
         w.advance(refused + 18.0 - w.now)
         assert not w.counts["calls create"]
         w.advance(30.0)
@@ -99,16 +99,16 @@ def test_f45_a_listing_that_is_refused_slows_creates_down_too() -> None:
 
 def test_f45_creates_that_nobody_wants_any_more_are_not_sent() -> None:
     """Scaled up, throttled, scaled down: what waited is not made, and its record ends as never asked for."""
-    start = Wishes(groups={"web": group(0)})
-    with world(1, Setup(servers=1, operator=False, snapshots=False, wishes=start)) as w:
+    start = DesiredGroups(groups={"web": group(0)})
+    with world(1, Setup(servers=1, operator=False, snapshots=False, desired_groups=start)) as w:
         w.begin()
         w.advance(10.0)
         refuse(w, Call.CREATE, until=w.now + 5.0, delay=20.0)
-        w.do(w.tell, Wishes(groups={"web": group(100)}))
+        w.do(w.tell, DesiredGroups(groups={"web": group(100)}))
         w.advance(4.0)
         asked = w.counts["calls create"]
         assert 0 < asked < 100
-        w.do(w.tell, Wishes(groups={"web": group(2)}))
+        w.do(w.tell, DesiredGroups(groups={"web": group(2)}))
         w.advance(120.0)
         assert w.counts["calls create"] <= asked + 2
         assert len(w.cloud.vms()) == 2

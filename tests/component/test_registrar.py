@@ -14,10 +14,10 @@ from component.whole_server import CLUSTER, SECONDS, World, config, eventually, 
 from nstance.model.ids import ClusterId, GroupName, InstanceId, ShardId, TenantId
 from nstance.model.instance import Instance
 from nstance.pki import keys, nonce, proof
-from nstance.providers.behaviour import Call, Outcome
-from nstance.providers.errors import Unavailable
-from nstance.server import registrar
-from nstance.server.registrar import FAILURES, INVALID, WINDOW, Registrar
+from nstance.providers.errors import UnavailableError
+from nstance.providers.memory_behavior import Call, Outcome
+from nstance.server.api import registrar
+from nstance.server.api.registrar import FAILURES, INVALID, WINDOW, Registrar
 from nstance.v1 import registration_pb2
 
 AWAY = "203.0.113.7"
@@ -64,7 +64,7 @@ class Desk:
     def request(
         self, token: str, key: Ed25519PrivateKey | None = None, **fields: str
     ) -> registration_pb2.RegisterAgentRequest:
-        key = key or keys.generate(self.world.chance)
+        key = key or keys.generate(self.world.rng)
         return registration_pb2.RegisterAgentRequest(
             nonce=token,
             public_key_pem=keys.public_to_pem(keys.public_bytes(key)),
@@ -81,7 +81,7 @@ class Desk:
 @pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     async with World(tmp_path, config(groups={"acme": {"web": {"template": "web", "size": 2}}}), agents=False) as world:
-        world.behaviour.then(Call.CREATE, Outcome(before=4 * SECONDS, applied=False, error=Unavailable("slow")))
+        world.behaviour.then(Call.CREATE, Outcome(before=4 * SECONDS, applied=False, error=UnavailableError("slow")))
         await world.start()
         await eventually(lambda: len(states(world, "web", "acme")) == 2)
         yield Desk(world)
@@ -130,7 +130,7 @@ async def test_b34_a_bad_signature_and_a_foreign_kind_are_told_alike(
 
 
 async def test_b11_a_key_that_another_instance_has_is_refused(desk: Desk) -> None:
-    key = keys.generate(desk.world.chance)
+    key = keys.generate(desk.world.rng)
     await desk.registrar.register_agent(desk.request(desk.token(desk.one), key), "127.0.0.1")
     error = await desk.refused(desk.request(desk.token(desk.other), key))
     assert error.status is Status.PERMISSION_DENIED

@@ -5,7 +5,7 @@ from typing import Any
 
 from component.admin_shell import shell
 from component.whole_server import World, config, eventually, states
-from nstance.providers.behaviour import Call, Outcome, Script
+from nstance.providers.memory_behavior import Call, Outcome, Script
 
 VMS = 5
 

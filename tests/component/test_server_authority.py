@@ -14,8 +14,8 @@ from nstance.objects import errors
 from nstance.objects.memory import Fate, Verb
 from nstance.pki import ca
 from nstance.secretstore import sealing
-from nstance.server import expiries, trust
-from nstance.server.errors import Fatal
+from nstance.server.errors import FatalError
+from nstance.server.identity import certificate_expiry, trust
 
 PLACES = authorities.Places("cluster/")
 LOOKS_EVERY = trust.CHECK_SECONDS
@@ -35,7 +35,7 @@ class Blip:
         if not key.startswith("cluster/"):
             return Fate()
         self.asked += 1
-        return Fate(error=errors.Unavailable(f"{verb} {key}: the store is not there"))
+        return Fate(error=errors.UnavailableError(f"{verb} {key}: the store is not there"))
 
 
 async def health(running: Running) -> int:
@@ -45,7 +45,7 @@ async def health(running: Running) -> int:
 
 
 async def rotate_ca(world: World) -> None:
-    vault = authorities.vault(world.store, keyring=None, insecure_dev=True, cluster=CLUSTER, chance=world.chance)
+    vault = authorities.vault(world.store, keyring=None, insecure_dev=True, cluster=CLUSTER, rng=world.rng)
     await rotation.rotate_ca(vault, PLACES, clock=world.clock)
 
 
@@ -111,7 +111,7 @@ async def test_f68_a_certificate_is_renewed_at_two_thirds_of_its_life_and_its_en
 
 
 async def test_f68_a_ca_that_ends_soon_is_an_alarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expiries, "AGAIN", 0.1)
+    monkeypatch.setattr(certificate_expiry, "AGAIN", 0.1)
     async with World(tmp_path) as world:
         running = await world.start()
         operator = await world.operator()
@@ -122,7 +122,7 @@ async def test_f68_a_ca_that_ends_soon_is_an_alarm(tmp_path: Path, monkeypatch: 
 
         await running.until(lambda: expiry(running, "ca"))
         assert await alarms() == 0
-        monkeypatch.setattr(expiries, "CA_ALARM", ca.CA_LIFE + 30.0)  # as if most of its life were over
+        monkeypatch.setattr(certificate_expiry, "CA_ALARM", ca.CA_LIFE + 30.0)  # as if most of its life were over
         await running.until(lambda: b'nstance_decisions_total{reason="security"}' in running.server.metrics.render())
         assert await alarms() >= 1
 
@@ -140,7 +140,7 @@ async def test_f72_secrets_kept_elsewhere_need_the_encryption_key_all_the_same(
     told["cluster"]["secrets"] = {"provider": kind}
     monkeypatch.delenv("NSTANCE_ENCRYPTION_KEY", raising=False)
     async with World(tmp_path / "without", told) as world:
-        with pytest.raises(Fatal, match="NSTANCE_ENCRYPTION_KEY is not set"):
+        with pytest.raises(FatalError, match="NSTANCE_ENCRYPTION_KEY is not set"):
             await world.start(insecure_dev=False)
         assert not [key for key in world.store.contents() if key.startswith("cluster/")]
     monkeypatch.setenv("NSTANCE_ENCRYPTION_KEY", "k" * 32)
@@ -154,5 +154,5 @@ async def test_a_secret_store_that_is_not_built_is_refused_by_name(tmp_path: Pat
     told = config()
     told["cluster"]["secrets"] = {"provider": "aws-secrets-manager"}
     async with World(tmp_path, told) as world:
-        with pytest.raises(Fatal, match="'aws-secrets-manager' is not built yet"):
+        with pytest.raises(FatalError, match="'aws-secrets-manager' is not built yet"):
             await world.start(insecure_dev=False)

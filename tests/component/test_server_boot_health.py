@@ -11,17 +11,17 @@ import pytest
 
 from component.whole_server import SECONDS, SHARD, World, eventually
 from nstance.config.addresses import Address, Service
-from nstance.objects.errors import Unavailable
+from nstance.objects.errors import UnavailableError
 from nstance.objects.memory import Fate, Verb
 from nstance.server import reserved_ports, wiring
-from nstance.server.errors import Fatal
+from nstance.server.errors import FatalError
 from support import ports
 
 free_port = ports.free_port
 
 
 def away_at_first(times: int) -> Callable[[Verb, str], Fate]:
-    left = [Fate(error=Unavailable("503"))] * times
+    left = [Fate(error=UnavailableError("503"))] * times
     return lambda verb, key: left.pop() if left else Fate()
 
 
@@ -93,9 +93,9 @@ async def test_a_standby_that_finds_the_journal_damaged_is_well_while_somebody_l
     async with World(tmp_path) as world:
         await world.start("a")
         standby = await world.start("b", lead=False)
-        reign = standby.server.reign
-        assert reign is not None
-        reign.parts.follower.damage = "slot 7 is damaged"
+        leader = standby.server.leader
+        assert leader is not None
+        leader.parts.follower.damage = "slot 7 is damaged"
         assert await health(standby.base) == 200
 
 
@@ -126,7 +126,7 @@ async def test_a_port_that_is_taken_is_said_at_the_start(tmp_path: Path, service
         with outgoing_from(port):
             starting = asyncio.create_task(world.start("a"))
             await eventually(lambda: "a" in world.servers)
-            with pytest.raises(Fatal, match=f"the {service.value} port .* cannot be opened: "):
+            with pytest.raises(FatalError, match=f"the {service.value} port .* cannot be opened: "):
                 await asyncio.wait_for(world.servers["a"].task, SECONDS)
             starting.cancel()
 

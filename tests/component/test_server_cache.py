@@ -16,8 +16,9 @@ from component.cache_world import WEB, A, B, cached, event, happened, instance, 
 from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName, InstanceId, TenantId
 from nstance.model.instance import State
 from nstance.objects import slots
-from nstance.server import cache_thread, history
-from nstance.server.cache import Cache
+from nstance.server.cache import thread
+from nstance.server.cache.cache import Cache
+from nstance.server.leader import history
 
 path = cache_world.path
 
@@ -151,7 +152,11 @@ async def test_a_file_of_a_version_that_numbered_events_by_the_time_is_read_on(p
         cache.put_events(old.id, lambda: [old], count=1)
     async with cached(path) as cache:
         slot = slots.Slot(
-            number=1, epoch=1, op="x", at=7.0, entries=(slots.Entry(id="1-1", reason=(slots.Why("c", "new", A, "t"),)),)
+            number=1,
+            epoch=1,
+            op="x",
+            at=7.0,
+            entries=(slots.Entry(id="1-1", reason=(slots.LoggedReason("c", "new", A, "t"),)),),
         )
         [new] = history.events(slot)
         assert (new.time, new.tenant) == (7.0, "t")
@@ -161,8 +166,8 @@ async def test_a_file_of_a_version_that_numbered_events_by_the_time_is_read_on(p
 
 
 async def test_only_the_newest_events_are_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cache_thread, "KEEP_EVENTS", 20)
-    monkeypatch.setattr(cache_thread, "TRIM_AFTER", 5)
+    monkeypatch.setattr(thread, "KEEP_EVENTS", 20)
+    monkeypatch.setattr(thread, "TRIM_AFTER", 5)
     for round in range(2):  # the count is right after a restart, too
         async with cached(path) as cache:
             for number in range(26):

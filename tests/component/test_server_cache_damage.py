@@ -14,7 +14,7 @@ import pytest
 from component import cache_world
 from component.cache_world import WEB, A, cached, event, filled, instance, run_child, until
 from nstance.model.ids import DEFAULT_TENANT, InstanceId
-from nstance.server import cache_disk
+from nstance.server.cache import disk
 
 path = cache_world.path
 soon = cache_world.soon
@@ -53,7 +53,7 @@ UNUSABLE: dict[str, Callable[[Path], object]] = {
     "cut off": cut,
     "empty": lambda path: path.write_bytes(b""),
     "missing": lambda path: path.unlink(),
-    "of the future": alter(f"PRAGMA user_version={cache_disk.SCHEMA + 1}", "DROP TABLE instances"),
+    "of the future": alter(f"PRAGMA user_version={disk.SCHEMA + 1}", "DROP TABLE instances"),
     "of the past": alter("PRAGMA user_version=0"),
     "of another shard": alter("UPDATE stamp SET shard = 'zone-b'"),
     "of another cluster": alter("UPDATE stamp SET cluster = 'prod'"),

@@ -14,8 +14,8 @@ import pytest
 from component import cache_world
 from component.cache_world import SECONDS, A, B, cached, event, filled, instance, opened, run_child, until
 from nstance.model.instance import State
-from nstance.server import cache_disk, cache_thread
-from nstance.server.cache import Cache, CacheUnavailable
+from nstance.server.cache import disk, thread
+from nstance.server.cache.cache import Cache, CacheUnavailableError
 
 path = cache_world.path
 soon = cache_world.soon
@@ -114,7 +114,7 @@ async def test_f41_a_file_that_cannot_be_written_is_still_read(path: Path) -> No
         raise problem
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cache_disk, "open_file", refused)
+        patch.setattr(disk, "open_file", refused)
         async with cached(path) as cache:
             assert await cache.public_keys(A) == {"kubelet.pub": "pem"}
             assert not cache.on_disk
@@ -192,7 +192,7 @@ async def test_f44_a_disk_that_does_not_answer_stops_nobody(path: Path) -> None:
     await until(stuck.entered.is_set, "the standstill")
     for number in range(1000):
         cache.put_instance(instance(state=State.RUNNING if number % 2 else State.DRAINING))
-    with pytest.raises(CacheUnavailable, match="did not answer"):
+    with pytest.raises(CacheUnavailableError, match="did not answer"):
         await cache._thread.ask(lambda db: None, timeout=0.01)
     assert not await cache.sync(config_hash="c", group_hashes={}, timeout=0.01)
     assert len(cache._thread._pending) == 2, "one instance and one sync"
@@ -205,9 +205,9 @@ async def test_f44_a_disk_that_does_not_answer_stops_nobody(path: Path) -> None:
 async def test_f44_a_full_queue_forgets_rather_than_tell_something_wrong(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache_thread, "MAX_PENDING", 10)
-    monkeypatch.setattr(cache_thread, "MAX_EVENTS", 5)
-    monkeypatch.setattr(cache_thread, "MAX_QUESTIONS", 1)
+    monkeypatch.setattr(thread, "MAX_PENDING", 10)
+    monkeypatch.setattr(thread, "MAX_EVENTS", 5)
+    monkeypatch.setattr(thread, "MAX_QUESTIONS", 1)
     cache = opened(path)
     cache.put_public_keys(A, {"old": "pem"})
     assert await cache.sync(config_hash="c", group_hashes={}, instances=[instance(B)])
@@ -220,7 +220,7 @@ async def test_f44_a_full_queue_forgets_rather_than_tell_something_wrong(
     assert cache.dropped == 5 + 10
     waiting = asyncio.create_task(cache.public_keys(A))
     await asyncio.sleep(0)
-    with pytest.raises(CacheUnavailable, match="behind"):
+    with pytest.raises(CacheUnavailableError, match="behind"):
         await cache.events()
     stuck.go_on.set()
     assert await waiting == {str(number): "pem" for number in range(5, 15)}
@@ -238,7 +238,7 @@ async def test_f44_closing_does_not_wait_for_a_disk_that_does_not_answer(
     await until(stuck.entered.is_set, "the standstill")
     await cache._thread.close(timeout=0.01)
     assert "left behind" in caplog.text
-    with pytest.raises(CacheUnavailable, match="closed"):
+    with pytest.raises(CacheUnavailableError, match="closed"):
         await cache.events()
     cache.put_instance(instance())  # and nothing raises
     stuck.go_on.set()

@@ -80,7 +80,7 @@ async def test_only_agents_that_are_concerned_are_woken(
         told = copy.deepcopy(TOLD)
         edit(told)
         world.configure(told)
-        assert await server.in_force.refresh()
+        assert await server.active_config.refresh()
         assert woken(server) == expected
 
 

@@ -10,7 +10,7 @@ from component.whole_server import SECONDS, SHARD, World, config, eventually, st
 from nstance.config import storage_keys
 from nstance.objects import lease
 from nstance.objects.memory import Fate, Verb
-from nstance.server.errors import Fatal
+from nstance.server.errors import FatalError
 from nstance.telemetry import loop_lag
 
 
@@ -38,7 +38,7 @@ async def test_one_that_cannot_run_can_be_stopped_while_it_waits_to_exit(tmp_pat
     told = config()
     told["cluster"]["secrets"] = {"provider": "aws-secrets-manager"}
     async with World(tmp_path, told) as world:
-        with pytest.raises(Fatal):
+        with pytest.raises(FatalError):
             await world.start(insecure_dev=False)
         server = world.servers["a"].server
         server.stop()
@@ -55,7 +55,7 @@ async def test_an_orderly_stop_that_takes_too_long_is_cut_short(tmp_path: Path) 
 
         world.fate = fate
         server.server.stop()
-        with pytest.raises(Fatal, match=r"took longer than 1 s \(shard.shutdown_timeout\)"):
+        with pytest.raises(FatalError, match=r"took longer than 1 s \(shard.shutdown_timeout\)"):
             await asyncio.wait_for(server.task, SECONDS)
 
 
@@ -71,7 +71,7 @@ async def test_an_effect_that_cannot_be_started_ends_the_term_and_the_next_one_m
         server.shard._act = act  # type: ignore[assignment]
         first = server.shard.term
         world.configure(config(groups={"acme": {"web": {"template": "web", "size": 1}}}))
-        await server.in_force.refresh()
+        await server.active_config.refresh()
         await eventually(first.ended.is_set)
         assert "starting CreateVm" in first.why
         assert "a bug" in first.why

@@ -12,8 +12,8 @@ from nstance.config.addresses import Service
 from nstance.objects import errors
 from nstance.objects.memory import Fate, Verb
 from nstance.pki import keys
-from nstance.providers.behaviour import Call, Outcome
-from nstance.providers.errors import Unavailable
+from nstance.providers.errors import UnavailableError
+from nstance.providers.memory_behavior import Call, Outcome
 from nstance.v1 import agent_grpc, agent_pb2
 from nstance.wire.call import call
 
@@ -55,7 +55,7 @@ async def test_f7_a_nonce_whose_userdata_was_never_rendered_lets_nobody_in_twice
     """The leader dies with the intent written and nothing asked of the provider. The next one makes the VM with the same
     nonce; it is its agent's alone."""
     async with World(tmp_path, config(groups=ONE, leader_election=SHORT_LEASE)) as world:
-        unsent = Outcome(before=2 * SECONDS, applied=False, error=Unavailable("it never arrived"))
+        unsent = Outcome(before=2 * SECONDS, applied=False, error=UnavailableError("it never arrived"))
         world.behaviour.then(Call.CREATE, unsent)
         first = await world.start()
         (pending,) = await eventually(lambda: list(first.shard.instances.values()))
@@ -75,7 +75,7 @@ async def test_f74_no_certificate_leaves_a_server_that_cannot_log_it(tmp_path: P
     }
 
     def unwritable(verb: Verb, key: str) -> Fate:
-        return Fate(error=errors.Denied("no")) if "certlog" in key else Fate()
+        return Fate(error=errors.PermissionDeniedError("no")) if "certlog" in key else Fate()
 
     async with World(tmp_path, told) as world:
         world.fate = unwritable
@@ -83,7 +83,7 @@ async def test_f74_no_certificate_leaves_a_server_that_cannot_log_it(tmp_path: P
         (agent,) = await running(world, 1)
         agent.stop()
         stub = agent_stub(world, agent)
-        public = keys.public_to_pem(keys.public_bytes(keys.generate(world.chance)))
+        public = keys.public_to_pem(keys.public_bytes(keys.generate(world.rng)))
         request = agent_pb2.SubmitPublicKeysRequest(keys=[agent_pb2.PublicKey(name="web", pem=public)])
         operator = await world.operator("acme")
         async with stub.ReceiveFiles.open() as files, asyncio.timeout(SECONDS):

@@ -8,9 +8,10 @@ import pytest
 from component.whole_server import Json, World, config, eventually, new_uuid, states
 from nstance.config import load
 from nstance.providers import errors
-from nstance.providers.behaviour import Call, Outcome, Script
-from nstance.providers.memory import Image
-from nstance.server import hearing, images
+from nstance.providers.memory_behavior import Call, Outcome, Script
+from nstance.providers.memory_cloud import Image
+from nstance.server.cloud import images
+from nstance.server.liveness import agent_liveness
 from nstance.v1.operator_pb2 import GroupConfig
 
 DOCS = Path(__file__).parents[2] / "docs" / "images-and-userdata.md"
@@ -48,7 +49,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 class NoImages(Script):
     def outcome(self, call: Call, id: Any) -> Outcome:
         if call is Call.FIND_IMAGE:
-            return Outcome(applied=False, error=errors.Unavailable("the cloud is away"))
+            return Outcome(applied=False, error=errors.UnavailableError("the cloud is away"))
         return super().outcome(call, id)
 
 
@@ -104,14 +105,14 @@ async def test_the_last_good_image_outlives_the_server(tmp_path: Path) -> None:
         server = await world.start()
         await eventually(lambda: server.lead_now.images.problem("base") == "the cloud is away")
         world.configure(told(2, fallback="img-0"))
-        await server.in_force.refresh()
+        await server.active_config.refresh()
         await running(world, 2)
         assert made_of(world) == ["img-1", "img-1"]
 
 
 async def test_what_a_vm_wrote_before_it_was_given_up_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its agent never registers: the console may say why. The nonce in it is not repeated."""
-    monkeypatch.setattr(hearing, "RECONNECT_FLOOR", 0.1)
+    monkeypatch.setattr(agent_liveness, "RECONNECT_FLOOR", 0.1)
     timings = {
         "health": {"suspect_after": "100ms", "dead_after": "1s"},
         "garbage_collection": {"interval": "200ms", "registration_timeout": "3s"},
@@ -143,7 +144,7 @@ async def test_timings_apply_without_a_restart(tmp_path: Path) -> None:
         await eventually(lambda: world.cloud.calls[Call.CREATE] == 1)
         await eventually(lambda: len(states(world, "web", "acme")) == 6)
         world.configure(config(groups=group, create_concurrency=6, request_timeout="1s"))
-        await server.in_force.refresh()
+        await server.active_config.refresh()
         await eventually(lambda: world.cloud.calls[Call.CREATE] >= 6)
         # What began under the new time limit has given up, and is asked for again; the first one still waits.
         await eventually(lambda: list(states(world, "web", "acme").values()).count("starting") >= 5)

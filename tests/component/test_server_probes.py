@@ -8,10 +8,10 @@ import aiohttp
 import pytest
 
 from component.wire_world import SECONDS, on_both_loops, until
-from nstance.model.decision import Code
+from nstance.model.decision import ReasonCode
 from nstance.server.probes import Probes
 from nstance.telemetry.metrics import Metrics
-from nstance.wire import door
+from nstance.wire import http_listener
 
 
 class Well:
@@ -55,7 +55,7 @@ async def test_health_says_ok_or_why_not() -> None:
 
 async def test_metrics_are_what_prometheus_reads() -> None:
     metrics = Metrics()
-    metrics.decided(Code.SCALE_UP)
+    metrics.decided(ReasonCode.SCALE_UP)
     async with probing(metrics=metrics) as probes:
         status, text, kind = await ask(probes, "/metrics")
     assert status == 200
@@ -135,7 +135,7 @@ async def test_b24_a_client_that_never_reads_is_cut_off() -> None:
 @on_both_loops
 async def test_b24_who_has_waited_longest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle connections took all places, and health and leadership were answered to nobody."""
-    monkeypatch.setattr(door, "MAX_CONNECTIONS", 2)
+    monkeypatch.setattr(http_listener, "MAX_CONNECTIONS", 2)
     async with probing() as probes:
         first, second = [await asyncio.open_connection("127.0.0.1", probes.port) for _ in range(2)]
         await until(lambda: probes._door._per_address.total() == 2)
@@ -152,7 +152,7 @@ async def test_b24_who_has_waited_longest_makes_room(monkeypatch: pytest.MonkeyP
 
 
 async def test_b24_many_idle_connections_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "MAX_CONNECTIONS", 20)
+    monkeypatch.setattr(http_listener, "MAX_CONNECTIONS", 20)
     async with probing() as probes:
         idle = await asyncio.gather(*(asyncio.open_connection("127.0.0.1", probes.port) for _ in range(200)))
         for _ in range(5):

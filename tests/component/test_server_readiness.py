@@ -9,7 +9,7 @@ from grpclib.exceptions import GRPCError
 
 from component.whole_server import Json, LightAgent, Operator, World, config, eventually, ready, states
 from nstance.model.ids import InstanceId
-from nstance.server.api import agent as agent_api
+from nstance.server.api import agent_service as agent_api
 from nstance.v1 import agent_pb2
 
 UP: Json = {"kind": "tcp", "port": 8080}
@@ -45,7 +45,7 @@ def agents(world: World, name: str = "web") -> list[LightAgent]:
 
 async def change(world: World, made: Json) -> None:
     world.configure(made)
-    await world.leader.in_force.refresh()
+    await world.leader.active_config.refresh()
 
 
 async def test_an_instance_is_ready_when_its_files_are_there_and_its_checks_pass(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ async def test_changed_checks_reach_the_agents_of_their_group_and_replace_nobody
         await eventually(lambda: ready(world, "web", "acme") == 2)
         assert states(world, "web", "acme") == before
         assert [each.files for each in agents(world)] == files
-        assert server.shard.wishes[next(iter(server.shard.wishes))].unhealthy_after is None
+        assert server.shard.desired_groups[next(iter(server.shard.desired_groups))].unhealthy_after is None
 
 
 async def test_an_agent_of_an_older_version_becomes_ready_unless_it_would_have_to_run_checks(
@@ -204,7 +204,7 @@ async def test_a_missing_secret_blocks_the_group_until_it_is_there(
         assert b'nstance_group_blocked{group="web",tenant="acme"} 1.0' in server.server.metrics.render()
         assert b'nstance_instances_ready{group="web",tenant="acme"} 0.0' in server.server.metrics.render()
         assert b'nstance_instances_ready{group="other",tenant="acme"} 1.0' in server.server.metrics.render()
-        await server.reign.parts.secret_store.put("web-token", b"s3cret")
+        await server.leader.parts.secret_store.put("web-token", b"s3cret")
         await eventually(lambda: ready(world, "web", "acme") == 2)
         assert [each.files["token"] for each in agents(world)] == [b"s3cret"] * 2
         assert list((await group(operator)).blocked) == []

@@ -14,7 +14,7 @@ from component.whole_server import Json, Operator, World, config, eventually
 from nstance.model.ids import GroupKey, GroupName, TenantId
 from nstance.model.instance import ENDED, State
 from nstance.model.rollout import Outcome, Revision
-from nstance.server.shard import Committed
+from nstance.server.state.shard import Committed
 from nstance.v1 import operator_pb2
 
 KEY = GroupKey(TenantId("acme"), GroupName("web"))
@@ -47,7 +47,7 @@ async def outcome(world: World, wanted: Outcome, *, revisions: int) -> None:
 
 async def change(world: World, made: Json) -> None:
     world.configure(made)
-    await world.leader.in_force.refresh()
+    await world.leader.active_config.refresh()
 
 
 async def group(operator: Operator) -> Any:
@@ -186,7 +186,7 @@ async def test_rolling_back_and_forward_by_hand(tmp_path: Path) -> None:
         await outcome(world, Outcome.COMPLETE, revisions=3)
         assert types(world) == {"small": 3}
         # A new leader reads it from the bucket.
-        await world.leader.in_force.refresh()
+        await world.leader.active_config.refresh()
         assert types(world) == {"small": 3}
         config = operator_pb2.GroupConfig(instance_type="large", vars={"greeting": "hey"})
         refused = await operator.refused("UpsertGroup", key="web", config=config)

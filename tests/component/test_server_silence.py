@@ -25,10 +25,10 @@ async def test_f59_six_of_ten_are_cut_off_and_return_one_of_them_late(tmp_path: 
         last, *others = list(world.agents.values())[:CUT]
         for agent in (last, *others):
             agent.mute()
-        await eventually(lambda: server.shard.hearing.mass_silence)
+        await eventually(lambda: server.shard.liveness.mass_silence)
         for agent in others:
             agent.speak()
-        await eventually(lambda: not server.shard.hearing.mass_silence)
+        await eventually(lambda: not server.shard.liveness.mass_silence)
         await asyncio.sleep(BEHIND)  # its lateness is what is tried
         last.speak()
         await eventually(lambda: last.connected)
@@ -46,13 +46,13 @@ async def test_agents_that_register_and_never_connect_are_not_replaced_for_ever(
     async with World(tmp_path, said) as world:
         world.agents_are_shut_out = True
         server = await world.start()
-        await eventually(lambda: server.shard.hearing.mass_silence)
+        await eventually(lambda: server.shard.liveness.mass_silence)
         before = states(world, "web")
         await asyncio.sleep(BEHIND)  # that nothing happens is what is tried
         assert states(world, "web") == before
         assert "deleting" not in before.values()
         world.agents_are_shut_out = False
-        await eventually(lambda: not server.shard.hearing.mass_silence)
+        await eventually(lambda: not server.shard.liveness.mass_silence)
         await eventually(lambda: sum(agent.connected for agent in world.agents.values()) >= 3)
 
 
@@ -63,7 +63,7 @@ async def test_a_small_group_whose_agents_never_connect_backs_off(tmp_path: Path
     async with World(tmp_path, said) as world:
         world.agents_are_shut_out = True
         server = await world.start()
-        key = next(iter(server.shard.wishes))
+        key = next(iter(server.shard.desired_groups))
         await eventually(lambda: server.shard.trend(key).failures >= 2)
         assert server.shard.trend(key).retry_at > world.clock.steady() + 20.0
         assert len(states(world, "web")) == 2

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from component.whole_server import SHARD, World, config, eventually
-from nstance.clock import SystemChance, SystemClock
+from nstance.clock import SystemClock, SystemRng
 from nstance.config.addresses import Service
 from nstance.server import main, options
 from support import ports
@@ -59,7 +59,7 @@ async def test_a_lease_that_cannot_be_read_is_a_clear_error(tmp_path: Path, caps
         (bucket / "config.jsonc").write_text(json.dumps(told))
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(60):
-            assert await main.run(parsed, SystemClock(), SystemChance()) == 1
+            assert await main.run(parsed, SystemClock(), SystemRng()) == 1
         assert loop.get_exception_handler() is not None, "errors that nobody waits for would be lost"
         loop.set_exception_handler(None)
     assert "the lease object cannot be read" in capsys.readouterr().err
@@ -68,5 +68,5 @@ async def test_a_lease_that_cannot_be_read_is_a_clear_error(tmp_path: Path, caps
 def test_a_file_that_cannot_be_validated_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for path, why in ((tmp_path, "Is a directory"), (tmp_path / "none", "No such file")):
         parsed = options.parse([f"--validate={path}"], version="")
-        assert main.validate(parsed, SystemClock(), SystemChance()) == 1
+        assert main.validate(parsed, SystemClock(), SystemRng()) == 1
         assert f"{path} cannot be read: {why}" in capsys.readouterr().err

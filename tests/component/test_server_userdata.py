@@ -10,8 +10,8 @@ from aiohttp import web
 
 from component.whole_server import Json, World, config, eventually, states
 from nstance.providers.port import Capabilities
-from nstance.server import fetching, userdata
-from nstance.server.fetching import CannotFetch, fetch
+from nstance.server.workload import http_fetch, userdata
+from nstance.server.workload.http_fetch import FetchError, fetch
 from nstance.v1.operator_pb2 import GroupConfig
 
 LOCAL = ["127.0.0.1"]
@@ -99,7 +99,7 @@ async def test_a_page_with_its_etag(site: Site) -> None:
 
 
 async def test_b30_a_local_address_that_nobody_allowed(site: Site) -> None:
-    with pytest.raises(CannotFetch, match=r"shard\.userdata_hosts"):
+    with pytest.raises(FetchError, match=r"shard\.userdata_hosts"):
         await fetch(f"{site.url}/page")
     assert site.answers == []
 
@@ -108,7 +108,7 @@ async def test_b30_a_redirect_on_the_same_host_is_followed_a_loop_is_not(site: S
     site.location = "/page"
     assert await fetch(f"{site.url}/redirect", private=LOCAL) is not None
     site.location = "/redirect"
-    with pytest.raises(CannotFetch, match="more than 3 redirects"):
+    with pytest.raises(FetchError, match="more than 3 redirects"):
         await fetch(f"{site.url}/redirect", private=LOCAL)
 
 
@@ -124,23 +124,23 @@ async def test_b30_a_redirect_on_the_same_host_is_followed_a_loop_is_not(site: S
 )
 async def test_b30_a_redirect_leads_nowhere_private(site: Site, location: str, why: str) -> None:
     site.location = location.format(port=site.url.rpartition(":")[2])
-    with pytest.raises(CannotFetch, match=why):
+    with pytest.raises(FetchError, match=why):
         await fetch(f"{site.url}/redirect", private=[*LOCAL, "localhost"])
     assert site.answers == []
 
 
 async def test_b30_an_answer_without_end_is_cut_off(site: Site) -> None:
-    with pytest.raises(CannotFetch, match="more than 1048576 bytes"):
+    with pytest.raises(FetchError, match="more than 1048576 bytes"):
         await fetch(f"{site.url}/endless", private=LOCAL)
 
 
 async def test_b30_an_answer_that_does_not_come_is_not_waited_for(site: Site) -> None:
-    with pytest.raises(CannotFetch, match=r"no answer within 0\.2 s"):
+    with pytest.raises(FetchError, match=r"no answer within 0\.2 s"):
         await fetch(f"{site.url}/silent", private=LOCAL, timeout=0.2)
 
 
 async def test_b30_what_is_packed_is_not_unpacked(site: Site) -> None:
-    with pytest.raises(CannotFetch, match="compressed"):
+    with pytest.raises(FetchError, match="compressed"):
         await fetch(f"{site.url}/packed", private=LOCAL)
 
 
@@ -161,11 +161,11 @@ async def test_a_name_is_resolved_once(site: Site, monkeypatch: pytest.MonkeyPat
 
 async def test_an_error_says_what_and_not_where(site: Site) -> None:
     site.status = 500
-    with pytest.raises(CannotFetch, match="the answer was 500") as problem:
+    with pytest.raises(FetchError, match="the answer was 500") as problem:
         await fetch(f"{site.url}/page?token=secret", private=LOCAL)
     assert "secret" not in str(problem.value)
     closed = "http://127.0.0.1:1/page?token=secret"
-    with pytest.raises(CannotFetch, match="cannot be connected to") as refused:
+    with pytest.raises(FetchError, match="cannot be connected to") as refused:
         await fetch(closed, private=LOCAL)
     assert "secret" not in str(refused.value)
 
@@ -215,7 +215,7 @@ async def test_the_last_good_copy_outlives_the_server(site: Site, tmp_path: Path
         site.status = 503
         server = await world.start()
         world.configure(told(f"{site.url}/page", 2))
-        await server.in_force.refresh()
+        await server.active_config.refresh()
         await running(world, 2)
 
 
@@ -244,7 +244,7 @@ async def test_b30_a_host_is_allowed_by_configuration_and_at_once(
         await eventually(lambda: "not public" in str(world.leader.shard.blocked))
         assert site.answers == []
         world.configure(told(f"{site.url}/page"))
-        await server.in_force.refresh()
+        await server.active_config.refresh()
         await running(world, 1)
 
 
@@ -259,4 +259,4 @@ async def test_a_provider_without_userdata_never_fetches_it(
 
 
 def test_limits_are_the_documented_ones() -> None:
-    assert (fetching.MAX_BODY, fetching.TIMEOUT, userdata.REFRESH) == (1 << 20, 10.0, 300.0)
+    assert (http_fetch.MAX_BODY, http_fetch.TIMEOUT, userdata.REFRESH) == (1 << 20, 10.0, 300.0)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nstance.clock import SystemChance, SystemClock
+from nstance.clock import SystemClock, SystemRng
 from nstance.server import main, options
 
 Captured = pytest.CaptureFixture[str]
@@ -35,7 +35,7 @@ def document(tmp_path: Path, **group: Any) -> dict[str, Any]:
 
 def validate(*words: str) -> int:
     parsed = options.parse(["--storage", "file", *words], version="")
-    return main.validate(parsed, SystemClock(), SystemChance())
+    return main.validate(parsed, SystemClock(), SystemRng())
 
 
 @pytest.fixture

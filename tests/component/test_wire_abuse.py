@@ -34,7 +34,7 @@ from component.wire_world import (
     wait_for_ever,
 )
 from nstance.v1 import agent_grpc, agent_pb2
-from nstance.wire import call, limits, listener, tls
+from nstance.wire import call, limits, listener, status, tls
 
 WORLD = World()
 AGENT = WORLD.agent()
@@ -450,7 +450,7 @@ async def test_connections_beyond_the_limit_are_refused_and_come_back_later() ->
             await first.until(lambda: first.events)
             await second.until(lambda: second.events)
             async with WORLD.channel(port.port, AGENT) as third:
-                with pytest.raises(call.Unreachable):
+                with pytest.raises(status.UnreachableError):
                     await call.call(
                         agent_grpc.AgentServiceStub(third).SubmitPublicKeys,
                         agent_pb2.SubmitPublicKeysRequest(),

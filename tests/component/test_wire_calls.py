@@ -186,7 +186,7 @@ async def test_a_deadline_ends_the_call_on_both_sides() -> None:
             ended.set()
 
     async with listening(WORLD, agents(SubmitPublicKeys=dawdle)) as port, WORLD.channel(port.port, AGENT) as channel:
-        with pytest.raises(call.Unreachable, match="no answer within"):
+        with pytest.raises(status.UnreachableError, match="no answer within"):
             await call.call(agent_grpc.AgentServiceStub(channel).SubmitPublicKeys, REQUEST, timeout=0.1)
         async with asyncio.timeout(SECONDS):
             await ended.wait()

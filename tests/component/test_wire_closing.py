@@ -24,7 +24,7 @@ from component.wire_world import (
 )
 from nstance import clock
 from nstance.v1 import agent_grpc, agent_pb2
-from nstance.wire import call, channel, limits, listener
+from nstance.wire import call, channel, limits, listener, status
 
 WORLD = World()
 AGENT = WORLD.agent()
@@ -122,9 +122,9 @@ async def test_closing_a_channel_fails_its_calls_and_makes_no_new_ones() -> None
         waiting = asyncio.create_task(ask(through))
         await until(lambda: port.connections and through.connected)
         through.close()
-        with pytest.raises(call.Unreachable):
+        with pytest.raises(status.UnreachableError):
             await waiting
-        with pytest.raises(call.Unreachable, match="closed"):
+        with pytest.raises(status.UnreachableError, match="closed"):
             await ask(through)
         assert not through.connected
         await until(lambda: not port.connections)
@@ -138,7 +138,7 @@ async def test_a_channel_whose_server_is_gone_can_be_closed() -> None:
         await port.close()
         await until(lambda: not through.connected)
         through.close()
-        with pytest.raises(channel.Unreachable):
+        with pytest.raises(status.UnreachableError):
             await ask(through)
 
 
@@ -212,12 +212,12 @@ async def test_pings_keep_a_quiet_connection_and_move_heard() -> None:
         await ask(through)
         connection = port.connections[0]
         for _ in range(4):  # each needs a ping and its answer, as nothing else is sent
-            before = connection.heard
-            await until(lambda before=before: connection.heard > before)
+            before = connection.last_seen
+            await until(lambda before=before: connection.last_seen > before)
         assert through.connected
         assert not connection.closed.is_set()
-        assert through.heard is not None
-        assert through.heard <= CLOCK.monotonic()
+        assert through.last_seen is not None
+        assert through.last_seen <= CLOCK.monotonic()
 
 
 class Stopped(clock.SystemClock):
@@ -239,8 +239,8 @@ async def test_a_process_that_was_frozen_does_not_blame_its_peers() -> None:
         connection = port.connections[0]
         for _ in range(3):
             time.ahead += 100.0
-            frozen = connection.heard
-            await until(lambda frozen=frozen: connection.heard > frozen)
+            frozen = connection.last_seen
+            await until(lambda frozen=frozen: connection.last_seen > frozen)
         assert not connection.closed.is_set()
         assert through.connected
 
@@ -290,7 +290,7 @@ async def test_when_nobody_answers_the_error_names_them_all() -> None:
             expect_shard=None,
             clock=CLOCK,
         )
-        with pytest.raises(call.Unreachable) as caught:
+        with pytest.raises(status.UnreachableError) as caught:
             await ask(through)
         assert all(f"127.0.0.1:{port}" in str(caught.value) for port in ports)
 
@@ -304,7 +304,7 @@ async def test_a_host_that_accepts_and_says_nothing_is_given_up() -> None:
     async with server:
         quick = limits.Limits(handshake_seconds=0.1)
         through = WORLD.channel(server.sockets[0].getsockname()[1], AGENT, limits=quick)
-        with pytest.raises(call.Unreachable):
+        with pytest.raises(status.UnreachableError):
             await ask(through)
 
 

@@ -73,10 +73,10 @@ async def test_a_certificate_of_our_ca_that_does_not_fit_the_port(paper: Paper, 
 
 
 async def test_b14_somebody_hears_of_the_unwelcome_once_for_each_connection() -> None:
-    heard: list[tuple[object, str]] = []
+    last_seen: list[tuple[object, str]] = []
 
     def hear(connection: peer.Connection, reason: str) -> None:
-        heard.append((connection.identity, reason))
+        last_seen.append((connection.identity, reason))
 
     async with listening(WORLD, on_unwelcome=hear) as port:
         for _ in range(2):
@@ -86,10 +86,10 @@ async def test_b14_somebody_hears_of_the_unwelcome_once_for_each_connection() ->
                         await ask(through)
         async with WORLD.channel(port.port, WORLD.agent()) as through:
             await ask(through)
-    identity, reason = heard[0]
+    identity, reason = last_seen[0]
     assert isinstance(identity, names.Operator)
     assert "role agent, found operator" in reason
-    assert len(heard) == 2
+    assert len(last_seen) == 2
 
 
 async def test_a_certificate_of_another_cluster_with_our_ca_is_refused() -> None:
@@ -111,7 +111,7 @@ async def test_a_certificate_of_another_cluster_with_our_ca_is_refused() -> None
 @on_both_loops
 async def test_certificates_that_tls_ends(paper: Paper | None) -> None:
     async with listening(WORLD) as port, WORLD.channel(port.port, paper) as through:
-        with pytest.raises(call.Unreachable):
+        with pytest.raises(status.UnreachableError):
             await ask(through)
         assert not through.connected
         await until(lambda: any(reason.startswith("handshake") for reason in port.refused))
@@ -137,7 +137,7 @@ async def test_nothing_is_sent_to_a_false_server(server: Paper, why: str) -> Non
         listening(WORLD, service, context=lambda: context, role=None) as port,
         WORLD.channel(port.port, WORLD.agent()) as through,
     ):
-        with pytest.raises(call.Unreachable, match=why):
+        with pytest.raises(status.UnreachableError, match=why):
             await ask(through)
         await until(lambda: not port.connections)
         assert not service.entered
@@ -145,7 +145,7 @@ async def test_nothing_is_sent_to_a_false_server(server: Paper, why: str) -> Non
 
 async def test_a_server_of_another_cluster_is_refused() -> None:
     async with listening(WORLD) as port, WORLD.channel(port.port, WORLD.agent(), expect_cluster="other") as through:
-        with pytest.raises(channel.WrongServer, match="expected cluster other, found demo"):
+        with pytest.raises(channel.WrongServerError, match="expected cluster other, found demo"):
             await ask(through)
 
 
@@ -182,7 +182,7 @@ async def test_a_ca_that_is_gone_from_the_context_is_refused_on_new_connections(
             tls.server_context(certificate_pem=paper.certificate_pem, key_pem=paper.key_pem, ca_pem=OTHER.ca.pem)
         )
         async with WORLD.channel(port.port, WORLD.agent()) as through:
-            with pytest.raises(call.Unreachable):
+            with pytest.raises(status.UnreachableError):
                 await ask(through)
 
 
@@ -202,7 +202,7 @@ async def test_a_context_that_cannot_be_made_costs_one_connection(caplog: pytest
                 try:
                     await ask(through)
                     worked = True
-                except call.Unreachable:
+                except status.UnreachableError:
                     worked = False
                 assert worked is expected
     assert "no certificate today" in caplog.text

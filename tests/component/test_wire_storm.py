@@ -18,9 +18,11 @@ async def test_f58_a_storm_of_handshakes_lets_others_be_served() -> None:
     async with listening(WORLD, limits=gate) as port, WORLD.channel(port.port, AGENT) as settled:
         stub = agent_grpc.AgentServiceStub(settled)
         await call.call(stub.SubmitPublicKeys, REQUEST, timeout=SECONDS)
-        newcomers = [WORLD.channel(port.port, AGENT, limits=limits.Limits(handshake_seconds=60)) for _ in range(MANY)]
+        replacements = [
+            WORLD.channel(port.port, AGENT, limits=limits.Limits(handshake_seconds=60)) for _ in range(MANY)
+        ]
         storm = asyncio.gather(
-            *(call.call(agent_grpc.AgentServiceStub(new).SubmitPublicKeys, REQUEST, timeout=60) for new in newcomers)
+            *(call.call(agent_grpc.AgentServiceStub(new).SubmitPublicKeys, REQUEST, timeout=60) for new in replacements)
         )
         served_between: set[int] = set()
         while not storm.done():
@@ -30,7 +32,7 @@ async def test_f58_a_storm_of_handshakes_lets_others_be_served() -> None:
         assert len(port.connections) == MANY + 1
         # Calls were answered in between, again and again, while the storm was being taken in.
         assert len(served_between) > MANY / 30
-        for new in newcomers:
+        for new in replacements:
             new.close()
 
 

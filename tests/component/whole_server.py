@@ -25,21 +25,22 @@ from grpclib.exceptions import GRPCError, StreamTerminatedError
 from h2.exceptions import ProtocolError
 
 from nstance.authority.operators import Operators
-from nstance.clock import AnchoredClock, SystemChance, SystemClock
+from nstance.clock import AnchoredClock, SystemClock, SystemRng
 from nstance.config.addresses import Service
 from nstance.model import ids
 from nstance.model.ids import ClusterId, InstanceId, ServerId, ShardId, TenantId
 from nstance.objects.memory import Fate, MemoryStore, Verb
 from nstance.pki import keys, names, proof
 from nstance.pki import peer as certificates
-from nstance.providers.behaviour import Script
-from nstance.providers.memory import MemoryCloud, MemoryProvider
+from nstance.providers.memory import MemoryProvider
+from nstance.providers.memory_behavior import Script
+from nstance.providers.memory_cloud import MemoryCloud
 from nstance.providers.port import CreateRequest, Scope, Vm
-from nstance.server.in_force import InForce
-from nstance.server.lead import Lead
+from nstance.server.config.active_config import ActiveConfig
+from nstance.server.leader.context import TermContext
+from nstance.server.leader.leader import Leader
 from nstance.server.options import Options
-from nstance.server.reign import Reign
-from nstance.server.shard import Shard
+from nstance.server.state.shard import Shard
 from nstance.server.wiring import Server
 from nstance.v1 import agent_grpc, agent_pb2, operator_grpc, operator_pb2, registration_grpc, registration_pb2
 from nstance.wire import tls
@@ -104,7 +105,7 @@ class World:
         """`beside`: another shard of the same cluster; storage is shared."""
         self.shard = shard
         self.dir = dir
-        self.clock, self.chance = SystemClock(), SystemChance()
+        self.clock, self.rng = SystemClock(), SystemRng()
         self.behaviour = Script()
         self.fate: Callable[[Verb, str], Fate] = lambda verb, key: Fate()  # what happens to the servers' storage calls
         self.store = beside.store if beside is not None else MemoryStore(self.clock)  # past all faults
@@ -169,7 +170,7 @@ class World:
         )
         provider = MemoryProvider(Scope(cluster=CLUSTER, shard=self.shard), self.clock, cloud=self.cloud, server=name)
         store = self.store.view(self._fated)
-        server = Server(options, clock=clock or SystemClock(), chance=self.chance, store=store, provider=provider)
+        server = Server(options, clock=clock or SystemClock(), rng=self.rng, store=store, provider=provider)
         running = self.servers[name] = Running(server, asyncio.create_task(server.run()), self._base + offset)
         await running.until(lambda: running.lead is not None if lead else name in self._standbys())
         return running
@@ -184,13 +185,13 @@ class World:
         return next(server for server in self.servers.values() if server.lead is not None)
 
     def operators(self) -> Operators:
-        return Operators(self.store, prefix="cluster/", cluster=CLUSTER, clock=self.clock, chance=self.chance)
+        return Operators(self.store, prefix="cluster/", cluster=CLUSTER, clock=self.clock, rng=self.rng)
 
     async def operator(self, tenant: str = "default") -> "Operator":
         """A new operator, registered over the wire at whoever leads."""
         authority = self.leader.lead_now.issuer.authority
         token = self.operators().new_nonce(authority, tenant=TenantId(tenant))
-        key = keys.generate(self.chance)
+        key = keys.generate(self.rng)
         channel = self.channel(Service.REGISTRATION)
         request = registration_pb2.RegisterOperatorRequest(
             nonce=token,
@@ -253,20 +254,20 @@ class Running:
     base: int  # its first port
 
     @property
-    def reign(self) -> Reign:
-        assert self.server.reign is not None
-        return self.server.reign
+    def leader(self) -> Leader:
+        assert self.server.leader is not None
+        return self.server.leader
 
     @property
-    def in_force(self) -> InForce:
-        return self.reign.parts.in_force
+    def active_config(self) -> ActiveConfig:
+        return self.leader.parts.active_config
 
     @property
-    def lead(self) -> Lead | None:
-        return self.server.reign.lead if self.server.reign is not None else None
+    def lead(self) -> TermContext | None:
+        return self.server.leader.lead if self.server.leader is not None else None
 
     @property
-    def lead_now(self) -> Lead:
+    def lead_now(self) -> TermContext:
         assert self.lead is not None, "this server does not lead"
         return self.lead
 
@@ -412,7 +413,7 @@ class LightAgent:
         self._sequence = 0
         self._request = request
         self._vm = vm
-        self.key = keys.generate(world.chance)
+        self.key = keys.generate(world.rng)
         self.certificate_pem = ""
         self._voice = asyncio.Event()
         self._voice.set()
@@ -542,5 +543,5 @@ def ready(world: World, group: str, tenant: str = "default") -> int:
 
 def new_uuid() -> str:
     """A UUIDv7 as callers of CreateInstance make them."""
-    made = ids.IdMaker(wall=SystemClock().wall, bits=SystemChance().bits).make(ids.Kind("web"))
+    made = ids.IdMaker(wall=SystemClock().wall, bits=SystemRng().bits).make(ids.Kind("web"))
     return str(uuid.UUID(int=ids.uuid_of(made)))

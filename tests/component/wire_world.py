@@ -21,7 +21,7 @@ from nstance.pki import ca, fields, keys, names
 from nstance.v1 import agent_grpc, agent_pb2, registration_grpc, registration_pb2
 from nstance.wire import channel, limits, listener, tls
 
-CHANCE = clock.SystemChance()
+CHANCE = clock.SystemRng()
 CLOCK = clock.SystemClock()
 CLUSTER = "demo"
 SHARD = "zone-a"
@@ -44,7 +44,7 @@ class World:
     def __init__(self, cluster: str = CLUSTER) -> None:
         self.cluster = cluster
         now = time.time()
-        self.ca = ca.new_ca(names.ClusterId(cluster), now=now, chance=CHANCE)
+        self.ca = ca.new_ca(names.ClusterId(cluster), now=now, rng=CHANCE)
         self.now = now
 
     def server(self, shard: str = SHARD, id: str = "server-1") -> Paper:

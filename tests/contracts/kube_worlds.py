@@ -13,7 +13,7 @@ import pytest
 from bench import wires
 from bench.wires import Wire
 
-from nstance.clock import SystemChance, SystemClock
+from nstance.clock import SystemClock, SystemRng
 from nstance.dev.k8s import main as dev_k8s
 from nstance.kube import errors, kinds, kubeconfig, memory
 from nstance.kube.http import HttpKube
@@ -76,15 +76,15 @@ class World:
         self.namespace = f"contract-{secrets.token_hex(4)}"
         await self.kube.create(kinds.NAMESPACE, {"metadata": {"name": self.namespace}})
         for name in ("default", "robot"):
-            with contextlib.suppress(errors.AlreadyExists):
+            with contextlib.suppress(errors.AlreadyExistsError):
                 await self.kube.create(kinds.SERVICE_ACCOUNT, {"metadata": {"name": name, "namespace": self.namespace}})
-        with contextlib.suppress(errors.AlreadyExists):
+        with contextlib.suppress(errors.AlreadyExistsError):
             await self.kube.create(kinds.CUSTOM_RESOURCE_DEFINITION, _DEFINITION)
 
         async def served() -> bool:
             try:
                 await self.kube.list(WIDGET, namespace=self.namespace)
-            except errors.NotFound:
+            except errors.NotFoundError:
                 return False
             return True
 
@@ -135,7 +135,7 @@ async def changes(watch: AsyncIterator[tuple[Change, Object]], count: int) -> li
 @contextlib.asynccontextmanager
 async def memory_world() -> AsyncIterator[World]:
     clock = SystemClock()
-    kube = memory.MemoryKube(memory.cluster(clock, SystemChance(), window=WINDOW), clock)
+    kube = memory.MemoryKube(memory.cluster(clock, SystemRng(), window=WINDOW), clock)
     world = World(kube, kube.break_watches)
     await world.prepare()
     yield world

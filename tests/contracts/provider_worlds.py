@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from nstance.model.ids import ClusterId, GroupName, InstanceId, Kind, ShardId, TenantId, instance_id, uuid7
-from nstance.providers import errors, homes, memory, port, process, processes, tmux
-from nstance.providers.behaviour import Call, Life, Outcome, Script
+from nstance.providers import errors, instance_dirs, memory, port, process, processes, tmux
+from nstance.providers.memory_behavior import Call, Life, Outcome, Script
 from support.hand_clock import HandClock
 
 KIND = Kind("knc")
@@ -72,7 +72,7 @@ class MemoryWorld:
 
     @contextlib.contextmanager
     def broken_listing(self) -> Iterator[None]:
-        self.script.then(Call.LIST, Outcome(applied=False, error=errors.Unavailable("page 2 of 3 did not come")))
+        self.script.then(Call.LIST, Outcome(applied=False, error=errors.UnavailableError("page 2 of 3 did not come")))
         yield
 
 
@@ -95,7 +95,7 @@ class LocalWorld:
         return len(marked(id))
 
     def end_by_hand(self, id: InstanceId) -> None:
-        known = homes.Homes(self.root).process(id)
+        known = instance_dirs.InstanceDirs(self.root).process(id)
         assert known is not None
         os.kill(known.pid, signal.SIGKILL)
         for _ in range(6000):  # where there is little to run on, it takes a moment to die
@@ -117,9 +117,9 @@ class LocalWorld:
     async def end(self) -> None:
         for door in self._doors:
             await door.close()
-        here = homes.Homes(self.root)
+        here = instance_dirs.InstanceDirs(self.root)
         for id in here.ids() if self.root.exists() else ():
-            with contextlib.suppress(homes.Unreadable):
+            with contextlib.suppress(instance_dirs.UnreadableError):
                 found = here.process(id)
                 if found is not None:
                     await asyncio.to_thread(processes.end, found, mark=f"NSTANCE_INSTANCE_ID={id}", grace=2.0)

@@ -11,7 +11,7 @@ import pytest
 
 from contracts import kube_worlds as worlds
 from contracts.kube_worlds import DEADLINE, WIDGET, World, changes, eventually, names, told
-from nstance.clock import SystemChance, SystemClock
+from nstance.clock import SystemClock, SystemRng
 from nstance.kube import errors, kinds
 from nstance.kube.mirror import Mirror
 from nstance.kube.port import Change, Object
@@ -39,11 +39,11 @@ async def test_get_gives_what_was_created(world: World) -> None:
 
 
 async def test_get_of_what_is_not_there(world: World) -> None:
-    with pytest.raises(errors.NotFound):
+    with pytest.raises(errors.NotFoundError):
         await world.kube.get(CONFIG_MAP, "missing", namespace=world.namespace)
-    with pytest.raises(errors.NotFound):
+    with pytest.raises(errors.NotFoundError):
         await world.kube.get(CONFIG_MAP, "missing", namespace="no-such-namespace")
-    with pytest.raises(errors.NotFound):
+    with pytest.raises(errors.NotFoundError):
         await world.kube.get(NOWHERE, "a", namespace=world.namespace)
 
 
@@ -121,9 +121,9 @@ async def test_field_selectors(world: World) -> None:
 
 
 async def test_selectors_that_mean_nothing(world: World) -> None:
-    with pytest.raises(errors.Invalid):
+    with pytest.raises(errors.InvalidError):
         await world.kube.list(POD, namespace=world.namespace, labels="a in (")
-    with pytest.raises(errors.Invalid):
+    with pytest.raises(errors.InvalidError):
         await world.kube.list(POD, namespace=world.namespace, fields="spec.whatever=x")
 
 
@@ -131,7 +131,7 @@ async def test_list_of_nothing(world: World) -> None:
     listing = await world.kube.list(WIDGET, namespace=world.namespace)
     assert listing.items == []
     assert listing.version
-    with pytest.raises(errors.NotFound):
+    with pytest.raises(errors.NotFoundError):
         await world.kube.list(NOWHERE)
 
 
@@ -256,12 +256,12 @@ async def test_watch_of_one_namespace_and_one_name(world: World) -> None:
 
 async def test_watch_from_a_version_that_is_too_old(world: World) -> None:
     version = await world.ancient()
-    with pytest.raises(errors.Expired):
+    with pytest.raises(errors.ExpiredError):
         await changes(world.kube.watch(WIDGET, version=version), 1)
 
 
 async def test_watch_of_a_kind_that_is_not_there(world: World) -> None:
-    with pytest.raises(errors.NotFound):
+    with pytest.raises(errors.NotFoundError):
         await changes(world.kube.watch(NOWHERE, version="1"), 1)
 
 
@@ -271,7 +271,7 @@ async def test_watch_whose_stream_breaks(world: World) -> None:
     await world.kube.create(WIDGET, world.widget("a"))
     assert told(await changes(watch, 1)) == [("ADDED", "a")]
     world.break_streams()
-    with pytest.raises(errors.Unavailable):
+    with pytest.raises(errors.UnavailableError):
         await changes(watch, 1)
 
 
@@ -287,8 +287,8 @@ async def test_a_closed_watch_says_nothing_more(world: World) -> None:
 
 async def test_a_mirror_shows_the_truth_whatever_breaks(world: World) -> None:
     """Random writes, broken streams: in the end it holds what a list holds, and told every step from one to the other."""
-    chance = random.Random(7)
-    mirror = Mirror(world.kube, WIDGET, clock=SystemClock(), chance=SystemChance(), namespace=world.namespace)
+    rng = random.Random(7)
+    mirror = Mirror(world.kube, WIDGET, clock=SystemClock(), rng=SystemRng(), namespace=world.namespace)
     shadow: dict[str, str] = {}
 
     def hear(old: Object | None, new: Object | None) -> None:
@@ -305,9 +305,9 @@ async def test_a_mirror_shows_the_truth_whatever_breaks(world: World) -> None:
     running = asyncio.ensure_future(mirror.run())
     try:
         for number in range(60):
-            name = f"w{chance.randrange(6)}"
-            with suppress(errors.NotFound, errors.AlreadyExists):
-                match chance.randrange(3):
+            name = f"w{rng.randrange(6)}"
+            with suppress(errors.NotFoundError, errors.AlreadyExistsError):
+                match rng.randrange(3):
                     case 0:
                         await world.kube.create(WIDGET, world.widget(name))
                     case 1:

@@ -9,7 +9,7 @@ import pytest
 
 from contracts import kube_worlds as worlds
 from contracts.kube_worlds import DEADLINE, WIDGET, World, changes, eventually, told
-from nstance.clock import SystemChance, SystemClock
+from nstance.clock import SystemClock, SystemRng
 from nstance.kube import errors, kinds
 from nstance.kube.events import Recorder
 from nstance.kube.lease import Election
@@ -39,7 +39,7 @@ async def test_create_fills_in_what_the_server_knows(world: World) -> None:
 
 async def test_create_of_what_exists(world: World) -> None:
     await world.kube.create(CONFIG_MAP, world.config_map("a", key="first"))
-    with pytest.raises(errors.AlreadyExists):
+    with pytest.raises(errors.AlreadyExistsError):
         await world.kube.create(CONFIG_MAP, world.config_map("a", key="second"))
     assert (await world.kube.get(CONFIG_MAP, "a", namespace=world.namespace))["data"] == {"key": "first"}
 
@@ -50,12 +50,12 @@ async def test_one_of_many_creates_wins(world: World) -> None:
     )
     won = [outcome for outcome in outcomes if isinstance(outcome, dict)]
     assert len(won) == 1
-    assert all(isinstance(outcome, dict | errors.AlreadyExists) for outcome in outcomes)
+    assert all(isinstance(outcome, dict | errors.AlreadyExistsError) for outcome in outcomes)
     assert await world.kube.get(CONFIG_MAP, "a", namespace=world.namespace) == won[0]
 
 
 async def test_create_of_what_breaks_the_rules(world: World) -> None:
-    with pytest.raises(errors.Invalid) as caught:
+    with pytest.raises(errors.InvalidError) as caught:
         await world.kube.create(WIDGET, world.widget("a", size=-1, color="blue"))
     assert "size" in str(caught.value)
     assert "color" in str(caught.value), "all causes are in the message"
@@ -64,11 +64,11 @@ async def test_create_of_what_breaks_the_rules(world: World) -> None:
         {"metadata": {"name": "Not A Name", "namespace": world.namespace}},
         {"metadata": {"name": "no-namespace"}},
     ):
-        with pytest.raises(errors.Invalid):
+        with pytest.raises(errors.InvalidError):
             await world.kube.create(CONFIG_MAP, body)
-    with pytest.raises(errors.NotFound):
+    with pytest.raises(errors.NotFoundError):
         await world.kube.create(CONFIG_MAP, {"metadata": {"name": "a", "namespace": "no-such-namespace"}})
-    with pytest.raises(errors.NotFound):
+    with pytest.raises(errors.NotFoundError):
         await world.kube.create(NOWHERE, world.widget("a"))
 
 
@@ -82,7 +82,7 @@ async def test_replace_writes_over_the_version_it_read(world: World) -> None:
     assert changed["metadata"]["uid"] == made["metadata"]["uid"]
     assert changed["metadata"]["resourceVersion"] != made["metadata"]["resourceVersion"]
     assert changed["metadata"]["generation"] == 2
-    with pytest.raises(errors.Conflict):
+    with pytest.raises(errors.ConflictError):
         await world.kube.replace(WIDGET, {**made, "spec": {"size": 3}})
     assert await world.kube.get(WIDGET, "a", namespace=world.namespace) == changed
 
@@ -90,23 +90,23 @@ async def test_replace_writes_over_the_version_it_read(world: World) -> None:
 async def test_replace_demands_a_version(world: World) -> None:
     for kind, body in ((WIDGET, world.widget("a")), (CONFIG_MAP, world.config_map("a"))):
         await world.kube.create(kind, body)
-        with pytest.raises(errors.Invalid):
+        with pytest.raises(errors.InvalidError):
             await world.kube.replace(kind, body)
 
 
 async def test_replace_of_what_is_gone_or_another(world: World) -> None:
     made = await world.kube.create(WIDGET, world.widget("a"))
     await world.kube.delete(WIDGET, "a", namespace=world.namespace)
-    with pytest.raises(errors.NotFound):
+    with pytest.raises(errors.NotFoundError):
         await world.kube.replace(WIDGET, made)
     await world.kube.create(WIDGET, world.widget("a"))
-    with pytest.raises(errors.Conflict):
+    with pytest.raises(errors.ConflictError):
         await world.kube.replace(WIDGET, made)
 
 
 async def test_replace_of_what_breaks_the_rules(world: World) -> None:
     made = await world.kube.create(WIDGET, world.widget("a", size=1))
-    with pytest.raises(errors.Invalid, match="size"):
+    with pytest.raises(errors.InvalidError, match="size"):
         await world.kube.replace(WIDGET, {**made, "spec": {"size": -1}})
     assert await world.kube.get(WIDGET, "a", namespace=world.namespace) == made
 
@@ -120,7 +120,7 @@ async def test_status_and_spec_are_written_apart(world: World) -> None:
     assert changed["metadata"]["generation"] == 1, "a status is no new wish"
     changed = await world.kube.replace(WIDGET, {**changed, "spec": {"size": 2}, "status": {"phase": "ignored"}})
     assert (changed["spec"], changed["status"]) == ({"size": 2}, {"phase": "up"})
-    with pytest.raises(errors.Conflict):
+    with pytest.raises(errors.ConflictError):
         await world.kube.replace(WIDGET, body, subresource="status")
 
 
@@ -145,7 +145,7 @@ async def test_a_version_makes_a_merge_patch_conditional(world: World) -> None:
     made = await world.kube.create(WIDGET, world.widget("a", size=1))
     version = {"resourceVersion": made["metadata"]["resourceVersion"]}
     await world.kube.patch(WIDGET, "a", {"metadata": version, "spec": {"size": 2}}, namespace=world.namespace)
-    with pytest.raises(errors.Conflict):
+    with pytest.raises(errors.ConflictError):
         await world.kube.patch(WIDGET, "a", {"metadata": version, "spec": {"size": 3}}, namespace=world.namespace)
     assert (await world.kube.get(WIDGET, "a", namespace=world.namespace))["spec"] == {"size": 2}
 
@@ -160,7 +160,7 @@ async def test_json_patch(world: World) -> None:
     changed = await world.kube.patch(WIDGET, "a", operations, namespace=world.namespace, how=Patch.JSON)
     assert changed["spec"] == {"size": 2, "names": ["x", "y"]}
     for wrong in (operations, [{"op": "remove", "path": "/spec/missing"}]):
-        with pytest.raises(errors.Invalid):
+        with pytest.raises(errors.InvalidError):
             await world.kube.patch(WIDGET, "a", wrong, namespace=world.namespace, how=Patch.JSON)
     assert await world.kube.get(WIDGET, "a", namespace=world.namespace) == changed
 
@@ -176,7 +176,7 @@ async def test_strategic_patch_merges_lists_by_their_keys(world: World) -> None:
     found = {condition["type"]: condition["status"] for condition in changed["status"]["conditions"]}
     assert {"Ready": "True", "Other": "False"}.items() <= found.items()
     await world.kube.create(WIDGET, world.widget("a"))
-    with pytest.raises(errors.Invalid):
+    with pytest.raises(errors.InvalidError):
         await world.kube.patch(WIDGET, "a", {}, namespace=world.namespace, how=Patch.STRATEGIC)
 
 
@@ -214,12 +214,12 @@ async def test_patch_of_a_scale(world: World) -> None:
 
 
 async def test_patch_of_what_is_not_there_or_breaks_the_rules(world: World) -> None:
-    with pytest.raises(errors.NotFound):
+    with pytest.raises(errors.NotFoundError):
         await world.kube.patch(WIDGET, "missing", {"spec": {}}, namespace=world.namespace)
     await world.kube.create(WIDGET, world.widget("a"))
-    with pytest.raises(errors.Invalid):
+    with pytest.raises(errors.InvalidError):
         await world.kube.patch(WIDGET, "a", {"spec": {"size": -1}}, namespace=world.namespace)
-    with pytest.raises(errors.NotFound):
+    with pytest.raises(errors.NotFoundError):
         await world.kube.patch(CONFIG_MAP, "a", {}, namespace=world.namespace, subresource="scale")
 
 
@@ -229,15 +229,15 @@ async def test_patch_of_what_is_not_there_or_breaks_the_rules(world: World) -> N
 async def test_delete(world: World) -> None:
     await world.kube.create(CONFIG_MAP, world.config_map("a"))
     await world.kube.delete(CONFIG_MAP, "a", namespace=world.namespace)
-    with pytest.raises(errors.NotFound):
+    with pytest.raises(errors.NotFoundError):
         await world.kube.get(CONFIG_MAP, "a", namespace=world.namespace)
-    with pytest.raises(errors.NotFound):
+    with pytest.raises(errors.NotFoundError):
         await world.kube.delete(CONFIG_MAP, "a", namespace=world.namespace)
 
 
 async def test_an_empty_name_deletes_nothing(world: World) -> None:
     await world.kube.create(CONFIG_MAP, world.config_map("a"))
-    with pytest.raises((errors.Invalid, errors.NotFound)):
+    with pytest.raises((errors.InvalidError, errors.NotFoundError)):
         await world.kube.delete(CONFIG_MAP, "", namespace=world.namespace)
     await world.kube.get(CONFIG_MAP, "a", namespace=world.namespace)
 
@@ -246,10 +246,10 @@ async def test_delete_of_the_one_that_was_meant(world: World) -> None:
     old = await world.kube.create(CONFIG_MAP, world.config_map("a"))
     await world.kube.delete(CONFIG_MAP, "a", namespace=world.namespace, uid=old["metadata"]["uid"])
     new = await world.kube.create(CONFIG_MAP, world.config_map("a"))
-    with pytest.raises(errors.Conflict):
+    with pytest.raises(errors.ConflictError):
         await world.kube.delete(CONFIG_MAP, "a", namespace=world.namespace, uid=old["metadata"]["uid"])
     changed = await world.kube.patch(CONFIG_MAP, "a", {"data": {"k": "v"}}, namespace=world.namespace)
-    with pytest.raises(errors.Conflict):
+    with pytest.raises(errors.ConflictError):
         await world.kube.delete(CONFIG_MAP, "a", namespace=world.namespace, version=new["metadata"]["resourceVersion"])
     version = changed["metadata"]["resourceVersion"]
     await world.kube.delete(CONFIG_MAP, "a", namespace=world.namespace, version=version)
@@ -264,9 +264,9 @@ async def test_finalizers_hold_a_deleted_object(world: World) -> None:
     assert held["metadata"]["deletionTimestamp"]
     assert held["metadata"]["uid"] == made["metadata"]["uid"]
     await world.kube.delete(WIDGET, "a", namespace=world.namespace)  # again changes nothing
-    with pytest.raises(errors.AlreadyExists):
+    with pytest.raises(errors.AlreadyExistsError):
         await world.kube.create(WIDGET, world.widget("a"))
-    with pytest.raises(errors.Invalid):  # no new finalizers on what goes
+    with pytest.raises(errors.InvalidError):  # no new finalizers on what goes
         await world.kube.patch(
             WIDGET,
             "a",
@@ -277,7 +277,7 @@ async def test_finalizers_hold_a_deleted_object(world: World) -> None:
     async with aclosing(watch):  # type: ignore[type-var]
         await world.kube.patch(WIDGET, "a", {"metadata": {"finalizers": []}}, namespace=world.namespace)
         assert told(await changes(watch, 1)) == [("DELETED", "a")]
-    with pytest.raises(errors.NotFound):
+    with pytest.raises(errors.NotFoundError):
         await world.kube.get(WIDGET, "a", namespace=world.namespace)
 
 
@@ -351,7 +351,7 @@ async def test_evict(world: World) -> None:
         return not (await world.kube.list(POD, namespace=world.namespace)).items
 
     await eventually(gone)
-    with pytest.raises(errors.NotFound):
+    with pytest.raises(errors.NotFoundError):
         await world.kube.evict("a", namespace=world.namespace)
 
 
@@ -359,7 +359,7 @@ async def test_evict_of_another_pod_of_that_name(world: World) -> None:
     old = await running_pod(world, "a")
     await world.kube.delete(POD, "a", namespace=world.namespace)
     await running_pod(world, "a")
-    with pytest.raises(errors.Conflict):
+    with pytest.raises(errors.ConflictError):
         await world.kube.evict("a", namespace=world.namespace, uid=old["metadata"]["uid"])
     await world.kube.get(POD, "a", namespace=world.namespace)
 
@@ -371,7 +371,7 @@ async def test_evict_that_a_budget_refuses(world: World) -> None:
         "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "guarded"}}},
     }
     await world.kube.create(kinds.POD_DISRUPTION_BUDGET, budget)
-    with pytest.raises(errors.Busy) as caught:
+    with pytest.raises(errors.ThrottledError) as caught:
         await world.kube.evict("a", namespace=world.namespace)
     assert caught.value.delay >= 0
     assert "guard" in str(caught.value)
@@ -389,9 +389,9 @@ async def test_request_token(world: World) -> None:
     assert token.value.count(".") == 2
     assert began + 3590 <= token.expires <= time.time() + 3610
     assert token.value not in repr(token)
-    with pytest.raises(errors.NotFound):
+    with pytest.raises(errors.NotFoundError):
         await world.kube.request_token("missing", namespace=world.namespace, seconds=3600)
-    with pytest.raises(errors.Invalid):
+    with pytest.raises(errors.InvalidError):
         await world.kube.request_token("robot", namespace=world.namespace, seconds=1)
 
 
@@ -404,7 +404,7 @@ async def test_a_lease_is_taken_kept_and_released(world: World) -> None:
             namespace=world.namespace,
             identity=identity,
             clock=SystemClock(),
-            chance=SystemChance(),
+            rng=SystemRng(),
             retry=0.05,
         )
 
@@ -431,7 +431,7 @@ async def test_a_lease_is_taken_kept_and_released(world: World) -> None:
 
 async def test_events_are_taken(world: World) -> None:
     pod = await world.kube.create(POD, world.pod("a"))
-    recorder = Recorder(world.kube, clock=SystemClock(), chance=SystemChance(), instance="contract")
+    recorder = Recorder(world.kube, clock=SystemClock(), rng=SystemRng(), instance="contract")
     running = asyncio.ensure_future(recorder.run())
     try:
         recorder.note(pod, "Tested", "by the contract")

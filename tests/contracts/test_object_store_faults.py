@@ -50,19 +50,19 @@ async def test_f30_an_applied_write_without_an_answer_is_unknown(
     proxy: Proxy, store: s3.S3Store, direct: s3.S3Store, fault: Do
 ) -> None:
     proxy.script = [fault]
-    with pytest.raises(errors.Unknown):
+    with pytest.raises(errors.UnknownOutcomeError):
         await store.create(K, b"op-1")
     assert proxy.requests == [f"PUT /dev/{K}"]  # sent once: a retry would meet its own write
     found = await direct.get(K)
     assert found.body == b"op-1"
     proxy.script = [fault]
-    with pytest.raises(errors.Unknown):
+    with pytest.raises(errors.UnknownOutcomeError):
         await store.replace(K, b"op-2", seen=found.version)
     assert (await direct.get(K)).body == b"op-2"
     proxy.script = [fault]
-    with pytest.raises(errors.Unknown):
+    with pytest.raises(errors.UnknownOutcomeError):
         await store.delete(K)
-    with pytest.raises(errors.Missing):
+    with pytest.raises(errors.NotFoundError):
         await direct.get(K)
     assert len(proxy.requests) == 3
 
@@ -70,7 +70,7 @@ async def test_f30_an_applied_write_without_an_answer_is_unknown(
 async def test_f30_a_dropped_request_is_unknown_too(proxy: Proxy, store: s3.S3Store) -> None:
     """From here it looks the same as one that was applied."""
     proxy.script = [Do.DROP]
-    with pytest.raises(errors.Unknown):
+    with pytest.raises(errors.UnknownOutcomeError):
         await store.create(K, b"op-1")
     await store.create(K, b"op-1")
 
@@ -82,7 +82,7 @@ async def test_f28_a_read_without_an_answer_is_unavailable(
     await direct.create(K, b"x" * 5000)
     for read in every_read(store):
         proxy.script = [fault]
-        with pytest.raises(errors.Unavailable):
+        with pytest.raises(errors.UnavailableError):
             await read
     assert len(proxy.requests) == 3
 
@@ -96,23 +96,23 @@ DELETE: Verb = lambda store: store.delete(K)  # noqa: E731
 WRITES = (CREATE, REPLACE)
 
 TABLE: list[tuple[Answer, tuple[Verb, ...], type[errors.StorageError]]] = [
-    (Answer(412, "PreconditionFailed"), WRITES, errors.Conflict),
-    (Answer(409, "ConditionalRequestConflict"), (*WRITES, DELETE), errors.Unavailable),  # F32: try again
-    (Answer(404, "NoSuchKey"), (GET, REPLACE), errors.Missing),
-    (Answer(404, "NoSuchBucket"), (GET, CREATE, REPLACE, DELETE), errors.Denied),
-    (Answer(404), (GET, CREATE, REPLACE, DELETE), errors.Unavailable),  # somebody on the way, not the store
-    (Answer(401), (GET, HEAD, CREATE, REPLACE, DELETE), errors.Denied),
-    (Answer(403, "AccessDenied"), (GET, HEAD, CREATE, REPLACE, DELETE), errors.Denied),
-    (Answer(403, "RequestTimeTooSkewed"), (GET, CREATE), errors.Denied),
-    (Answer(301, "PermanentRedirect"), (GET, CREATE), errors.Denied),
-    (Answer(400, "InvalidArgument"), (GET, CREATE), errors.Denied),
-    (Answer(400, "RequestTimeout"), (GET,), errors.Unavailable),
-    (Answer(400, "RequestTimeout"), WRITES, errors.Unknown),
-    (Answer(429, "TooManyRequests"), (GET, *WRITES), errors.Unavailable),
-    (Answer(500, "InternalError"), (*WRITES, DELETE), errors.Unknown),
-    (Answer(503, "SlowDown"), (*WRITES, DELETE), errors.Unknown),
-    (Answer(503, "SlowDown"), (GET, HEAD), errors.Unavailable),
-    (Answer(501, "NotImplemented"), WRITES, errors.Denied),
+    (Answer(412, "PreconditionFailed"), WRITES, errors.ConflictError),
+    (Answer(409, "ConditionalRequestConflict"), (*WRITES, DELETE), errors.UnavailableError),  # F32: try again
+    (Answer(404, "NoSuchKey"), (GET, REPLACE), errors.NotFoundError),
+    (Answer(404, "NoSuchBucket"), (GET, CREATE, REPLACE, DELETE), errors.PermissionDeniedError),
+    (Answer(404), (GET, CREATE, REPLACE, DELETE), errors.UnavailableError),  # somebody on the way, not the store
+    (Answer(401), (GET, HEAD, CREATE, REPLACE, DELETE), errors.PermissionDeniedError),
+    (Answer(403, "AccessDenied"), (GET, HEAD, CREATE, REPLACE, DELETE), errors.PermissionDeniedError),
+    (Answer(403, "RequestTimeTooSkewed"), (GET, CREATE), errors.PermissionDeniedError),
+    (Answer(301, "PermanentRedirect"), (GET, CREATE), errors.PermissionDeniedError),
+    (Answer(400, "InvalidArgument"), (GET, CREATE), errors.PermissionDeniedError),
+    (Answer(400, "RequestTimeout"), (GET,), errors.UnavailableError),
+    (Answer(400, "RequestTimeout"), WRITES, errors.UnknownOutcomeError),
+    (Answer(429, "TooManyRequests"), (GET, *WRITES), errors.UnavailableError),
+    (Answer(500, "InternalError"), (*WRITES, DELETE), errors.UnknownOutcomeError),
+    (Answer(503, "SlowDown"), (*WRITES, DELETE), errors.UnknownOutcomeError),
+    (Answer(503, "SlowDown"), (GET, HEAD), errors.UnavailableError),
+    (Answer(501, "NotImplemented"), WRITES, errors.PermissionDeniedError),
 ]
 
 
@@ -138,13 +138,13 @@ async def test_deleting_what_the_store_says_is_absent_is_success(proxy: Proxy, s
 
 async def test_a_404_to_head_is_believed_only_when_get_says_what_is_missing(proxy: Proxy, store: s3.S3Store) -> None:
     proxy.script = [Answer(404), Answer(404, "NoSuchKey")]
-    with pytest.raises(errors.Missing):
+    with pytest.raises(errors.NotFoundError):
         await store.head(K)
     proxy.script = [Answer(404), Answer(404, "NoSuchBucket")]
-    with pytest.raises(errors.Denied):
+    with pytest.raises(errors.PermissionDeniedError):
         await store.head(K)
     proxy.script = [Answer(404), Answer(404)]
-    with pytest.raises(errors.Unavailable):
+    with pytest.raises(errors.UnavailableError):
         await store.head(K)
 
 
@@ -153,16 +153,16 @@ async def test_a_refused_connection_proves_that_nothing_happened() -> None:
         port = taken.getsockname()[1]
     store = s3_server.client(f"http://127.0.0.1:{port}")
     for verb in (GET, HEAD, CREATE, REPLACE, DELETE):
-        with pytest.raises(errors.Unavailable):
+        with pytest.raises(errors.UnavailableError):
             await verb(store)
     for read in every_read(store):
-        with pytest.raises(errors.Unavailable):
+        with pytest.raises(errors.UnavailableError):
             await read
 
 
 async def test_a_name_that_does_not_resolve_is_unavailable() -> None:
     store = s3_server.client("http://storage.invalid:1")
-    with pytest.raises(errors.Unavailable):
+    with pytest.raises(errors.UnavailableError):
         await store.create(K, b"1")
 
 
@@ -178,7 +178,7 @@ async def test_a_wrong_secret_or_bucket_is_denied_and_no_secret_is_told(direct: 
             store.replace(K, b"1", seen=Version("x")),
             store.delete(K),
         ):
-            with pytest.raises(errors.Denied) as caught:
+            with pytest.raises(errors.PermissionDeniedError) as caught:
                 await call
             assert "a-wrong-secret" not in str(caught.value)
 
@@ -234,8 +234,8 @@ async def test_f36_an_s3_that_ignores_conditions_is_refused_by_name(
     monkeypatch.setattr(bucket.Bucket, "_write", forgetful)
     async with s3_server.serving(tmp_path) as endpoint:
         store = s3_server.client(endpoint)
-        with pytest.raises(probe.UnsuitableStore, match="S3 bucket dev at http") as caught:
-            await probe.probe(store, "shard/dev-1/", clock.SystemChance())
+        with pytest.raises(probe.UnsuitableStoreError, match="S3 bucket dev at http") as caught:
+            await probe.probe(store, "shard/dev-1/", clock.SystemRng())
         assert next(iter(sent)) in str(caught.value)
         assert [key async for key in store.list("")] == []
 
@@ -271,6 +271,6 @@ async def test_the_bucket_is_in_the_path_or_in_the_host(
         monkeypatch.setenv("AWS_S3_USE_PATH_STYLE", path_style)
     store = s3_server.client("http://storage.test")
     proxy.script = [Answer(412, "PreconditionFailed")]
-    with pytest.raises(errors.Conflict):
+    with pytest.raises(errors.ConflictError):
         await store.create(K, b"1")
     assert proxy.requests == [f"PUT {target}{K}"]

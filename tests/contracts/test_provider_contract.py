@@ -10,7 +10,7 @@ from contracts import provider_worlds as worlds
 from contracts.provider_worlds import World, eventually, one, request, scope
 from nstance.model.ids import InstanceId, ProviderId
 from nstance.providers import errors, port
-from nstance.providers.behaviour import Script
+from nstance.providers.memory_behavior import Script
 from nstance.providers.port import Status
 
 HERE = scope()
@@ -36,7 +36,7 @@ async def shown(world: World, door: port.Provider, id: InstanceId, *wanted: Stat
         found[:] = [vm for vm in await door.list() if vm.id == id and vm.status in wanted]
         try:
             return bool(found) and (await door.get(id, None)).status in wanted
-        except errors.Gone:
+        except errors.NotFoundError:
             return False
 
     await eventually(world, holds)
@@ -47,7 +47,7 @@ async def gone(world: World, door: port.Provider, id: InstanceId) -> None:
     async def holds() -> bool:
         try:
             await door.get(id, None)
-        except errors.Gone:
+        except errors.NotFoundError:
             return id not in [vm.id for vm in await door.list()]
         return False
 
@@ -136,7 +136,7 @@ async def test_concurrent_deletes_and_creates_leave_nothing(world: World) -> Non
     await doors[0].create(asked)
     calls = [doors[n % 2].delete(asked.id, None) if n % 3 else doors[n % 2].create(asked) for n in range(6)]
     for answer in await asyncio.gather(*calls, return_exceptions=True):
-        assert isinstance(answer, Status | port.Vm | errors.Refused)
+        assert isinstance(answer, Status | port.Vm | errors.PermanentError)
     await deleted(world, doors[0], asked.id, None)
     await gone(world, doors[1], asked.id)
 
@@ -145,10 +145,10 @@ async def test_a_deleted_id_is_never_made_again(world: World) -> None:
     asked, door = request(), world.door(HERE)
     vm = await door.create(asked)
     await door.delete(vm.id, None)
-    with pytest.raises(errors.Refused, match="deleted"):
+    with pytest.raises(errors.PermanentError, match="deleted"):
         await door.create(asked)
     await deleted(world, door, vm.id, None)
-    with pytest.raises(errors.Refused, match="deleted"):
+    with pytest.raises(errors.PermanentError, match="deleted"):
         await world.door(HERE).create(asked)
 
 
@@ -158,12 +158,12 @@ async def test_delete_of_an_unknown_id_is_success(world: World) -> None:
     answer = await door.delete(asked.id, None)
     assert answer in (Status.DELETED, Status.DELETING)
     if answer is Status.DELETED:
-        with pytest.raises(errors.Refused):
+        with pytest.raises(errors.PermanentError):
             await door.create(asked)
 
 
 async def test_get_of_an_unknown_id_is_gone(world: World) -> None:
-    with pytest.raises(errors.Gone):
+    with pytest.raises(errors.NotFoundError):
         await world.door(HERE).get(worlds.fresh_id(), None)
 
 
@@ -177,11 +177,11 @@ async def test_scopes_do_not_see_or_touch_each_other(world: World, other: port.S
     await shown(world, theirs, foreign.id, Status.RUNNING)
     assert [each.id for each in await ours.list()] == [vm.id]
     assert [each.id for each in await theirs.list()] == [foreign.id]
-    with pytest.raises(errors.Refused):
+    with pytest.raises(errors.PermanentError):
         await ours.delete(foreign.id, None)
-    with pytest.raises(errors.Refused):
+    with pytest.raises(errors.PermanentError):
         await ours.get(foreign.id, None)
-    with pytest.raises(errors.Refused):
+    with pytest.raises(errors.PermanentError):
         await ours.create(request(foreign.id))
     assert await one(world, foreign.id)
     assert (await theirs.get(foreign.id, None)).status is Status.RUNNING
@@ -191,7 +191,7 @@ async def test_a_failing_listing_is_an_error(world: World) -> None:
     """F50: an error is never an empty list."""
     door = world.door(HERE)
     vm = await door.create(request())
-    with world.broken_listing(), pytest.raises(errors.Unavailable):
+    with world.broken_listing(), pytest.raises(errors.UnavailableError):
         await door.list()
     await shown(world, door, vm.id, Status.RUNNING)
 
@@ -216,10 +216,10 @@ async def test_a_damaged_vm_is_neither_gone_nor_an_orphan(world: World) -> None:
 async def test_another_provider_id_deletes_nothing(world: World) -> None:
     door = world.door(HERE)
     vm = await door.create(request())
-    with contextlib.suppress(errors.Refused):
+    with contextlib.suppress(errors.PermanentError):
         assert await door.delete(vm.id, ProviderId("elsewhere")) is not Status.DELETED
     assert await one(world, vm.id)
-    with pytest.raises((errors.Refused, errors.Gone)):
+    with pytest.raises((errors.PermanentError, errors.NotFoundError)):
         await door.get(vm.id, ProviderId("elsewhere"))
 
 
@@ -243,7 +243,7 @@ async def test_console(world: World) -> None:
         return "up" in await door.console(vm.id, vm.provider_id)
 
     await eventually(world, holds)
-    with pytest.raises(errors.Gone):
+    with pytest.raises(errors.NotFoundError):
         await door.console(worlds.fresh_id(), None)
 
 
@@ -261,8 +261,8 @@ async def test_what_a_provider_cannot_do_is_refused(world: World) -> None:
         (can.load_balancers, lambda: door.load_balancer_deregister("lb", vm.provider_id)),
     ]
     for able, call in calls:
-        with contextlib.nullcontext() if able else pytest.raises(errors.Refused):
+        with contextlib.nullcontext() if able else pytest.raises(errors.PermanentError):
             await call()
     assert await door.subnet_capacity("anything") is None
-    with pytest.raises(errors.Gone if can.images else errors.Refused):
+    with pytest.raises(errors.NotFoundError if can.images else errors.PermanentError):
         await door.find_image(port.ImageQuery(filters={"name": ["x"]}))

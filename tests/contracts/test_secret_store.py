@@ -14,7 +14,7 @@ from nstance.secretstore import env, errors, file, kinds, memory, port, sealed, 
 def sealed_store(sealer: sealing.Sealer) -> port.SecretStore:
     store = objects.MemoryStore(clock.SystemClock())
     return sealed.SealedStore(
-        store, prefix="cluster/secret/", sealer=sealer, cluster=ClusterId("prod"), chance=clock.SystemChance()
+        store, prefix="cluster/secret/", sealer=sealer, cluster=ClusterId("prod"), rng=clock.SystemRng()
     )
 
 
@@ -39,15 +39,15 @@ async def test_what_was_put_is_there(store: port.SecretStore) -> None:
 
 async def test_create_happens_once(store: port.SecretStore) -> None:
     await store.create("a", b"first")
-    with pytest.raises(errors.Exists):
+    with pytest.raises(errors.AlreadyExistsError):
         await store.create("a", b"second")
-    with pytest.raises(errors.Exists):
+    with pytest.raises(errors.AlreadyExistsError):
         await store.create("a", b"first")
     assert await store.get("a") == b"first"
 
 
 async def test_absence_is_said_as_such(store: port.SecretStore) -> None:
-    with pytest.raises(errors.Missing):
+    with pytest.raises(errors.NotFoundError):
         await store.get("a")
     await store.delete("a")
     assert await store.list() == []
@@ -56,7 +56,7 @@ async def test_absence_is_said_as_such(store: port.SecretStore) -> None:
 async def test_deleted_is_gone_and_the_name_is_free(store: port.SecretStore) -> None:
     await store.put("a", b"1")
     await store.delete("a")
-    with pytest.raises(errors.Missing):
+    with pytest.raises(errors.NotFoundError):
         await store.get("a")
     await store.create("a", b"2")
     assert await store.get("a") == b"2"
@@ -74,13 +74,13 @@ BAD = ["", ".", "..", ".a", "a/b", "../a", "a..b", "a\0", "a\n", "ä", "a b", "x
 @pytest.mark.parametrize("name", [*BAD, port.NONCE_KEY])
 async def test_b21_bad_and_reserved_names_are_refused(store: port.SecretStore, name: str) -> None:
     for call in (store.get(name), store.put(name, b""), store.create(name, b""), store.delete(name)):
-        with pytest.raises(errors.Refused):
+        with pytest.raises(errors.PermanentError):
             await call
 
 
 async def test_huge_values_are_refused(store: port.SecretStore) -> None:
     for call in (store.put("a", bytes(port.MAX_VALUE + 1)), store.create("a", bytes(port.MAX_VALUE + 1))):
-        with pytest.raises(errors.Refused):
+        with pytest.raises(errors.PermanentError):
             await call
     await store.put("a", bytes(port.MAX_VALUE))
 
@@ -89,7 +89,7 @@ async def test_files_belong_to_their_owner_only_and_leave_nothing_behind(tmp_pat
     directory = tmp_path / "secrets"
     store = file.FileStore(directory)
     await store.put("a", b"1")
-    with pytest.raises(errors.Exists):
+    with pytest.raises(errors.AlreadyExistsError):
         await store.create("a", b"2")
     (directory / ".left-by-a-crash").write_bytes(b"half")
     assert await store.list() == ["a"]
@@ -101,7 +101,7 @@ async def test_files_belong_to_their_owner_only_and_leave_nothing_behind(tmp_pat
 async def test_a_directory_that_is_none_is_no_absence(tmp_path: Path) -> None:
     (tmp_path / "secrets").write_text("a file")
     for call in (file.FileStore(tmp_path / "secrets").get("a"), file.FileStore(tmp_path / "secrets").list()):
-        with pytest.raises(errors.Unavailable):
+        with pytest.raises(errors.UnavailableError):
             await call
 
 
@@ -110,13 +110,13 @@ async def test_environment_is_read_only() -> None:
     assert await store.list() == ["db-password"]
     for name in ("db-password", "db.password", "DB_PASSWORD"):
         assert await store.get(name) == b"x"
-    with pytest.raises(errors.Missing, match="NSTANCE_SECRET_OTHER"):
+    with pytest.raises(errors.NotFoundError, match="NSTANCE_SECRET_OTHER"):
         await store.get("other")
     for call in (store.put("a", b""), store.create("a", b""), store.delete("a")):
-        with pytest.raises(errors.Refused, match="read-only"):
+        with pytest.raises(errors.PermanentError, match="read-only"):
             await call
     for name in BAD:
-        with pytest.raises(errors.Refused):
+        with pytest.raises(errors.PermanentError):
             await store.get(name)
 
 
@@ -131,7 +131,7 @@ def test_kinds(kind: str, built: type, tmp_path: Path) -> None:
         prefix=str(tmp_path),
         sealer=sealing.Keyring(b"k" * 32),
         cluster=ClusterId("prod"),
-        chance=clock.SystemChance(),
+        rng=clock.SystemRng(),
         environment={},
     )
     assert isinstance(store, built)
@@ -155,14 +155,14 @@ def test_kinds_that_cannot_be_opened(kind: str, says: str) -> None:
             prefix="",
             sealer=None,
             cluster=ClusterId("prod"),
-            chance=clock.SystemChance(),
+            rng=clock.SystemRng(),
             environment={},
         )
 
 
 async def test_a_secret_that_is_too_large_is_not_read_and_not_taken_for_absent(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(bytes(port.MAX_VALUE + 1))
-    with pytest.raises(errors.CannotOpen):
+    with pytest.raises(errors.DecryptionError):
         await file.FileStore(tmp_path).get("a")
     objects_store = objects.MemoryStore(clock.SystemClock())
     objects_store.tamper("cluster/secret/a", bytes(MAX_READ + 1))
@@ -171,7 +171,7 @@ async def test_a_secret_that_is_too_large_is_not_read_and_not_taken_for_absent(t
         prefix="cluster/secret/",
         sealer=sealing.Unsealed(),
         cluster=ClusterId("prod"),
-        chance=clock.SystemChance(),
+        rng=clock.SystemRng(),
     )
-    with pytest.raises(errors.CannotOpen):
+    with pytest.raises(errors.DecryptionError):
         await store.get("a")

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 from nstance.clock import SystemClock
 from nstance.model.instance import Instance, State
 from nstance.objects.file import FileStore
-from nstance.objects.journal import Book, Journal
+from nstance.objects.journal import Journal, JournalState
 from nstance.providers import processes
 from support import ports
 
@@ -163,7 +163,7 @@ class ShardWorld:
     def records(self) -> dict[str, Instance]:
         """The state as the journal says."""
 
-        async def read() -> Book:
+        async def read() -> JournalState:
             store = FileStore(self.bucket)
             try:
                 prefix = f"shard/{self.name}/"

@@ -75,15 +75,15 @@ async def test_registers_gets_its_files_and_says_goodbye(
     server.key_names = ["netsy.server"]
     server.push({"netsy.env": b"A=1\n"}, "sha256:1")
     async with running(environment) as process:
-        await eventually(lambda: server.heard.reports and server.heard.reports[-1].config_hash == "sha256:1")
-        await eventually(lambda: server.heard.keys)
+        await eventually(lambda: server.last_seen.reports and server.last_seen.reports[-1].config_hash == "sha256:1")
+        await eventually(lambda: server.last_seen.keys)
         assert (tmp_path / "home" / "recv" / "netsy.env").read_bytes() == b"A=1\n"
         process.terminate()
         assert await asyncio.wait_for(process.wait(), 60) == 0
-    assert [goodbye.reason for goodbye in server.heard.goodbyes] == [agent_pb2.Goodbye.RESTART]
+    assert [goodbye.reason for goodbye in server.last_seen.goodbyes] == [agent_pb2.Goodbye.RESTART]
     # The private key is nowhere but in its own file.
     private = (tmp_path / "home" / "keys" / "netsy.server.key").read_text().splitlines()[1]
-    assert all(private not in str(message) for message in [*server.heard.messages, *server.heard.registrations])
+    assert all(private not in str(message) for message in [*server.last_seen.messages, *server.last_seen.registrations])
 
 
 async def test_a_system_that_goes_down_is_a_shutdown(
@@ -91,13 +91,13 @@ async def test_a_system_that_goes_down_is_a_shutdown(
 ) -> None:
     environment["PATH"] = systemctl(tmp_path / "bin", "stopping")
     async with running(environment) as process:
-        await eventually(lambda: server.heard.reports)
+        await eventually(lambda: server.last_seen.reports)
         process.send_signal(signal.SIGUSR1)
-        await eventually(lambda: server.heard.notices)
+        await eventually(lambda: server.last_seen.notices)
         process.terminate()
         assert await asyncio.wait_for(process.wait(), 60) == 0
-    assert {notice.kind for notice in server.heard.notices} == {agent_pb2.Notice.SHUTDOWN}
-    assert [goodbye.reason for goodbye in server.heard.goodbyes] == [agent_pb2.Goodbye.SHUTDOWN]
+    assert {notice.kind for notice in server.last_seen.notices} == {agent_pb2.Notice.SHUTDOWN}
+    assert [goodbye.reason for goodbye in server.last_seen.goodbyes] == [agent_pb2.Goodbye.SHUTDOWN]
 
 
 async def test_a_systemd_that_does_not_answer_does_not_hold_up_the_stop(
@@ -107,10 +107,10 @@ async def test_a_systemd_that_does_not_answer_does_not_hold_up_the_stop(
     (tmp_path / "bin" / "systemctl").write_text("#!/bin/sh\nexec sleep 600\n")
     environment["PATH"] = path
     async with running(environment) as process:
-        await eventually(lambda: server.heard.reports)
+        await eventually(lambda: server.last_seen.reports)
         process.terminate()
         assert await asyncio.wait_for(process.wait(), 60) == 0
-    assert server.heard.goodbyes
+    assert server.last_seen.goodbyes
 
 
 async def test_killed_at_any_moment_it_comes_back_as_itself_f8(
@@ -124,8 +124,8 @@ async def test_killed_at_any_moment_it_comes_back_as_itself_f8(
                 await asyncio.wait_for(process.wait(), 0.04 * round)
             process.kill()
     async with running(environment):
-        await eventually(lambda: server.heard.reports and server.heard.reports[-1].config_hash == "sha256:1")
-    assert len({request.public_key_pem for request in server.heard.registrations}) <= 1
+        await eventually(lambda: server.last_seen.reports and server.last_seen.reports[-1].config_hash == "sha256:1")
+    assert len({request.public_key_pem for request in server.last_seen.registrations}) <= 1
     recv = tmp_path / "home" / "recv"
     assert {path.name: path.read_bytes() for path in recv.iterdir()} == {"a.txt": b"a" * 100_000, "b.txt": b"b"}
 
@@ -135,7 +135,7 @@ async def test_wait_returns_once_the_files_are_there(server: AgentServer, enviro
     assert (code, err) == (1, "nstance-agent: no files in place after 50ms; see the agent's log\n")
     waiting = asyncio.create_task(run("wait", "--timeout", "60s", environment=environment))
     async with running(environment):
-        await eventually(lambda: server.heard.reports)
+        await eventually(lambda: server.last_seen.reports)
         assert not waiting.done()
         server.push({}, "sha256:1")
         assert (await waiting)[0] == 0
@@ -191,7 +191,7 @@ async def test_the_secrets_are_not_in_the_log(server: AgentServer, environment: 
     server.push({"token.txt": b"hunter2-very-secret", "bad.json": b'{"password": "hunter2'}, "sha256:1")
     nonce = (tmp_path / "home" / "identity" / "nonce.jwt").read_text().strip()
     async with running(environment, "--debug") as process:
-        await eventually(lambda: server.heard.reports and server.heard.reports[-1].files_error)
+        await eventually(lambda: server.last_seen.reports and server.last_seen.reports[-1].files_error)
         process.terminate()
         assert process.stderr is not None
         log = (await process.stderr.read()).decode()
@@ -207,10 +207,10 @@ async def test_the_self_contained_agent(server: AgentServer, environment: dict[s
     server.push({"a.txt": b"a"}, "sha256:1")
     # -S -I: nothing of this checkout's environment can help it.
     async with running(environment, command=[sys.executable, "-I", "-S", str(PYZ)]) as process:
-        await eventually(lambda: server.heard.reports and server.heard.reports[-1].config_hash == "sha256:1")
+        await eventually(lambda: server.last_seen.reports and server.last_seen.reports[-1].config_hash == "sha256:1")
         process.terminate()
         assert await asyncio.wait_for(process.wait(), 60) == 0
-    assert server.heard.goodbyes
+    assert server.last_seen.goodbyes
 
 
 @pytest.mark.skipif(not PYZ.exists(), reason="dist/nstance-agent.pyz is not built (scripts/build-agent-pyz.sh)")

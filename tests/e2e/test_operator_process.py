@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from component.whole_server import World, config, eventually
-from nstance.clock import SystemChance, SystemClock
+from nstance.clock import SystemClock, SystemRng
 from nstance.config.addresses import Service
 from nstance.dev.k8s import main as dev_k8s
 from nstance.kube import errors, kinds, kubeconfig, lease
@@ -51,7 +51,7 @@ def kubeconfig_for(server: str, *, token: str = "t", ca: bytes = b"") -> str:
 @contextlib.asynccontextmanager
 async def kubernetes(dir: Path) -> AsyncIterator[tuple[HttpKube, str]]:
     """The real API server of `make test-kube` where there is one, else dev-k8s; with a namespace of its own."""
-    namespace = f"nstance-{SystemChance().bits(32):08x}"
+    namespace = f"nstance-{SystemRng().bits(32):08x}"
     async with contextlib.AsyncExitStack() as stack:
         if REAL:
             shutil.copy(REAL, dir / "kubeconfig")
@@ -179,7 +179,7 @@ async def test_the_api_server_believes_the_webhook_and_refuses_what_it_refuses(t
                 arguments = (f"--webhook-bind-address=127.0.0.1:{base + 2}", f"--webhook-cert-path={tmp_path / 'none'}")
                 async with operating(tmp_path, namespace, base, *arguments) as process:
                     await _until(process, lambda: _is_static(kube, namespace))
-                    with pytest.raises(errors.Invalid, match=r"spec\.template cannot be changed .* is static"):
+                    with pytest.raises(errors.InvalidError, match=r"spec\.template cannot be changed .* is static"):
                         await _patch_pool(kube, namespace, {"template": "other"})
                     await _patch_pool(kube, namespace, {"vars": {"greeting": "hi"}})
             finally:
@@ -211,7 +211,7 @@ async def _patch_pool(kube: HttpKube, namespace: str, spec: Object) -> None:
 async def _is_static(kube: HttpKube, namespace: str) -> bool:
     try:
         pool = await kube.get(kinds.NSTANCE_MACHINE_POOL, "nstance-web", namespace=namespace)
-    except errors.NotFound:
+    except errors.NotFoundError:
         return False
     return bool(pool.get("status", {}).get("isStatic"))
 
@@ -220,7 +220,7 @@ async def _all_ready(kube: HttpKube, namespace: str) -> bool:
     try:
         pool = await kube.get(kinds.NSTANCE_MACHINE_POOL, "nstance-web", namespace=namespace)
         cluster = await kube.get(kinds.NSTANCE_CLUSTER, NAME, namespace=namespace)
-    except errors.NotFound:
+    except errors.NotFoundError:
         return False
     conditions = {each["type"]: each["status"] for each in cluster.get("status", {}).get("conditions", [])}
     return pool.get("status", {}).get("replicas") == 2 and conditions.get("Ready") == "True"
@@ -230,12 +230,12 @@ async def _kubeconfig_works(kube: HttpKube, namespace: str) -> bool:
     """What Cluster API is given leads to the API server and is an account there."""
     try:
         secret = await kube.get(kinds.SECRET, f"{NAME}-kubeconfig", namespace=namespace)
-    except errors.NotFound:
+    except errors.NotFoundError:
         return False
     theirs = HttpKube(kubeconfig.parse(base64.b64decode(secret["data"]["value"])), SystemClock())
     try:
         if REAL:
-            with pytest.raises(errors.Forbidden, match=f"system:serviceaccount:{namespace}:nstance-capi-workload"):
+            with pytest.raises(errors.ForbiddenError, match=f"system:serviceaccount:{namespace}:nstance-capi-workload"):
                 await theirs.list(kinds.NODE)
         else:
             await theirs.list(kinds.NODE)

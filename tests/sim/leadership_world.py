@@ -19,13 +19,13 @@ from nstance.model.instance import Instance, Put, State
 from nstance.objects import errors, journal, memory, slots
 from nstance.objects.lease import Holder
 from nstance.objects.port import Key
-from nstance.server.election import Elector
-from nstance.server.seat import Seat
-from nstance.server.store_latency import TimedStore
-from nstance.server.term import Term
-from nstance.sim.chance import SeededChance
+from nstance.server.election.context import ElectionContext
+from nstance.server.election.elector import Elector
+from nstance.server.election.store_latency import TimedStore
+from nstance.server.election.term import Term
 from nstance.sim.loop import Machine, VirtualLoop
 from nstance.sim.network import Network
+from nstance.sim.rng import SeededRng
 
 
 @dataclass
@@ -84,11 +84,11 @@ class World:
             latency += self.slow
             before, after = latency * 0.6, latency * 0.4
             if machine.name in self.cut_storage:
-                return memory.Fate(before=5.0, error=errors.Unavailable("cut off"))
+                return memory.Fate(before=5.0, error=errors.UnavailableError("cut off"))
             p = 0.2 if brown else (0.002 if self.setup.faults and not self.quiet else 0.0)
             draw = r.random()
             if draw < p:
-                return memory.Fate(before=before, error=errors.Unavailable("503"))
+                return memory.Fate(before=before, error=errors.UnavailableError("503"))
             if draw < 2 * p:
                 return memory.Fate(before=before, after=after, lost=True)
             if draw < 3 * p:
@@ -112,7 +112,7 @@ class World:
     async def server(self, machine: Machine) -> None:
         if self.setup.crash_points:
             points.hook.set(lambda point: self.at_point(machine, point))
-        chance = SeededChance(f"{machine.name}-{machine.life}-{self.random.getrandbits(32)}")
+        rng = SeededRng(f"{machine.name}-{machine.life}-{self.random.getrandbits(32)}")
         store = TimedStore(self.storage.view(self.faults(machine)), machine)
         books = journal.Journal(
             store,
@@ -127,7 +127,7 @@ class World:
             addresses=(machine.name,),
             fingerprint=f"key-{machine.name}-{machine.life}",
         )
-        book: journal.Book | None = None
+        book: journal.JournalState | None = None
         reading = asyncio.Lock()
 
         async def read_along() -> None:
@@ -149,14 +149,14 @@ class World:
                     mine,
                     epoch=term.epoch,
                     guard=term.ready,
-                    chance=chance,
+                    rng=rng,
                     appended=lambda slot: elector.wrote(slot.number),
                 )
                 lease = elector.held
                 await writer.fence()
                 assert lease is not None
                 if mine.tail < lease.tail:
-                    raise slots.Damaged("the journal is shorter than the lease says")
+                    raise slots.DamagedError("the journal is shorter than the lease says")
             self.log("lead", machine.name, term.epoch)
             self.count("terms")
             if self.down_at is not None:
@@ -176,13 +176,13 @@ class World:
             return loaded.epoch
 
         elector = Elector(
-            Seat(
+            ElectionContext(
                 store=store,
                 key=Key("leader.json"),
                 me=me,
                 timings=self.setup.timings,
                 clock=machine,
-                chance=chance,
+                rng=rng,
                 latency=store.latency,
             ),
             dialer=self.network.dialer(machine, me.fingerprint),
@@ -195,7 +195,7 @@ class World:
 
         async def along() -> None:
             while True:
-                await machine.sleep(chance.uniform(1.0, 5.0))
+                await machine.sleep(rng.uniform(1.0, 5.0))
                 if elector.term is None and not self.setup.cold:
                     with contextlib.suppress(errors.StorageError):
                         await read_along()
@@ -214,7 +214,7 @@ class World:
         machine: Machine,
         term: Term,
         writer: journal.Writer,
-        book: journal.Book,
+        book: journal.JournalState,
         writing: asyncio.Task[None],
     ) -> None:
         number = 0

@@ -10,8 +10,8 @@ from google.protobuf.message import Message
 
 from nstance.model import ids
 from nstance.model.ids import InstanceId, Kind
-from nstance.operator.ports import Listener, ShardRefused, ShardUnreachable
-from nstance.sim.chance import SeededChance
+from nstance.operator.ports import Listener, ShardRefusedError, ShardUnreachableError
+from nstance.sim.rng import SeededRng
 from nstance.v1 import operator_pb2 as pb
 
 DRAIN = 30.0
@@ -23,7 +23,7 @@ M = TypeVar("M", bound=Message)
 class World(Protocol):
     """What is around a shard."""
 
-    dice: SeededChance
+    dice: SeededRng
     drains: dict[str, float]  # when each began
 
     def now(self) -> float: ...
@@ -67,7 +67,7 @@ class Shard:
     def upsert(self, key: str, config: pb.GroupConfig, etag: str) -> pb.GroupStatus:
         old = self.groups.get(key)
         if etag and (old is None or old.etag != etag):
-            raise ShardRefused("ABORTED", "changed meanwhile")
+            raise ShardRefusedError("ABORTED", "changed meanwhile")
         self.etags += 1
         size = config.size if config.HasField("size") else old.size if old is not None else 0
         status = pb.GroupStatus(
@@ -207,11 +207,11 @@ class Link:
         world = self.shard.world
         await asyncio.sleep(world.dice.uniform(0.0, 0.05))
         if not self.synced or not self.shard.up or world.unlucky(0.1):
-            raise ShardUnreachable("no answer")
+            raise ShardUnreachableError("no answer")
         answer = act()
         await asyncio.sleep(world.dice.uniform(0.0, 0.05))
         if world.unlucky(0.1):
-            raise ShardUnreachable("applied, but the answer was lost")
+            raise ShardUnreachableError("applied, but the answer was lost")
         return answer
 
     async def upsert_group(self, key: str, config: pb.GroupConfig, *, etag: str = "") -> pb.GroupStatus:
@@ -220,7 +220,7 @@ class Link:
     async def delete_group(self, key: str, *, etag: str = "") -> None:
         def act() -> None:
             if self.shard.groups.pop(key, None) is None:
-                raise ShardRefused("NOT_FOUND", "no such group")
+                raise ShardRefusedError("NOT_FOUND", "no such group")
             self.shard.settle(key)
 
         await self._call(act)
@@ -228,7 +228,7 @@ class Link:
     async def create_instance(self, request: pb.CreateInstanceRequest) -> pb.InstanceStatus:
         def act() -> pb.InstanceStatus:
             if request.group not in self.shard.groups:
-                raise ShardRefused("NOT_FOUND", "no such group")
+                raise ShardRefusedError("NOT_FOUND", "no such group")
             number = uuid.UUID(request.uuid).int
             self.shard.world.asked(request.uuid)
             return self._status(self.shard.make(request.group, number, on_demand=True).instance_id)
@@ -260,7 +260,7 @@ class Link:
     def _status(self, instance: str) -> pb.InstanceStatus:
         event = self.shard.instances.get(instance)
         if event is None:
-            raise ShardRefused("NOT_FOUND", "no such instance")
+            raise ShardRefusedError("NOT_FOUND", "no such instance")
         return pb.InstanceStatus(
             instance_id=instance,
             provider_id=event.provider_id,

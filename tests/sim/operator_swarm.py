@@ -27,8 +27,8 @@ from nstance.operator import controllers, drains, resources
 from nstance.operator.machines import UUID
 from nstance.operator.ports import Listener
 from nstance.operator.spread import spread
-from nstance.sim.chance import SeededChance
 from nstance.sim.loop import Machine, VirtualLoop
+from nstance.sim.rng import SeededRng
 from nstance.v1 import operator_pb2 as pb
 from sim.operator_shards import Link, Links, Shard, copied
 from support import operator_parts
@@ -45,7 +45,7 @@ class Violation(AssertionError):
 class World:
     def __init__(self, seed: int, loop: VirtualLoop) -> None:
         self.loop = loop
-        self.dice = SeededChance(seed)
+        self.dice = SeededRng(seed)
         self.clock = Machine("world", loop)
         self.api = memory.cluster(self.clock, self.dice)
         self.kube = MemoryKube(self.api, self.clock)  # without faults: people, kubelets, this test
@@ -126,7 +126,7 @@ class World:
     async def fate(self, verb: Verb, kind: kinds.Kind, name: str) -> Fate:
         delay = self.dice.uniform(0.0, 0.02)
         if self.unlucky(0.04):
-            return Fate(before=delay, error=errors.Unavailable("refused"))
+            return Fate(before=delay, error=errors.UnavailableError("refused"))
         if verb not in READS and self.unlucky(0.04):
             return Fate(before=delay, lost=True)
         return Fate(before=delay, after=self.dice.uniform(0.0, 0.02))
@@ -145,11 +145,11 @@ class World:
 
     async def _operate(self, machine: Machine) -> None:
         kube = self._client = MemoryKube(self.api, machine, faults=self.fate)
-        heard: list[Listener] = []
-        links = {name: Link(shard, lambda: heard) for name, shard in self.shards.items()}
-        parts = operator_parts.made(kube, Links(links), clock=machine, chance=self.dice)
+        last_seen: list[Listener] = []
+        links = {name: Link(shard, lambda: last_seen) for name, shard in self.shards.items()}
+        parts = operator_parts.made(kube, Links(links), clock=machine, rng=self.dice)
         built = controllers.build(parts)
-        heard += built
+        last_seen += built
         async with asyncio.TaskGroup() as group:
             for mirror in parts.mirrors.all():
                 group.create_task(mirror.run())
@@ -219,7 +219,7 @@ class World:
                 self._meddle(dice.choice(SHARDS))
 
     async def _scale(self, replicas: int) -> None:
-        with contextlib.suppress(errors.NotFound):  # not imported yet
+        with contextlib.suppress(errors.NotFoundError):  # not imported yet
             await self.kube.patch(
                 kinds.MACHINE_POOL, "nstance-web", {"spec": {"replicas": replicas}}, namespace=NAMESPACE
             )
@@ -240,7 +240,7 @@ class World:
             return
         name = resources.name(self.dice.choice(found))
         for kind in of:
-            with contextlib.suppress(errors.NotFound):
+            with contextlib.suppress(errors.NotFoundError):
                 await self.kube.delete(kind, name, namespace=NAMESPACE)
 
     async def _finish_pod(self) -> None:

@@ -8,15 +8,18 @@ from nstance.config import storage_keys
 from nstance.core.election import Timings
 from nstance.objects import lease as leases
 from nstance.objects.lease import Lease
+from nstance.sim.desired_groups import SHARD, DesiredGroup, DesiredGroups
 from nstance.sim.server import SimServer
 from nstance.sim.setup import Setup
-from nstance.sim.wishes import SHARD, GroupWish, Wishes
 from nstance.sim.world import World, world
 
 
 def quiet_shard(*, latency: float = 1.0) -> Setup:
     return Setup(
-        servers=2, operator=False, latency=latency, wishes=Wishes(groups={"web": GroupWish(size=3, drain=0.0)})
+        servers=2,
+        operator=False,
+        latency=latency,
+        desired_groups=DesiredGroups(groups={"web": DesiredGroup(size=3, drain=0.0)}),
     )
 
 
@@ -91,7 +94,7 @@ def test_f25_servers_that_keep_losing_the_lease_hold_back_longer_each_time(seed:
     """Whoever leads loses storage at once, for five minutes: the terms become rare, and nothing is damaged by them."""
     with world(seed, quiet_shard()) as w:
         rested(w)
-        cut, terms = w.storage_weather.cut, [w.counts["terms"]]
+        cut, terms = w.storage_faults.cut, [w.counts["terms"]]
         for second in range(300):
             leader = w.leader()
             if leader is not None and not cut.get(leader.name):

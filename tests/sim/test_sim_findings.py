@@ -8,19 +8,19 @@ import pytest
 from nstance.model import events as ev
 from nstance.model.ids import InstanceId, ProviderId
 from nstance.model.instance import Cause, Drain, Put, State
-from nstance.providers.behaviour import Call, Outcome
-from nstance.providers.errors import Throttled, Unavailable
+from nstance.providers.errors import ThrottledError, UnavailableError
+from nstance.providers.memory_behavior import Call, Outcome
 from nstance.sim.auditor import Then
+from nstance.sim.desired_groups import DEAD_AFTER, SUBNETS, SUSPECT_AFTER, DesiredGroup, DesiredGroups
 from nstance.sim.nemesis import Nemesis
 from nstance.sim.server import SimServer
 from nstance.sim.setup import Setup
-from nstance.sim.wishes import DEAD_AFTER, SUBNETS, SUSPECT_AFTER, GroupWish, Wishes
 from nstance.sim.world import World, world
 
 
 def setup(size: int, *, snapshots: bool = False, servers: int = 2) -> Setup:
-    groups = {"web": GroupWish(size=size, drain=0.0)}
-    return Setup(servers=servers, operator=False, snapshots=snapshots, wishes=Wishes(groups=groups))
+    groups = {"web": DesiredGroup(size=size, drain=0.0)}
+    return Setup(servers=servers, operator=False, snapshots=snapshots, desired_groups=DesiredGroups(groups=groups))
 
 
 def rested(w: World) -> SimServer:
@@ -34,8 +34,8 @@ def rested(w: World) -> SimServer:
 
 
 def scale(w: World, **fields: int) -> None:
-    groups = {"web": dataclasses.replace(w.wishes.groups["web"], **fields)}
-    w.do(w.tell, Wishes(groups=groups, heartbeat=w.wishes.heartbeat))
+    groups = {"web": dataclasses.replace(w.desired_groups.groups["web"], **fields)}
+    w.do(w.tell, DesiredGroups(groups=groups, heartbeat=w.desired_groups.heartbeat))
 
 
 def sound(w: World) -> None:
@@ -78,7 +78,7 @@ def test_a_leader_cut_off_from_storage_lets_its_agents_go(seed: int) -> None:
     """It kept them for as long as it was cut off, and the new leader replaced two healthy VMs (F17)."""
     with world(seed, setup(2)) as w:
         leader = rested(w)
-        w.storage_weather.cut[leader.name] = 1
+        w.storage_faults.cut[leader.name] = 1
         w.advance(10.0 + 3 * DEAD_AFTER)
         assert w.leader() not in (None, leader)
         assert not w.counts["left unhealthy"]
@@ -105,11 +105,11 @@ def test_a_leader_that_stood_still_does_not_blame_its_agents() -> None:
 def test_an_id_on_its_way_is_not_asked_for_elsewhere() -> None:
     """The first call was applied late; meanwhile its subnet had no room, and the ID was asked for in the other one."""
     with world(1, setup(1)) as w:
-        w.provider_weather.script = [(1, "late")]
+        w.provider_faults.script = [(1, "late")]
         w.begin()
         while not w.counts["provider late create"]:
             w.advance(0.1)
-        w.provider_weather.full[SUBNETS[0]] = w.now + 6.0
+        w.provider_faults.full[SUBNETS[0]] = w.now + 6.0
         w.advance(30.0)
         assert not w.cloud.mismatched
         sound(w)
@@ -120,12 +120,12 @@ def test_a_standby_with_an_old_copy_reads_anew() -> None:
     with world(1, setup(2, snapshots=True)) as w:
         leader = rested(w)
         standby = next(s for s in w.servers if s is not leader)
-        w.storage_weather.cut[standby.name] = 1
+        w.storage_faults.cut[standby.name] = 1
         for step in range(30):
             scale(w, size=1 + step % 3)
             w.advance(6.0)
         assert not any("00000000000000000003.json" in key for key in w.storage.contents()), "nothing was removed"
-        w.storage_weather.cut.clear()
+        w.storage_faults.cut.clear()
         w.do(w.kill, leader, 60.0)
         w.advance(20.0)
         sound(w)
@@ -149,13 +149,13 @@ def test_a_listing_that_fails_says_nothing() -> None:
     """Until the provider was listed nothing is deleted, and a failure is no listing (F50)."""
     with world(1, setup(3)) as w:
         leader = rested(w)
-        usual = w.provider_weather.outcome
+        usual = w.provider_faults.outcome
 
         def no_listings(call: Call, id: InstanceId | None) -> Outcome:
-            away = Outcome(applied=False, error=Unavailable("the cloud is away"))
+            away = Outcome(applied=False, error=UnavailableError("the cloud is away"))
             return away if call is Call.LIST else usual(call, id)
 
-        w.provider_weather.outcome = no_listings  # type: ignore[method-assign]
+        w.provider_faults.outcome = no_listings  # type: ignore[method-assign]
         w.do(w.kill, leader, 60.0)
         scale(w, size=1)
         w.advance(25.0)
@@ -164,7 +164,7 @@ def test_a_listing_that_fails_says_nothing() -> None:
         assert successor.lead is not None
         assert not successor.lead.shard.listed
         assert not w.counts["calls delete"]
-        w.provider_weather.outcome = usual  # type: ignore[method-assign]
+        w.provider_faults.outcome = usual  # type: ignore[method-assign]
         sound(w)
 
 
@@ -217,7 +217,7 @@ def test_a_deleted_double_is_nobodys_silence() -> None:
         rested(w)
         agents = w.agents()
         for agent in agents[:5]:
-            w.do(w.cloud.double, agent.id)
+            w.do(w.cloud.duplicate_vm, agent.id)
         while w.counts["calls delete"] < 5:
             w.advance(1.0)
             assert w.now < 120.0
@@ -232,14 +232,14 @@ def test_a_call_that_waits_for_its_turn_is_unrest() -> None:
     """The agents were faster than the throttled creates, which came when everything seemed to be at rest (seeds 2292,
     7369)."""
     with world(1, setup(1)) as w:
-        usual = w.provider_weather.outcome
+        usual = w.provider_faults.outcome
 
         def applied_and_throttled(call: Call, id: InstanceId | None) -> Outcome:
             if call is not Call.CREATE or w.counts["calls create"] > 1:
                 return usual(call, id)
-            return Outcome(before=0.1, error=Throttled("too many calls", delay=13.0))
+            return Outcome(before=0.1, error=ThrottledError("too many calls", delay=13.0))
 
-        w.provider_weather.outcome = applied_and_throttled  # type: ignore[method-assign]
+        w.provider_faults.outcome = applied_and_throttled  # type: ignore[method-assign]
         w.begin()
         w.advance(1.0)
         w.settle(120.0)
@@ -255,12 +255,12 @@ def test_a_replacement_that_a_group_backs_off_from_is_unrest(noticed: bool) -> N
         leader = rested(w)
         assert leader.lead is not None
         (agent,) = w.agents()
-        w.provider_weather.full.update(dict.fromkeys(SUBNETS, w.now + 20.0))
+        w.provider_faults.full.update(dict.fromkeys(SUBNETS, w.now + 20.0))
         w.auditor.requested.add(agent.id)
         if noticed:
             w.do(agent.tell, "SPOT_TERMINATION", 40.0)
         else:
-            w.do(leader.spawn, leader.lead.shard.ask(ev.ReplacementWanted(agent.id)))
+            w.do(leader.spawn, leader.lead.shard.ask(ev.ReplacementRequested(agent.id)))
         while not w.counts["decided back-off"]:
             w.advance(0.5)
             assert w.now < 60.0
@@ -279,7 +279,7 @@ def test_of_two_vms_the_unregistered_one_goes(seed: int) -> None:
         while len(made := w.cloud.vms()) < 3:
             w.advance(0.05)
         for vm in made:
-            w.do(w.cloud.double, vm.id)
+            w.do(w.cloud.duplicate_vm, vm.id)
         w.advance(60.0)
         assert not w.counts["decided suspect"]
         sound(w)
@@ -333,10 +333,10 @@ def test_the_auditor_minds_a_double_that_speaks_while_its_instance_stays(state: 
     with world(1, setup(1)) as w:
         rested(w)
         (record,) = w.auditor.fold.values()
-        double = ProviderId("memory-9")
-        w.auditor._then = Then(w.now, {}, {}, set(), {double}, False)
+        duplicate_vm = ProviderId("memory-9")
+        w.auditor._then = Then(w.now, {}, {}, set(), {duplicate_vm}, False)
         before = dataclasses.replace(record, state=state)
-        w.auditor._changed({record.id: before}, Put(dataclasses.replace(before, double=double)))
+        w.auditor._changed({record.id: before}, Put(dataclasses.replace(before, duplicate_vm=duplicate_vm)))
         assert [v for v in w.violations if "taken for a double" in v] == w.violations
         assert bool(w.violations) == minds
 
@@ -395,8 +395,10 @@ def test_the_shards_time_does_not_go_back_when_whoever_found_an_old_lease_dies_s
 @pytest.mark.parametrize("on_clone", ["alarm", "replace"])
 def test_two_agents_with_one_identity_are_noticed(on_clone: str) -> None:
     """They took the connection from each other, and nobody noticed."""
-    groups = {"web": GroupWish(size=2, drain=0.0)}
-    with world(1, Setup(servers=2, operator=False, wishes=Wishes(groups=groups, on_clone=on_clone))) as w:
+    groups = {"web": DesiredGroup(size=2, drain=0.0)}
+    with world(
+        1, Setup(servers=2, operator=False, desired_groups=DesiredGroups(groups=groups, on_clone=on_clone))
+    ) as w:
         rested(w)
         for _ in range(3):
             w.do(w.agents()[0].restart, 0.5)

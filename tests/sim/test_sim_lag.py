@@ -5,17 +5,17 @@ from collections import Counter
 from nstance.model import events as ev
 from nstance.model.events import VmState
 from nstance.model.instance import State
-from nstance.providers.behaviour import Life
+from nstance.providers.memory_behavior import Life
+from nstance.sim.desired_groups import DesiredGroup, DesiredGroups
 from nstance.sim.setup import FAULTS, MOMENTS, Setup, draw
-from nstance.sim.wishes import GroupWish, Wishes
 from nstance.sim.world import World, world
 from sim.test_sim_findings import sound
 
-SETUP = Setup(operator=False, wishes=Wishes(groups={"web": GroupWish(size=1, drain=0.0)}))
+SETUP = Setup(operator=False, desired_groups=DesiredGroups(groups={"web": DesiredGroup(size=1, drain=0.0)}))
 
 
 def lagging(w: World, *, get: float, listing: float, boot: float = 1.0) -> None:
-    w.provider_weather.life = lambda request: Life(boot=boot, get_lag=get, list_lag=listing, linger=20.0)  # type: ignore[method-assign]
+    w.provider_faults.life = lambda request: Life(boot=boot, get_lag=get, list_lag=listing, linger=20.0)  # type: ignore[method-assign]
 
 
 def test_a_vm_that_one_listing_showed_is_not_gone_for_the_next_leader() -> None:

@@ -11,14 +11,18 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from nstance.points import Point
+from nstance.sim.desired_groups import DesiredGroup, DesiredGroups
 from nstance.sim.nemesis import Nemesis
 from nstance.sim.setup import FAULTS, Setup
-from nstance.sim.wishes import GroupWish, Wishes
 from nstance.sim.world import World, world
 
 STORIES = int(os.environ.get("NSTANCE_STORIES", "20"))
 SETUP = Setup(
-    faults=tuple(FAULTS), storage=0.005, provider=0.01, snapshots=True, wishes=Wishes(groups={"web": GroupWish(size=3)})
+    faults=tuple(FAULTS),
+    storage=0.005,
+    provider=0.01,
+    snapshots=True,
+    desired_groups=DesiredGroups(groups={"web": DesiredGroup(size=3)}),
 )
 SETTLES_WITHIN = 900.0
 PEOPLE = ("scale", "change_template", "break_config", "pester", "resign")

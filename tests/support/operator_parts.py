@@ -1,20 +1,20 @@
 """What controllers of the operator are made of, over one Kubernetes that is the management and the workload cluster."""
 
-from nstance.clock import Chance, Clock
+from nstance.clock import Clock, Rng
 from nstance.kube.events import Recorder
 from nstance.kube.port import Kube
 from nstance.model.ids import ClusterId, TenantId
+from nstance.operator.context import ControllerContext, Mirrors, Settings
 from nstance.operator.metrics import Metrics
-from nstance.operator.parts import Mirrors, Parts, Settings
 from nstance.operator.ports import Shards
 
 NAMESPACE = "default"
 
 
-def made(kube: Kube, shards: Shards, *, clock: Clock, chance: Chance) -> Parts:
-    mirrors = Mirrors(kube, clock=clock, chance=chance)
-    events = Recorder(kube, clock=clock, chance=chance, instance="test")
-    return Parts(
+def made(kube: Kube, shards: Shards, *, clock: Clock, rng: Rng) -> ControllerContext:
+    mirrors = Mirrors(kube, clock=clock, rng=rng)
+    events = Recorder(kube, clock=clock, rng=rng, instance="test")
+    return ControllerContext(
         settings=Settings(
             namespace=NAMESPACE,
             cluster=ClusterId("demo"),
@@ -31,5 +31,5 @@ def made(kube: Kube, shards: Shards, *, clock: Clock, chance: Chance) -> Parts:
         shards=shards,
         metrics=Metrics(),
         clock=clock,
-        chance=chance,
+        rng=rng,
     )

@@ -6,11 +6,11 @@ from nstance.core.election import Timings
 from nstance.objects import memory
 from nstance.objects.lease import Holder, Lease
 from nstance.objects.port import Key
-from nstance.server import peers
-from nstance.server.seat import Seat
-from nstance.server.shard_time import ShardTime
-from nstance.server.standby import Standby
-from nstance.sim.chance import SeededChance
+from nstance.server.election import peers
+from nstance.server.election.context import ElectionContext
+from nstance.server.election.shard_time import ShardTime
+from nstance.server.election.standby import Standby
+from nstance.sim.rng import SeededRng
 from support.hand_clock import HandClock
 
 KEY = Key("leader.json")
@@ -39,7 +39,7 @@ class Link:
         self.sent.append(message)
 
     async def receive(self) -> peers.Message:
-        raise peers.LinkClosed("nobody is there")
+        raise peers.LinkClosedError("nobody is there")
 
     def close(self) -> None:
         return
@@ -49,14 +49,14 @@ def beat(epoch: int = 3) -> peers.Heartbeat:
     return peers.Heartbeat(epoch=epoch, sequence=1, version="v1", tail=0, number=1, member=True)
 
 
-def seated(clock: HandClock, store: memory.MemoryStore | None = None) -> tuple[Seat, ShardTime]:
-    seat = Seat(
+def seated(clock: HandClock, store: memory.MemoryStore | None = None) -> tuple[ElectionContext, ShardTime]:
+    seat = ElectionContext(
         store=store or memory.MemoryStore(clock),
         key=KEY,
         me=Holder(server="me", incarnation="me.1"),
         timings=Timings(),
         clock=clock,
-        chance=SeededChance(1),
+        rng=SeededRng(1),
     )
     return seat, ShardTime(seat.store, seat.key, clock=clock, anchor=lambda steady: None)
 

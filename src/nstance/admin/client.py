@@ -90,7 +90,7 @@ def _check_owner(directory: Path) -> None:
         raise failures.Refused(f"{directory} belongs to another user (uid {owner}); give your own --identity-dir")
 
 
-def _reason(lost: status.Unreachable, addresses: tuple[str, ...]) -> str:
+def _reason(lost: status.UnreachableError, addresses: tuple[str, ...]) -> str:
     """With the address."""
     text = status.explain(lost)
     return text if any(each in text for each in addresses) else f"{' or '.join(addresses)}: {text}"
@@ -126,7 +126,7 @@ class Client:
             return await call(method, asked, timeout=self._timeout)
         except GRPCError as refusal:
             raise Refusal(status.explain(refusal), refusal.status) from refusal
-        except status.Unreachable as lost:
+        except status.UnreachableError as lost:
             changes = not rpc.startswith(READING) and not getattr(asked, "dry_run", False)
             sent = isinstance(lost.__cause__, TimeoutError | StreamTerminatedError | GRPCError)
             advice = MAYBE if changes and sent else "check --servers, and that a server of the shard runs and leads"

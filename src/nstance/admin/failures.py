@@ -40,14 +40,14 @@ def explain(problem: Exception) -> str:
             return f"the configuration has {count} problem{'s' if count != 1 else ''}:\n{problem}"
         case storage.StorageError() | secrets.SecretError():
             return _with_hint(problem)
-        case nonce.InvalidNonce():
+        case nonce.InvalidNonceError():
             return f"no valid nonce can be made: {problem.reason}"
         case (
             Refused()
             | authority.AuthorityError()
-            | slots.Damaged()
-            | lease.BadLease()
-            | keys.UnacceptableKey()
+            | slots.DamagedError()
+            | lease.BadLeaseError()
+            | keys.UnacceptableKeyError()
             | fields.CertificateError()
             | names.IdentityError()
         ):
@@ -69,17 +69,17 @@ def _with_hint(problem: Exception) -> str:
         return text
     said = problem if isinstance(problem, storage.StorageError) else problem.__cause__
     match said:
-        case storage.Unavailable() if " S3 " in text:
+        case storage.UnavailableError() if " S3 " in text:
             return f"{text}; is the store reachable, and AWS_ENDPOINT_URL right?"
-        case storage.Denied() if " S3 " in text:
+        case storage.PermissionDeniedError() if " S3 " in text:
             return (
                 f"{text}; check the bucket's name, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and permissions"
             )
-        case storage.Unavailable():
+        case storage.UnavailableError():
             return f"{text}; try again"
-        case storage.Conflict():
+        case storage.ConflictError():
             return f"{text}; look at what is there now, then try again"
-        case storage.Unknown():
+        case storage.UnknownOutcomeError():
             return f"{text}; it may have been done: look before you try again"
         case _:
             return text

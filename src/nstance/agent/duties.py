@@ -22,7 +22,7 @@ from nstance.agent.identity import Certified, IdentityFolder
 from nstance.agent.onreceive import OnReceive
 from nstance.agent.settings import Settings
 from nstance.agent.version import VERSION
-from nstance.clock import Chance, Clock
+from nstance.clock import Clock, Rng
 from nstance.v1 import agent_grpc, agent_pb2, registration_pb2
 from nstance.wire import status
 from nstance.wire.call import call
@@ -50,7 +50,7 @@ class Parts:
     disk: Executor
     make: keywork.Maker
     clock: Clock
-    chance: Chance
+    rng: Rng
 
 
 class Duties:
@@ -60,7 +60,7 @@ class Duties:
         self.certified = certified
         self.ca_pem = parts.identity.ca_pem()
         self.skew = 0.0  # of the server's clock against ours
-        self._boot = f"{parts.chance.bits(128):032x}"
+        self._boot = f"{parts.rng.bits(128):032x}"
         self._sequence = 0
         self._problems: dict[str, str] = {}
         self._anew = asyncio.Event()  # all files are to be asked for again
@@ -184,7 +184,7 @@ class Duties:
             except (GRPCError, OSError, Unusable) as error:
                 failures += 1
                 log.error("cannot renew the certificate", extra={"reason": status.explain(error)})
-            await clock.sleep(RENEWAL_PAUSE_SECONDS + plan.backoff(failures + 1, self._parts.chance))
+            await clock.sleep(RENEWAL_PAUSE_SECONDS + plan.backoff(failures + 1, self._parts.rng))
 
     def _keep_certificate(self, renewed: registration_pb2.RegisterResponse) -> None:
         """On the disk's thread to the end: what is on disk is also what the next connection shows."""

@@ -42,31 +42,31 @@ class Wish:
 Maker = Callable[[Mapping[str, Wish]], dict[str, Pair]]
 
 
-def make(wishes: Mapping[str, Wish]) -> dict[str, Pair]:
+def make(desired_groups: Mapping[str, Wish]) -> dict[str, Pair]:
     """In this process. Raises Failed."""
-    from nstance.clock import SystemChance
+    from nstance.clock import SystemRng
     from nstance.model.ids import ClusterId
     from nstance.pki import keys, proof
 
-    chance, made = SystemChance(), {}
-    for name, wish in wishes.items():
+    rng, made = SystemRng(), {}
+    for name, desired in desired_groups.items():
         try:
-            key = keys.generate(chance) if wish.private_pem is None else keys.private_key_from_pem(wish.private_pem)
-        except keys.UnacceptableKey as error:
+            key = keys.generate(rng) if desired.private_pem is None else keys.private_key_from_pem(desired.private_pem)
+        except keys.UnacceptableKeyError as error:
             raise Failed(f"{name!a}: {error}") from error
         signature = None
-        if wish.nonce:
-            signature = proof.prove_registration(key, cluster=ClusterId(wish.cluster), nonce=wish.nonce)
-        private = wish.private_pem or keys.private_to_pem(key).encode()
+        if desired.nonce:
+            signature = proof.prove_registration(key, cluster=ClusterId(desired.cluster), nonce=desired.nonce)
+        private = desired.private_pem or keys.private_to_pem(key).encode()
         made[name] = Pair(private, keys.public_to_pem(keys.public_bytes(key)), signature)
     return made
 
 
-def make_apart(wishes: Mapping[str, Wish]) -> dict[str, Pair]:
+def make_apart(desired_groups: Mapping[str, Wish]) -> dict[str, Pair]:
     """In a child process. Blocks for about a tenth of a second. Raises Failed."""
     question = {
-        name: [wish.private_pem.decode("latin-1") if wish.private_pem else None, wish.cluster, wish.nonce]
-        for name, wish in wishes.items()
+        name: [desired.private_pem.decode("latin-1") if desired.private_pem else None, desired.cluster, desired.nonce]
+        for name, desired in desired_groups.items()
     }
     command = [sys.executable, "-I", "-S", "-c", _CHILD, json.dumps([path for path in sys.path if path])]
     try:
@@ -96,7 +96,7 @@ def make_apart(wishes: Mapping[str, Wish]) -> dict[str, Pair]:
 def child() -> None:
     """The child's whole life."""
     question = json.load(sys.stdin)
-    wishes = {
+    desired_groups = {
         name: Wish(private.encode("latin-1") if private else None, cluster, nonce)
         for name, (private, cluster, nonce) in question.items()
     }
@@ -107,7 +107,7 @@ def child() -> None:
                 pair.public_pem,
                 base64.b64encode(pair.signature).decode() if pair.signature else None,
             ]
-            for name, pair in make(wishes).items()
+            for name, pair in make(desired_groups).items()
         }
         json.dump({"pairs": pairs}, sys.stdout)
     except Failed as error:

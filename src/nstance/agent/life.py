@@ -21,7 +21,7 @@ from nstance.agent.identity import Certified, IdentityFolder
 from nstance.agent.onreceive import OnReceive
 from nstance.agent.session import Session
 from nstance.agent.settings import Place, Settings
-from nstance.clock import Chance, Clock
+from nstance.clock import Clock, Rng
 from nstance.v1 import agent_pb2
 
 LOCK_SECONDS = 5.0  # for an agent that is just being stopped
@@ -32,17 +32,15 @@ CANCEL_SECONDS = 0.2
 log = logging.getLogger(__name__)
 
 
-async def run(given: Settings, *, clock: Clock, chance: Chance) -> None:
+async def run(given: Settings, *, clock: Clock, rng: Rng) -> None:
     """Until SIGTERM or SIGINT. Raises Unusable or OSError where only an administrator can help."""
     stop, going_down = asyncio.Event(), asyncio.Event()
     for number, event in ((signal.SIGTERM, stop), (signal.SIGINT, stop), (signal.SIGUSR1, going_down)):
         asyncio.get_running_loop().add_signal_handler(number, event.set)
-    await live(given, stop=stop, going_down=going_down, clock=clock, chance=chance)
+    await live(given, stop=stop, going_down=going_down, clock=clock, rng=rng)
 
 
-async def live(
-    given: Settings, *, stop: asyncio.Event, going_down: asyncio.Event, clock: Clock, chance: Chance
-) -> None:
+async def live(given: Settings, *, stop: asyncio.Event, going_down: asyncio.Event, clock: Clock, rng: Rng) -> None:
     identity, keys, recv = (_prepared(place) for place in (given.identity, given.keys, given.recv))
     async with _alone(identity, clock), _health(given) as light:
         on_receive = OnReceive(given.on_receive, identity, number=lambda: received.number())
@@ -61,7 +59,7 @@ async def live(
             disk=ThreadPoolExecutor(1, "disk"),
             make=keywork.make_apart,
             clock=clock,
-            chance=chance,
+            rng=rng,
         )
         life = Life(parts, light)
         endpoint.tell_systemd("READY=1")
@@ -124,7 +122,7 @@ class Life:
             loop = asyncio.get_running_loop()
             pair = await loop.run_in_executor(self._parts.disk, identity.pair, nonce, self._parts.make)
             return await register.register(
-                self._parts.settings, identity, nonce, pair, clock=self._parts.clock, chance=self._parts.chance
+                self._parts.settings, identity, nonce, pair, clock=self._parts.clock, rng=self._parts.rng
             )
         if held is not None:
             # Whose clock is right is for the server to say.
@@ -145,7 +143,7 @@ class Life:
     async def _watch_spot(self) -> None:
         """The metadata service keeps what it said, so nothing is missed by beginning once somebody can be told."""
         await self._registered.wait()
-        await spot.watch(self._parts.settings, self._tell, clock=self._parts.clock, chance=self._parts.chance)
+        await spot.watch(self._parts.settings, self._tell, clock=self._parts.clock, rng=self._parts.rng)
 
     def _tell(self, notice: agent_pb2.Notice) -> None:
         assert self._session is not None

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from nstance import streams
 from nstance.agent import settings
 from nstance.agent.version import VERSION
-from nstance.clock import Clock, SystemChance, SystemClock
+from nstance.clock import Clock, SystemClock, SystemRng
 from nstance.model import durations
 from nstance.telemetry import logs
 
@@ -38,7 +38,7 @@ def _run() -> int:
     from nstance.agent import folder, life
 
     try:
-        asyncio.Runner().run(life.run(given, clock=SystemClock(), chance=SystemChance()))
+        asyncio.Runner().run(life.run(given, clock=SystemClock(), rng=SystemRng()))
     except (folder.Unusable, OSError) as error:
         return _complain(str(error))
     return 0

@@ -3,7 +3,7 @@
 Every wait is random within its bounds, because a thousand agents lose the same server in the same millisecond.
 """
 
-from nstance.clock import Chance
+from nstance.clock import Rng
 
 FIRST_BACKOFF = 0.5
 LAST_BACKOFF = 30.0
@@ -16,27 +16,27 @@ SHORTEST_INTERVAL = 0.1
 LONGEST_INTERVAL = 86400.0
 
 
-def backoff(failures: int, chance: Chance) -> float:
+def backoff(failures: int, rng: Rng) -> float:
     """Full jitter: after the n-th failure in a row anything between nothing and twice the last bound."""
-    return chance.uniform(0.0, min(LAST_BACKOFF, FIRST_BACKOFF * 2.0 ** min(failures - 1, 16)))
+    return rng.uniform(0.0, min(LAST_BACKOFF, FIRST_BACKOFF * 2.0 ** min(failures - 1, 16)))
 
 
-def reconnect(failures: int, spread: float, chance: Chance) -> float:
+def reconnect(failures: int, spread: float, rng: Rng) -> float:
     """How long to wait before the next connection; `spread` is what the server last asked for."""
     if failures == 0:
-        return chance.uniform(0.0, min(max(spread, 0.0), LONGEST_SPREAD))
-    return min(backoff(failures, chance), chance.uniform(0.0, max(LAST_RECONNECT, min(spread, LONGEST_SPREAD))))
+        return rng.uniform(0.0, min(max(spread, 0.0), LONGEST_SPREAD))
+    return min(backoff(failures, rng), rng.uniform(0.0, max(LAST_RECONNECT, min(spread, LONGEST_SPREAD))))
 
 
-def spot_retry(failures: int, chance: Chance, *, known_spot: bool) -> float:
+def spot_retry(failures: int, rng: Rng, *, known_spot: bool) -> float:
     """A machine that may be taken away any moment does not look away for long."""
-    wait = backoff(failures, chance)
-    return min(wait, chance.uniform(0.0, LAST_SPOT_BACKOFF)) if known_spot else wait
+    wait = backoff(failures, rng)
+    return min(wait, rng.uniform(0.0, LAST_SPOT_BACKOFF)) if known_spot else wait
 
 
-def until_report(interval: float, chance: Chance) -> float | None:
+def until_report(interval: float, rng: Rng) -> float | None:
     """None: no periodic reports."""
-    return interval * chance.uniform(1 - JITTER, 1 + JITTER) if interval > 0 else None
+    return interval * rng.uniform(1 - JITTER, 1 + JITTER) if interval > 0 else None
 
 
 def interval(own: float, served: float) -> float:

@@ -16,7 +16,7 @@ from nstance.agent import certificates, keywork, plan
 from nstance.agent.folder import Unusable
 from nstance.agent.identity import Certified, IdentityFolder, Nonce
 from nstance.agent.settings import Address, Settings
-from nstance.clock import Chance, Clock
+from nstance.clock import Clock, Rng
 from nstance.v1 import registration_grpc, registration_pb2
 from nstance.wire import status, tls
 from nstance.wire.call import call
@@ -36,7 +36,7 @@ class Refused(Exception):
 
 
 async def register(
-    settings: Settings, identity: IdentityFolder, nonce: Nonce, pair: keywork.Pair, *, clock: Clock, chance: Chance
+    settings: Settings, identity: IdentityFolder, nonce: Nonce, pair: keywork.Pair, *, clock: Clock, rng: Rng
 ) -> Certified:
     """Tries until it is registered. Raises Refused."""
     assert pair.signature is not None
@@ -60,7 +60,7 @@ async def register(
             except (Unusable, OSError) as error:
                 log.error("cannot keep the certificate", extra={"reason": error})
         failures += 1
-        await clock.sleep(plan.backoff(failures, chance))
+        await clock.sleep(plan.backoff(failures, rng))
 
 
 async def _ask(

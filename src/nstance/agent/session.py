@@ -65,11 +65,11 @@ class Session:
                 return
             if self._served and clock.monotonic() - began >= STABLE_SECONDS:
                 tries = 0
-                wait = plan.reconnect(0, self._spread, self._parts.chance)
+                wait = plan.reconnect(0, self._spread, self._parts.rng)
             else:
                 tries, turn = tries + 1, turn + 1
                 rounds, rest = divmod(tries, len(addresses))
-                wait = 0.0 if rest else plan.reconnect(rounds, self._spread, self._parts.chance)
+                wait = 0.0 if rest else plan.reconnect(rounds, self._spread, self._parts.rng)
             self._complain(problem, wait)
             await clock.sleep(wait)
 
@@ -152,7 +152,7 @@ class Session:
                 raise _Lost(problem)
             failures = 1 if self._parts.clock.monotonic() - began >= STABLE_SECONDS else failures + 1
             log.debug("a stream ended", extra={"stream": stream.__name__, "reason": problem})
-            await self._parts.clock.sleep(plan.backoff(failures, self._parts.chance))
+            await self._parts.clock.sleep(plan.backoff(failures, self._parts.rng))
 
     async def _health(self, stub: agent_grpc.AgentServiceStub) -> None:
         async with stub.SubmitHealthReport.open() as stream:
@@ -207,7 +207,7 @@ class Session:
         while not self._report_wanted:
             self._nudged.clear()
             try:
-                async with asyncio.timeout(plan.until_report(self._interval, self._parts.chance)):
+                async with asyncio.timeout(plan.until_report(self._interval, self._parts.rng)):
                     await self._nudged.wait()
             except TimeoutError:
                 return

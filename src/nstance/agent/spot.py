@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 from nstance.agent import metadata, plan
 from nstance.agent.metadata import Answer, Unavailable
 from nstance.agent.settings import Address, Provider, Settings
-from nstance.clock import Chance, Clock
+from nstance.clock import Clock, Rng
 from nstance.v1 import agent_pb2
 
 DMI = Path("/sys/class/dmi/id")
@@ -41,7 +41,7 @@ class Source(Protocol):
         ...
 
 
-async def watch(given: Settings, tell: Callable[[agent_pb2.Notice], None], *, clock: Clock, chance: Chance) -> None:
+async def watch(given: Settings, tell: Callable[[agent_pb2.Notice], None], *, clock: Clock, rng: Rng) -> None:
     """For ever on a spot machine; elsewhere it returns."""
     provider = given.provider or found_provider()
     source: Source
@@ -51,7 +51,7 @@ async def watch(given: Settings, tell: Callable[[agent_pb2.Notice], None], *, cl
         source = Google(given.metadata, clock)
     else:
         return
-    patience = _Patience(clock, chance)
+    patience = _Patience(clock, rng)
     if not await patience.until_answered(source.is_spot):
         log.info("not a spot machine: no notices to watch for", extra={"provider": provider.value})
         return
@@ -71,8 +71,8 @@ async def watch(given: Settings, tell: Callable[[agent_pb2.Notice], None], *, cl
 class _Patience:
     """Asks until there is an answer."""
 
-    def __init__(self, clock: Clock, chance: Chance) -> None:
-        self._clock, self._chance = clock, chance
+    def __init__(self, clock: Clock, rng: Rng) -> None:
+        self._clock, self._rng = clock, rng
         self.known_spot = False
         self._reasons: set[str] = set()
 
@@ -93,7 +93,7 @@ class _Patience:
                 self._reasons.add(reason)
             level = logging.WARNING if new else logging.DEBUG
             log.log(level, "no word from the metadata service; trying again", extra={"reason": reason})
-            await self._clock.sleep(plan.spot_retry(failures, self._chance, known_spot=self.known_spot))
+            await self._clock.sleep(plan.spot_retry(failures, self._rng, known_spot=self.known_spot))
 
 
 class Aws:

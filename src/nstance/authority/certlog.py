@@ -5,7 +5,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nstance.clock import Chance
+from nstance.clock import Rng
 from nstance.config import storage_keys
 from nstance.model.ids import InstanceId, ShardId, TenantId
 from nstance.objects import errors as storage
@@ -32,13 +32,13 @@ async def write(
     tenant: TenantId,
     instance: InstanceId,
     now: float,
-    chance: Chance,
+    rng: Rng,
 ) -> Key:
     """Returns only when the batch is surely stored; raises
     storage errors otherwise."""
     document = {
         "v": VERSION,
-        "op": f"{chance.bits(128):032x}",  # no two entries are equal, so a lost answer can be told from another's entry
+        "op": f"{rng.bits(128):032x}",  # no two entries are equal, so a lost answer can be told from another's entry
         "shard": shard,
         "tenant": tenant,
         "instance": instance,
@@ -60,4 +60,4 @@ async def write(
         key = storage_keys.certlog(shard, tenant=tenant, at=at, instance=instance)
         if (await settled.create_or_adopt(store, key, body)).body == body:
             return key
-    raise storage.Unavailable(f"certlog of {instance}: {_ATTEMPTS} entries within as many microseconds; try again")
+    raise storage.UnavailableError(f"certlog of {instance}: {_ATTEMPTS} entries within as many microseconds; try again")

@@ -5,25 +5,25 @@ class AuthorityError(Exception):
     """Base of all: stop, and show the message to a person."""
 
 
-class Absent(AuthorityError):
+class NotFoundError(AuthorityError):
     """There is no CA yet, and we were not asked to make one."""
 
 
-class Unreadable(AuthorityError):
+class UnreadableError(AuthorityError):
     """What is stored cannot be opened or understood. Never a reason to make it anew."""
 
 
-class WrongCluster(AuthorityError):
+class WrongClusterError(AuthorityError):
     """This storage belongs to another cluster."""
 
 
-class NonceTaken(AuthorityError):
+class NonceUsedError(AuthorityError):
     """The nonce was used with another public key: somebody else holds it. Refuse and report."""
 
 
-class NotRegistered(AuthorityError):
+class NotRegisteredError(AuthorityError):
     """The operator is unknown or revoked."""
 
 
-class Conflicting(AuthorityError):
+class ConflictError(AuthorityError):
     """Somebody else changed the same thing at the same time, or it is taken. Look before you try again."""

@@ -104,10 +104,10 @@ def load_cas(plain: bytes, *, cluster: ClusterId, name: str) -> list[DatedCa]:
     try:
         cas = [DatedCa(ca.load_ca(_text(e, "certificate"), _text(e, "key")), _seconds(e)) for e in entries]
         owners = {dated.ca.cluster for dated in cas}
-    except (KeyError, TypeError, keys.UnacceptableKey, fields.CertificateError) as error:
+    except (KeyError, TypeError, keys.UnacceptableKeyError, fields.CertificateError) as error:
         raise _damaged(name, error) from None
     if owners != {cluster}:
-        raise errors.WrongCluster(f"{name} holds a CA of cluster {', '.join(sorted(owners))}, expected {cluster}")
+        raise errors.WrongClusterError(f"{name} holds a CA of cluster {', '.join(sorted(owners))}, expected {cluster}")
     return cas
 
 
@@ -120,7 +120,7 @@ def load_nonce_keys(plain: bytes, *, cluster: ClusterId, name: str) -> list[Date
     entries = _entries(plain, "keys", cluster, name)
     try:
         return [DatedKey(keys.private_key_from_pem(_text(e, "key")), _seconds(e)) for e in entries]
-    except (KeyError, TypeError, keys.UnacceptableKey) as error:
+    except (KeyError, TypeError, keys.UnacceptableKeyError) as error:
         raise _damaged(name, error) from None
 
 
@@ -131,12 +131,12 @@ def _entries(plain: bytes, field: str, cluster: ClusterId, name: str) -> list[di
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged(name, error) from None
     if version != VERSION:
-        raise errors.Unreadable(f"{name} has version {version!r}, this program knows {VERSION}; update it")
+        raise errors.UnreadableError(f"{name} has version {version!r}, this program knows {VERSION}; update it")
     if owner != cluster:
-        raise errors.WrongCluster(f"{name} belongs to cluster {owner!r}, expected {cluster}")
+        raise errors.WrongClusterError(f"{name} belongs to cluster {owner!r}, expected {cluster}")
     entries = document.get(field)
     if not isinstance(entries, list) or not entries or not all(isinstance(entry, dict) for entry in entries):
-        raise errors.Unreadable(f"{name} is damaged: expected a list of {field}")
+        raise errors.UnreadableError(f"{name} is damaged: expected a list of {field}")
     return entries
 
 
@@ -154,6 +154,8 @@ def _seconds(entry: dict[str, object]) -> int:
     return value
 
 
-def _damaged(name: str, error: Exception) -> errors.Unreadable:
+def _damaged(name: str, error: Exception) -> errors.UnreadableError:
     """Only the kind of error is told: its text might quote what was sealed."""
-    return errors.Unreadable(f"{name} opens but is damaged inside ({type(error).__name__}); restore it from a backup")
+    return errors.UnreadableError(
+        f"{name} opens but is damaged inside ({type(error).__name__}); restore it from a backup"
+    )

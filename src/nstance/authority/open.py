@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from nstance.authority import errors, keyset
 from nstance.authority.vault import Vault
-from nstance.clock import Chance, Clock
+from nstance.clock import Clock, Rng
 from nstance.config import storage_keys
 from nstance.model.ids import ClusterId
 from nstance.objects.port import Key, ObjectStore
@@ -44,13 +44,13 @@ class Places:
 
 
 def vault(
-    store: ObjectStore, *, keyring: sealing.Keyring | None, insecure_dev: bool, cluster: ClusterId, chance: Chance
+    store: ObjectStore, *, keyring: sealing.Keyring | None, insecure_dev: bool, cluster: ClusterId, rng: Rng
 ) -> Vault:
     try:
         sealer = kinds.sealer(keyring, insecure_dev=insecure_dev)
-    except secrets.BadKey as error:
-        raise errors.Unreadable(str(error)) from error
-    return Vault(store=store, sealer=sealer, cluster=cluster, chance=chance)
+    except secrets.BadKeyError as error:
+        raise errors.UnreadableError(str(error)) from error
+    return Vault(store=store, sealer=sealer, cluster=cluster, rng=rng)
 
 
 async def open_authority(
@@ -60,7 +60,7 @@ async def open_authority(
     keyring: sealing.Keyring | None,
     cluster: ClusterId,
     clock: Clock,
-    chance: Chance,
+    rng: Rng,
     create: bool,
     insecure_dev: bool = False,
     subject: fields.Subject | None = None,
@@ -68,7 +68,7 @@ async def open_authority(
 ) -> keyset.Authority:
     """`create`: make what is missing, as servers do; tools only look. Raises AuthorityError, which is final, and
     storage errors, after which it may be called again at any time."""
-    safe = vault(store, keyring=keyring, insecure_dev=insecure_dev, cluster=cluster, chance=chance)
+    safe = vault(store, keyring=keyring, insecure_dev=insecure_dev, cluster=cluster, rng=rng)
     # Before the sealed object: whoever makes a CA writes them in the other order, so this one proves that one.
     certificate = await settled.read(store, places.ca_certificate)
     if certificate is not None:
@@ -76,13 +76,13 @@ async def open_authority(
     held = await safe.read(places.sealed_ca)
     if held is None:
         if certificate is not None:
-            raise errors.Unreadable(
+            raise errors.UnreadableError(
                 f"{places.ca_certificate} exists but {places.sealed_ca} does not: the cluster's CA key is lost; restore "
                 f"it from a backup (only for a cluster without any VM: remove {places.ca_certificate} to start afresh)"
             )
         if not create:
-            raise errors.Absent(f"there is no CA at {places.sealed_ca} yet; start a server of the cluster first")
-        made = ca.new_ca(cluster, now=clock.wall(), chance=chance, subject=subject, life=life)
+            raise errors.NotFoundError(f"there is no CA at {places.sealed_ca} yet; start a server of the cluster first")
+        made = ca.new_ca(cluster, now=clock.wall(), rng=rng, subject=subject, life=life)
         held = await safe.create(places.sealed_ca, keyset.dump_cas(cluster, [keyset.DatedCa(made, 0)]))
     cas = keyset.load_cas(held.plain, cluster=cluster, name=places.sealed_ca)
     nonce_keys = await _nonce_keys(safe, places, create=create)
@@ -96,7 +96,9 @@ async def find_cluster(store: ObjectStore, places: Places) -> ClusterId:
     """Whose storage this is, as its CA certificate says. Raises Absent, Unreadable."""
     certificate = await settled.read(store, places.ca_certificate)
     if certificate is None:
-        raise errors.Absent(f"there is no {places.ca_certificate} that would name the cluster; give the cluster's ID")
+        raise errors.NotFoundError(
+            f"there is no {places.ca_certificate} that would name the cluster; give the cluster's ID"
+        )
     return _owner(certificate.body, places)
 
 
@@ -104,8 +106,8 @@ async def _nonce_keys(safe: Vault, places: Places, *, create: bool) -> list[keys
     held = await safe.read(places.nonce_key)
     if held is None:
         if not create:
-            raise errors.Absent(f"there is no {places.nonce_key} yet; start a server of the cluster first")
-        made = keyset.DatedKey(keys.generate(safe.chance), 0)
+            raise errors.NotFoundError(f"there is no {places.nonce_key} yet; start a server of the cluster first")
+        made = keyset.DatedKey(keys.generate(safe.rng), 0)
         held = await safe.create(places.nonce_key, keyset.dump_nonce_keys(safe.cluster, [made]))
     return keyset.load_nonce_keys(held.plain, cluster=safe.cluster, name=places.nonce_key)
 
@@ -115,10 +117,10 @@ def _check_cluster(bundle: bytes, cluster: ClusterId, places: Places) -> None:
     written anew from the sealed object."""
     try:
         owner = _owner(bundle, places)
-    except errors.Unreadable:
+    except errors.UnreadableError:
         return
     if owner != cluster:
-        raise errors.WrongCluster(
+        raise errors.WrongClusterError(
             f"the storage under {places.prefix!r} belongs to cluster {owner}, expected {cluster}; "
             "give each cluster a bucket or prefix of its own"
         )
@@ -128,4 +130,6 @@ def _owner(bundle: bytes, places: Places) -> ClusterId:
     try:
         return ca.cluster_of(ca.load_certificate(bundle.decode("ascii", "replace")))
     except fields.CertificateError as error:
-        raise errors.Unreadable(f"{places.ca_certificate}: {error}; a server of the cluster writes it anew") from error
+        raise errors.UnreadableError(
+            f"{places.ca_certificate}: {error}; a server of the cluster writes it anew"
+        ) from error

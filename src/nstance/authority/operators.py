@@ -13,7 +13,7 @@ from dataclasses import replace
 from nstance.authority import errors, registration
 from nstance.authority.keyset import Authority
 from nstance.authority.registration import Registration
-from nstance.clock import Chance, Clock
+from nstance.clock import Clock, Rng
 from nstance.config import storage_keys
 from nstance.model import ids
 from nstance.model.ids import ClusterId, OperatorId, TenantId
@@ -26,19 +26,19 @@ log = logging.getLogger(__name__)
 
 
 class Operators:
-    def __init__(self, store: ObjectStore, *, prefix: str, cluster: ClusterId, clock: Clock, chance: Chance) -> None:
+    def __init__(self, store: ObjectStore, *, prefix: str, cluster: ClusterId, clock: Clock, rng: Rng) -> None:
         """`prefix`: that of the cluster's objects, as in `cluster/`."""
         self._store = store
         self._prefix = prefix
         self._cluster = cluster
         self._clock = clock
-        self._chance = chance
-        self._ids = ids.IdMaker(wall=clock.wall, bits=chance.bits)
+        self._rng = rng
+        self._ids = ids.IdMaker(wall=clock.wall, bits=rng.bits)
 
     def new_nonce(self, authority: Authority, *, tenant: TenantId, life: float = nonce.OPERATOR_LIFE) -> str:
         """Whether the tenant exists is for the caller to know."""
         now = math.floor(self._clock.wall())
-        jti = nonce.new_jti(self._chance)
+        jti = nonce.new_jti(self._rng)
         expires = math.floor(now + life)
         return authority.sign_nonce(
             nonce.OperatorClaims(jti=jti, cluster=self._cluster, tenant=tenant, issued=now, expires=expires)
@@ -52,9 +52,9 @@ class Operators:
         key = storage_keys.operator_nonce(claims.jti, prefix=self._prefix)
         bound = await self._create(key, proposed)
         if (bound.tenant, bound.jti) != (claims.tenant, claims.jti):
-            raise errors.Unreadable(f"{key} does not belong to this nonce; it was overwritten")
+            raise errors.UnreadableError(f"{key} does not belong to this nonce; it was overwritten")
         if bound.public_key != public_key:
-            raise errors.NonceTaken(
+            raise errors.NonceUsedError(
                 f"the nonce {claims.jti} of tenant {claims.tenant} was used with another key before"
             )
         _check_live(await self._create(self._key(bound.tenant, bound.operator), bound))
@@ -74,7 +74,7 @@ class Operators:
         kept = await self._create(self._key(tenant, proposed.operator), proposed)
         _check_live(kept)
         if kept.public_key != public_key:
-            raise errors.Conflicting(f"operator {kept.operator} of tenant {tenant} is registered with another key")
+            raise errors.ConflictError(f"operator {kept.operator} of tenant {tenant} is registered with another key")
         return kept, self._issue(authority, kept)
 
     async def renew(
@@ -117,7 +117,7 @@ class Operators:
                 stored = await settled.read(self._store, key)
                 if stored is not None:
                     found.append(self._load(stored.body, key))
-            except (errors.Unreadable, errors.WrongCluster, storage.ObjectTooLargeError) as problem:
+            except (errors.UnreadableError, errors.WrongClusterError, storage.ObjectTooLargeError) as problem:
                 log.error("failed to read operator registration: %s", problem)
                 unreadable.append(key)
         return found, unreadable
@@ -130,7 +130,7 @@ class Operators:
             tenant=tenant,
             operator=operator,
             public_key=public_key,
-            serial=ca.new_serial(self._chance),
+            serial=ca.new_serial(self._rng),
             issued=now,
             expires=math.floor(now + life),
             jti=jti,
@@ -151,7 +151,7 @@ class Operators:
         for _ in range(settled.ATTEMPTS):
             found = await settled.read(self._store, key)
             if found is None:
-                raise errors.NotRegistered(f"operator {operator} of tenant {tenant} is not registered")
+                raise errors.NotRegisteredError(f"operator {operator} of tenant {tenant} is not registered")
             old = self._load(found.body, key)
             new = change(old)
             if new == old:
@@ -159,9 +159,9 @@ class Operators:
             try:
                 await settled.replace(self._store, key, registration.dump(new), seen=found)
                 return new
-            except storage.Conflict:
+            except storage.ConflictError:
                 continue
-        raise storage.Unavailable(f"{key} is being changed by others all the time; try again")
+        raise storage.UnavailableError(f"{key} is being changed by others all the time; try again")
 
     def _load(self, body: bytes, key: Key) -> Registration:
         return registration.load(body, key=key, cluster=self._cluster)
@@ -180,4 +180,4 @@ class Operators:
 
 def _check_live(kept: Registration) -> None:
     if kept.revoked is not None:
-        raise errors.NotRegistered(f"operator {kept.operator} of tenant {kept.tenant} was revoked")
+        raise errors.NotRegisteredError(f"operator {kept.operator} of tenant {kept.tenant} was revoked")

@@ -53,7 +53,7 @@ def load(body: bytes, *, key: Key, cluster: ClusterId) -> Registration:
         document = json.loads(body)
         version = document["v"]
         if version != VERSION:
-            raise errors.Unreadable(f"{key} has version {version!r}, this program knows {VERSION}; update it")
+            raise errors.UnreadableError(f"{key} has version {version!r}, this program knows {VERSION}; update it")
         identity = names.parse_uri(
             f"{names.SCHEME}://{document['cluster']}/operator/{document['tenant']}/{document['operator']}"
         )
@@ -74,9 +74,9 @@ def load(body: bytes, *, key: Key, cluster: ClusterId) -> Registration:
             revoked=document["revoked"],
         )
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise errors.Unreadable(
+        raise errors.UnreadableError(
             f"{key} is damaged: {type(error).__name__}: {error}; restore it from a backup"
         ) from error
     if registration.cluster != cluster:
-        raise errors.WrongCluster(f"{key} belongs to cluster {registration.cluster}, expected {cluster}")
+        raise errors.WrongClusterError(f"{key} belongs to cluster {registration.cluster}, expected {cluster}")
     return registration

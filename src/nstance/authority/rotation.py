@@ -37,12 +37,14 @@ async def rotate_ca(
     """All CAs afterwards. The old ones stay trusted until their last certificate has expired (F69)."""
     held = await vault.read(places.sealed_ca)
     if held is None:
-        raise errors.Absent(f"there is no CA at {places.sealed_ca} to rotate")
+        raise errors.NotFoundError(f"there is no CA at {places.sealed_ca} to rotate")
     now = clock.wall()
     cas = keyset.load_cas(held.plain, cluster=vault.cluster, name=places.sealed_ca)
     if cas[0].signs_from > now:
-        raise errors.Conflicting(f"the last rotation takes effect only in {cas[0].signs_from - now:.0f} s; wait for it")
-    made = ca.new_ca(vault.cluster, now=now, chance=vault.chance, subject=subject, life=life)
+        raise errors.ConflictError(
+            f"the last rotation takes effect only in {cas[0].signs_from - now:.0f} s; wait for it"
+        )
+    made = ca.new_ca(vault.cluster, now=now, rng=vault.rng, subject=subject, life=life)
     # An old CA is needed until the one after it has signed for as long as certificates live.
     kept = [cas[0], *(old for newer, old in itertools.pairwise(cas) if now < newer.signs_from + retention)]
     cas = [keyset.DatedCa(made, math.ceil(now + notice)), *kept]
@@ -62,13 +64,13 @@ async def rotate_nonce_key(
     """The new key and the one before. Refused while nonces of a third key may still be on their way (F70)."""
     held = await vault.read(places.nonce_key)
     if held is None:
-        raise errors.Absent(f"there is no {places.nonce_key} to rotate")
+        raise errors.NotFoundError(f"there is no {places.nonce_key} to rotate")
     now = clock.wall()
     nonce_keys = keyset.load_nonce_keys(held.plain, cluster=vault.cluster, name=places.nonce_key)
     free = nonce_keys[0].signs_from + longest_nonce
     if len(nonce_keys) > 1 and now < free:
-        raise errors.Conflicting(f"nonces of the key before the last may live for another {free - now:.0f} s; wait")
-    nonce_keys = [keyset.DatedKey(keys.generate(vault.chance), math.ceil(now + notice)), nonce_keys[0]]
+        raise errors.ConflictError(f"nonces of the key before the last may live for another {free - now:.0f} s; wait")
+    nonce_keys = [keyset.DatedKey(keys.generate(vault.rng), math.ceil(now + notice)), nonce_keys[0]]
     await vault.replace(places.nonce_key, keyset.dump_nonce_keys(vault.cluster, nonce_keys), seen=held)
     return nonce_keys
 
@@ -80,8 +82,10 @@ async def rekey(vault: Vault, places: Places) -> Sequence[Key]:
         try:
             if await _seal_anew(vault, key):
                 changed.append(key)
-        except secrets.CannotOpen as error:
-            raise errors.Unreadable(f"{error} ({len(changed)} objects were sealed anew before this one)") from error
+        except secrets.DecryptionError as error:
+            raise errors.UnreadableError(
+                f"{error} ({len(changed)} objects were sealed anew before this one)"
+            ) from error
     return changed
 
 
@@ -91,10 +95,10 @@ async def _seal_anew(vault: Vault, key: Key) -> bool:
         if stored is None or vault.sealer.is_current(stored.body):
             return False
         plain = vault.sealer.open(stored.body, cluster=vault.cluster, name=key)
-        blob = vault.sealer.seal(plain, cluster=vault.cluster, name=key, chance=vault.chance)
+        blob = vault.sealer.seal(plain, cluster=vault.cluster, name=key, rng=vault.rng)
         try:
             await settled.replace(vault.store, key, blob, seen=stored)
             return True
-        except storage.Conflict:
+        except storage.ConflictError:
             continue  # written meanwhile, perhaps with an old key
-    raise storage.Unavailable(f"{key} is being changed by others all the time; try again")
+    raise storage.UnavailableError(f"{key} is being changed by others all the time; try again")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from nstance.authority import errors
-from nstance.clock import Chance
+from nstance.clock import Rng
 from nstance.model.ids import ClusterId
 from nstance.objects import errors as storage
 from nstance.objects.port import Key, ObjectStore, Stored
@@ -22,7 +22,7 @@ class Vault:
     store: ObjectStore
     sealer: sealing.Sealer
     cluster: ClusterId
-    chance: Chance
+    rng: Rng
 
     async def read(self, key: Key) -> Held | None:
         """None only if the store said that there is none. Raises Unreadable."""
@@ -38,14 +38,14 @@ class Vault:
         """Raises Conflicting if it has changed since."""
         try:
             await settled.replace(self.store, key, self._seal(key, plain), seen=seen.stored)
-        except storage.Conflict as error:
-            raise errors.Conflicting(f"{key} was changed by somebody else meanwhile; look, then try again") from error
+        except storage.ConflictError as error:
+            raise errors.ConflictError(f"{key} was changed by somebody else meanwhile; look, then try again") from error
 
     def _seal(self, key: Key, plain: bytes) -> bytes:
-        return self.sealer.seal(plain, cluster=self.cluster, name=key, chance=self.chance)
+        return self.sealer.seal(plain, cluster=self.cluster, name=key, rng=self.rng)
 
     def _open(self, key: Key, found: Stored) -> bytes:
         try:
             return self.sealer.open(found.body, cluster=self.cluster, name=key)
-        except secrets.CannotOpen as error:
-            raise errors.Unreadable(str(error)) from error
+        except secrets.DecryptionError as error:
+            raise errors.UnreadableError(str(error)) from error

@@ -8,7 +8,7 @@ scale down, which deletes healthy VMs; so a VM is adopted only where one is miss
 from nstance.core.draft import Draft
 from nstance.model import events as ev
 from nstance.model import ids
-from nstance.model.decision import Code, Refused
+from nstance.model.decision import ReasonCode, Rejection
 from nstance.model.ids import InstanceId
 from nstance.model.instance import Cause, Instance, State
 from nstance.model.vm import UnknownVm
@@ -46,28 +46,28 @@ def _find(draft: Draft, id: InstanceId) -> UnknownVm | None:
     return found[0] if found and id not in draft.members else None
 
 
-def adopt_requested(draft: Draft, event: ev.AdoptionWanted, position: int) -> None:
+def adopt_requested(draft: Draft, event: ev.AdoptionRequested, position: int) -> None:
     unknown = _find(draft, event.id)
-    if unknown is None or draft.wish is None:
-        draft.refuse(position, Refused.UNKNOWN)
-    elif draft.wish.paused:
-        draft.refuse(position, Refused.PAUSED)
+    if unknown is None or draft.desired is None:
+        draft.refuse(position, Rejection.UNKNOWN)
+    elif draft.desired.paused:
+        draft.refuse(position, Rejection.PAUSED)
     elif not unknown.is_running:
-        draft.refuse(position, Refused.NOT_RUNNING)
+        draft.refuse(position, Rejection.NOT_RUNNING)
     elif draft.places() >= draft.size:
-        draft.refuse(position, Refused.NO_ROOM)
+        draft.refuse(position, Rejection.NO_ROOM)
     else:
         _adopt(draft, unknown, f"adoption requested by {event.by}" if event.by else "adoption requested")
 
 
-def release_requested(draft: Draft, event: ev.ReleaseWanted, position: int) -> None:
+def release_requested(draft: Draft, event: ev.ReleaseRequested, position: int) -> None:
     unknown = _find(draft, event.id)
     if unknown is None:
-        draft.refuse(position, Refused.UNKNOWN)
+        draft.refuse(position, Rejection.UNKNOWN)
         return
     message = f"released by {event.by}" if event.by else "released"
     _bury(draft, unknown.vm.id, unknown.vm.provider_id, Cause.REQUESTED, message)
-    draft.reason(Code.REQUESTED, f"unknown VM {unknown.vm.provider_id} deleted: {message}", event.id)
+    draft.reason(ReasonCode.REQUESTED, f"unknown VM {unknown.vm.provider_id} deleted: {message}", event.id)
 
 
 def delete_orphan(draft: Draft, event: ev.OrphanFound) -> None:
@@ -75,7 +75,9 @@ def delete_orphan(draft: Draft, event: ev.OrphanFound) -> None:
     if event.id in draft.members:
         return
     _bury(draft, event.id, event.provider_id, Cause.ORPHAN, "a VM with our tags that no record knows")
-    draft.reason(Code.ORPHAN, f"the provider has {event.provider_id} with our tags but no record knows it", event.id)
+    draft.reason(
+        ReasonCode.ORPHAN, f"the provider has {event.provider_id} with our tags but no record knows it", event.id
+    )
 
 
 def _bury(draft: Draft, id: InstanceId, provider_id: ids.ProviderId, cause: Cause, message: str) -> None:
@@ -96,17 +98,17 @@ def _bury(draft: Draft, id: InstanceId, provider_id: ids.ProviderId, cause: Caus
 
 
 def _adopt(draft: Draft, unknown: UnknownVm, why: str) -> None:
-    wish, vm, agent = draft.wish, unknown.vm, unknown.agent
-    assert wish is not None
+    desired, vm, agent = draft.desired, unknown.vm, unknown.agent
+    assert desired is not None
     record = Instance(
         id=vm.id,
-        tenant=wish.key.tenant,
-        group=wish.key.name,
+        tenant=desired.key.tenant,
+        group=desired.key.name,
         state=State.RUNNING if agent is not None else State.STARTING,
         created=draft.now,  # its ID has the time of a clock that may have been wrong: nothing expires by that
-        template=wish.template,
-        instance_type=wish.instance_type,
-        infra_hash=wish.infra_hash,  # what it was made from is not known: the next change of the configuration replaces it
+        template=desired.template,
+        instance_type=desired.instance_type,
+        infra_hash=desired.infra_hash,  # what it was made from is not known: the next change of the configuration replaces it
         provider_id=vm.provider_id,
         seen=True,
         ip4=vm.ip4,
@@ -120,5 +122,5 @@ def _adopt(draft: Draft, unknown: UnknownVm, why: str) -> None:
     )
     draft.put(record)
     # It was refused a moment ago and connects again soon, like one that restarts.
-    draft.learn(vm.id, heard=draft.now, met=True, restarting=True)
-    draft.reason(Code.ADOPTED, f"VM {vm.provider_id} adopted: {why}", vm.id)
+    draft.learn(vm.id, last_seen=draft.now, met=True, restarting=True)
+    draft.reason(ReasonCode.ADOPTED, f"VM {vm.provider_id} adopted: {why}", vm.id)

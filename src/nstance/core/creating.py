@@ -10,7 +10,7 @@ from typing import assert_never
 from nstance.core import leaving, rollout
 from nstance.core.draft import Draft
 from nstance.model import events as ev
-from nstance.model.decision import Code, Trend
+from nstance.model.decision import ReasonCode, Trend
 from nstance.model.group import Group
 from nstance.model.instance import Cause, Instance, State
 
@@ -24,7 +24,11 @@ def may_create(draft: Draft) -> bool:
     """Whether the group may try now; if not, when it will look again is noted."""
     if draft.view.blocked:
         return False
-    if draft.now < draft.trend.retry_at and draft.wish is not None and draft.wish.infra_hash == draft.trend.infra_hash:
+    if (
+        draft.now < draft.trend.retry_at
+        and draft.desired is not None
+        and draft.desired.infra_hash == draft.trend.infra_hash
+    ):
         draft.wake(draft.trend.retry_at)
         return False
     return True
@@ -40,52 +44,54 @@ def create(
 ) -> Instance | None:
     """Write down the intent of one managed instance. The provider is asked after the commit. `replaces` still has its
     place, `predecessor` has left it."""
-    wish = draft.wish
-    if wish is None or not may_create(draft):
+    desired = draft.desired
+    if desired is None or not may_create(draft):
         return None
     instance = Instance(
         id=draft.fresh_id(),
-        tenant=wish.key.tenant,
-        group=wish.key.name,
+        tenant=desired.key.tenant,
+        group=desired.key.name,
         state=State.PENDING,
         created=draft.now,
         replaces=replaces.id if replaces is not None else None,
         replaces_for=cause if replaces is not None else None,
         predecessor=predecessor.id if predecessor is not None else None,
-        template=wish.template,
-        instance_type=wish.instance_type,
-        subnet=_subnet(draft, wish),
-        infra_hash=wish.infra_hash,
+        template=desired.template,
+        instance_type=desired.instance_type,
+        subnet=_subnet(draft, desired),
+        infra_hash=desired.infra_hash,
         drain_timeout=draft.drain_timeout,
     )
     draft.put(instance)
     draft.learn(instance.id, ours=True)
-    draft.reason(Code.SCALE_UP if replaces is None and predecessor is None else Code.REPLACE, message, instance.id)
+    draft.reason(
+        ReasonCode.SCALE_UP if replaces is None and predecessor is None else ReasonCode.REPLACE, message, instance.id
+    )
     return instance
 
 
-def create_on_demand(draft: Draft, event: ev.InstanceWanted) -> None:
-    wish = draft.wish
-    assert wish is not None
+def create_on_demand(draft: Draft, event: ev.InstanceRequested) -> None:
+    desired = draft.desired
+    assert desired is not None
     draft.put(
         Instance(
             id=event.id,
-            tenant=wish.key.tenant,
-            group=wish.key.name,
+            tenant=desired.key.tenant,
+            group=desired.key.name,
             state=State.PENDING,
             created=draft.now,
             on_demand=True,
-            template=wish.template,
-            instance_type=event.instance_type or wish.instance_type,
-            subnet=_subnet(draft, wish),
+            template=desired.template,
+            instance_type=event.instance_type or desired.instance_type,
+            subnet=_subnet(draft, desired),
             vars=dict(event.vars),
-            infra_hash=wish.infra_hash,
+            infra_hash=desired.infra_hash,
             drain_timeout=draft.drain_timeout,
         )
     )
     draft.learn(event.id, ours=True)
     by = f" by {event.by}" if event.by else ""
-    draft.reason(Code.REQUESTED, f"an on-demand instance was requested{by}", event.id)
+    draft.reason(ReasonCode.REQUESTED, f"an on-demand instance was requested{by}", event.id)
 
 
 def failed(draft: Draft, instance: Instance, event: ev.VmCreateFailed) -> None:
@@ -98,7 +104,7 @@ def failed(draft: Draft, instance: Instance, event: ev.VmCreateFailed) -> None:
             rollout.count_failure(draft, instance, event.message)
         case ev.Failure.STALE:
             message = "its configuration changed before the provider was asked"
-            draft.reason(Code.SUPERSEDED, message, instance.id)
+            draft.reason(ReasonCode.SUPERSEDED, message, instance.id)
             leaving.delete(draft, instance, Cause.SUPERSEDED, message)
         case ev.Failure.UNAVAILABLE | ev.Failure.UNKNOWN | ev.Failure.UNSENT:
             attempts = facts.create_attempts + 1
@@ -106,7 +112,7 @@ def failed(draft: Draft, instance: Instance, event: ev.VmCreateFailed) -> None:
             draft.learn(instance.id, create_attempts=attempts, create_due=draft.now + wait)
             if attempts in (1, 5):
                 draft.reason(
-                    Code.CREATE_FAILED,
+                    ReasonCode.CREATE_FAILED,
                     f"the create call did not succeed ({event.failure.value}), it is repeated: {event.message}",
                     instance.id,
                 )
@@ -124,7 +130,7 @@ def give_up(draft: Draft, instance: Instance, message: str) -> None:
     """There is no VM and there will be none: the record ends at once and the group may try again."""
     vacant = leaving.leaves_vacancy(draft, instance, Cause.REFUSED)
     draft.change(instance, state=State.FAILED, cause=Cause.REFUSED, message=message, ended=draft.now, vacant=vacant)
-    draft.reason(Code.REFUSED, message, instance.id)
+    draft.reason(ReasonCode.REFUSED, message, instance.id)
     count_failure(draft, instance, message)
 
 
@@ -152,10 +158,12 @@ def count_failure(draft: Draft, instance: Instance, message: str) -> None:
         counted_at=draft.now,
         retry_at=draft.now + wait,
         last_error=message,
-        infra_hash=draft.wish.infra_hash if draft.wish is not None else "",
+        infra_hash=draft.desired.infra_hash if draft.desired is not None else "",
     )
     if wait:
-        draft.reason(Code.BACK_OFF, f"{failures} tries in a row failed, the next one is in {wait:.0f} s: {message}")
+        draft.reason(
+            ReasonCode.BACK_OFF, f"{failures} tries in a row failed, the next one is in {wait:.0f} s: {message}"
+        )
 
 
 def succeeded(draft: Draft, instance: Instance) -> None:
@@ -171,10 +179,10 @@ def _no_capacity(draft: Draft, instance: Instance, message: str) -> None:
     if facts.create_attempts or not facts.ours:
         # An earlier call may still be on its way, and this ID was asked for in this subnet: elsewhere it needs a new one.
         why = f"no capacity in {instance.subnet}, where it may yet be made by an earlier call: {message}"
-        draft.reason(Code.CREATE_FAILED, why, instance.id)
+        draft.reason(ReasonCode.CREATE_FAILED, why, instance.id)
         leaving.delete(draft, instance, Cause.SUPERSEDED, why)
         return
-    subnets = draft.wish.subnets if draft.wish is not None else ()
+    subnets = draft.desired.subnets if draft.desired is not None else ()
     following = next((s for s in subnets if s not in refused), None)
     if following is None:
         give_up(draft, instance, f"no subnet has capacity: {message}")
@@ -182,16 +190,18 @@ def _no_capacity(draft: Draft, instance: Instance, message: str) -> None:
     # Nothing was made, so the same ID may be asked for elsewhere; the request is rendered anew.
     draft.change(instance, subnet=following, request_hash="")
     draft.learn(instance.id, create_due=draft.now)
-    draft.reason(Code.CREATE_FAILED, f"no capacity in {instance.subnet}, next is {following}: {message}", instance.id)
+    draft.reason(
+        ReasonCode.CREATE_FAILED, f"no capacity in {instance.subnet}, next is {following}: {message}", instance.id
+    )
 
 
-def _subnet(draft: Draft, wish: Group) -> str:
+def _subnet(draft: Draft, desired: Group) -> str:
     """Subnets are used in turn, so that a pool is filled evenly; one that is nearly full or was refused lately only if
     there is no better one."""
-    if not wish.subnets:
+    if not desired.subnets:
         return ""
     refused = draft.trend.refused_subnets
-    usable = [s for s in wish.subnets if refused.get(s, 0.0) <= draft.now] or list(wish.subnets)
+    usable = [s for s in desired.subnets if refused.get(s, 0.0) <= draft.now] or list(desired.subnets)
     usable = [s for s in usable if s not in draft.view.crowded] or usable
     used = draft.subnet_use()
     return min(usable, key=lambda s: used[s])
@@ -208,9 +218,9 @@ def abandon_unregistered(draft: Draft) -> None:
         return
     # After a change of leaders it may already have tried, and gets the time that all agents get.
     grace_ends = draft.view.listening_since + max(draft.policy.suspect_after, draft.view.reconnect_grace)
-    noteworthy = draft.noteworthy()
+    needs_attention = draft.needs_attention()
     draft.wake(max(draft.waiting_until, grace_ends))
-    for instance in noteworthy:
+    for instance in needs_attention:
         if instance.state is not State.PENDING and instance.state is not State.STARTING:
             continue
         due = max(registration_due(draft, instance), grace_ends)
@@ -221,7 +231,7 @@ def abandon_unregistered(draft: Draft) -> None:
         else:
             what = "the provider did not make it" if instance.state is State.PENDING else "its agent did not register"
             message = f"{what} within {draft.now - instance.created:.0f} s"
-            draft.reason(Code.UNREGISTERED, message, instance.id)
+            draft.reason(ReasonCode.UNREGISTERED, message, instance.id)
             leaving.delete(draft, instance, Cause.UNREGISTERED, message)
             if not draft.facts(instance.id).creating:  # a call that waits in a row says nothing about the group
                 did_not_come_up(draft, instance, message)

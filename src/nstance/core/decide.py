@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from nstance.core import (
     creating,
     draining,
+    follow_up,
     health,
-    holding,
+    held_groups,
     leaving,
-    pursuing,
     readiness,
     replacing,
     rollout,
@@ -42,8 +42,8 @@ def decide(
     draft = Draft(view, now=now, policy=policy, fresh_ids=fresh_ids)
     for position, event in enumerate(events):
         observe(draft, event, position)
-    holding.keep_record(draft)
-    if not holding.is_held(view, draft.record) and (view.wish is None or not view.wish.paused):
+    held_groups.keep_record(draft)
+    if not held_groups.is_held(view, draft.record) and (view.desired is None or not view.desired.paused):
         for _ in range(PASSES):
             before = draft.revision, draft.record
             draft.forget_wakes()
@@ -51,7 +51,7 @@ def decide(
             if (draft.revision, draft.record) == before:
                 break
     # What was promised before is carried out also while paused.
-    pursuing.pursue(draft)
+    follow_up.pursue(draft)
     rollout.forget(draft)
     return draft.decision()
 
@@ -63,7 +63,7 @@ def _plan(draft: Draft) -> None:
     draining.proceed(draft)
     creating.abandon_unregistered(draft)
     rollout.follow(draft)
-    replacing.drop_needless_newcomers(draft)
+    replacing.drop_needless_replacements(draft)
     scaling.shrink(draft)
     replacing.replace_the_unfit(draft)
     replacing.finish(draft)
@@ -71,4 +71,4 @@ def _plan(draft: Draft) -> None:
     rotation.expire_on_demand(draft)
     scaling.grow(draft)
     leaving.keep_timeout(draft)
-    pursuing.close_deleted(draft)
+    follow_up.close_deleted(draft)

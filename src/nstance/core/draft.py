@@ -14,15 +14,15 @@ from typing import Any
 
 from nstance.model.decision import (
     CheckVm,
-    Code,
     CreateVm,
     Decision,
-    DeleteDouble,
+    DeleteDuplicateVm,
     DeleteVm,
     Effect,
-    Facts,
+    Observation,
     Reason,
-    Refused,
+    ReasonCode,
+    Rejection,
     Trend,
     View,
 )
@@ -34,7 +34,7 @@ from nstance.model.rollout import GroupRecord, Revision
 
 ABSENCE_IS_TRUE_AFTER = 120.0
 UNWISHED_TIMEOUT = 300.0  # for an on-demand instance whose group was deleted while it was being made
-_ORDER: Mapping[type[Effect], int] = {CreateVm: 0, CheckVm: 1, DeleteVm: 2, DeleteDouble: 3}
+_ORDER: Mapping[type[Effect], int] = {CreateVm: 0, CheckVm: 1, DeleteVm: 2, DeleteDuplicateVm: 3}
 
 
 class Draft:
@@ -48,18 +48,20 @@ class Draft:
         self.revision = 0  # counts changes of records
         self.unhealthy: set[InstanceId] = set()  # not ready for too long, and to be replaced for that
         self._fresh_ids = fresh_ids
-        self._learned: dict[InstanceId, Facts] = {}  # over the view's, which are those of the whole shard: never copied
+        self._learned: dict[
+            InstanceId, Observation
+        ] = {}  # over the view's, which are those of the whole shard: never copied
         # A record that this leader has only read about: listening began with the term.
-        self._unknown = Facts(heard=view.listening_since)
+        self._unknown = Observation(last_seen=view.listening_since)
         self._changes: dict[InstanceId, Change] = {}
         self._effects: list[Effect] = []
         self._reasons: list[Reason] = []
-        self._refusals: dict[int, Refused] = {}
+        self._refusals: dict[int, Rejection] = {}
         self._wake: float | None = None
         self._capacity: list[Instance] | None = None
-        self._newcomers: dict[InstanceId, list[Instance]] | None = None
+        self._replacements: dict[InstanceId, list[Instance]] | None = None
         self._subnet_use: Counter[str] | None = None
-        self._noteworthy: list[Instance] = []
+        self._needs_attention: list[Instance] = []
         self._outdated: list[Instance] = []
         self._waiting: list[Instance] = []
         self._noted_at = -1
@@ -68,31 +70,35 @@ class Draft:
         self.healthy_until = self.waiting_until = self.kept_until = self.unready_until = inf
 
     @property
-    def wish(self) -> Group | None:
-        return self.view.wish
+    def desired(self) -> Group | None:
+        return self.view.desired
 
     @property
     def size(self) -> int:
-        return self.wish.size if self.wish is not None else 0
+        return self.desired.size if self.desired is not None else 0
 
     @property
     def drain_timeout(self) -> float | None:
         """What instances are to remember of their group's; None: it is the shard's default."""
-        wish = self.wish
-        return None if wish is None or wish.drain_timeout == self.policy.default_drain_timeout else wish.drain_timeout
+        desired = self.desired
+        return (
+            None
+            if desired is None or desired.drain_timeout == self.policy.default_drain_timeout
+            else desired.drain_timeout
+        )
 
     @property
     def registration_timeout(self) -> float:
         """How long after its intent an instance may register: its nonce lives no longer."""
-        return self.wish.registration_timeout if self.wish is not None else UNWISHED_TIMEOUT
+        return self.desired.registration_timeout if self.desired is not None else UNWISHED_TIMEOUT
 
     @property
     def ready_timeout(self) -> float:
-        return self.wish.ready_timeout if self.wish is not None else inf
+        return self.desired.ready_timeout if self.desired is not None else inf
 
     @property
     def unhealthy_after(self) -> float:
-        after = self.wish.unhealthy_after if self.wish is not None else None
+        after = self.desired.unhealthy_after if self.desired is not None else None
         return inf if after is None else after
 
     @property
@@ -122,20 +128,20 @@ class Draft:
             self._capacity.sort(key=attrgetter("id"))
         return self._capacity
 
-    def noteworthy(self) -> Sequence[Instance]:
+    def needs_attention(self) -> Sequence[Instance]:
         """All members but those that only time or an event could give a step of a decision something to do about: the
         plainly healthy ones, those that come up, and records that are kept for a while. In a large group almost all are
         such, and each step would look at them in vain. `healthy_until`, `unready_until`, `waiting_until` and `kept_until`
         say when the first of each kind is to be looked at again."""
         self._sort_out()
-        return self._noteworthy
+        return self._needs_attention
 
     def waiting(self) -> Sequence[Instance]:
         """Capacity that comes up and is not noteworthy: it is being made, or made and not registered, and not late."""
         self._sort_out()
         return self._waiting
 
-    def noteworthy_or_outdated(self) -> Sequence[Instance]:
+    def needs_attention_or_outdated(self) -> Sequence[Instance]:
         """With those too that are healthy, of another configuration: after a change of it that is everybody, and only
         who rotates some of them needs to know."""
         self._sort_out()
@@ -146,16 +152,16 @@ class Draft:
             return
         self._noted_at = self.revision
         now, learned, known, unknown = self.now, self._learned, self.view.facts, self._unknown
-        silence, current = self.policy.suspect_after, self.wish.infra_hash if self.wish is not None else None
+        silence, current = self.policy.suspect_after, self.desired.infra_hash if self.desired is not None else None
         age = min((a for a in (self.policy.eligible_age, self.policy.forced_age) if a is not None), default=inf)
         timeout, patience, retention = self.drain_timeout, self.registration_timeout, self.policy.deleted_retention
         running, starting, pending = State.RUNNING, State.STARTING, State.PENDING  # looked up once
         vm_running, vm_unknown = VmState.RUNNING, VmState.UNKNOWN
         ready_timeout, unhealthy_after = self.ready_timeout, self.unhealthy_after
-        heard = created = intended = ended = unready = inf
+        last_seen = created = intended = ended = unready = inf
         passed_ready = passed_current = passed_unready = passed_broken = 0
         # New lists: somebody may be going through the former ones.
-        noteworthy, outdated, waiting = self._noteworthy, self._outdated, self._waiting = [], [], []
+        needs_attention, outdated, waiting = self._needs_attention, self._outdated, self._waiting = [], [], []
         for id, member in self.members.items():
             if member.ended is not None and now < member.ended + retention and is_ended(member) and not member.vacant:
                 if member.ended < ended:
@@ -168,18 +174,18 @@ class Draft:
                 and facts.notice is None
                 and facts.check_due is None
                 and not (member.suspect or member.on_demand or member.replace_wanted)
-                and member.double is None
+                and member.duplicate_vm is None
             ):
                 if (
                     state is running
                     and facts.connected
                     and member.drain_timeout == timeout
-                    and now < facts.heard + silence
+                    and now < facts.last_seen + silence
                     and now < member.created + age
                     and (facts.ready or now < (due := self._unready_due(member, facts, ready_timeout, unhealthy_after)))
                 ):
-                    if facts.heard < heard:
-                        heard = facts.heard
+                    if facts.last_seen < last_seen:
+                        last_seen = facts.last_seen
                     if member.created < created:
                         created = member.created
                     if member.infra_hash != current:
@@ -199,14 +205,14 @@ class Draft:
                         intended = member.created
                     waiting.append(member)
                     continue
-            noteworthy.append(member)
+            needs_attention.append(member)
             outdated.append(member)
         self._passed, self._passed_ready = passed_ready + passed_unready + len(waiting), passed_ready
         self._passed_current, self._passed_broken = passed_current, passed_broken
-        self.healthy_until, self.unready_until = min(heard + silence, created + age), unready
+        self.healthy_until, self.unready_until = min(last_seen + silence, created + age), unready
         self.waiting_until, self.kept_until = intended + patience, ended + retention
 
-    def _unready_due(self, member: Instance, facts: Facts, ready_timeout: float, unhealthy_after: float) -> float:
+    def _unready_due(self, member: Instance, facts: Observation, ready_timeout: float, unhealthy_after: float) -> float:
         """When one that is not ready becomes unhealthy, if nothing changes."""
         due = inf if facts.failing_since is None else facts.failing_since + unhealthy_after
         if member.ready_at is None and member.registered is not None:
@@ -227,20 +233,20 @@ class Draft:
 
     def existing(self) -> int:
         """Every VM of the group that exists or may exist: also those that drain or are being deleted, until they are gone."""
-        return self._passed + sum(not m.on_demand and not is_ended(m) for m in self.noteworthy())
+        return self._passed + sum(not m.on_demand and not is_ended(m) for m in self.needs_attention())
 
     def ready(self) -> int:
         """How much of the capacity is ready."""
-        return sum(self.is_ready(m) for m in self.noteworthy()) + self._passed_ready
+        return sum(self.is_ready(m) for m in self.needs_attention()) + self._passed_ready
 
     def ready_and_current(self) -> int:
-        wish = self.wish
-        noteworthy = self.noteworthy()
-        return sum(not drifted(m, wish) and self.is_ready(m) for m in noteworthy) + self._passed_current
+        desired = self.desired
+        needs_attention = self.needs_attention()
+        return sum(not drifted(m, desired) and self.is_ready(m) for m in needs_attention) + self._passed_current
 
     def broken(self) -> int:
         """How much of the capacity has reported that it is not ready."""
-        return sum(self.is_broken(m) for m in self.noteworthy()) + self._passed_broken
+        return sum(self.is_broken(m) for m in self.needs_attention()) + self._passed_broken
 
     def is_ready(self, instance: Instance) -> bool:
         if instance.state is not State.RUNNING or instance.suspect or instance.on_demand:
@@ -255,20 +261,20 @@ class Draft:
         facts = self.facts(instance.id)
         return facts.connected and not facts.ready and bool(facts.not_ready)
 
-    def newcomers(self) -> Mapping[InstanceId, list[Instance]]:
+    def replacements(self) -> Mapping[InstanceId, list[Instance]]:
         """By the ID of an instance that is capacity: those, capacity too, that are to take its place."""
-        if self._newcomers is None:
-            self._newcomers = {}
+        if self._replacements is None:
+            self._replacements = {}
             for member in self.capacity():
                 if member.replaces is not None:
                     old = self.members.get(member.replaces)
                     if old is not None and old.counts:
-                        self._newcomers.setdefault(old.id, []).append(member)
-        return self._newcomers
+                        self._replacements.setdefault(old.id, []).append(member)
+        return self._replacements
 
     def places(self) -> int:
         """What the size is compared with: a newcomer shares the place of the instance it is to replace."""
-        return len(self.capacity()) - sum(map(len, self.newcomers().values()))
+        return len(self.capacity()) - sum(map(len, self.replacements().values()))
 
     def subnet_use(self) -> Counter[str]:
         """How much of the capacity is in which subnet. Kept up to date, not counted anew: a group that comes up asks once
@@ -277,7 +283,7 @@ class Draft:
             self._subnet_use = Counter(m.subnet for m in self.capacity())
         return self._subnet_use
 
-    def facts(self, id: InstanceId) -> Facts:
+    def facts(self, id: InstanceId) -> Observation:
         return self._learned.get(id) or self.view.facts.get(id, self._unknown)
 
     def learn(self, id: InstanceId, **fields: Any) -> None:
@@ -308,7 +314,7 @@ class Draft:
 
     def _record(self, change: Change, id: InstanceId) -> None:
         self._changes[id] = change
-        self._capacity = self._newcomers = None
+        self._capacity = self._replacements = None
         self.revision += 1
 
     def fresh_id(self) -> InstanceId:
@@ -317,10 +323,10 @@ class Draft:
     def effect(self, effect: Effect) -> None:
         self._effects.append(effect)
 
-    def reason(self, code: Code, message: str, instance: InstanceId | None = None) -> None:
+    def reason(self, code: ReasonCode, message: str, instance: InstanceId | None = None) -> None:
         self._reasons.append(Reason(code, message, instance))
 
-    def refuse(self, position: int, refusal: Refused) -> None:
+    def refuse(self, position: int, refusal: Rejection) -> None:
         self._refusals[position] = refusal
 
     def wake(self, at: float) -> None:
@@ -335,7 +341,7 @@ class Draft:
     def audible(self, id: InstanceId) -> bool:
         """Its agent speaks, so whatever others say, its VM runs."""
         facts = self.facts(id)
-        return facts.connected and self.now < facts.heard + self.policy.suspect_after
+        return facts.connected and self.now < facts.last_seen + self.policy.suspect_after
 
     def not_running(self, instance: Instance) -> bool:
         """The provider has made it certain that this VM does not run."""
@@ -345,12 +351,12 @@ class Draft:
             return False
         return vm is not VmState.ABSENT or self._absence_is_certain(instance, facts)
 
-    def _absence_is_certain(self, instance: Instance, facts: Facts) -> bool:
+    def _absence_is_certain(self, instance: Instance, facts: Observation) -> bool:
         """Listings lag behind creation: before a VM was seen once, only misses over two minutes count. An intent is not
         missed at all: it is asked for again with the same ID."""
         if instance.state is State.PENDING or facts.absent_since is None or facts.vm_at is None:
             return False
-        if facts.met and facts.vm_at <= facts.heard:
+        if facts.met and facts.vm_at <= facts.last_seen:
             return False  # its agent has spoken since
         return instance.seen or facts.vm_at >= facts.absent_since + ABSENCE_IS_TRUE_AFTER
 
@@ -367,11 +373,11 @@ class Draft:
         )
 
 
-def drifted(instance: Instance, wish: Group | None) -> bool:
+def drifted(instance: Instance, desired: Group | None) -> bool:
     return (
-        wish is not None
-        and instance.infra_hash != wish.infra_hash
-        and bool(wish.infra_hash)
+        desired is not None
+        and instance.infra_hash != desired.infra_hash
+        and bool(desired.infra_hash)
         and bool(instance.infra_hash)
     )
 

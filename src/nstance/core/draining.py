@@ -6,7 +6,7 @@ instance that is taken back must have a place, or the next step would send it aw
 
 from nstance.core import health, leaving, replacing
 from nstance.core.draft import Draft
-from nstance.model.decision import Code
+from nstance.model.decision import ReasonCode
 from nstance.model.instance import Cause, Drain, Instance, State
 
 # For whoever fell silent, and for the newcomer of one that came back and may be among the silent again.
@@ -14,7 +14,7 @@ _FOR_SILENCE = (Cause.UNHEALTHY, Cause.SUPERSEDED)
 
 
 def proceed(draft: Draft) -> None:
-    for instance in draft.noteworthy():
+    for instance in draft.needs_attention():
         if instance.state is State.DRAINING and instance.drain is not None:
             _proceed(draft, instance, instance.drain)
 
@@ -40,7 +40,7 @@ def _proceed(draft: Draft, instance: Instance, drain: Drain) -> None:
     if draft.now < drain.deadline:
         draft.wake(drain.deadline)
         return
-    draft.reason(Code.DRAIN_DEADLINE, "its drain was not acknowledged before the deadline", instance.id)
+    draft.reason(ReasonCode.DRAIN_DEADLINE, "its drain was not acknowledged before the deadline", instance.id)
     leaving.delete(draft, instance, drain.cause, f"{instance.message}; drain deadline passed")
 
 
@@ -60,7 +60,7 @@ def _gives_way(member: Instance) -> bool:
 def cancel_for_size(draft: Draft, lack: int) -> int:
     """Instances that drain only because the group shrank are kept instead of making new ones, newest first."""
     cancelled = 0
-    for instance in sorted(draft.noteworthy(), key=lambda m: m.id, reverse=True):
+    for instance in sorted(draft.needs_attention(), key=lambda m: m.id, reverse=True):
         if cancelled == lack:
             break
         drain = instance.drain
@@ -80,5 +80,5 @@ def cancel_for_size(draft: Draft, lack: int) -> int:
 
 def cancel(draft: Draft, instance: Instance, message: str) -> None:
     """Keep a draining instance after all."""
-    draft.reason(Code.DRAIN_CANCELLED, message, instance.id)
+    draft.reason(ReasonCode.DRAIN_CANCELLED, message, instance.id)
     draft.change(instance, state=State.RUNNING, drain=None, cause=None, message="", suspect=False, vacant=False)

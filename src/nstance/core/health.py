@@ -7,7 +7,7 @@ a change of leaders silence counts from the moment this leader began to listen.
 
 from nstance.core import creating, leaving
 from nstance.core.draft import Draft
-from nstance.model.decision import Code, Facts
+from nstance.model.decision import Observation, ReasonCode
 from nstance.model.events import NoticeKind, VmState
 from nstance.model.instance import Cause, Instance, State
 
@@ -18,9 +18,9 @@ SPOT_NOTICE = 30.0  # the shortest warning that a cloud gives, where a notice na
 
 
 def judge(draft: Draft) -> None:
-    noteworthy = draft.noteworthy()
+    needs_attention = draft.needs_attention()
     draft.wake(draft.healthy_until)
-    for instance in noteworthy:
+    for instance in needs_attention:
         state = instance.state
         if state is State.RUNNING or state is State.STARTING or state is State.PENDING:
             _judge(draft, draft.members[instance.id])  # who left before may have handed its place on to it
@@ -44,9 +44,9 @@ def _judge(draft: Draft, instance: Instance) -> None:
     _silence(draft, instance, facts)
 
 
-def _gone(draft: Draft, instance: Instance, facts: Facts) -> None:
+def _gone(draft: Draft, instance: Instance, facts: Observation) -> None:
     message = f"the provider says that its VM is {facts.vm.value}"
-    draft.reason(Code.GONE, message, instance.id)
+    draft.reason(ReasonCode.GONE, message, instance.id)
     leaving.delete(draft, instance, Cause.GONE, message)
     if instance.ready_at is None:
         creating.did_not_come_up(draft, instance, f"its VM ended before it was ready: {facts.vm.value}")
@@ -62,7 +62,7 @@ def going(draft: Draft, instance: Instance) -> Cause | None:
     return None
 
 
-def _heed(draft: Draft, instance: Instance, facts: Facts) -> bool:
+def _heed(draft: Draft, instance: Instance, facts: Observation) -> bool:
     """Act on a notice; says whether the instance leaves."""
     if facts.notice is NoticeKind.REBALANCE:
         return False  # a hint: voluntary work sees to it
@@ -80,7 +80,7 @@ def _heed(draft: Draft, instance: Instance, facts: Facts) -> bool:
     ):
         spot = cause is Cause.SPOT
         message = "the provider is about to take its VM back" if spot else "its VM announced a shutdown"
-        draft.reason(Code.SPOT if spot else Code.SHUTDOWN, message, instance.id)
+        draft.reason(ReasonCode.SPOT if spot else ReasonCode.SHUTDOWN, message, instance.id)
         leaving.leave(draft, instance, cause, message, deadline=deadline if spot else None)
         return True
     # Nobody will drain it, so there is no haste: it serves until its replacement was made.
@@ -88,20 +88,20 @@ def _heed(draft: Draft, instance: Instance, facts: Facts) -> bool:
     return False
 
 
-def _silence(draft: Draft, instance: Instance, facts: Facts) -> None:
-    if facts.connected and draft.now < facts.heard + draft.policy.suspect_after:
+def _silence(draft: Draft, instance: Instance, facts: Observation) -> None:
+    if facts.connected and draft.now < facts.last_seen + draft.policy.suspect_after:
         if instance.suspect:
             draft.change(instance, suspect=False)
-            draft.reason(Code.RECOVERED, "its agent is back", instance.id)
-        draft.wake(facts.heard + draft.policy.suspect_after)
+            draft.reason(ReasonCode.RECOVERED, "its agent is back", instance.id)
+        draft.wake(facts.last_seen + draft.policy.suspect_after)
         return
     # One that was killed between its registration and its connection has no connection to lose.
-    _ask_after(draft, instance, facts.heard + CONNECT_WITHIN if facts.awaited else facts.lost)
+    _ask_after(draft, instance, facts.last_seen + CONNECT_WITHIN if facts.awaited else facts.lost)
     suspect_at, dead_at = limits(draft, facts)
     if draft.now < suspect_at:
         draft.wake(suspect_at)
         return
-    if facts.vm is not VmState.RUNNING or facts.vm_at is None or facts.vm_at < facts.heard:
+    if facts.vm is not VmState.RUNNING or facts.vm_at is None or facts.vm_at < facts.last_seen:
         # Only the provider's word "it runs", given after the last sign of life, makes an instance suspect.
         _ask_at(draft, instance, draft.now if not facts.checks else draft.now + CHECK_AGAIN)
         return
@@ -109,9 +109,9 @@ def _silence(draft: Draft, instance: Instance, facts: Facts) -> None:
         draft.wake(draft.now + CHECK_AGAIN)
         return
     if not instance.suspect:
-        silent = draft.now - facts.heard
+        silent = draft.now - facts.last_seen
         instance = draft.change(instance, suspect=True)
-        draft.reason(Code.SUSPECT, f"silent for {silent:.0f} s although its VM runs", instance.id)
+        draft.reason(ReasonCode.SUSPECT, f"silent for {silent:.0f} s although its VM runs", instance.id)
         if facts.awaited:  # as bad as one that never registers, and likely to happen to the next one too
             creating.did_not_come_up(draft, instance, f"its agent registered and did not connect for {silent:.0f} s")
     if draft.now < dead_at:
@@ -119,28 +119,28 @@ def _silence(draft: Draft, instance: Instance, facts: Facts) -> None:
     elif facts.vm_at < dead_at:
         _ask_at(draft, instance, draft.now)  # no deletion on an old answer
     elif draft.may_delete and (instance.on_demand or is_replaced(draft, instance)):
-        message = f"silent for {draft.now - facts.heard:.0f} s although its VM runs"
-        draft.reason(Code.UNHEALTHY, message, instance.id)
+        message = f"silent for {draft.now - facts.last_seen:.0f} s although its VM runs"
+        draft.reason(ReasonCode.UNHEALTHY, message, instance.id)
         leaving.leave(draft, instance, Cause.UNHEALTHY, message)
 
 
-def limits(draft: Draft, facts: Facts) -> tuple[float, float]:
+def limits(draft: Draft, facts: Observation) -> tuple[float, float]:
     """When silence makes suspect, and when dead."""
     policy, since = draft.policy, draft.view.listening_since
-    heard = max(facts.heard, since)
-    if not facts.met or facts.heard < since:
+    last_seen = max(facts.last_seen, since)
+    if not facts.met or facts.last_seen < since:
         # It has not connected since this leader took over, or stood still: it gets the time that a whole fleet needs to
         # reconnect.
         patience = max(policy.suspect_after, draft.view.reconnect_grace)
-        return heard + patience, heard + max(policy.dead_after, patience)
+        return last_seen + patience, last_seen + max(policy.dead_after, patience)
     if facts.restarting:
-        return heard + policy.dead_after, heard + policy.dead_after
-    return heard + policy.suspect_after, heard + policy.dead_after
+        return last_seen + policy.dead_after, last_seen + policy.dead_after
+    return last_seen + policy.suspect_after, last_seen + policy.dead_after
 
 
 def is_replaced(draft: Draft, instance: Instance) -> bool:
     """A VM that still runs goes only after its replacement was made."""
-    return any(m.state is not State.PENDING for m in draft.newcomers().get(instance.id, ()))
+    return any(m.state is not State.PENDING for m in draft.replacements().get(instance.id, ()))
 
 
 def _ask_after(draft: Draft, instance: Instance, since: float | None) -> None:

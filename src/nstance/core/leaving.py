@@ -6,7 +6,7 @@ allows the provider to be told; nothing is ever deleted without it.
 """
 
 from nstance.core.draft import Draft
-from nstance.model.decision import Code
+from nstance.model.decision import ReasonCode
 from nstance.model.instance import Cause, Drain, Instance, State
 
 _NEVER_MADE = frozenset({Cause.REFUSED, Cause.SUPERSEDED})
@@ -34,7 +34,7 @@ def leave(draft: Draft, instance: Instance, cause: Cause, message: str, *, deadl
         message=message,
         vacant=leaves_vacancy(draft, instance, cause),
     )
-    draft.reason(Code.DRAIN_STARTED, f"{message}; drains for at most {until - draft.now:.0f} s", instance.id)
+    draft.reason(ReasonCode.DRAIN_STARTED, f"{message}; drains for at most {until - draft.now:.0f} s", instance.id)
 
 
 def is_waited_for(draft: Draft, instance: Instance) -> bool:
@@ -44,17 +44,17 @@ def is_waited_for(draft: Draft, instance: Instance) -> bool:
 
 
 def _timeout(draft: Draft, instance: Instance) -> float:
-    if draft.wish is not None:
-        return draft.wish.drain_timeout
+    if draft.desired is not None:
+        return draft.desired.drain_timeout
     return draft.policy.default_drain_timeout if instance.drain_timeout is None else instance.drain_timeout
 
 
 def keep_timeout(draft: Draft) -> None:
     """The group's drain timeout changed: its instances remember it."""
-    if draft.wish is None:
+    if draft.desired is None:
         return
     kept = draft.drain_timeout
-    for instance in draft.noteworthy():
+    for instance in draft.needs_attention():
         if instance.state is State.RUNNING and instance.drain_timeout != kept:
             draft.change(instance, drain_timeout=kept)
 
@@ -70,7 +70,7 @@ def delete(draft: Draft, instance: Instance, cause: Cause, message: str) -> None
 def leaves_vacancy(draft: Draft, instance: Instance, cause: Cause) -> bool:
     """Whether the next instance of the group replaces this one: nobody wanted its place to go, nobody else is in it, and no
     replacement is there yet. Of one that was never made, only if it was itself to replace another."""
-    if not instance.counts or draft.newcomers().get(instance.id):
+    if not instance.counts or draft.replacements().get(instance.id):
         return False
     old = draft.members.get(instance.replaces) if instance.replaces is not None else None
     if old is not None and old.counts:
@@ -82,5 +82,5 @@ def _hand_on_place(draft: Draft, instance: Instance) -> None:
     """In a chain of newcomers all share one place: when one of them goes, the next replaces whom it was to replace."""
     old = draft.members.get(instance.replaces) if instance.replaces is not None else None
     if old is not None and old.counts:
-        for newcomer in draft.newcomers().get(instance.id, ()):
-            draft.change(newcomer, replaces=old.id, replaces_for=instance.replaces_for)
+        for replacement in draft.replacements().get(instance.id, ()):
+            draft.change(replacement, replaces=old.id, replaces_for=instance.replaces_for)

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, assert_never
 
-from nstance.core import adopting, creating, holding, leaving, readiness, rollout
+from nstance.core import adopting, creating, held_groups, leaving, readiness, rollout
 from nstance.core.draft import ABSENCE_IS_TRUE_AFTER, Draft, is_ended
 from nstance.model import events as ev
-from nstance.model.decision import Code, Refused
+from nstance.model.decision import ReasonCode, Rejection
 from nstance.model.instance import Cause, Instance, State
 
 RETRY_FIRST = 1.0
@@ -23,32 +23,32 @@ _WEIGHT = {ev.NoticeKind.REBALANCE: 0, ev.NoticeKind.SHUTDOWN: 1, ev.NoticeKind.
 
 def observe(draft: Draft, event: ev.Event, position: int) -> None:
     match event:
-        case ev.GroupChanged() | ev.Woke():
+        case ev.GroupChanged() | ev.TimerFired():
             return
         case ev.OrphanFound():
             adopting.delete_orphan(draft, event)
             return
-        case ev.AdoptionWanted():
+        case ev.AdoptionRequested():
             adopting.adopt_requested(draft, event, position)
             return
-        case ev.ReleaseWanted():
+        case ev.ReleaseRequested():
             adopting.release_requested(draft, event, position)
             return
         case ev.GroupDeleted():
-            holding.delete_group(draft)
+            held_groups.delete_group(draft)
             return
         case ev.RolloutResumed():
             if not rollout.resume(draft):
-                draft.refuse(position, Refused.NOT_HELD)
+                draft.refuse(position, Rejection.NOT_HELD)
             return
-        case ev.InstanceWanted():
+        case ev.InstanceRequested():
             _wanted(draft, event, position)
             return
         case _:
             pass
     instance = draft.members.get(event.id)
     if instance is None:
-        draft.refuse(position, Refused.UNKNOWN)
+        draft.refuse(position, Rejection.UNKNOWN)
         return
     match event:
         case ev.VmCreated():
@@ -58,7 +58,7 @@ def observe(draft: Draft, event: ev.Event, position: int) -> None:
             if instance.state is State.PENDING:
                 creating.failed(draft, instance, event)
             elif event.failure is ev.Failure.UNSENT and creating.never_asked(draft, instance):
-                draft.reason(Code.DELETED, "the provider was never asked for it", instance.id)
+                draft.reason(ReasonCode.DELETED, "the provider was never asked for it", instance.id)
                 draft.change(instance, state=State.DELETED, ended=draft.now)
             elif instance.provider_id is None:
                 draft.learn(instance.id, check_due=draft.now)  # its agent was faster than the provider's answer
@@ -68,16 +68,16 @@ def observe(draft: Draft, event: ev.Event, position: int) -> None:
             _deletion_failed(draft, instance, event)
         case ev.VmChecked():
             _checked(draft, instance, event)
-        case ev.VmMissed():
+        case ev.VmMissingFromListing():
             if instance.state is not State.PENDING:
                 draft.learn(instance.id, check_due=draft.now)  # asked for singly before anything is concluded
-        case ev.DoubleFound():
+        case ev.DuplicateVmFound():
             _doubled(draft, instance, event)
-        case ev.VmSpeaks():
+        case ev.AgentSeenOnVm():
             _speaks(draft, instance, event)
-        case ev.DoubleDeleted():
-            if instance.double == event.provider_id:
-                draft.change(instance, double=None)
+        case ev.DuplicateVmDeleted():
+            if instance.duplicate_vm == event.provider_id:
+                draft.change(instance, duplicate_vm=None)
         case ev.Registered():
             _registered(draft, instance, event, position)
         case ev.Renewed():
@@ -89,7 +89,7 @@ def observe(draft: Draft, event: ev.Event, position: int) -> None:
                     certificate_expires=event.certificate_expires,
                 )
             else:
-                draft.refuse(position, Refused.ENDING)
+                draft.refuse(position, Rejection.ENDING)
         case ev.AgentConnected():
             draft.learn(
                 instance.id,
@@ -99,7 +99,7 @@ def observe(draft: Draft, event: ev.Event, position: int) -> None:
                 awaited=False,
                 restarting=False,
                 lost=None,
-                heard=draft.now,
+                last_seen=draft.now,
                 checks=0,
                 check_due=None,
             )
@@ -108,16 +108,16 @@ def observe(draft: Draft, event: ev.Event, position: int) -> None:
         case ev.AgentLost():
             draft.learn(instance.id, connected=False, lost=draft.now, checks=0, check_due=draft.now, **_UNREADY)
         case ev.AgentRestarting():
-            draft.learn(instance.id, connected=False, restarting=True, heard=draft.now, **_UNREADY)
-        case ev.CloneSeen():
+            draft.learn(instance.id, connected=False, restarting=True, last_seen=draft.now, **_UNREADY)
+        case ev.CloneDetected():
             _cloned(draft, instance)
         case ev.NoticeReceived():
             _notice(draft, instance, event)
         case ev.DrainAcknowledged():
             _acknowledged(draft, instance, event, position)
-        case ev.DeletionWanted():
+        case ev.DeletionRequested():
             _deletion_wanted(draft, instance, event, position)
-        case ev.ReplacementWanted():
+        case ev.ReplacementRequested():
             _replacement_wanted(draft, instance, event, position)
         case _:
             assert_never(event)
@@ -136,7 +136,7 @@ def _readiness(draft: Draft, instance: Instance, event: ev.ReadinessReported) ->
     )
     if event.ready and instance.ready_at is None and instance.state in (State.RUNNING, State.DRAINING):
         draft.change(instance, ready_at=draft.now)
-        draft.reason(Code.READY, "instance is ready", instance.id)
+        draft.reason(ReasonCode.READY, "instance is ready", instance.id)
         creating.succeeded(draft, instance)
 
 
@@ -150,46 +150,50 @@ def _says(who: str) -> str:
 
 def _acknowledged(draft: Draft, instance: Instance, event: ev.DrainAcknowledged, position: int) -> None:
     if instance.state is not State.DRAINING or instance.drain is None:
-        draft.refuse(position, Refused.NOT_DRAINING)
-    elif draft.wish is not None and draft.wish.paused:
+        draft.refuse(position, Rejection.NOT_DRAINING)
+    elif draft.desired is not None and draft.desired.paused:
         # Nothing is deleted while paused; that nobody needs to be waited for is not forgotten.
         draft.change(instance, drain=replace(instance.drain, waits=False))
         draft.reason(
-            Code.DRAINED, f"its workloads have left{_says(event.by)}; it goes when its group is resumed", instance.id
+            ReasonCode.DRAINED,
+            f"its workloads have left{_says(event.by)}; it goes when its group is resumed",
+            instance.id,
         )
     else:
-        draft.reason(Code.DRAINED, f"its workloads have left{_says(event.by)}", instance.id)
+        draft.reason(ReasonCode.DRAINED, f"its workloads have left{_says(event.by)}", instance.id)
         leaving.delete(draft, instance, instance.drain.cause, "drained")
 
 
-def _deletion_wanted(draft: Draft, instance: Instance, event: ev.DeletionWanted, position: int) -> None:
+def _deletion_wanted(draft: Draft, instance: Instance, event: ev.DeletionRequested, position: int) -> None:
     if instance.state in (State.DELETING, State.DELETED, State.FAILED):
-        draft.refuse(position, Refused.ENDING)
-    elif draft.wish is not None and draft.wish.paused:
-        draft.refuse(position, Refused.PAUSED)
+        draft.refuse(position, Rejection.ENDING)
+    elif draft.desired is not None and draft.desired.paused:
+        draft.refuse(position, Rejection.PAUSED)
     elif instance.state is State.DRAINING and instance.drain is not None:
         # It goes anyway; but from now on nothing takes it back.
         if instance.drain.cause is not Cause.REQUESTED:
             draft.change(instance, drain=replace(instance.drain, cause=Cause.REQUESTED), cause=Cause.REQUESTED)
-            draft.reason(Code.REQUESTED, f"its deletion was requested{_by(event.by)} while it drains", instance.id)
+            draft.reason(
+                ReasonCode.REQUESTED, f"its deletion was requested{_by(event.by)} while it drains", instance.id
+            )
     else:
-        draft.reason(Code.REQUESTED, f"its deletion was requested{_by(event.by)}", instance.id)
+        draft.reason(ReasonCode.REQUESTED, f"its deletion was requested{_by(event.by)}", instance.id)
         leaving.leave(draft, instance, Cause.REQUESTED, "deletion requested")
 
 
-def _replacement_wanted(draft: Draft, instance: Instance, event: ev.ReplacementWanted, position: int) -> None:
+def _replacement_wanted(draft: Draft, instance: Instance, event: ev.ReplacementRequested, position: int) -> None:
     if instance.on_demand:
-        draft.refuse(position, Refused.ON_DEMAND)
+        draft.refuse(position, Rejection.ON_DEMAND)
     elif not instance.counts:
-        draft.refuse(position, Refused.ENDING)
-    elif draft.wish is None or draft.wish.paused:
-        draft.refuse(position, Refused.PAUSED if draft.wish is not None else Refused.UNKNOWN)
+        draft.refuse(position, Rejection.ENDING)
+    elif draft.desired is None or draft.desired.paused:
+        draft.refuse(position, Rejection.PAUSED if draft.desired is not None else Rejection.UNKNOWN)
     elif instance.state is State.RUNNING:
-        draft.reason(Code.REQUESTED, f"its replacement was requested{_by(event.by)}", instance.id)
+        draft.reason(ReasonCode.REQUESTED, f"its replacement was requested{_by(event.by)}", instance.id)
         draft.change(instance, replace_wanted=True)
     else:
         why = f"its replacement was requested{_by(event.by)} before it registered"
-        draft.reason(Code.REQUESTED, why, instance.id)
+        draft.reason(ReasonCode.REQUESTED, why, instance.id)
         leaving.leave(draft, instance, Cause.REQUESTED, "replacement requested")
 
 
@@ -209,7 +213,7 @@ def _created(draft: Draft, instance: Instance, event: ev.VmCreated) -> None:
     match instance.state:
         case State.PENDING:
             draft.change(instance, state=State.STARTING, **known)
-            draft.reason(Code.CREATED, f"the provider made {event.provider_id}", instance.id)
+            draft.reason(ReasonCode.CREATED, f"the provider made {event.provider_id}", instance.id)
         case State.DELETED | State.FAILED:
             # Given up, and there it is: it must not leak.
             draft.change(instance, state=State.DELETING, ended=None, **known)
@@ -265,7 +269,7 @@ def _checked(draft: Draft, instance: Instance, event: ev.VmChecked) -> None:
     if is_ended(instance) and event.state is not ev.VmState.DELETED:
         fields |= {"state": State.DELETING, "ended": None, "provider_id": event.provider_id or instance.provider_id}
         draft.learn(instance.id, delete_due=draft.now, deletion_begun=None)
-        draft.reason(Code.ORPHAN, "its VM turned up after it was given up", instance.id)
+        draft.reason(ReasonCode.ORPHAN, "its VM turned up after it was given up", instance.id)
     if fields:
         draft.change(instance, **fields)
 
@@ -291,7 +295,7 @@ def _deletion_failed(draft: Draft, instance: Instance, event: ev.VmDeleteFailed)
     draft.learn(instance.id, deleting=False, delete_attempts=attempts, delete_due=draft.now + _backoff(attempts - 1))
     if attempts in (1, 10):
         draft.reason(
-            Code.DELETE_FAILED, f"the provider did not delete it, it is tried again: {event.message}", instance.id
+            ReasonCode.DELETE_FAILED, f"the provider did not delete it, it is tried again: {event.message}", instance.id
         )
 
 
@@ -299,15 +303,17 @@ def _registered(draft: Draft, instance: Instance, event: ev.Registered, position
     if instance.public_key:
         # One nonce, one key: repeating it with the same key is answered, with another key never.
         if instance.public_key != event.public_key:
-            draft.reason(Code.SECURITY, "its nonce was presented again with another key, and refused", instance.id)
-            draft.refuse(position, Refused.KEY_BOUND)
+            draft.reason(
+                ReasonCode.SECURITY, "its nonce was presented again with another key, and refused", instance.id
+            )
+            draft.refuse(position, Rejection.KEY_BOUND)
         elif instance.state in (State.RUNNING, State.DRAINING):
-            draft.learn(instance.id, heard=draft.now, met=True)
+            draft.learn(instance.id, last_seen=draft.now, met=True)
         else:
-            draft.refuse(position, Refused.ENDING)
+            draft.refuse(position, Rejection.ENDING)
         return
     if instance.state not in (State.PENDING, State.STARTING):
-        draft.refuse(position, Refused.ENDING)
+        draft.refuse(position, Rejection.ENDING)
         return
     draft.change(
         instance,
@@ -321,8 +327,8 @@ def _registered(draft: Draft, instance: Instance, event: ev.Registered, position
         ip6=instance.ip6 or event.ip6,
         hostname=instance.hostname or event.hostname,
     )
-    draft.learn(instance.id, heard=draft.now, met=True, awaited=True, checks=0)
-    draft.reason(Code.REGISTERED, "its agent registered", instance.id)
+    draft.learn(instance.id, last_seen=draft.now, met=True, awaited=True, checks=0)
+    draft.reason(ReasonCode.REGISTERED, "its agent registered", instance.id)
 
 
 def _notice(draft: Draft, instance: Instance, event: ev.NoticeReceived) -> None:
@@ -336,44 +342,44 @@ def _notice(draft: Draft, instance: Instance, event: ev.NoticeReceived) -> None:
 
 def _cloned(draft: Draft, instance: Instance) -> None:
     """Replaced where the configuration says so. One that is on demand has no place that another could take."""
-    paused = draft.wish is None or draft.wish.paused
+    paused = draft.desired is None or draft.desired.paused
     if draft.policy.replace_clones and instance.state is State.RUNNING and not instance.on_demand and not paused:
         if not instance.replace_wanted:
-            draft.reason(Code.SECURITY, "two agents use its identity: it is replaced", instance.id)
+            draft.reason(ReasonCode.SECURITY, "two agents use its identity: it is replaced", instance.id)
         draft.change(instance, replace_wanted=True)
 
 
-def _wanted(draft: Draft, event: ev.InstanceWanted, position: int) -> None:
+def _wanted(draft: Draft, event: ev.InstanceRequested, position: int) -> None:
     known = draft.members.get(event.id)
     if known is not None:
         if not known.on_demand:
-            draft.refuse(position, Refused.EXISTS)
+            draft.refuse(position, Rejection.EXISTS)
         elif is_ended(known):
-            draft.refuse(position, Refused.ENDING)  # an ID is never used again
+            draft.refuse(position, Rejection.ENDING)  # an ID is never used again
         return  # asked twice: the same instance
-    if draft.wish is None:
-        draft.refuse(position, Refused.UNKNOWN)
-    elif draft.wish.paused:
-        draft.refuse(position, Refused.PAUSED)
+    if draft.desired is None:
+        draft.refuse(position, Rejection.UNKNOWN)
+    elif draft.desired.paused:
+        draft.refuse(position, Rejection.PAUSED)
     else:
         creating.create_on_demand(draft, event)
 
 
-def _doubled(draft: Draft, instance: Instance, event: ev.DoubleFound) -> None:
-    if instance.double is None and instance.provider_id not in (None, event.provider_id):
-        draft.change(instance, double=event.provider_id)
+def _doubled(draft: Draft, instance: Instance, event: ev.DuplicateVmFound) -> None:
+    if instance.duplicate_vm is None and instance.provider_id not in (None, event.provider_id):
+        draft.change(instance, duplicate_vm=event.provider_id)
         draft.reason(
-            Code.ORPHAN, f"{event.provider_id} carries its ID too, {instance.provider_id} is kept", instance.id
+            ReasonCode.ORPHAN, f"{event.provider_id} carries its ID too, {instance.provider_id} is kept", instance.id
         )
 
 
-def _speaks(draft: Draft, instance: Instance, event: ev.VmSpeaks) -> None:
+def _speaks(draft: Draft, instance: Instance, event: ev.AgentSeenOnVm) -> None:
     """The unregistered one goes: from the next listing on, the VM that the record knew is the double."""
-    if instance.double == event.provider_id or instance.state not in (State.RUNNING, State.DRAINING):
+    if instance.duplicate_vm == event.provider_id or instance.state not in (State.RUNNING, State.DRAINING):
         return
     draft.change(instance, provider_id=event.provider_id, ip4=event.ip4, ip6=event.ip6, hostname=event.hostname)
     draft.reason(
-        Code.ORPHAN, f"its agent speaks from {event.provider_id}, not from {instance.provider_id}", instance.id
+        ReasonCode.ORPHAN, f"its agent speaks from {event.provider_id}, not from {instance.provider_id}", instance.id
     )
 
 

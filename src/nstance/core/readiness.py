@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from nstance.core import creating, leaving, rollout
 from nstance.core.draft import Draft
-from nstance.model.decision import Code
+from nstance.model.decision import ReasonCode
 from nstance.model.events import ReadinessReported
 from nstance.model.ids import InstanceId
 from nstance.model.instance import Cause, Instance, State
@@ -62,10 +62,10 @@ def explain(report: ReadinessReported) -> str:
 
 def judge(draft: Draft) -> None:
     """Find those that are unhealthy although their agents speak, and let those go that never became ready."""
-    noteworthy = draft.noteworthy()
+    needs_attention = draft.needs_attention()
     draft.wake(draft.unready_until)
     found: list[tuple[Instance, str]] = []
-    for instance in noteworthy:
+    for instance in needs_attention:
         facts = draft.facts(instance.id)
         if instance.state is not State.RUNNING or facts.ready or not draft.audible(instance.id):
             continue
@@ -83,7 +83,7 @@ def judge(draft: Draft) -> None:
     for instance, why in found:
         if instance.id in held or not (instance.ready_at is None or instance.on_demand):
             continue
-        draft.reason(Code.UNHEALTHY, why, instance.id)
+        draft.reason(ReasonCode.UNHEALTHY, why, instance.id)
         leaving.leave(draft, instance, Cause.UNHEALTHY, why)
         if instance.ready_at is None:
             creating.did_not_come_up(draft, instance, why)
@@ -116,7 +116,7 @@ def _held(draft: Draft, unhealthy: list[Instance]) -> set[InstanceId]:
             return set()
         draft.trend = replace(draft.trend, unready=True)
         message = f"{len(served)} of {len(capacity)} instances are unhealthy at once: they are replaced one at a time"
-        draft.reason(Code.NOT_READY, message)
+        draft.reason(ReasonCode.NOT_READY, message)
     known = set(served)
     coming = any(m.ready_at is None and m.id not in known for m in capacity)
     return set(served if coming or draft.existing() > len(capacity) else served[1:])

@@ -8,18 +8,18 @@ from operator import attrgetter
 
 from nstance.core import creating, health, leaving, readiness, rollout
 from nstance.core.draft import Draft, drifted
-from nstance.model.decision import Code
+from nstance.model.decision import ReasonCode
 from nstance.model.events import NoticeKind
 from nstance.model.instance import Cause, Instance, State
 
 VOLUNTARY = frozenset({Cause.DRIFT, Cause.ELIGIBLE_EXPIRY, Cause.SPOT})  # SPOT: by a hint, see `voluntary`
 _CODES = {
-    Cause.UNHEALTHY: Code.UNHEALTHY,
-    Cause.DRIFT: Code.DRIFT,
-    Cause.ELIGIBLE_EXPIRY: Code.ELIGIBLE_EXPIRY,
-    Cause.FORCED_EXPIRY: Code.FORCED_EXPIRY,
-    Cause.REQUESTED: Code.REQUESTED,
-    Cause.SPOT: Code.SPOT,  # a hint that the provider may want it back
+    Cause.UNHEALTHY: ReasonCode.UNHEALTHY,
+    Cause.DRIFT: ReasonCode.DRIFT,
+    Cause.ELIGIBLE_EXPIRY: ReasonCode.ELIGIBLE_EXPIRY,
+    Cause.FORCED_EXPIRY: ReasonCode.FORCED_EXPIRY,
+    Cause.REQUESTED: ReasonCode.REQUESTED,
+    Cause.SPOT: ReasonCode.SPOT,  # a hint that the provider may want it back
 }
 
 
@@ -40,7 +40,7 @@ def involuntary(draft: Draft, instance: Instance) -> Cause | None:
 
 def voluntary(draft: Draft, instance: Instance) -> Cause | None:
     """Why it should be replaced when the limits allow."""
-    if drifted(instance, draft.wish):
+    if drifted(instance, draft.desired):
         return Cause.DRIFT
     if draft.facts(instance.id).notice is NoticeKind.REBALANCE:
         return Cause.SPOT
@@ -69,84 +69,84 @@ def is_fit(draft: Draft, instance: Instance) -> bool:
     )
 
 
-def drop_needless_newcomers(draft: Draft) -> None:
+def drop_needless_replacements(draft: Draft) -> None:
     """A replacement whose predecessor recovered is deleted; so is one that the configuration has overtaken."""
     if not draft.may_delete:
         return
-    linked = sorted((m for group in draft.newcomers().values() for m in group), key=attrgetter("id"))
-    newcomers = {m.id for m in linked}
+    linked = sorted((m for group in draft.replacements().values() for m in group), key=attrgetter("id"))
+    replacements = {m.id for m in linked}
     needless: list[tuple[Instance, str]] = []
     for member in draft.capacity() if draft.trend.failures else linked:
         if (
             member.state is not State.RUNNING
-            and drifted(member, draft.wish)
-            and (member.id in newcomers or draft.trend.failures)
+            and drifted(member, draft.desired)
+            and (member.id in replacements or draft.trend.failures)
         ):
             # Others come up first and are rotated then: the group may be waiting for them.
             needless.append((member, "the configuration changed before it registered"))
         elif (
-            member.id in newcomers
+            member.id in replacements
             and member.ready_at is None
             and member.replaces_for in VOLUNTARY
-            and drifted(member, draft.wish)
+            and drifted(member, draft.desired)
         ):
             needless.append((member, "the configuration changed before it was ready"))
-        elif member.id in newcomers and (kept := _kept_instead(draft, member)) is not None:
+        elif member.id in replacements and (kept := _kept_instead(draft, member)) is not None:
             needless.append((member, f"{kept.id}, which it was to replace, is to stay"))
     # Judged before the first one goes: in a chain of newcomers each hangs on the one before.
     for member, message in needless:
-        draft.reason(Code.SUPERSEDED, message, member.id)
+        draft.reason(ReasonCode.SUPERSEDED, message, member.id)
         leaving.leave(draft, member, Cause.SUPERSEDED, message)
 
 
-def _kept_instead(draft: Draft, newcomer: Instance) -> Instance | None:
+def _kept_instead(draft: Draft, replacement: Instance) -> Instance | None:
     """The predecessor, or the predecessor's predecessor, that nothing speaks against any more."""
-    seen = {newcomer.id}
-    while newcomer.replaces is not None and newcomer.replaces not in seen:
-        old = draft.members.get(newcomer.replaces)
+    seen = {replacement.id}
+    while replacement.replaces is not None and replacement.replaces not in seen:
+        old = draft.members.get(replacement.replaces)
         if old is None or not old.counts:
             return None
         if (
             old.state is State.RUNNING
             and not old.suspect
-            and newcomer.replaces_for is not Cause.SPOT  # the notice may have been lost with the last leader
+            and replacement.replaces_for is not Cause.SPOT  # the notice may have been lost with the last leader
             and is_fit(draft, old)
         ):
             return old
         seen.add(old.id)
-        newcomer = old
+        replacement = old
     return None
 
 
 def replace_the_unfit(draft: Draft) -> None:
     """Involuntary replacements: all at once, each linked to the instance whose place it takes."""
-    if draft.wish is None:
+    if draft.desired is None:
         return
-    unfit = [(cause, m) for m in draft.noteworthy() if (cause := involuntary(draft, m)) is not None]
+    unfit = [(cause, m) for m in draft.needs_attention() if (cause := involuntary(draft, m)) is not None]
     for cause, instance in sorted(unfit, key=lambda u: u[0] is not Cause.FORCED_EXPIRY):
-        if instance.id not in draft.newcomers():
+        if instance.id not in draft.replacements():
             creating.create(draft, cause, f"replaces {instance.id} ({cause.value})", replaces=instance)
 
 
 def finish(draft: Draft) -> None:
     """The replacement is ready: the old one may go, if enough remain that are ready, for something else may be missing
     meanwhile. One that is not ready itself is no loss. One past its forced age goes as soon as the new VM was made."""
-    wish = draft.wish
-    if wish is None or not draft.view.listed or not draft.newcomers():
+    desired = draft.desired
+    if desired is None or not draft.view.listed or not draft.replacements():
         return
     ready = draft.ready()
-    for id, newcomers in list(draft.newcomers().items()):
+    for id, replacements in list(draft.replacements().items()):
         old = draft.members[id]
         if old.suspect or health.going(draft, old) is not None:
             continue  # `health` decides when these go
-        cause = involuntary(draft, old) or voluntary(draft, old) or newcomers[0].replaces_for
+        cause = involuntary(draft, old) or voluntary(draft, old) or replacements[0].replaces_for
         if cause is None or cause not in _CODES or not _may_go(draft, cause):
             continue
         forced, counted = cause is Cause.FORCED_EXPIRY, draft.is_ready(old)
-        taker = next((m for m in newcomers if (_is_made(m) if forced else _can_take_over(draft, m))), None)
+        taker = next((m for m in replacements if (_is_made(m) if forced else _can_take_over(draft, m))), None)
         if taker is None:
             continue
-        if not forced and not draft.is_broken(old) and ready - counted < wish.size - wish.max_unavailable:
+        if not forced and not draft.is_broken(old) and ready - counted < desired.size - desired.max_unavailable:
             continue
         ready -= counted
         message = f"{taker.id} takes its place"
@@ -154,12 +154,12 @@ def finish(draft: Draft) -> None:
         leaving.leave(draft, old, cause, message)
 
 
-def _can_take_over(draft: Draft, newcomer: Instance) -> bool:
-    return draft.is_ready(newcomer) and involuntary(draft, newcomer) is None
+def _can_take_over(draft: Draft, replacement: Instance) -> bool:
+    return draft.is_ready(replacement) and involuntary(draft, replacement) is None
 
 
-def _is_made(newcomer: Instance) -> bool:
-    return newcomer.state in (State.STARTING, State.RUNNING) and not newcomer.suspect
+def _is_made(replacement: Instance) -> bool:
+    return replacement.state in (State.STARTING, State.RUNNING) and not replacement.suspect
 
 
 def _may_go(draft: Draft, cause: Cause) -> bool:

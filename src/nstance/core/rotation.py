@@ -10,27 +10,27 @@ from collections.abc import Iterator
 
 from nstance.core import creating, health, leaving, replacing, rollout
 from nstance.core.draft import Draft, drifted
-from nstance.model.decision import Code
+from nstance.model.decision import ReasonCode
 from nstance.model.events import NoticeKind
 from nstance.model.group import Group, UpdateOrder
 from nstance.model.instance import Cause, Instance, State
 
 _WHY = {
-    Cause.DRIFT: (Code.DRIFT, "its configuration is out of date"),
-    Cause.SPOT: (Code.SPOT, "the provider hints that it wants it back"),
-    Cause.ELIGIBLE_EXPIRY: (Code.ELIGIBLE_EXPIRY, "it is past the age at which it may be renewed"),
+    Cause.DRIFT: (ReasonCode.DRIFT, "its configuration is out of date"),
+    Cause.SPOT: (ReasonCode.SPOT, "the provider hints that it wants it back"),
+    Cause.ELIGIBLE_EXPIRY: (ReasonCode.ELIGIBLE_EXPIRY, "it is past the age at which it may be renewed"),
 }
 
 
 def rotate(draft: Draft) -> None:
-    wish = draft.wish
-    if wish is None or not rollout.may_begin(draft, Cause.DRIFT) or draft.places() != wish.size:
+    desired = draft.desired
+    if desired is None or not rollout.may_begin(draft, Cause.DRIFT) or draft.places() != desired.size:
         return
-    if any(m.suspect for m in draft.noteworthy() if m.counts):
+    if any(m.suspect for m in draft.needs_attention() if m.counts):
         return
-    surge = max_surge(wish) - (draft.existing() - wish.size)
-    unavailable, broken = wish.size - draft.ready(), draft.broken()
-    if surge < 0 or (surge == 0 and unavailable - broken >= wish.max_unavailable):
+    surge = max_surge(desired) - (draft.existing() - desired.size)
+    unavailable, broken = desired.size - draft.ready(), draft.broken()
+    if surge < 0 or (surge == 0 and unavailable - broken >= desired.max_unavailable):
         return
     if broken:
         broken = sum(1 for _ in _candidates(draft, broken=True))
@@ -38,7 +38,7 @@ def rotate(draft: Draft) -> None:
     # It may be the whole group: no further than the limits allow.
     for cause, member in _in_order(draft):
         if not begun:
-            left, begun = _steps_left(draft, wish, member), True
+            left, begun = _steps_left(draft, desired, member), True
         if left <= 0:
             return
         is_broken = draft.is_broken(member)
@@ -48,7 +48,7 @@ def rotate(draft: Draft) -> None:
             if creating.create(draft, cause, f"replaces {member.id} ({cause.value})", replaces=member) is None:
                 return
             surge -= 1
-        elif missing < wish.max_unavailable and creating.may_create(draft):
+        elif missing < desired.max_unavailable and creating.may_create(draft):
             if is_broken:
                 broken -= 1
             else:
@@ -58,21 +58,21 @@ def rotate(draft: Draft) -> None:
             return
         left -= 1
     if not begun:
-        _renew_oldest(draft, wish, surge)
+        _renew_oldest(draft, desired, surge)
 
 
-def _renew_oldest(draft: Draft, wish: Group, surge: int) -> None:
+def _renew_oldest(draft: Draft, desired: Group, surge: int) -> None:
     """Past the eligible age: one at a time, only while the group is whole."""
     aged = [m for c, m in _candidates(draft, aged=True) if c is Cause.ELIGIBLE_EXPIRY]
-    if not aged or not draft.existing() == draft.ready() == wish.size:
+    if not aged or not draft.existing() == draft.ready() == desired.size:
         return
     oldest = min(aged, key=lambda m: (m.created, m.id))
-    if _steps_left(draft, wish, oldest) <= 0:
+    if _steps_left(draft, desired, oldest) <= 0:
         return
     if surge > 0:
         message = f"replaces {oldest.id} ({Cause.ELIGIBLE_EXPIRY.value})"
         creating.create(draft, Cause.ELIGIBLE_EXPIRY, message, replaces=oldest)
-    elif wish.max_unavailable and creating.may_create(draft):
+    elif desired.max_unavailable and creating.may_create(draft):
         _let_go(draft, Cause.ELIGIBLE_EXPIRY, oldest)
 
 
@@ -87,9 +87,9 @@ def _in_order(draft: Draft) -> Iterator[tuple[Cause, Instance]]:
 
 def _candidates(draft: Draft, *, broken: bool | None = None, aged: bool = False) -> Iterator[tuple[Cause, Instance]]:
     """`aged`: those too that are only old."""
-    newcomers = draft.newcomers()
-    for member in draft.noteworthy_or_outdated():
-        if member.state is not State.RUNNING or member.on_demand or member.id in newcomers:
+    replacements = draft.replacements()
+    for member in draft.needs_attention_or_outdated():
+        if member.state is not State.RUNNING or member.on_demand or member.id in replacements:
             continue
         if broken is not None and draft.is_broken(member) is not broken:
             continue
@@ -98,26 +98,26 @@ def _candidates(draft: Draft, *, broken: bool | None = None, aged: bool = False)
             yield cause, member
 
 
-def _steps_left(draft: Draft, wish: Group, first: Instance) -> int:
+def _steps_left(draft: Draft, desired: Group, first: Instance) -> int:
     """How many replacements may be begun now, whatever the limits allow; `first`: of whom."""
     canaries = rollout.canaries_left(draft)
     left = len(draft.members) if canaries is None else canaries
-    if wish.order is UpdateOrder.PARALLEL:
+    if desired.order is UpdateOrder.PARALLEL:
         return left
-    whole = draft.ready() == wish.size or draft.is_broken(first)
-    return min(left, 1) if whole and not _step_under_way(draft, wish) else 0
+    whole = draft.ready() == desired.size or draft.is_broken(first)
+    return min(left, 1) if whole and not _step_under_way(draft, desired) else 0
 
 
-def _step_under_way(draft: Draft, wish: Group) -> bool:
+def _step_under_way(draft: Draft, desired: Group) -> bool:
     """Of a serial rollout: an old instance is not gone yet, or a new one has not been ready for long enough."""
-    if draft.newcomers() or any(leaves_voluntarily(draft, m) for m in draft.noteworthy()):
+    if draft.replacements() or any(leaves_voluntarily(draft, m) for m in draft.needs_attention()):
         return True
     for member in draft.capacity():
-        if drifted(member, wish):
+        if drifted(member, desired):
             continue
         if not draft.is_ready(member):
             return True
-        settled = draft.facts(member.id).ready_since + wish.settle
+        settled = draft.facts(member.id).ready_since + desired.settle
         if draft.now < settled:
             draft.wake(settled)
             return True
@@ -130,9 +130,9 @@ def _let_go(draft: Draft, cause: Cause, instance: Instance) -> None:
     leaving.leave(draft, instance, cause, message)
 
 
-def max_surge(wish: Group) -> int:
+def max_surge(desired: Group) -> int:
     """Both limits at zero would mean never."""
-    return wish.max_surge or (0 if wish.max_unavailable else 1)
+    return desired.max_surge or (0 if desired.max_unavailable else 1)
 
 
 def leaves_voluntarily(draft: Draft, instance: Instance) -> bool:
@@ -147,30 +147,30 @@ def leaves_voluntarily(draft: Draft, instance: Instance) -> bool:
 def places_still_taken(draft: Draft) -> int:
     """Places that voluntary work has emptied and that may not be filled yet: the VM that left first is still there, and one
     more would exceed `max_surge`."""
-    wish = draft.wish
-    leaving = [m for m in draft.noteworthy() if leaves_voluntarily(draft, m)]
-    if wish is None or not leaving:
+    desired = draft.desired
+    leaving = [m for m in draft.needs_attention() if leaves_voluntarily(draft, m)]
+    if desired is None or not leaving:
         return 0
     replaced = {m.replaces for m in draft.capacity()}
     coming = sum(
         m.replaces_for in replacing.VOLUNTARY and health.going(draft, draft.members[old]) is None
-        for old, group in draft.newcomers().items()
+        for old, group in draft.replacements().items()
         for m in group
     )
     left_first = sum(m.id not in replaced for m in leaving)
-    return min(left_first, max(0, len(leaving) + coming - max_surge(wish)))
+    return min(left_first, max(0, len(leaving) + coming - max_surge(desired)))
 
 
 def expire_on_demand(draft: Draft) -> None:
     age = draft.policy.ondemand_age
     if age is None or not draft.may_delete:
         return
-    for instance in draft.noteworthy():
+    for instance in draft.needs_attention():
         if not instance.on_demand or instance.state is not State.RUNNING:
             continue
         if draft.now < instance.created + age:
             draft.wake(instance.created + age)
             continue
         message = "it is past the age of on-demand instances"
-        draft.reason(Code.ONDEMAND_EXPIRY, message, instance.id)
+        draft.reason(ReasonCode.ONDEMAND_EXPIRY, message, instance.id)
         leaving.leave(draft, instance, Cause.ONDEMAND_EXPIRY, message)

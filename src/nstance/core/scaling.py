@@ -10,7 +10,7 @@ from operator import attrgetter
 
 from nstance.core import adopting, creating, draining, leaving, rotation
 from nstance.core.draft import Draft, drifted
-from nstance.model.decision import Code
+from nstance.model.decision import ReasonCode
 from nstance.model.ids import InstanceId
 from nstance.model.instance import Cause, Instance, State
 
@@ -21,7 +21,7 @@ def grow(draft: Draft) -> None:
     lack = draft.size - draft.places()
     if lack > 0:
         lack -= draining.cancel_for_size(draft, lack)
-    vacancies = sorted((m for m in draft.noteworthy() if m.vacant), key=attrgetter("id"))
+    vacancies = sorted((m for m in draft.needs_attention() if m.vacant), key=attrgetter("id"))
     if lack <= 0:
         for vacancy in vacancies:  # filled just now, or not wanted any more: what is made later is growth
             draft.change(vacancy, vacant=False)
@@ -58,28 +58,28 @@ def shrink(draft: Draft) -> None:
     if places <= draft.size or not draft.may_delete:
         return
     reason = f"{places} for {draft.size}"
-    newcomers = draft.newcomers()
-    linked = {m.id for group in newcomers.values() for m in group}
+    replacements = draft.replacements()
+    linked = {m.id for group in replacements.values() for m in group}
     heap = [(_worth(draft, m), m) for m in draft.capacity() if m.id not in linked]
     heapq.heapify(heap)
     while places > draft.size:
         _, instance = heapq.heappop(heap)
         places -= 1
         _send_away(draft, instance, reason)
-        waiting = list(newcomers.get(instance.id, ()))
+        waiting = list(replacements.get(instance.id, ()))
         while waiting:
-            newcomer = waiting.pop()
-            if newcomer.state is State.RUNNING:
+            replacement = waiting.pop()
+            if replacement.state is State.RUNNING:
                 places += 1
-                newcomer = draft.change(newcomer, replaces=None, replaces_for=None)
-                heapq.heappush(heap, (_worth(draft, newcomer), newcomer))
+                replacement = draft.change(replacement, replaces=None, replaces_for=None)
+                heapq.heappush(heap, (_worth(draft, replacement), replacement))
             else:
-                _send_away(draft, newcomer, reason)
-                waiting += newcomers.get(newcomer.id, ())
+                _send_away(draft, replacement, reason)
+                waiting += replacements.get(replacement.id, ())
 
 
 def _send_away(draft: Draft, instance: Instance, reason: str) -> None:
-    draft.reason(Code.SCALE_DOWN, reason, instance.id)
+    draft.reason(ReasonCode.SCALE_DOWN, reason, instance.id)
     # Without its link: should the group grow again, it comes back to a place of its own.
     instance = draft.change(instance, replaces=None, replaces_for=None)
     leaving.leave(draft, instance, Cause.SCALE_DOWN, f"scale-down: {reason}")
@@ -91,6 +91,6 @@ def _worth(draft: Draft, instance: Instance) -> _Worth:
         instance.state is State.RUNNING,
         not instance.suspect,
         not draft.is_broken(instance),
-        not drifted(instance, draft.wish),
+        not drifted(instance, draft.desired),
         instance.id,
     )

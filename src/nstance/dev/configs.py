@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from nstance.clock import Chance, Clock
+from nstance.clock import Clock, Rng
 from nstance.config import addresses, jsonc, storage_keys
 from nstance.model.ids import ShardId
 from nstance.objects import errors
 from nstance.objects.port import ObjectStore
-from nstance.server import configuration
+from nstance.server.config import configuration
 
 PORT = 8990  # the first of five: health, election, registration, operator, agent
 STANDBY = 100  # a standby's ports are so much higher
@@ -69,14 +69,14 @@ async def put(store: ObjectStore, shard: ShardId, body: bytes, *, clock: Clock, 
             async with asyncio.timeout(patience):
                 try:
                     found = await store.get(key)
-                except errors.Missing:
+                except errors.NotFoundError:
                     await store.create(key, body)
                     return True
                 if found.body == body:
                     return False
                 await store.replace(key, body, seen=found.version)
                 return True
-        except (errors.Unavailable, errors.Unknown, errors.Conflict, TimeoutError) as problem:
+        except (errors.UnavailableError, errors.UnknownOutcomeError, errors.ConflictError, TimeoutError) as problem:
             if clock.monotonic() > end:
                 raise Unusable(f"the configuration could not be put into {store!r}: {problem}") from problem
             await clock.sleep(0.2)
@@ -87,9 +87,9 @@ def taken(port: int, offsets: Sequence[int]) -> list[int]:
     return [p for offset in offsets for p in range(port + offset, port + offset + 5) if not _free(p)]
 
 
-def free_port(chance: Chance, offsets: Sequence[int]) -> int:
+def free_port(rng: Rng, offsets: Sequence[int]) -> int:
     for _ in range(_ATTEMPTS):
-        port = int(chance.uniform(_LOWEST, _HIGHEST))
+        port = int(rng.uniform(_LOWEST, _HIGHEST))
         if not taken(port, offsets):
             return port
     raise Unusable("no free ports were found on this machine")

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from nstance.model.ids import InstanceId
-from nstance.providers import homes, processes
+from nstance.providers import instance_dirs, processes
 
 GRACE = 3.0  # seconds for an agent
 SERVER_GRACE = 15.0  # for a server, or for whoever looks after servers and agents and ends them first
@@ -63,11 +63,11 @@ def agents(instances: Path) -> Iterator[tuple[InstanceId, processes.Process]]:
     """The agents that run in these homes."""
     if not instances.is_dir():
         return
-    known = homes.Homes(instances)
+    known = instance_dirs.InstanceDirs(instances)
     for id in known.ids():
         try:
             process = known.process(id)
-        except homes.Unreadable:
+        except instance_dirs.UnreadableError:
             continue  # being made, or damaged: nothing that could be ended for sure
         if process is not None and processes.runs(process):
             yield id, process

@@ -22,9 +22,9 @@ import yaml
 from nstance import clock as clocks
 from nstance.dev import child, configs, leftovers
 from nstance.dev import shard as shards
-from nstance.dev.care import Care
 from nstance.dev.k8s.main import KUBECONFIG
 from nstance.dev.screen import Screen
+from nstance.dev.supervisor import Supervisor
 from nstance.kube import errors, kinds, kubeconfig
 from nstance.kube.http import HttpKube
 from nstance.kube.port import Kube, Object
@@ -127,7 +127,7 @@ async def _missing(kube: Kube, secret: str) -> bool:
     try:
         await kube.get(kinds.SECRET, secret, namespace=NAMESPACE)
         return False
-    except errors.NotFound:
+    except errors.NotFoundError:
         return True
 
 
@@ -135,7 +135,7 @@ async def _put(kube: Kube, kind: kinds.Kind, name: str, data: Object) -> None:
     content = {"data": data} if data else {}
     try:
         await kube.create(kind, {"metadata": {"name": name}, **content}, namespace=NAMESPACE)
-    except errors.AlreadyExists:
+    except errors.AlreadyExistsError:
         await kube.patch(kind, name, content, namespace=NAMESPACE)
 
 
@@ -203,7 +203,7 @@ async def run(wanted: Plan) -> None:
     clock = clocks.SystemClock()
     screen = Screen(sys.stdout, clock, timed=False)
     leftovers.claim(wanted.temp / "pids", "dev-operator")
-    care = Care([operator(wanted, clock)], screen, clock)
+    care = Supervisor([operator(wanted, clock)], screen, clock)
     try:
         if not wanted.only:
             preparing = asyncio.ensure_future(prepare(wanted, screen, clock))

@@ -21,7 +21,7 @@ from nstance.dev.story import Story
 from nstance.model.ids import ShardId
 from nstance.objects import errors
 from nstance.objects.file import FileStore
-from nstance.server import configuration
+from nstance.server.config import configuration
 
 SHARD = ShardId("dev")
 KEY = "thisisatest32bytekey123456789012"  # for development only; everybody knows it
@@ -199,7 +199,7 @@ class Dev:
                 offsets=OFFSETS,
                 instances=self._instances,
             )
-        except configuration.NoConfiguration as problem:
+        except configuration.NoConfigurationError as problem:
             if first:
                 raise
             self.screen.say(f"{problem}\nThe old configuration stays.")
@@ -238,7 +238,7 @@ async def play(dev: Dev, *, once: bool) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(argv)
     try:
-        port = options.ports or configs.free_port(clocks.SystemChance(), OFFSETS)
+        port = options.ports or configs.free_port(clocks.SystemRng(), OFFSETS)
         dev = Dev(
             options.dir.absolute(), options.config.absolute(), port=port, keep=options.keep, within=options.within
         )
@@ -246,7 +246,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except (
         leftovers.Busy,
         configs.Unusable,
-        configuration.NoConfiguration,
+        configuration.NoConfigurationError,
         Failed,
         errors.StorageError,
         OSError,

@@ -18,14 +18,14 @@ import uvloop
 
 from nstance import clock as clocks
 from nstance.dev import child, configs, leftovers
-from nstance.dev.care import Care
 from nstance.dev.run import KEY
 from nstance.dev.screen import Screen
+from nstance.dev.supervisor import Supervisor
 from nstance.model.ids import ShardId
 from nstance.objects import errors
 from nstance.objects.s3 import S3Store
 from nstance.providers import tmux
-from nstance.server import configuration
+from nstance.server.config import configuration
 
 BETWEEN_SHARDS = 10  # ports
 LOOK = 0.2
@@ -116,7 +116,7 @@ async def run(wanted: Plan) -> None:
     screen = Screen(sys.stdout, clock, timed=False)
     store = S3Store("dev")
     servers = [server(wanted, clock, standby=standby) for standby in (False, True)[: len(wanted.offsets)]]
-    care = Care(servers, screen, clock)
+    care = Supervisor(servers, screen, clock)
     saved = 0
     leftovers.claim(wanted.temp / "pids", f"dev-tmux-{wanted.number}")
     try:
@@ -150,7 +150,7 @@ async def _put(wanted: Plan, store: S3Store, screen: Screen, clock: clocks.Clock
             instances=wanted.instances,
             dev_k8s=wanted.temp / "dev-k8s",
         )
-    except configuration.NoConfiguration as problem:
+    except configuration.NoConfigurationError as problem:
         if first:
             raise
         screen.say(f"{problem}\nThe old configuration stays.")
@@ -166,7 +166,13 @@ def main() -> None:
     os.environ.update(environment)
     try:
         uvloop.run(run(wanted))
-    except (leftovers.Busy, configs.Unusable, configuration.NoConfiguration, errors.StorageError, OSError) as problem:
+    except (
+        leftovers.Busy,
+        configs.Unusable,
+        configuration.NoConfigurationError,
+        errors.StorageError,
+        OSError,
+    ) as problem:
         sys.exit(f"dev: {problem}")
 
 

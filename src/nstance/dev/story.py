@@ -18,7 +18,7 @@ from nstance.model.instance import Instance, Put, State
 from nstance.objects import errors, journal, lease, slots
 from nstance.objects.port import ObjectStore
 from nstance.providers import processes
-from nstance.server import configuration
+from nstance.server.config import configuration
 
 REREAD = 2.0  # seconds between two looks at the wished sizes
 
@@ -47,7 +47,7 @@ class Story:
             snapshot_prefix=storage_keys.snapshot_prefix(shard),
             clock=clock,
         )
-        self._book = journal.Book()
+        self._book = journal.JournalState()
         self._sizes: Mapping[GroupKey, int] = {}
         self._files: Mapping[GroupKey, Collection[str]] = {}
         self._sizes_read = float("-inf")
@@ -66,12 +66,12 @@ class Story:
     async def look(self) -> None:
         """Tell what is new."""
         try:
-            await self._wishes()
+            await self._desired_groups()
             self._watch_agents()
             await self._lead()
             await self._decisions()
             self._trouble = ""
-        except (errors.StorageError, lease.BadLease, slots.Damaged) as problem:
+        except (errors.StorageError, lease.BadLeaseError, slots.DamagedError) as problem:
             if str(problem) != self._trouble:
                 self._screen.say(f"the bucket cannot be read: {problem}")
             self._trouble = str(problem)
@@ -113,14 +113,14 @@ class Story:
         """From here on the time to recovery counts."""
         self._broke = (what, self._clock.monotonic())
 
-    async def _wishes(self) -> None:
+    async def _desired_groups(self) -> None:
         now = self._clock.monotonic()
         if now - self._sizes_read < REREAD:
             return
         self._sizes_read = now
         try:
             told = await configuration.read(self._store, self._shard)
-        except configuration.NoConfiguration:
+        except configuration.NoConfigurationError:
             return  # whoever put it there is told what is wrong with it
         self._sizes = {key: resolved.group.size for key, resolved in told.groups.items()}
         self._files = {key: resolved.files.keys() for key, resolved in told.groups.items()}

@@ -28,35 +28,35 @@ def failure(
 def named(status: int, reason: str, message: str, *, delay: float | None, changes: bool) -> errors.KubeError:
     match status:
         case 401 | 403:
-            return errors.Forbidden(message)
+            return errors.ForbiddenError(message)
         case 404:
-            return errors.NotFound(message)
+            return errors.NotFoundError(message)
         case 409 if reason == "AlreadyExists":
-            return errors.AlreadyExists(message)
+            return errors.AlreadyExistsError(message)
         case 409:
-            return errors.Conflict(message)
+            return errors.ConflictError(message)
         case 410:
-            return errors.Expired(message)
+            return errors.ExpiredError(message)
         case 429:
-            return errors.Busy(message, delay=1.0 if delay is None else delay)
+            return errors.ThrottledError(message, delay=1.0 if delay is None else delay)
         case 503 if delay is not None:
-            return errors.Busy(message, delay=delay)
+            return errors.ThrottledError(message, delay=delay)
         case 503:
-            return errors.Unavailable(message)
+            return errors.UnavailableError(message)
         case _ if status in _INVALID:
-            return errors.Invalid(message)
+            return errors.InvalidError(message)
         case _ if status < 400:  # a redirect: following it would hand our token to somebody else
-            return errors.Unavailable(f"{message}; redirects are not followed, check the server's address")
+            return errors.UnavailableError(f"{message}; redirects are not followed, check the server's address")
         case _:  # a webhook, etcd or a proxy failed, before or after the change
-            return errors.Unknown(message) if changes else errors.Unavailable(message)
+            return errors.UnknownOutcomeError(message) if changes else errors.UnavailableError(message)
 
 
 def ended(status: Mapping[str, Any], *, call: str) -> errors.KubeError:
     """An ERROR event's Status, in the middle of a watch."""
     code = status.get("code")
     if code == 410 or status.get("reason") in ("Expired", "Gone"):
-        return errors.Expired(f"{call}: {_text(status, 410)}")
-    return errors.Unavailable(f"{call}: the server ended the watch: {_text(status, code)}")
+        return errors.ExpiredError(f"{call}: {_text(status, 410)}")
+    return errors.UnavailableError(f"{call}: the server ended the watch: {_text(status, code)}")
 
 
 def _status(body: bytes) -> dict[str, Any]:

@@ -74,7 +74,7 @@ class Credentials:
             _read(access.key, "the client key"),
         )
         if not (given.token.isascii() and given.token.isprintable()):
-            raise errors.Unavailable("the token holds characters that no token has")
+            raise errors.UnavailableError("the token holds characters that no token has")
         context = None
         if access.server.startswith("https:"):
             context = self._tls(_read(access.ca, "the certificate authority"), certificate, key)
@@ -115,7 +115,7 @@ class Credentials:
                 until = asked[1] + max(1.0, left - EARLY_SECONDS)
             pair = (certificate.encode(), key.encode()) if certificate and key else None
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-            raise errors.Unavailable(
+            raise errors.UnavailableError(
                 f"the credential plugin {plugin.command} printed no {plugin.api_version} ExecCredential "
                 "with a token or a certificate"
             ) from None  # what it printed may hold a token
@@ -132,14 +132,14 @@ def _read(source: bytes | Path | None, what: str) -> bytes | None:
     try:
         return source.read_bytes()
     except OSError as problem:
-        raise errors.Unavailable(f"{what} in {source} cannot be read: {problem.strerror}") from None
+        raise errors.UnavailableError(f"{what} in {source} cannot be read: {problem.strerror}") from None
 
 
 def _context(ca: bytes | None, certificate: bytes | None, key: bytes | None, *, insecure: bool) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cadata=ca.decode() if ca is not None else None)
     except (ssl.SSLError, ValueError):
-        raise errors.Unavailable("the certificate authority is not a list of PEM certificates") from None
+        raise errors.UnavailableError("the certificate authority is not a list of PEM certificates") from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     # Newer Pythons demand extensions that the CAs of many clusters lack.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
@@ -151,7 +151,7 @@ def _context(ca: bytes | None, certificate: bytes | None, key: bytes | None, *, 
             try:
                 context.load_cert_chain(path, password=_no_password)
             except (ssl.SSLError, ValueError):
-                raise errors.Unavailable("the client certificate and key do not load or do not match") from None
+                raise errors.UnavailableError("the client certificate and key do not load or do not match") from None
     return context
 
 
@@ -188,14 +188,14 @@ async def _run(plugin: Plugin, access: Access) -> bytes:
         )
     except OSError as problem:
         hint = f"; {plugin.hint.strip()}" if plugin.hint else ""
-        raise errors.Unavailable(
+        raise errors.UnavailableError(
             f"the credential plugin {plugin.command} cannot be run: {problem.strerror}{hint}"
         ) from None
     try:
         async with asyncio.timeout(PLUGIN_SECONDS):
             output, complaint = await process.communicate()
     except TimeoutError:
-        raise errors.Unavailable(
+        raise errors.UnavailableError(
             f"the credential plugin {plugin.command} took longer than {PLUGIN_SECONDS:g} s"
         ) from None
     finally:
@@ -204,9 +204,9 @@ async def _run(plugin: Plugin, access: Access) -> bytes:
             await process.wait()
     if process.returncode != 0:
         last = complaint.decode(errors="replace").strip().rpartition("\n")[2][:200]
-        raise errors.Unavailable(f"the credential plugin {plugin.command} ended with {process.returncode}: {last}")
+        raise errors.UnavailableError(f"the credential plugin {plugin.command} ended with {process.returncode}: {last}")
     if len(output) > _LARGEST:
-        raise errors.Unavailable(f"the credential plugin {plugin.command} printed {len(output)} bytes")
+        raise errors.UnavailableError(f"the credential plugin {plugin.command} printed {len(output)} bytes")
     return output
 
 

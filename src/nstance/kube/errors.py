@@ -5,31 +5,31 @@ class KubeError(Exception):
     """Base of all. The message is the server's own where it gave one; it never holds a token or a Secret's data."""
 
 
-class NotFound(KubeError):
+class NotFoundError(KubeError):
     """There is no such object, or no such kind."""
 
 
-class AlreadyExists(KubeError):
+class AlreadyExistsError(KubeError):
     """A create met an object of that name. Read it and decide."""
 
 
-class Conflict(KubeError):
+class ConflictError(KubeError):
     """The object has changed since it was read. Read it again and decide anew."""
 
 
-class Expired(KubeError):
+class ExpiredError(KubeError):
     """The version to go on from is too old (410). List again; what is missing from the list was deleted meanwhile."""
 
 
-class Invalid(KubeError):
+class InvalidError(KubeError):
     """Never repeat it as it is: the object breaks its schema or an admission rule (400, 422)."""
 
 
-class Forbidden(KubeError):
+class ForbiddenError(KubeError):
     """The credentials are wrong or lack a right (401, 403). Retry slowly: somebody has to grant it."""
 
 
-class Busy(KubeError):
+class ThrottledError(KubeError):
     """Not now (429): a budget refuses the eviction, or the server asks for patience. Nothing was changed."""
 
     def __init__(self, message: str, *, delay: float = 1.0) -> None:
@@ -37,9 +37,9 @@ class Busy(KubeError):
         self.delay = delay
 
 
-class Unavailable(KubeError):
+class UnavailableError(KubeError):
     """The server could not be reached, or failed before it did anything. Retry."""
 
 
-class Unknown(KubeError):
+class UnknownOutcomeError(KubeError):
     """The call was sent and no answer came: it may have happened. Read before repeating what is not idempotent."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
 
-from nstance.clock import Chance, Clock
+from nstance.clock import Clock, Rng
 from nstance.kube import errors, kinds
 from nstance.kube.port import Kube, Object
 
@@ -54,12 +54,12 @@ class _Written:
 
 class Recorder:
     def __init__(
-        self, kube: Kube, *, clock: Clock, chance: Chance, instance: str, component: str = "nstance-operator"
+        self, kube: Kube, *, clock: Clock, rng: Rng, instance: str, component: str = "nstance-operator"
     ) -> None:
         """`instance` says which of several replicas it was."""
         self._kube = kube
         self._clock = clock
-        self._chance = chance
+        self._rng = rng
         self._instance = instance
         self._component = component
         self._waiting: OrderedDict[_Key, _Waiting] = OrderedDict()
@@ -107,8 +107,8 @@ class Recorder:
             try:
                 await self._once(key, waiting)
                 return
-            except (errors.Unavailable, errors.Busy) as problem:
-                delay = problem.delay if isinstance(problem, errors.Busy) else PAUSE_SECONDS
+            except (errors.UnavailableError, errors.ThrottledError) as problem:
+                delay = problem.delay if isinstance(problem, errors.ThrottledError) else PAUSE_SECONDS
                 if attempt < ATTEMPTS:
                     await self._clock.sleep(delay)
             except errors.KubeError as problem:  # what would repeating it help?
@@ -128,12 +128,12 @@ class Recorder:
                 await self._kube.patch(kinds.EVENT, known.name, body, namespace=key.namespace or "default")
                 self._remember(key, _Written(known.name, known.count + waiting.times, self._clock.monotonic()))
                 return
-            except errors.NotFound:  # the server keeps events for an hour
+            except errors.NotFoundError:  # the server keeps events for an hour
                 del self._written[key]
         if self._too_many(key[:5]):
             self.dropped += 1
             return
-        name = f"{key.name[:200]}.{self._chance.bits(64):016x}"
+        name = f"{key.name[:200]}.{self._rng.bits(64):016x}"
         await self._kube.create(kinds.EVENT, self._body(key, waiting, name), namespace=key.namespace or "default")
         self._remember(key, _Written(name, waiting.times, self._clock.monotonic()))
 

@@ -72,10 +72,10 @@ class HttpKube:
             async with asyncio.timeout(LIST_SECONDS):
                 try:
                     return await self._pages(path, kind, {**query, "limit": str(self._page)})
-                except errors.Expired:  # the list changed faster than we turned pages
+                except errors.ExpiredError:  # the list changed faster than we turned pages
                     return await self._pages(path, kind, query)
         except TimeoutError:
-            raise errors.Unavailable(f"GET {path}: not all was read within {LIST_SECONDS:g} s") from None
+            raise errors.UnavailableError(f"GET {path}: not all was read within {LIST_SECONDS:g} s") from None
 
     async def _pages(self, path: str, kind: Kind, query: Mapping[str, str]) -> Listing:
         items: list[Object] = []
@@ -84,7 +84,7 @@ class HttpKube:
             page = await self._call("GET", path, kind, query={**query, "continue": token} if token else query)
             metadata, more = page.get("metadata"), page.get("items") or []
             if not isinstance(metadata, dict) or not isinstance(more, list):
-                raise errors.Unavailable(f"GET {path}: expected a list, found a {page.get('kind')!r}")
+                raise errors.UnavailableError(f"GET {path}: expected a list, found a {page.get('kind')!r}")
             # The items of a list do not say what they are.
             items += [_typed(kind, item) for item in more]
             version = version or str(metadata.get("resourceVersion") or "")
@@ -132,12 +132,12 @@ class HttpKube:
             except TimeoutError:
                 if silent == left:
                     return
-                raise errors.Unavailable(f"{call}: silent for {silent:g} s, not even a bookmark came") from None
+                raise errors.UnavailableError(f"{call}: silent for {silent:g} s, not even a bookmark came") from None
             except (aiohttp.ClientError, OSError) as problem:
-                raise errors.Unavailable(f"{call}: the stream broke: {_said(problem)}") from problem
+                raise errors.UnavailableError(f"{call}: the stream broke: {_said(problem)}") from problem
             if not chunk:
                 if waiting.strip():
-                    raise errors.Unavailable(f"{call}: the stream broke in the middle of an event")
+                    raise errors.UnavailableError(f"{call}: the stream broke in the middle of an event")
                 return
             waiting += chunk
             while (at := waiting.find(b"\n", searched)) >= 0:
@@ -148,14 +148,14 @@ class HttpKube:
                     yield line
             searched = len(waiting)
             if searched > LARGEST_LINE:
-                raise errors.Unavailable(f"{call}: an event has more than {LARGEST_LINE} bytes")
+                raise errors.UnavailableError(f"{call}: an event has more than {LARGEST_LINE} bytes")
 
     # ---- changing
 
     async def create(self, kind: Kind, body: Object, *, namespace: str = "") -> Object:
         namespace = namespace or _metadata(body).get("namespace", "")
         if kind.namespaced and not namespace:
-            raise errors.Invalid(f"a {kind.name} is created in a namespace, found none")
+            raise errors.InvalidError(f"a {kind.name} is created in a namespace, found none")
         body = _typed(kind, body)
         return await self._call("POST", _path(kind, namespace), kind, body=body)
 
@@ -163,7 +163,9 @@ class HttpKube:
         metadata = _metadata(body)
         path = _path(kind, metadata.get("namespace", ""), metadata.get("name", ""), subresource)
         if not metadata.get("resourceVersion"):
-            raise errors.Invalid(f"PUT {path}: without the resourceVersion it was read at, it would overwrite others")
+            raise errors.InvalidError(
+                f"PUT {path}: without the resourceVersion it was read at, it would overwrite others"
+            )
         return await self._call("PUT", path, kind, body=_typed(kind, body, subresource))
 
     async def patch(
@@ -224,7 +226,7 @@ class HttpKube:
             status = answer["status"]
             return Token(str(status["token"]), datetime.fromisoformat(status["expirationTimestamp"]).timestamp())
         except (KeyError, TypeError, ValueError):
-            raise errors.Unavailable(f"POST {path}: the answer holds no token") from None
+            raise errors.UnavailableError(f"POST {path}: the answer holds no token") from None
 
     async def close(self) -> None:
         self._closed = True
@@ -257,7 +259,7 @@ class HttpKube:
             read = None
         if not isinstance(read, dict):
             problem = f"{call}: expected a JSON object, found {len(answer)} bytes of something else"
-            raise errors.Unknown(problem) if changes else errors.Unavailable(problem)
+            raise errors.UnknownOutcomeError(problem) if changes else errors.UnavailableError(problem)
         return read
 
     async def _open(
@@ -321,7 +323,7 @@ class HttpKube:
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._closed:
-            raise errors.Unavailable("the client was closed")
+            raise errors.UnavailableError("the client was closed")
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=CONNECTIONS, socket_factory=_socket),
@@ -347,13 +349,13 @@ def _lost(call: str, seconds: float, *, changes: bool) -> Iterator[None]:
     try:
         yield
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError) as problem:
-        raise errors.Unavailable(f"{call}: the server cannot be reached: {_said(problem)}") from problem
+        raise errors.UnavailableError(f"{call}: the server cannot be reached: {_said(problem)}") from problem
     except TimeoutError:
         text = f"{call}: no whole answer within {seconds:g} s"
-        raise (errors.Unknown(text) if changes else errors.Unavailable(text)) from None
+        raise (errors.UnknownOutcomeError(text) if changes else errors.UnavailableError(text)) from None
     except (aiohttp.ClientError, OSError) as problem:
         text = f"{call}: the connection broke: {_said(problem)}"
-        raise (errors.Unknown(text) if changes else errors.Unavailable(text)) from problem
+        raise (errors.UnknownOutcomeError(text) if changes else errors.UnavailableError(text)) from problem
 
 
 def _said(problem: BaseException) -> str:
@@ -363,11 +365,11 @@ def _said(problem: BaseException) -> str:
 def _path(kind: Kind, namespace: str, name: str | None = None, subresource: str = "") -> str:
     """Without a name only where all of them are meant: an empty one would silently mean the same."""
     if name is not None and (not name or name in (".", "..")):
-        raise errors.Invalid(f"a {kind.name} cannot have the name {name!r}")
+        raise errors.InvalidError(f"a {kind.name} cannot have the name {name!r}")
     if name is not None and kind.namespaced and not namespace:
-        raise errors.Invalid(f"a {kind.name} lives in a namespace, found none for {name!r}")
+        raise errors.InvalidError(f"a {kind.name} lives in a namespace, found none for {name!r}")
     if namespace in (".", ".."):
-        raise errors.Invalid(f"there is no namespace {namespace!r}")
+        raise errors.InvalidError(f"there is no namespace {namespace!r}")
     return kind.path(quote(namespace, safe=""), quote(name or "", safe=""), subresource)
 
 
@@ -399,4 +401,6 @@ def _event(line: bytes, kind: Kind, call: str) -> tuple[Change, Object]:
         about["metadata"]["resourceVersion"]
         return Change(what), _typed(kind, about)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise errors.Unavailable(f"{call}: expected a watch event, found {len(line)} bytes of something else") from None
+        raise errors.UnavailableError(
+            f"{call}: expected a watch event, found {len(line)} bytes of something else"
+        ) from None

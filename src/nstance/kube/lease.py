@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from nstance.clock import Chance, Clock
+from nstance.clock import Clock, Rng
 from nstance.kube import errors, kinds
 from nstance.kube.port import Kube, Object
 
@@ -28,9 +28,9 @@ class Lost(Exception):
     """Somebody else leads, or soon may. The process has to end."""
 
 
-def identity(host: str, chance: Chance) -> str:
+def identity(host: str, rng: Rng) -> str:
     """Another one for each process: one that comes back is not the one that led."""
-    return f"{host}_{chance.bits(64):016x}"
+    return f"{host}_{rng.bits(64):016x}"
 
 
 class Election:
@@ -41,7 +41,7 @@ class Election:
         namespace: str,
         identity: str,
         clock: Clock,
-        chance: Chance,
+        rng: Rng,
         name: str = NAME,
         length: float = LENGTH,
         deadline: float = DEADLINE,
@@ -52,7 +52,7 @@ class Election:
         self._name = name
         self._identity = identity
         self._clock = clock
-        self._chance = chance
+        self._rng = rng
         self._length, self._deadline, self._retry = length, deadline, retry
         self._lease: Object | None = None  # as last read or written
         self._unchanged_since = 0.0
@@ -100,7 +100,7 @@ class Election:
             if self.holder != waiting_for:
                 waiting_for = self.holder
                 log.info("waits to lead", extra={"lease": self._name, "holder": waiting_for})
-            await self._clock.sleep(self._retry * (1.0 + self._chance.uniform(0.0, _JITTER)))
+            await self._clock.sleep(self._retry * (1.0 + self._rng.uniform(0.0, _JITTER)))
 
     async def keep(self) -> None:
         """For ever; raises Lost."""
@@ -150,11 +150,11 @@ class Election:
             try:
                 await self._write()
                 return
-            except (errors.Conflict, errors.NotFound):
+            except (errors.ConflictError, errors.NotFoundError):
                 pass  # somebody touched it: look
         try:
             self._observe(await self._kube.get(kinds.LEASE, self._name, namespace=self._namespace))
-        except errors.NotFound:
+        except errors.NotFoundError:
             self._lease = None
         if self.holder not in ("", self._identity) and (self.leading or not self._lapsed()):
             return

@@ -54,9 +54,9 @@ class Fate:
 Faults = Callable[[Verb, Kind, str], Awaitable[Fate]]  # the last one is the object's name, empty for list and watch
 
 
-def cluster(clock: clocks.Clock, chance: clocks.Chance, *, window: int = server.WINDOW) -> server.Api:
+def cluster(clock: clocks.Clock, rng: clocks.Rng, *, window: int = server.WINDOW) -> server.Api:
     """An empty cluster with its namespaces."""
-    api = server.Api(clock, chance, window=window)
+    api = server.Api(clock, rng, window=window)
     api.begin()
     return api
 
@@ -118,10 +118,10 @@ class MemoryKube:
                 raise translated(refused) from None
             for change, body in news:
                 if self._breaks != breaks:
-                    raise errors.Unavailable(f"watch {kind.plural}: the connection was lost")
+                    raise errors.UnavailableError(f"watch {kind.plural}: the connection was lost")
                 yield change, values.copied(body)
             if self._breaks != breaks:
-                raise errors.Unavailable(f"watch {kind.plural}: the connection was lost")
+                raise errors.UnavailableError(f"watch {kind.plural}: the connection was lost")
             now = self._clock.monotonic()
             if now >= min(end, mark):
                 yield Change.BOOKMARK, watch.bookmark()
@@ -144,7 +144,7 @@ class MemoryKube:
         meta = body.get("metadata") or {}
         name, namespace = str(meta.get("name", "")), str(meta.get("namespace", ""))
         if not meta.get("resourceVersion"):
-            raise errors.Invalid(
+            raise errors.InvalidError(
                 f"replace {kind.plural} {name}: the body has no resourceVersion; read the object first"
             )
 
@@ -225,7 +225,7 @@ class MemoryKube:
             await self._clock.sleep(fate.after)
         if fate.lost:
             what = f"{verb} {kind.plural} {name}: no answer came"
-            raise errors.Unavailable(what) if verb in READS else errors.Unknown(what)
+            raise errors.UnavailableError(what) if verb in READS else errors.UnknownOutcomeError(what)
         if refused is not None:
             raise refused
         return cast(T, answer)
@@ -247,19 +247,19 @@ async def _either(changed: "asyncio.Future[None]", broken: asyncio.Event, *, tim
 def translated(refused: status.ApiError) -> errors.KubeError:
     """An answer of the server as the port's error."""
     if refused.code == 429:
-        return errors.Busy(_with_causes(refused), delay=float(refused.retry_after or 1))
+        return errors.ThrottledError(_with_causes(refused), delay=float(refused.retry_after or 1))
     if refused.code == 409 and refused.reason == "AlreadyExists":
-        return errors.AlreadyExists(refused.message)
+        return errors.AlreadyExistsError(refused.message)
     named = {
-        404: errors.NotFound,
-        409: errors.Conflict,
-        410: errors.Expired,
-        401: errors.Forbidden,
-        403: errors.Forbidden,
+        404: errors.NotFoundError,
+        409: errors.ConflictError,
+        410: errors.ExpiredError,
+        401: errors.ForbiddenError,
+        403: errors.ForbiddenError,
     }
     if refused.code in named:
         return named[refused.code](refused.message)
-    return errors.Invalid(refused.message) if refused.code < 500 else errors.Unavailable(refused.message)
+    return errors.InvalidError(refused.message) if refused.code < 500 else errors.UnavailableError(refused.message)
 
 
 def _with_causes(refused: status.ApiError) -> str:

@@ -13,7 +13,7 @@ from contextlib import aclosing
 from types import MappingProxyType
 from typing import cast
 
-from nstance.clock import Chance, Clock
+from nstance.clock import Clock, Rng
 from nstance.kube import errors
 from nstance.kube.kinds import Kind
 from nstance.kube.port import Change, Kube, Object
@@ -36,7 +36,7 @@ class Mirror:
         kind: Kind,
         *,
         clock: Clock,
-        chance: Chance,
+        rng: Rng,
         namespace: str = "",
         labels: str = "",
         fields: str = "",
@@ -48,7 +48,7 @@ class Mirror:
         self.synced = asyncio.Event()  # all was read once; it stays set
         self._kube = kube
         self._clock = clock
-        self._chance = chance
+        self._rng = rng
         self._namespace, self._labels, self._fields = namespace, labels, fields
         self._objects: dict[Key, Object] = {}
         self.objects: Mapping[Key, Object] = MappingProxyType(self._objects)
@@ -86,23 +86,23 @@ class Mirror:
         try:
             if self._version is None:
                 await self._list()
-            heard = await self._watch()
-        except errors.Expired as problem:
+            last_seen = await self._watch()
+        except errors.ExpiredError as problem:
             log.info("list again: the version to go on from has expired", extra={"kind": self.kind.plural})
             self._version = None
             # The first time at once; a server whose every watch expires is not asked in a tight loop.
             return 0.0 if self._failed(problem) == 1 else self._delay()
         except errors.KubeError as problem:
             self._failed(problem)
-            asked = problem.delay if isinstance(problem, errors.Busy) else 0.0
+            asked = problem.delay if isinstance(problem, errors.ThrottledError) else 0.0
             return max(asked, self._delay())
         finally:
             self._watching_since = None
-        if heard:
+        if last_seen:
             self._failures = 0
             self._trouble = ""
             return 0.0
-        self._failed(errors.Unavailable("the watch ended as soon as it began"))
+        self._failed(errors.UnavailableError("the watch ended as soon as it began"))
         return self._delay()
 
     async def _list(self) -> None:
@@ -120,25 +120,25 @@ class Mirror:
         """Whether it was a watch worth the name."""
         assert self._version is not None
         self._watching_since = started = self._clock.monotonic()
-        heard = False
+        last_seen = False
         stream = self._kube.watch(
             self.kind,
             version=self._version,
             namespace=self._namespace,
             labels=self._labels,
             fields=self._fields,
-            timeout=WATCH_SECONDS * self._chance.uniform(1.0, 2.0),  # not all of them end at once
+            timeout=WATCH_SECONDS * self._rng.uniform(1.0, 2.0),  # not all of them end at once
         )
         async with aclosing(stream) as events:  # type: ignore[type-var]
             async for change, item in events:
                 if change is not Change.BOOKMARK:
-                    heard = True
+                    last_seen = True
                     self._put(_key(item), None if change is Change.DELETED else item)
                 self._version = item["metadata"]["resourceVersion"]
                 self._trouble = ""
-                if heard:
+                if last_seen:
                     self._failures = 0
-        return heard or self._clock.monotonic() - started >= BRIEF_SECONDS
+        return last_seen or self._clock.monotonic() - started >= BRIEF_SECONDS
 
     def _failed(self, problem: errors.KubeError) -> int:
         since = self._watching_since
@@ -146,7 +146,7 @@ class Mirror:
             self._failures = 0
         self._failures += 1
         self._trouble = f"{self.kind.plural} cannot be followed: {problem}"
-        if not isinstance(problem, errors.Expired):
+        if not isinstance(problem, errors.ExpiredError):
             log.log(
                 logging.WARNING if self._failures > 1 else logging.INFO,
                 "the watch broke and will be resumed",
@@ -156,7 +156,7 @@ class Mirror:
 
     def _delay(self) -> float:
         longest = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(self._failures - 1, 20))
-        return self._chance.uniform(longest / 2, longest)
+        return self._rng.uniform(longest / 2, longest)
 
     def _put(self, key: Key, new: Object | None) -> None:
         old = self._objects.get(key)

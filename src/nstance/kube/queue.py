@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, TypeVar
 
-from nstance.clock import Chance, Clock
+from nstance.clock import Clock, Rng
 from nstance.kube import errors
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class Queue(Generic[K]):
         reconcile: Callable[[K], Awaitable[float | None]],
         *,
         clock: Clock,
-        chance: Chance,
+        rng: Rng,
         workers: int = 4,
         expected: tuple[type[Exception], ...] = (errors.KubeError,),
         report: Callable[[Pass], None] | None = None,
@@ -58,7 +58,7 @@ class Queue(Generic[K]):
         self.name = name
         self._reconcile = reconcile
         self._clock = clock
-        self._chance = chance
+        self._rng = rng
         self._workers = workers
         self._expected = expected
         self._report = report
@@ -152,10 +152,10 @@ class Queue(Generic[K]):
 
     def _failed(self, key: K, problem: Exception) -> float:
         delay = self._delay(key)
-        if isinstance(problem, errors.Busy):
+        if isinstance(problem, errors.ThrottledError):
             delay = max(delay, problem.delay)
         # A lost race is everyday life and gone at the next look.
-        level = logging.INFO if isinstance(problem, errors.Conflict) else logging.WARNING
+        level = logging.INFO if isinstance(problem, errors.ConflictError) else logging.WARNING
         log.log(
             level,
             "a reconcile failed and will be repeated",
@@ -166,4 +166,4 @@ class Queue(Generic[K]):
     def _delay(self, key: K) -> float:
         failures = self._failures[key] = self._failures.get(key, 0) + 1
         longest = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(failures - 1, 20))
-        return self._chance.uniform(longest / 2, longest)
+        return self._rng.uniform(longest / 2, longest)

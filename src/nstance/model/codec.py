@@ -14,10 +14,13 @@ from nstance.model.instance import Cause, Change, Drain, Instance, Nonce, Put, R
 from nstance.model.rollout import GroupRecord, Outcome, Revision
 
 _T = TypeVar("_T")
+# The journal keeps a field's first name, whatever the field is called today.
+_STORED_AS = {"duplicate_vm": "double"}
+_FIELD_OF = {stored: name for name, stored in _STORED_AS.items()}
 _DEFAULTS = {f.name: f.default for f in fields(Instance)}
 
 
-class UnknownRecord(ValueError):
+class UnknownRecordError(ValueError):
     """Written by something newer, or not by us. Never skipped, never read as empty."""
 
 
@@ -32,7 +35,7 @@ def encode_instance(instance: Instance) -> dict[str, Any]:
         value = getattr(instance, name)
         if value == default or value == {}:
             continue
-        out[name] = _plain(value)
+        out[_STORED_AS.get(name, name)] = _plain(value)
     return out
 
 
@@ -56,28 +59,30 @@ def _plain(value: Any) -> Any:
 
 
 def decode_instance(raw: Mapping[str, Any]) -> Instance:
-    return _read(Instance, raw, _INSTANCE)
+    if not isinstance(raw, Mapping):
+        return _read(Instance, raw, _INSTANCE)
+    return _read(Instance, {_FIELD_OF.get(name, name): value for name, value in raw.items()}, _INSTANCE)
 
 
 def _read(kind: Callable[..., _T], raw: Any, readers: Mapping[str, Callable[[Any], Any]]) -> _T:
     if not isinstance(raw, Mapping):
-        raise UnknownRecord(f"expected a record, found {type(raw).__name__}")
+        raise UnknownRecordError(f"expected a record, found {type(raw).__name__}")
     unknown = raw.keys() - readers.keys()
     if unknown:
         names = ", ".join(sorted(map(str, unknown)))
-        raise UnknownRecord(f"a record has fields that this version does not know: {names}")
+        raise UnknownRecordError(f"a record has fields that this version does not know: {names}")
     try:
         return kind(**{name: readers[name](value) for name, value in raw.items()})
     except (TypeError, ValueError) as problem:
-        if isinstance(problem, UnknownRecord):
+        if isinstance(problem, UnknownRecordError):
             raise
-        raise UnknownRecord(f"a record cannot be read: {problem}") from problem
+        raise UnknownRecordError(f"a record cannot be read: {problem}") from problem
 
 
 def _exactly(*kinds: type) -> Callable[[Any], Any]:
     def read(value: Any) -> Any:
         if type(value) not in kinds:
-            raise UnknownRecord(f"expected {kinds[0].__name__}, found {type(value).__name__}")
+            raise UnknownRecordError(f"expected {kinds[0].__name__}, found {type(value).__name__}")
         return value
 
     return read
@@ -89,7 +94,7 @@ def _or_none(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _texts(value: Any) -> dict[str, str]:
     if not isinstance(value, dict) or not all(type(v) is str for v in value.values()):
-        raise UnknownRecord("expected texts by name, found something else")
+        raise UnknownRecordError("expected texts by name, found something else")
     return value
 
 
@@ -99,7 +104,7 @@ _NONCE = {"jti": _text, "issued": _exactly(int), "expires": _exactly(int)}
 _INSTANCE: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("id", "tenant", "group", "template", "instance_type", "subnet", "infra_hash"), _text),
     **dict.fromkeys(("request_hash", "ip4", "ip6", "hostname", "public_key", "certificate_serial", "message"), _text),
-    **dict.fromkeys(("replaces", "predecessor", "provider_id", "double"), _or_none(_text)),
+    **dict.fromkeys(("replaces", "predecessor", "provider_id", "duplicate_vm"), _or_none(_text)),
     **dict.fromkeys(("on_demand", "replace_wanted", "suspect", "seen", "vacant"), _flag),
     **dict.fromkeys(
         ("made", "registered", "ready_at", "certificate_expires", "ended", "drain_timeout"), _or_none(_number)
@@ -145,7 +150,7 @@ def decode_group(raw: Mapping[str, Any]) -> GroupRecord:
                 revisions=tuple(_read(Revision, each, _REVISION) for each in revisions),
             )
         case _:
-            raise UnknownRecord("a group record of a kind that this version does not know")
+            raise UnknownRecordError("a group record of a kind that this version does not know")
 
 
 def encode_change(change: Change) -> dict[str, Any]:
@@ -163,4 +168,4 @@ def decode_change(raw: Mapping[str, Any]) -> Change:
         case {"remove": str(id)} if len(raw) == 1:
             return Remove(InstanceId(id))
         case _:
-            raise UnknownRecord(f"a change of a kind that this version does not know: {', '.join(sorted(raw))}")
+            raise UnknownRecordError(f"a change of a kind that this version does not know: {', '.join(sorted(raw))}")

@@ -34,7 +34,7 @@ def _problems(id: InstanceId, record: Instance) -> list[str]:
         (record.replaces != record.id, "replaces itself"),
         (not record.on_demand or record.replaces is None, "is on-demand and replaces another"),
         (not record.vacant or not record.counts, "has left its place and fills it"),
-        (record.double is None or record.double != record.provider_id, "is its own double"),
+        (record.duplicate_vm is None or record.duplicate_vm != record.provider_id, "is its own double"),
         (state is not State.STARTING or record.provider_id is not None, "exists without a provider ID"),
     )
     return [problem for holds, problem in rules if not holds]

@@ -30,7 +30,7 @@ class DeleteVm:
 
 
 @dataclass(frozen=True, slots=True)
-class DeleteDouble:
+class DeleteDuplicateVm:
     """Delete a second VM that carries the ID of a record. By its provider ID only: the first one must stay."""
 
     id: InstanceId
@@ -43,10 +43,10 @@ class CheckVm:
     provider_id: ProviderId | None
 
 
-Effect = CreateVm | CheckVm | DeleteVm | DeleteDouble
+Effect = CreateVm | CheckVm | DeleteVm | DeleteDuplicateVm
 
 
-class Code(Enum):
+class ReasonCode(Enum):
     """Why something was decided. Bounded: metrics count by it."""
 
     SCALE_UP = "scale-up"
@@ -97,37 +97,37 @@ class Code(Enum):
 
 TROUBLE = frozenset(
     {
-        Code.GONE,
-        Code.SUSPECT,
-        Code.UNHEALTHY,
-        Code.UNREGISTERED,
-        Code.ORPHAN,
-        Code.REFUSED,
-        Code.CREATE_FAILED,
-        Code.DELETE_FAILED,
-        Code.DRAIN_DEADLINE,
-        Code.BACK_OFF,
-        Code.THROTTLED,
-        Code.BLOCKED,
-        Code.LOAD_BALANCER,
-        Code.MASS_SILENCE,
-        Code.MASS_ABSENCE,
-        Code.ROLLOUT_HALTED,
-        Code.UNKNOWN_VM,
-        Code.CLOCK,
-        Code.SECURITY,
+        ReasonCode.GONE,
+        ReasonCode.SUSPECT,
+        ReasonCode.UNHEALTHY,
+        ReasonCode.UNREGISTERED,
+        ReasonCode.ORPHAN,
+        ReasonCode.REFUSED,
+        ReasonCode.CREATE_FAILED,
+        ReasonCode.DELETE_FAILED,
+        ReasonCode.DRAIN_DEADLINE,
+        ReasonCode.BACK_OFF,
+        ReasonCode.THROTTLED,
+        ReasonCode.BLOCKED,
+        ReasonCode.LOAD_BALANCER,
+        ReasonCode.MASS_SILENCE,
+        ReasonCode.MASS_ABSENCE,
+        ReasonCode.ROLLOUT_HALTED,
+        ReasonCode.UNKNOWN_VM,
+        ReasonCode.CLOCK,
+        ReasonCode.SECURITY,
     }
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    code: Code
+    code: ReasonCode
     message: str
     instance: InstanceId | None = None
 
 
-class Refused(Enum):
+class Rejection(Enum):
     """Why a wish from outside was not fulfilled. A value, not an exception."""
 
     UNKNOWN = "unknown"  # no such instance or group
@@ -143,10 +143,10 @@ class Refused(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class Observation:
     """What this leader knows of an instance beyond its record. Forgotten with the leadership, and then asked for anew."""
 
-    heard: float  # the last sign of life; at the start of a term: when listening began
+    last_seen: float  # the last sign of life; at the start of a term: when listening began
     connected: bool = False
     connected_since: float = 0.0
     met: bool = False  # was heard in this term
@@ -176,15 +176,15 @@ class Facts:
     delete_attempts: int = 0
     delete_due: float = 0.0
     deletion_begun: float | None = None  # the provider accepted a delete
-    double_due: float = 0.0
+    duplicate_vm_due: float = 0.0
 
 
-_BUT_HEARD = attrgetter(*(each.name for each in fields(Facts)[1:]))
+_BUT_HEARD = attrgetter(*(each.name for each in fields(Observation)[1:]))
 
 
-def heard_at(facts: Facts, at: float) -> Facts:
+def last_seen_at(facts: Observation, at: float) -> Observation:
     """As `replace` does it, in half the time: of thousands of agents each is heard every few seconds."""
-    return Facts(at, *_BUT_HEARD(facts))
+    return Observation(at, *_BUT_HEARD(facts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,9 +205,9 @@ class View:
     """One group's facts: all that a decision may look at. When a flag of it turns, the group is decided anew."""
 
     key: GroupKey
-    wish: Group | None  # None: known not to be wished, which is something else than not known
+    desired: Group | None  # None: known not to be wished, which is something else than not known
     members: Mapping[InstanceId, Instance]
-    facts: Mapping[InstanceId, Facts]
+    facts: Mapping[InstanceId, Observation]
     trend: Trend = Trend()
     record: GroupRecord | None = None
     unknown: tuple[UnknownVm, ...] = ()  # VMs with the group's tags that no record knows
@@ -230,8 +230,8 @@ class Decision:
     changes: tuple[Change, ...] = ()
     effects: tuple[Effect, ...] = ()
     reasons: tuple[Reason, ...] = ()
-    facts: Mapping[InstanceId, Facts] = field(default_factory=dict)  # those that are new
+    facts: Mapping[InstanceId, Observation] = field(default_factory=dict)  # those that are new
     trend: Trend = Trend()
-    refusals: Mapping[int, Refused] = field(default_factory=dict)  # by position of the event
+    refusals: Mapping[int, Rejection] = field(default_factory=dict)  # by position of the event
     record: GroupRecord | None = None  # as it is from now on; None: unchanged
     wake_at: float | None = None

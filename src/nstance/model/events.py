@@ -78,7 +78,7 @@ class VmChecked:
 
 
 @dataclass(frozen=True, slots=True)
-class VmMissed:
+class VmMissingFromListing:
     """A complete listing did not show a VM that should be there. Not a proof: it is asked for singly."""
 
     id: InstanceId
@@ -93,7 +93,7 @@ class OrphanFound:
 
 
 @dataclass(frozen=True, slots=True)
-class DoubleFound:
+class DuplicateVmFound:
     """A second VM with the ID of a record, seen in two listings. `provider_id` is the one that the record does not know."""
 
     id: InstanceId
@@ -101,7 +101,7 @@ class DoubleFound:
 
 
 @dataclass(frozen=True, slots=True)
-class VmSpeaks:
+class AgentSeenOnVm:
     """Of several VMs with the ID of a record, this one's agent has registered; the record knew another one."""
 
     id: InstanceId
@@ -112,7 +112,7 @@ class VmSpeaks:
 
 
 @dataclass(frozen=True, slots=True)
-class DoubleDeleted:
+class DuplicateVmDeleted:
     """The second VM was deleted, or was gone already. A failure needs no event: it is asked for again."""
 
     id: InstanceId
@@ -174,7 +174,7 @@ class AgentRestarting:
 
 
 @dataclass(frozen=True, slots=True)
-class CloneSeen:
+class CloneDetected:
     """It is certain that two agents with the instance's identity live."""
 
     id: InstanceId
@@ -194,7 +194,7 @@ class DrainAcknowledged:
 
 
 @dataclass(frozen=True, slots=True)
-class InstanceWanted:
+class InstanceRequested:
     """An on-demand instance. The ID is the caller's, so that asking twice makes one."""
 
     id: InstanceId
@@ -204,19 +204,19 @@ class InstanceWanted:
 
 
 @dataclass(frozen=True, slots=True)
-class DeletionWanted:
+class DeletionRequested:
     id: InstanceId
     by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class ReplacementWanted:
+class ReplacementRequested:
     id: InstanceId
     by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class AdoptionWanted:
+class AdoptionRequested:
     """Somebody wants a record for a VM that has none."""
 
     id: InstanceId
@@ -224,7 +224,7 @@ class AdoptionWanted:
 
 
 @dataclass(frozen=True, slots=True)
-class ReleaseWanted:
+class ReleaseRequested:
     """Somebody wants a VM deleted that has no record."""
 
     id: InstanceId
@@ -247,7 +247,7 @@ class GroupChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class Woke:
+class TimerFired:
     """The instant has come at which something could change."""
 
 
@@ -257,27 +257,27 @@ Event = (
     | VmDeleted
     | VmDeleteFailed
     | VmChecked
-    | VmMissed
+    | VmMissingFromListing
     | OrphanFound
-    | DoubleFound
-    | VmSpeaks
-    | DoubleDeleted
+    | DuplicateVmFound
+    | AgentSeenOnVm
+    | DuplicateVmDeleted
     | Registered
     | Renewed
     | AgentConnected
     | ReadinessReported
     | AgentLost
     | AgentRestarting
-    | CloneSeen
+    | CloneDetected
     | NoticeReceived
     | DrainAcknowledged
-    | InstanceWanted
-    | DeletionWanted
-    | ReplacementWanted
-    | AdoptionWanted
-    | ReleaseWanted
+    | InstanceRequested
+    | DeletionRequested
+    | ReplacementRequested
+    | AdoptionRequested
+    | ReleaseRequested
     | GroupDeleted
     | RolloutResumed
     | GroupChanged
-    | Woke
+    | TimerFired
 )

@@ -104,7 +104,7 @@ class Instance:
     provider_id: ProviderId | None = None
     seen: bool = False  # the provider has shown this VM at least once, so that "not found" means something
     made: float | None = None  # when the VM was first known to exist; None also where the provider's answers never lag
-    double: ProviderId | None = None  # another VM with this ID: the tombstone of that one
+    duplicate_vm: ProviderId | None = None  # another VM with this ID: the tombstone of that one
     ip4: str = ""
     ip6: str = ""
     hostname: str = ""

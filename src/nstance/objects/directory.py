@@ -59,7 +59,7 @@ class Directory:
                     raise self._missing(key) from None
                 if _version(before) == _version(after) and len(body) == after.st_size:
                     return Stored(body, _version(after))
-        raise errors.Unavailable(f"get {key}: the file kept changing while it was read")
+        raise errors.UnavailableError(f"get {key}: the file kept changing while it was read")
 
     def head(self, key: Key) -> Head:
         path = self._path(key)
@@ -103,7 +103,7 @@ class Directory:
             try:
                 os.unlink(path)
             except _ABSENT:
-                if isinstance(self._missing(key), errors.Unavailable):
+                if isinstance(self._missing(key), errors.UnavailableError):
                     raise
                 return
         with contextlib.suppress(OSError):  # not empty, or a neighbour was faster: both are fine
@@ -120,7 +120,7 @@ class Directory:
             return found  # no key can start like this
         with _translating(f"list {prefix}*"):
             if not self._hidden.is_dir():
-                raise errors.Unavailable(f"list {prefix}*: the bucket directory {self.root} is gone")
+                raise errors.UnavailableError(f"list {prefix}*: the bucket directory {self.root} is gone")
             self._walk(parent, prefix, after, found)
         return found
 
@@ -143,13 +143,15 @@ class Directory:
     def _path(self, key: Key) -> pathlib.Path:
         keys.check(key)
         if key.split("/", 1)[0] == HIDDEN:
-            raise errors.Denied(f"key {key!r} lies in {HIDDEN}/, where the store keeps its own files; choose another")
+            raise errors.PermissionDeniedError(
+                f"key {key!r} lies in {HIDDEN}/, where the store keeps its own files; choose another"
+            )
         return self.root / key
 
     def _missing(self, key: Key) -> errors.StorageError:
         if self._hidden.is_dir():
-            return errors.Missing(f"no object {key}")
-        return errors.Unavailable(f"{key}: the bucket directory {self.root} is gone")
+            return errors.NotFoundError(f"no object {key}")
+        return errors.UnavailableError(f"{key}: the bucket directory {self.root} is gone")
 
     def _place(self, temporary: str, path: pathlib.Path) -> bool:
         """Renames into a directory that a neighbour may be tidying away. Returns whether it made directories."""
@@ -158,7 +160,7 @@ class Directory:
             try:
                 if not path.parent.is_dir():
                     if not self._hidden.is_dir():
-                        raise errors.Unavailable(f"write {path.name}: the bucket directory {self.root} is gone")
+                        raise errors.UnavailableError(f"write {path.name}: the bucket directory {self.root} is gone")
                     path.parent.mkdir(parents=True, exist_ok=True)
                     made = True
                 os.rename(temporary, path)
@@ -174,10 +176,12 @@ class Directory:
                 continue
             except OSError as problem:
                 if problem.errno == errno.EIO:
-                    raise errors.Unknown(f"write {path.name}: {problem.strerror} while renaming") from problem
+                    raise errors.UnknownOutcomeError(
+                        f"write {path.name}: {problem.strerror} while renaming"
+                    ) from problem
                 raise
             return made
-        raise errors.Unavailable(f"write {path.name}: the directory {path.parent} kept vanishing")
+        raise errors.UnavailableError(f"write {path.name}: the directory {path.parent} kept vanishing")
 
     @contextlib.contextmanager
     def _locked(self, key: Key) -> Iterator[None]:
@@ -189,7 +193,7 @@ class Directory:
             with _translating(f"lock {key}"):
                 while not _lock(descriptor):
                     if waited >= LOCK_WAIT:
-                        raise errors.Unavailable(
+                        raise errors.UnavailableError(
                             f"lock {key}: another process has held {path} for {LOCK_WAIT:g} s; is one paused?"
                         )
                     time.sleep(pause)
@@ -274,15 +278,17 @@ def _translating(doing: str, *, applied: bool = False) -> Iterator[None]:
     except OSError as problem:
         said = f"{doing}: {problem.strerror or problem}"
         if applied:
-            raise errors.Unknown(f"{said}; it is done, but a power cut may still undo it") from problem
+            raise errors.UnknownOutcomeError(f"{said}; it is done, but a power cut may still undo it") from problem
         match problem.errno:
             case errno.EACCES | errno.EPERM:
-                raise errors.Denied(f"{said}; give this user access to the bucket directory") from problem
+                raise errors.PermissionDeniedError(
+                    f"{said}; give this user access to the bucket directory"
+                ) from problem
             case errno.ENOTDIR | errno.EISDIR | errno.ENOTEMPTY | errno.EEXIST:
                 hint = "in a directory one key cannot be the beginning of another's path"
-                raise errors.Denied(f"{said}; {hint}") from problem
+                raise errors.PermissionDeniedError(f"{said}; {hint}") from problem
             case errno.ENAMETOOLONG:
                 hint = "a file system holds at most 255 bytes between two slashes"
-                raise errors.Denied(f"{said}; {hint}") from problem
+                raise errors.PermissionDeniedError(f"{said}; {hint}") from problem
             case _:
-                raise errors.Unavailable(said) from problem
+                raise errors.UnavailableError(said) from problem

@@ -44,7 +44,7 @@ class FileStore:
             for key in wanted:
                 try:
                     found[key] = self._directory.head(key)
-                except errors.Missing:
+                except errors.NotFoundError:
                     continue
             return found
 
@@ -53,16 +53,16 @@ class FileStore:
     async def create(self, key: Key, body: bytes) -> Version:
         def absent(found: Version | None) -> None:
             if found is not None:
-                raise errors.Conflict(f"create {key}: it already exists")
+                raise errors.ConflictError(f"create {key}: it already exists")
 
         return await self._run(self._directory.write, key, body, absent)
 
     async def replace(self, key: Key, body: bytes, *, seen: Version) -> Version:
         def unchanged(found: Version | None) -> None:
             if found is None:
-                raise errors.Missing(f"replace {key}: there is no such object")
+                raise errors.NotFoundError(f"replace {key}: there is no such object")
             if found != seen:
-                raise errors.Conflict(f"replace {key}: expected version {seen}, found {found}")
+                raise errors.ConflictError(f"replace {key}: expected version {seen}, found {found}")
 
         return await self._run(self._directory.write, key, body, unchanged)
 
@@ -84,5 +84,5 @@ class FileStore:
         try:
             future = self._threads.submit(work, *arguments, **named)
         except RuntimeError as problem:
-            raise errors.Unavailable(f"{self!r} is closed") from problem
+            raise errors.UnavailableError(f"{self!r} is closed") from problem
         return await asyncio.wrap_future(future)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from nstance import points
-from nstance.clock import Chance, Clock
+from nstance.clock import Clock, Rng
 from nstance.model.ids import GroupKey, InstanceId, TenantId
 from nstance.model.instance import Instance
 from nstance.model.rollout import GroupRecord
@@ -35,12 +35,12 @@ TIMEOUT = 5.0
 T = TypeVar("T")
 
 
-class Deposed(Exception):
+class DeposedError(Exception):
     """Somebody with a higher epoch writes now. Stop leading at once."""
 
 
 @dataclass(slots=True)
-class Book:
+class JournalState:
     """The state after slot `tail`, and what is needed to go on from there."""
 
     instances: dict[InstanceId, Instance] = field(default_factory=dict)
@@ -53,9 +53,9 @@ class Book:
 
     def take(self, slot: slots.Slot, size: int) -> None:
         if slot.number != self.tail + 1:
-            raise slots.Damaged(f"journal slot {slot.number} follows slot {self.tail}")
+            raise slots.DamagedError(f"journal slot {slot.number} follows slot {self.tail}")
         if slot.epoch < self.epoch:
-            raise slots.Damaged(f"journal slot {slot.number} has epoch {slot.epoch} after epoch {self.epoch}")
+            raise slots.DamagedError(f"journal slot {slot.number} has epoch {slot.epoch} after epoch {self.epoch}")
         for entry in slot.entries:
             slots.apply(self.instances, entry.changes)
             slots.apply_groups(self.groups, entry.groups)
@@ -90,10 +90,10 @@ class Journal:
     def snapshot_key(self, number: int) -> Key:
         return Key(f"{self.snapshot_prefix}{number:020d}.json")
 
-    async def load(self, *, read: Callable[[slots.Slot], None] = lambda slot: None) -> tuple[Book, list[str]]:
+    async def load(self, *, read: Callable[[slots.Slot], None] = lambda slot: None) -> tuple[JournalState, list[str]]:
         """The state from scratch, and what was found damaged on the way but could be done without. `read` is told each
         slot behind the snapshot that was used."""
-        book, alarms = Book(), []
+        book, alarms = JournalState(), []
         numbers = await self.numbers(self.snapshot_prefix)
         for number in reversed(numbers):
             try:
@@ -101,10 +101,10 @@ class Journal:
                 if body is None:
                     continue
                 snapshot = slots.decode_snapshot(number, body)
-            except slots.Damaged as damage:
+            except slots.DamagedError as damage:
                 alarms.append(f"{damage}; an older one is used")
                 continue
-            book = Book(
+            book = JournalState(
                 dict(snapshot.instances),
                 tail=number,
                 epoch=snapshot.epoch,
@@ -116,24 +116,26 @@ class Journal:
         await self._catch_up(book, read)
         return book, alarms
 
-    async def _catch_up(self, book: Book, read: Callable[[slots.Slot], None]) -> None:
+    async def _catch_up(self, book: JournalState, read: Callable[[slots.Slot], None]) -> None:
         """Read everything that a listing shows, many at a time, then on until a slot is missing."""
         listed = [n for n in await self.numbers(self.journal_prefix, after=self.slot_key(book.tail)) if n > book.tail]
         last = listed[-1] if listed else book.tail
         if last - book.tail > 2 * len(listed) + PARALLEL:
-            raise slots.Damaged(f"journal slot {last} is there, but most slots behind slot {book.tail} are missing")
+            raise slots.DamagedError(
+                f"journal slot {last} is there, but most slots behind slot {book.tail} are missing"
+            )
         # A listing may lag behind: what it leaves out in the middle is asked for before it is called missing.
         for start in range(book.tail + 1, last + 1, PARALLEL):
             part = range(start, min(start + PARALLEL, last + 1))
             for number, body in zip(part, await asyncio.gather(*(self._slot(n) for n in part)), strict=True):
                 if body is None:
-                    raise slots.Damaged(f"journal slot {number} is missing, but slot {last} is there")
+                    raise slots.DamagedError(f"journal slot {number} is missing, but slot {last} is there")
                 slot = slots.decode_slot(number, body)
                 book.take(slot, len(body))
                 read(slot)
         await self.follow(book, read=read)
 
-    async def follow(self, book: Book, *, read: Callable[[slots.Slot], None] = lambda slot: None) -> int:
+    async def follow(self, book: JournalState, *, read: Callable[[slots.Slot], None] = lambda slot: None) -> int:
         """Read on from where the book ends; says how many slots there were. `read` is told each of them."""
         count = 0
         while (body := await self._slot(book.tail + 1)) is not None:
@@ -157,10 +159,10 @@ class Journal:
         async def get() -> bytes | None:
             try:
                 return (await self.store.get(key, limit=limit)).body
-            except errors.Missing:
+            except errors.NotFoundError:
                 return None
             except errors.ObjectTooLargeError as problem:
-                raise slots.Damaged(f"{what} is larger than any that is written: {problem}") from problem
+                raise slots.DamagedError(f"{what} is larger than any that is written: {problem}") from problem
 
         return await self._insist(get, f"reading {key}", self.timeout)
 
@@ -179,9 +181,9 @@ class Journal:
             try:
                 async with asyncio.timeout(timeout()):
                     return await read()
-            except (errors.Unavailable, TimeoutError) as problem:
+            except (errors.UnavailableError, TimeoutError) as problem:
                 if attempt == READ_ATTEMPTS - 1:
-                    raise errors.Unavailable(f"{what} failed {READ_ATTEMPTS} times: {problem}") from problem
+                    raise errors.UnavailableError(f"{what} failed {READ_ATTEMPTS} times: {problem}") from problem
                 await self.clock.sleep(0.05 * 2**attempt)
         raise AssertionError("unreachable")
 
@@ -195,11 +197,11 @@ class Writer:
     def __init__(
         self,
         journal: Journal,
-        book: Book,
+        book: JournalState,
         *,
         epoch: int,
         guard: Guard,
-        chance: Chance,
+        rng: Rng,
         appended: Callable[[slots.Slot], None] = lambda slot: None,
     ) -> None:
         """`guard` is awaited before each attempt to write: it waits while the term is frozen and raises Deposed when it
@@ -208,7 +210,7 @@ class Writer:
         self._book = book
         self._epoch = epoch
         self._guard = guard
-        self._chance = chance
+        self._rng = rng
         self._appended = appended
         self._waiting: list[tuple[slots.Entry, asyncio.Future[None]]] = []
         self._wake = asyncio.Event()
@@ -230,9 +232,9 @@ class Writer:
             try:
                 await self._append([])
                 break
-            except settle.Overtaken as overtaken:
+            except settle.OvertakenError as overtaken:
                 if overtaken.found is None:
-                    raise slots.Damaged(
+                    raise slots.DamagedError(
                         f"journal slot {self._book.tail + 1} can neither be written nor read"
                     ) from overtaken
                 slot = slots.decode_slot(self._book.tail + 1, overtaken.found.body)
@@ -275,7 +277,7 @@ class Writer:
                     entries = [entry for entry, _ in taken]
                     try:
                         await self._append(entries)
-                    except settle.Overtaken as overtaken:
+                    except settle.OvertakenError as overtaken:
                         self._deposed_by(overtaken)
                     for _, future in taken:
                         if not future.done():
@@ -283,7 +285,7 @@ class Writer:
                     taken = []
                     await points.reach(points.Point.AFTER_COMMIT)
         except BaseException as end:
-            self._closed = end if isinstance(end, Exception) else Deposed("this server stopped leading")
+            self._closed = end if isinstance(end, Exception) else DeposedError("this server stopped leading")
             for _, future in taken + self._waiting:
                 if not future.done():
                     future.set_exception(self._closed)
@@ -307,13 +309,15 @@ class Writer:
         return taken
 
     async def _append(self, entries: list[slots.Entry]) -> None:
-        number, op = self._book.tail + 1, f"{self._chance.bits(96):024x}"
+        number, op = self._book.tail + 1, f"{self._rng.bits(96):024x}"
         at = round(self._journal.clock.wall(), 3)
         body = slots.encode_slot(
             number=number, epoch=self._epoch, op=op, at=at, entries=[slots.encode_entry(e) for e in entries]
         )
         if len(body) > SLOT_LIMIT:
-            raise errors.Denied(f"journal slot {number} would have {len(body)} bytes, at most {SLOT_LIMIT} can be read")
+            raise errors.PermissionDeniedError(
+                f"journal slot {number} would have {len(body)} bytes, at most {SLOT_LIMIT} can be read"
+            )
         await self._guard()
         try:
             await settle.settle(
@@ -327,7 +331,7 @@ class Writer:
                 limit=SLOT_LIMIT,
             )
         except errors.ObjectTooLargeError as problem:
-            raise slots.Damaged(
+            raise slots.DamagedError(
                 f"journal slot {number} is taken by an object that nobody wrote: {problem}"
             ) from problem
         slot = slots.Slot(number=number, epoch=self._epoch, op=op, at=at, entries=tuple(entries))
@@ -335,20 +339,20 @@ class Writer:
         self._appended(slot)
 
     async def _retry(self, problem: errors.StorageError) -> None:
-        await self._journal.clock.sleep(self._chance.uniform(0.02, 0.2))
+        await self._journal.clock.sleep(self._rng.uniform(0.02, 0.2))
         await self._guard()
 
     def _check_epoch(self, epoch: int, *, other: bool = False) -> None:
         if epoch > self._epoch or (other and epoch == self._epoch):
-            raise Deposed(f"the journal holds epoch {epoch}, this term is epoch {self._epoch}")
+            raise DeposedError(f"the journal holds epoch {epoch}, this term is epoch {self._epoch}")
 
-    def _deposed_by(self, overtaken: settle.Overtaken) -> None:
+    def _deposed_by(self, overtaken: settle.OvertakenError) -> None:
         number = self._book.tail + 1
         if overtaken.found is None:
-            raise slots.Damaged(f"journal slot {number} can neither be written nor read") from overtaken
+            raise slots.DamagedError(f"journal slot {number} can neither be written nor read") from overtaken
         slot = slots.decode_slot(number, overtaken.found.body)
         # Behind our fence nobody older can write: whoever did is newer, or shares our epoch through a lost lease.
-        raise Deposed(f"journal slot {number} was written by epoch {slot.epoch}, this term is epoch {self._epoch}")
+        raise DeposedError(f"journal slot {number} was written by epoch {slot.epoch}, this term is epoch {self._epoch}")
 
     def snapshot_due(self) -> bool:
         behind = self._book.tail - self._book.snapshot
@@ -365,10 +369,12 @@ class Writer:
             groups=dict(book.groups),
             drainers=frozenset(book.drainers),
         )
-        op = f"{self._chance.bits(96):024x}"
+        op = f"{self._rng.bits(96):024x}"
         body = await _encoded(snapshot, op=op)
         if len(body) > SNAPSHOT_LIMIT:
-            raise errors.Denied(f"a snapshot would have {len(body)} bytes, at most {SNAPSHOT_LIMIT} can be read")
+            raise errors.PermissionDeniedError(
+                f"a snapshot would have {len(body)} bytes, at most {SNAPSHOT_LIMIT} can be read"
+            )
         await points.reach(points.Point.BEFORE_SNAPSHOT)
         await self._guard()
         key = self._journal.snapshot_key(snapshot.number)
@@ -402,7 +408,7 @@ class Writer:
                 if number > self._compacted:
                     slots.decode_snapshot(number, body)  # what everything before it is removed for must be readable
                 horizon = number
-            except slots.Damaged:
+            except slots.DamagedError:
                 continue
         if horizon <= self._compacted:
             return

@@ -11,7 +11,7 @@ def check(key: str) -> None:
     """Raises Denied for a key that not every store could hold."""
     problem = _problem(key)
     if problem is not None:
-        raise errors.Denied(
+        raise errors.PermissionDeniedError(
             f"key {key[:80]!r} {problem}; use segments of printable characters joined by single slashes"
         )
 

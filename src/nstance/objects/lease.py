@@ -19,7 +19,7 @@ from nstance.objects.port import Key, ObjectStore, Version
 VERSION = 1
 
 
-class BadLease(Exception):
+class BadLeaseError(Exception):
     """The lease object cannot be understood. Nobody may lead until a person has looked."""
 
 
@@ -47,7 +47,7 @@ class Lease:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ReadLease:
     lease: Lease
     version: Version
 
@@ -85,9 +85,9 @@ def decode(body: bytes) -> Lease:
         raw = json.loads(body)
         canonical(raw)  # what could not be written again (NaN, half a character) is not ours
         if raw["v"] != VERSION:
-            raise BadLease(f"the lease has version {raw['v']}, this program knows version {VERSION}: upgrade it")
+            raise BadLeaseError(f"the lease has version {raw['v']}, this program knows version {VERSION}: upgrade it")
         if raw["state"] not in ("held", "free"):
-            raise BadLease(f"the lease has the unknown state {raw['state']!r}")
+            raise BadLeaseError(f"the lease has the unknown state {raw['state']!r}")
         return Lease(
             epoch=int(raw["epoch"]),
             sequence=int(raw["sequence"]),
@@ -102,7 +102,9 @@ def decode(body: bytes) -> Lease:
             at=float(raw["at"]),
         )
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as problem:
-        raise BadLease(f"the lease object cannot be read ({problem!r}); restore it or remove it by hand") from problem
+        raise BadLeaseError(
+            f"the lease object cannot be read ({problem!r}); restore it or remove it by hand"
+        ) from problem
 
 
 def _read_holder(raw: dict[str, Any]) -> Holder:
@@ -114,15 +116,17 @@ def _read_holder(raw: dict[str, Any]) -> Holder:
     )
 
 
-async def read(store: ObjectStore, key: Key) -> Seen | None:
+async def read(store: ObjectStore, key: Key) -> ReadLease | None:
     """The lease as it is; None only if the store says that there is none."""
     try:
         stored = await store.get(key)
-    except errors.Missing:
+    except errors.NotFoundError:
         return None
     except errors.ObjectTooLargeError as problem:
-        raise BadLease(f"the lease object cannot be read ({problem}); restore it or remove it by hand") from problem
-    return Seen(decode(stored.body), stored.version)
+        raise BadLeaseError(
+            f"the lease object cannot be read ({problem}); restore it or remove it by hand"
+        ) from problem
+    return ReadLease(decode(stored.body), stored.version)
 
 
 async def write(

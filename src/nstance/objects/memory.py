@@ -116,7 +116,7 @@ class MemoryStore:
     async def create(self, key: Key, body: bytes) -> Version:
         def write() -> Version:
             if key in self._objects.entries and Verb.CREATE not in self._ignores:
-                raise errors.Conflict(f"create {key}: it already exists")
+                raise errors.ConflictError(f"create {key}: it already exists")
             return self._set(key, body)
 
         return await self._write(Verb.CREATE, key, write)
@@ -126,7 +126,7 @@ class MemoryStore:
             if Verb.REPLACE not in self._ignores:
                 now = self._found(key, None).version
                 if now != seen:
-                    raise errors.Conflict(f"replace {key}: expected version {seen}, found {now}")
+                    raise errors.ConflictError(f"replace {key}: expected version {seen}, found {now}")
             return self._set(key, body)
 
         return await self._write(Verb.REPLACE, key, write)
@@ -160,7 +160,7 @@ class MemoryStore:
         fate = await self._fate(verb, key)
         answer = await self._carry_out(fate, lambda: read(self._clock.monotonic() - fate.stale if fate.stale else None))
         if fate.lost or fate.late is not None:
-            raise errors.Unavailable(f"{verb} {key}: the answer was lost")
+            raise errors.UnavailableError(f"{verb} {key}: the answer was lost")
         return answer
 
     async def _write(self, verb: Verb, key: str, write: Callable[[], Version]) -> Version:
@@ -169,12 +169,12 @@ class MemoryStore:
         if fate.late is not None:
             _outside(fate.before + fate.late, lambda: _quietly(write))
             await self._carry_out(fate, lambda: None)
-            raise errors.Unknown(f"{verb} {key}: no answer came")
+            raise errors.UnknownOutcomeError(f"{verb} {key}: no answer came")
         if not fate.lost:
             return await self._carry_out(fate, write)
         with contextlib.suppress(errors.StorageError):
             await self._carry_out(fate, write)
-        raise errors.Unknown(f"{verb} {key}: the answer was lost")
+        raise errors.UnknownOutcomeError(f"{verb} {key}: the answer was lost")
 
     async def _carry_out(self, fate: Fate, act: Callable[[], T]) -> T:
         """The store does its part at its own time, whether or not the caller still waits."""
@@ -202,7 +202,7 @@ class MemoryStore:
     def _found(self, key: str, at: float | None) -> _Entry:
         entry = self._objects.entries.get(key) if at is None else self._at(key, at)
         if entry is None:
-            raise errors.Missing(f"no object {key}")
+            raise errors.NotFoundError(f"no object {key}")
         return entry
 
     def _set(self, key: str, body: bytes | None) -> Version:

@@ -12,7 +12,7 @@ T = TypeVar("T")
 Observe = Callable[[str, str], None]  # (operation, outcome)
 
 
-class Observed:
+class ObservedStore:
     def __init__(self, store: ObjectStore, observe: Observe) -> None:
         self._store = store
         self._observe = observe
@@ -40,7 +40,7 @@ class Observed:
             async for key in self._store.list(prefix, after=after):
                 yield key
         except errors.StorageError as problem:
-            self._observe("list", _code(problem))
+            self._observe("list", problem.code)
             raise
         self._observe("list", "ok")
 
@@ -54,11 +54,7 @@ class Observed:
             self._observe(operation, "cancelled")
             raise
         except errors.StorageError as problem:
-            self._observe(operation, _code(problem))
+            self._observe(operation, problem.code)
             raise
         self._observe(operation, "ok")
         return answer
-
-
-def _code(problem: errors.StorageError) -> str:
-    return type(problem).__name__.lower()

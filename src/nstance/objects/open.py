@@ -12,12 +12,14 @@ def open_store(
 ) -> ObjectStore:
     """For `file` the bucket is a directory. Raises Denied for what cannot be opened."""
     store = _open(provider, bucket, region, endpoint)
-    return prefixed.Prefixed(store, prefix) if prefix.strip("/") else store
+    return prefixed.PrefixedStore(store, prefix) if prefix.strip("/") else store
 
 
 def _open(provider: str, bucket: str, region: str | None, endpoint: str | None) -> ObjectStore:
     if not bucket and provider != "memory":
-        raise errors.Denied(f"storage {provider!r} needs a bucket{' (a directory)' if provider == 'file' else ''}")
+        raise errors.PermissionDeniedError(
+            f"storage {provider!r} needs a bucket{' (a directory)' if provider == 'file' else ''}"
+        )
     match provider:
         case "s3":
             from nstance.objects import s3
@@ -28,6 +30,6 @@ def _open(provider: str, bucket: str, region: str | None, endpoint: str | None) 
         case "memory":
             return memory.MemoryStore(clock.SystemClock())
         case "gcs":
-            raise errors.Denied("storage 'gcs' is not built yet; use one of " + ", ".join(PROVIDERS))
+            raise errors.PermissionDeniedError("storage 'gcs' is not built yet; use one of " + ", ".join(PROVIDERS))
         case _:
-            raise errors.Denied(f"storage must be one of {', '.join(PROVIDERS)}, not {provider!r}")
+            raise errors.PermissionDeniedError(f"storage must be one of {', '.join(PROVIDERS)}, not {provider!r}")

@@ -6,7 +6,7 @@ from nstance.objects import keys
 from nstance.objects.port import MAX_READ, Head, Key, ObjectStore, Stored, Version
 
 
-class Prefixed:
+class PrefixedStore:
     def __init__(self, store: ObjectStore, prefix: str) -> None:
         """The prefix is a path; slashes around it do not matter."""
         self._store = store

@@ -12,13 +12,13 @@ from nstance.objects import errors
 from nstance.objects.port import Key, ObjectStore
 
 
-class UnsuitableStore(Exception):
+class UnsuitableStoreError(Exception):
     """Two servers could both believe that they wrote. Never run on it."""
 
 
-async def probe(store: ObjectStore, prefix: str, chance: clock.Chance) -> None:
+async def probe(store: ObjectStore, prefix: str, rng: clock.Rng) -> None:
     """Raises UnsuitableStore, or Denied, Unavailable or Unknown when the store could not be asked."""
-    key = Key(f"{prefix.rstrip('/')}/probe-{chance.bits(64):016x}".lstrip("/"))
+    key = Key(f"{prefix.rstrip('/')}/probe-{rng.bits(64):016x}".lstrip("/"))
     try:
         await _ask(store, key)
     except BaseException:
@@ -32,21 +32,21 @@ async def _ask(store: ObjectStore, key: Key) -> None:
     first = await store.create(key, b"probe 1")
     try:
         await store.create(key, b"probe 2")
-    except errors.Conflict:
+    except errors.ConflictError:
         pass
     else:
-        raise UnsuitableStore(_sentence(store, "create-if-absent (If-None-Match: *)"))
+        raise UnsuitableStoreError(_sentence(store, "create-if-absent (If-None-Match: *)"))
     second = await store.replace(key, b"probe 3", seen=first)
     if second == first:
-        raise UnsuitableStore(_sentence(store, "a new version for each write (ETag)"))
+        raise UnsuitableStoreError(_sentence(store, "a new version for each write (ETag)"))
     try:
         await store.replace(key, b"probe 4", seen=first)
-    except errors.Conflict:
+    except errors.ConflictError:
         pass
     else:
-        raise UnsuitableStore(_sentence(store, "write-if-match (If-Match with a stale ETag)"))
+        raise UnsuitableStoreError(_sentence(store, "write-if-match (If-Match with a stale ETag)"))
     if (await store.get(key)).body != b"probe 3":
-        raise UnsuitableStore(_sentence(store, "reading what was written last"))
+        raise UnsuitableStoreError(_sentence(store, "reading what was written last"))
 
 
 def _sentence(store: ObjectStore, condition: str) -> str:

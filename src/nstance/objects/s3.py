@@ -46,7 +46,7 @@ class S3Store:
         try:
             self._store = _open(bucket, region, endpoint, timeout, environment)
         except (exceptions.BaseError, ValueError) as problem:
-            raise errors.Denied(f"{self._name} cannot be opened: {_first_line(problem)}") from problem
+            raise errors.PermissionDeniedError(f"{self._name} cannot be opened: {_first_line(problem)}") from problem
 
     def __repr__(self) -> str:
         return self._name
@@ -65,7 +65,7 @@ class S3Store:
             with self._reading(f"head {key}"):
                 meta = await obstore.head_async(self._store, key)
                 return Head(self._seen(key, meta.get("e_tag")), meta["size"], meta["last_modified"].timestamp())
-        except errors.Unavailable as problem:
+        except errors.UnavailableError as problem:
             if _status(problem.__cause__) != 404:
                 raise
         # The answer to HEAD has no body, so it cannot say what is missing: the object, the bucket or the way there.
@@ -88,7 +88,7 @@ class S3Store:
 
     async def delete(self, key: Key) -> None:
         keys.check(key)
-        with contextlib.suppress(errors.Missing), self._writing(f"delete {key}"):
+        with contextlib.suppress(errors.NotFoundError), self._writing(f"delete {key}"):
             await obstore.delete_async(self._store, key)
 
     async def list(self, prefix: str, *, after: str = "") -> AsyncIterator[Key]:
@@ -112,12 +112,14 @@ class S3Store:
 
     def _seen(self, key: Key, etag: str | None) -> Version:
         if not etag:
-            raise errors.Denied(f"{key}: {self._name} gives no ETags; use a store that does")
+            raise errors.PermissionDeniedError(f"{key}: {self._name} gives no ETags; use a store that does")
         return Version(etag)
 
     def _written(self, key: Key, etag: str | None) -> Version:
         if not etag:
-            raise errors.Unknown(f"{key}: {self._name} answered without an ETag, so what it wrote is not known")
+            raise errors.UnknownOutcomeError(
+                f"{key}: {self._name} answered without an ETag, so what it wrote is not known"
+            )
         return Version(etag)
 
     @contextlib.contextmanager
@@ -125,14 +127,14 @@ class S3Store:
         try:
             yield
         except (exceptions.BaseError, OSError, ValueError) as problem:
-            raise self._translated(problem, doing, otherwise=errors.Unavailable) from problem
+            raise self._translated(problem, doing, otherwise=errors.UnavailableError) from problem
 
     @contextlib.contextmanager
     def _writing(self, doing: str) -> Iterator[None]:
         try:
             yield
         except (exceptions.BaseError, OSError, ValueError) as problem:
-            raise self._translated(problem, doing, otherwise=errors.Unknown) from problem
+            raise self._translated(problem, doing, otherwise=errors.UnknownOutcomeError) from problem
 
     def _translated(
         self, problem: Exception, doing: str, *, otherwise: type[errors.StorageError]
@@ -147,27 +149,27 @@ class S3Store:
             said += "; no AWS credentials were in the environment, and the instance gave none"
         match status:
             case None if "kind: Connect," in text:
-                return errors.Unavailable(f"{said} (no connection)")
+                return errors.UnavailableError(f"{said} (no connection)")
             case None if "incorrectly configured region" in text:
-                return errors.Denied(f"{said}; set AWS_REGION to the bucket's region")
+                return errors.PermissionDeniedError(f"{said}; set AWS_REGION to the bucket's region")
             case None | 408:
                 return otherwise(said)
             case 412:
-                return errors.Conflict(said)
+                return errors.ConflictError(said)
             case 404 if code == "NoSuchKey":
-                return errors.Missing(said)
+                return errors.NotFoundError(said)
             case 404 if code == "NoSuchBucket":
-                return errors.Denied(f"{said}; create the bucket, or correct its name")
+                return errors.PermissionDeniedError(f"{said}; create the bucket, or correct its name")
             case 400 if code == "RequestTimeout":
                 return otherwise(said)
             case 404 | 409 | 429:
-                return errors.Unavailable(said)
+                return errors.UnavailableError(said)
             case 501:
-                return errors.Denied(f"{said}; the store lacks something that is needed")
+                return errors.PermissionDeniedError(f"{said}; the store lacks something that is needed")
             case _ if status >= 500:
                 return otherwise(said)
             case _:
-                return errors.Denied(said)
+                return errors.PermissionDeniedError(said)
 
 
 def _open(

@@ -15,7 +15,7 @@ from nstance.objects.port import MAX_READ, Key, ObjectStore, Stored, Version
 Retry = Callable[[errors.StorageError], Awaitable[None]]
 
 
-class Overtaken(errors.Conflict):
+class OvertakenError(errors.ConflictError):
     """Somebody else's write is there instead. `found` is what was read back, None if the object is missing."""
 
     def __init__(self, message: str, found: Stored | None) -> None:
@@ -45,29 +45,29 @@ async def settle(
                 if seen is None:
                     return await store.create(key, body)
                 return await store.replace(key, body, seen=seen)
-        except (errors.Conflict, errors.Missing):
+        except (errors.ConflictError, errors.NotFoundError):
             # Perhaps an earlier copy of this very write is what stands in the way.
             doubt: errors.StorageError | None = None
-        except errors.Denied:
+        except errors.PermissionDeniedError:
             raise
-        except errors.Unavailable as problem:
+        except errors.UnavailableError as problem:
             await retry(problem)
             continue
-        except errors.Unknown as problem:
+        except errors.UnknownOutcomeError as problem:
             doubt = problem
         except TimeoutError:
-            doubt = errors.Unknown(f"writing {key} took longer than {seconds:g} s")
+            doubt = errors.UnknownOutcomeError(f"writing {key} took longer than {seconds:g} s")
         while True:
             try:
                 found = await _read(store, key, timeout(), limit=limit)
                 break
-            except (errors.Unavailable, errors.Unknown) as problem:
+            except (errors.UnavailableError, errors.UnknownOutcomeError) as problem:
                 await retry(problem)
         if found is not None and (found.body == body if op is None else operation(found.body) == op):
             return found.version
         unchanged = found is None if seen is None else found is not None and found.version == seen
         if not unchanged or doubt is None:
-            raise Overtaken(f"{key} was {'removed' if found is None else 'written'} by somebody else", found)
+            raise OvertakenError(f"{key} was {'removed' if found is None else 'written'} by somebody else", found)
         await retry(doubt)
 
 
@@ -75,10 +75,10 @@ async def _read(store: ObjectStore, key: Key, timeout: float, *, limit: int) -> 
     try:
         async with asyncio.timeout(timeout):
             return await store.get(key, limit=limit)
-    except errors.Missing:
+    except errors.NotFoundError:
         return None
     except TimeoutError as problem:
-        raise errors.Unavailable(f"reading {key} took longer than {timeout:g} s") from problem
+        raise errors.UnavailableError(f"reading {key} took longer than {timeout:g} s") from problem
 
 
 def operation(body: bytes) -> str | None:

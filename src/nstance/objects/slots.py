@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nstance.model.codec import (
-    UnknownRecord,
+    UnknownRecordError,
     canonical,
     decode_change,
     decode_group,
@@ -29,12 +29,12 @@ VERSION = 1
 _FIRST = re.compile(rb'\{"at":(\d+(?:\.\d+)?),"')
 
 
-class Damaged(Exception):
+class DamagedError(Exception):
     """The journal cannot be trusted as it is. Nobody leads on it; nothing is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
-class Why:
+class LoggedReason:
     code: str
     message: str
     instance: str = ""
@@ -47,7 +47,7 @@ class Entry:
     """All record changes of one decision: atomic."""
 
     id: str
-    reason: tuple[Why, ...] = ()
+    reason: tuple[LoggedReason, ...] = ()
     changes: tuple[Change, ...] = ()
     groups: tuple[GroupRecord, ...] = ()  # as they are from now on
     drainers: Mapping[TenantId, bool] = field(default_factory=dict)  # whether a tenant has an operator that drains
@@ -109,7 +109,7 @@ def encode_entry(entry: Entry) -> dict[str, Any]:
     return encoded | ({"drainers": dict(entry.drainers)} if entry.drainers else {})
 
 
-def _encode_why(why: Why) -> dict[str, str]:
+def _encode_why(why: LoggedReason) -> dict[str, str]:
     about = {"tenant": why.tenant, "group": why.group} if why.tenant else {}
     return {"code": why.code, "message": why.message, "instance": why.instance} | about
 
@@ -123,7 +123,7 @@ def decode_slot(number: int, body: bytes) -> Slot:
     raw = _opened(f"journal slot {number}", body)
     try:
         if raw["slot"] != number:
-            raise Damaged(f"journal slot {number} says that it is slot {raw['slot']}")
+            raise DamagedError(f"journal slot {number} says that it is slot {raw['slot']}")
         return Slot(
             number=number,
             epoch=int(raw["epoch"]),
@@ -133,7 +133,7 @@ def decode_slot(number: int, body: bytes) -> Slot:
                 Entry(
                     id=str(e["id"]),
                     reason=tuple(
-                        Why(w["code"], w["message"], w["instance"], w.get("tenant", ""), w.get("group", ""))
+                        LoggedReason(w["code"], w["message"], w["instance"], w.get("tenant", ""), w.get("group", ""))
                         for w in e["reason"]
                     ),
                     changes=tuple(decode_change(c) for c in e["changes"]),
@@ -144,7 +144,7 @@ def decode_slot(number: int, body: bytes) -> Slot:
             ),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as problem:
-        raise Damaged(f"journal slot {number}: {_explain(problem)}") from problem
+        raise DamagedError(f"journal slot {number}: {_explain(problem)}") from problem
 
 
 def encode_snapshot(snapshot: Snapshot, *, op: str) -> bytes:
@@ -175,7 +175,7 @@ def decode_snapshot(number: int, body: bytes) -> Snapshot:
     raw = _opened(f"snapshot {number}", body)
     try:
         if raw["slot"] != number:
-            raise Damaged(f"snapshot {number} says that it is snapshot {raw['slot']}")
+            raise DamagedError(f"snapshot {number} says that it is snapshot {raw['slot']}")
         instances = (decode_instance(i) for i in raw["instances"])
         groups = (decode_group(g) for g in raw.get("groups", ()))
         return Snapshot(
@@ -187,7 +187,7 @@ def decode_snapshot(number: int, body: bytes) -> Snapshot:
             drainers=frozenset(TenantId(str(tenant)) for tenant in raw.get("drainers", ())),
         )
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as problem:
-        raise Damaged(f"snapshot {number}: {_explain(problem)}") from problem
+        raise DamagedError(f"snapshot {number}: {_explain(problem)}") from problem
 
 
 def claimed_time(number: int, body: bytes) -> float:
@@ -197,7 +197,7 @@ def claimed_time(number: int, body: bytes) -> float:
         first = _FIRST.match(body)
         return float(first[1]) if first is not None else float(json.loads(body)["at"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as problem:
-        raise Damaged(f"snapshot {number} does not say when it was taken: {problem!r}") from problem
+        raise DamagedError(f"snapshot {number} does not say when it was taken: {problem!r}") from problem
 
 
 def _sealed(value: dict[str, Any]) -> bytes:
@@ -211,13 +211,13 @@ def _opened(what: str, body: bytes) -> dict[str, Any]:
         version = raw["v"]
         found = hashlib.sha256(canonical(raw)).hexdigest()
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
-        raise Damaged(f"{what} is not readable JSON of ours ({len(body)} bytes): {problem!r}") from problem
+        raise DamagedError(f"{what} is not readable JSON of ours ({len(body)} bytes): {problem!r}") from problem
     if found != checksum:
-        raise Damaged(f"{what} does not have the checksum it was written with: it was changed or damaged")
+        raise DamagedError(f"{what} does not have the checksum it was written with: it was changed or damaged")
     if version != VERSION:
-        raise Damaged(f"{what} has version {version}, this program knows version {VERSION}: upgrade it")
+        raise DamagedError(f"{what} has version {version}, this program knows version {VERSION}: upgrade it")
     return dict(raw)
 
 
 def _explain(problem: Exception) -> str:
-    return str(problem) if isinstance(problem, UnknownRecord) else f"unexpected content: {problem!r}"
+    return str(problem) if isinstance(problem, UnknownRecordError) else f"unexpected content: {problem!r}"

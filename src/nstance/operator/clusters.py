@@ -14,8 +14,8 @@ from nstance.kube import errors, kinds
 from nstance.kube.port import Object
 from nstance.kube.queue import Queue
 from nstance.operator import options, resources, workload
-from nstance.operator.parts import Parts
-from nstance.operator.quiet import Quiet
+from nstance.operator.context import ControllerContext
+from nstance.operator.null_listener import NullListener
 
 log = logging.getLogger(__name__)
 
@@ -29,14 +29,14 @@ ACCOUNT = "nstance.dev/service-account"
 OBJECTS, KUBECONFIG = "objects", "kubeconfig"
 
 
-class Clusters(Quiet):
-    def __init__(self, parts: Parts) -> None:
+class Clusters(NullListener):
+    def __init__(self, parts: ControllerContext) -> None:
         self._parts = parts
         self._settings = settings = parts.settings
         self._labels = {resources.CLUSTER_LABEL: settings.name, **MANAGED_BY}
         self._complaint = ""
         self._queue: Queue[str] = Queue(
-            "clusters", self._reconcile, clock=parts.clock, chance=parts.chance, workers=2, report=parts.report
+            "clusters", self._reconcile, clock=parts.clock, rng=parts.rng, workers=2, report=parts.report
         )
         for kind in (kinds.CLUSTER, kinds.NSTANCE_CLUSTER):
             mirror = parts.mirrors.of(kind, namespace=settings.namespace)
@@ -111,11 +111,11 @@ class Clusters(Quiet):
         kube, name, namespace = self._parts.kube, self._settings.name, self._settings.namespace
         try:
             return await kube.get(kind, name, namespace=namespace)
-        except errors.NotFound:
+        except errors.NotFoundError:
             log.info("made", extra={"kind": kind.name, "object": name})
         try:
             return await kube.create(kind, body, namespace=namespace)
-        except errors.AlreadyExists:
+        except errors.AlreadyExistsError:
             return await kube.get(kind, name, namespace=namespace)
 
     async def _say_initialized(self, cluster: Object) -> None:
@@ -178,7 +178,7 @@ class Clusters(Quiet):
         name = workload.secret_name(self._settings.name)
         try:
             secret: Object | None = await kube.get(kinds.SECRET, name, namespace=namespace)
-        except errors.NotFound:
+        except errors.NotFoundError:
             secret = None
         if secret is not None and not self._is_ours(secret):
             self._complain(f"Secret {namespace}/{name} was not made by the operator and is left alone")
@@ -189,7 +189,7 @@ class Clusters(Quiet):
             return due - now
         try:
             token = await kube.request_token(self._settings.service_account, namespace=namespace, seconds=TOKEN_SECONDS)
-        except (errors.NotFound, errors.Forbidden, errors.Invalid) as problem:
+        except (errors.NotFoundError, errors.ForbiddenError, errors.InvalidError) as problem:
             self._complain(
                 f"no token for ServiceAccount {namespace}/{self._settings.service_account}: {problem}; "
                 "see the manifests in config/rbac"

@@ -17,7 +17,7 @@ import yaml
 from nstance.clock import Clock
 from nstance.model import ids
 from nstance.model.ids import DEFAULT_TENANT, ClusterId, ShardId, TenantId
-from nstance.operator.errors import Fatal
+from nstance.operator.errors import FatalError
 from nstance.wire import channel
 
 log = logging.getLogger(__name__)
@@ -65,9 +65,9 @@ def load(path: Path) -> tuple[Configuration, bytes]:
         return parse(content, source=str(path)), content
     except OSError as problem:
         why = "is missing" if isinstance(problem, FileNotFoundError) else f"cannot be read: {problem.strerror}"
-        raise Fatal(f"the configuration file {path} {why}; mount it there or name it with --config") from problem
+        raise FatalError(f"the configuration file {path} {why}; mount it there or name it with --config") from problem
     except Invalid as problem:
-        raise Fatal(f"the configuration is not valid: {problem}") from problem
+        raise FatalError(f"the configuration is not valid: {problem}") from problem
 
 
 def parse(content: bytes, *, source: str) -> Configuration:

@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 from nstance.kube import errors, kinds
 from nstance.kube.port import Object
 from nstance.operator import resources
+from nstance.operator.context import ControllerContext
 from nstance.operator.nodes import Nodes
-from nstance.operator.parts import Parts
-from nstance.operator.ports import ShardRefused, ShardUnreachable
-from nstance.operator.quiet import Quiet
+from nstance.operator.null_listener import NullListener
+from nstance.operator.ports import ShardRefusedError, ShardUnreachableError
 from nstance.v1 import operator_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -54,8 +54,8 @@ class _Drain:
     counted: bool = False
 
 
-class Drains(Quiet):
-    def __init__(self, parts: Parts, nodes: Nodes) -> None:
+class Drains(NullListener):
+    def __init__(self, parts: ControllerContext, nodes: Nodes) -> None:
         self._parts = parts
         self._kube, self._clock = parts.workload, parts.clock
         self._nodes, self._events = nodes, parts.workload_events
@@ -170,7 +170,7 @@ class Drains(Quiet):
                     "resourceVersion": found["metadata"]["resourceVersion"],
                 }
                 await self._kube.patch(kinds.NODE, name, {"spec": {"unschedulable": True}, "metadata": metadata})
-            except errors.NotFound:
+            except errors.NotFoundError:
                 pass  # somebody deleted it; its pods are still to be moved
 
     async def _empty(self, node: Object) -> None:
@@ -196,7 +196,7 @@ class Drains(Quiet):
         async with self._evicting:
             try:
                 await self._kube.evict(metadata["name"], namespace=metadata["namespace"], uid=resources.uid(pod))
-            except (errors.NotFound, errors.Conflict):
+            except (errors.NotFoundError, errors.ConflictError):
                 pass  # gone, or another pod has its name by now
             except errors.KubeError as problem:
                 return f"{metadata['namespace']}/{metadata['name']}: {problem}"
@@ -211,11 +211,11 @@ class Drains(Quiet):
                 return
             try:
                 answer = await shard.acknowledge_drained(drain.event.instance_id)
-            except ShardUnreachable:
+            except ShardUnreachableError:
                 await self._clock.sleep(wait)
                 wait = min(LONGEST_LOOK, wait * 1.5)
                 continue
-            except ShardRefused as refusal:
+            except ShardRefusedError as refusal:
                 log.info(
                     "a drain is not waited for", extra={"instance": drain.event.instance_id, "reason": str(refusal)}
                 )
@@ -257,7 +257,7 @@ class Drains(Quiet):
                     change = {"spec": {"unschedulable": None}, "metadata": {"annotations": {DRAINING: None}}}
                     await self._kube.patch(kinds.NODE, name, change)
                     self._events.note(found, "NodeDrainCancelled", "the instance stays after all")
-            except errors.NotFound:
+            except errors.NotFoundError:
                 pass
 
     async def _insist(self, work: Callable[[], Awaitable[T]]) -> T:

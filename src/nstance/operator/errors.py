@@ -1,5 +1,5 @@
 """What ends the operator."""
 
 
-class Fatal(Exception):
+class FatalError(Exception):
     """The operator cannot run; the message is the one line that says why and what to do."""

@@ -8,23 +8,23 @@ from collections.abc import Callable
 
 from aiohttp import web
 
-from nstance.operator.errors import Fatal
+from nstance.operator.errors import FatalError
 from nstance.operator.metrics import CONTENT_TYPE, Metrics
 from nstance.operator.options import Bind
-from nstance.wire import door
+from nstance.wire import http_listener
 
 
 class Probes:
     def __init__(self, unready: Callable[[], str | None]) -> None:
         """`unready`: why, or None; must not wait."""
         self._unready = unready
-        self.door = door.Door(self._answer)
+        self.door = http_listener.HttpListener(self._answer)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path not in ("/healthz", "/readyz"):
-            return door.missing()
+            return http_listener.missing()
         if request.method not in ("GET", "HEAD"):
-            return door.not_allowed("GET", "HEAD")
+            return http_listener.not_allowed("GET", "HEAD")
         reason = self._unready() if request.path == "/readyz" else None
         return web.Response(text="ok") if reason is None else web.Response(status=503, text=reason)
 
@@ -32,19 +32,19 @@ class Probes:
 class Scrapes:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self.door = door.Door(self._answer)
+        self.door = http_listener.HttpListener(self._answer)
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path != "/metrics":
-            return door.missing()
+            return http_listener.missing()
         if request.method not in ("GET", "HEAD"):
-            return door.not_allowed("GET", "HEAD")
+            return http_listener.not_allowed("GET", "HEAD")
         return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
 
-async def open_door(opened: door.Door, bind: Bind, *, flag: str) -> None:
+async def open_door(opened: http_listener.HttpListener, bind: Bind, *, flag: str) -> None:
     """Raises Fatal if the address cannot be had."""
     try:
         await opened.start(bind.host, bind.port)
     except OSError as problem:
-        raise Fatal(f"{flag}: {bind} cannot be opened: {problem.strerror or problem}") from problem
+        raise FatalError(f"{flag}: {bind} cannot be opened: {problem.strerror or problem}") from problem

@@ -18,13 +18,13 @@ from typing import TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from nstance.clock import Chance, Clock
+from nstance.clock import Clock, Rng
 from nstance.kube import errors, kinds
 from nstance.kube.port import Kube, Object
 from nstance.operator import registration
 from nstance.operator.configuration import Configuration
-from nstance.operator.errors import Fatal
-from nstance.operator.ports import ShardRefused, ShardUnreachable
+from nstance.operator.errors import FatalError
+from nstance.operator.ports import ShardRefusedError, ShardUnreachableError
 from nstance.pki import keys, nonce, proof
 from nstance.v1 import registration_pb2
 from nstance.wire import credentials, tls
@@ -58,14 +58,14 @@ class Names:
 class Keeper:
     """Holds the credentials that links show, and renews them."""
 
-    def __init__(self, kube: Kube, names: Names, configuration: Configuration, *, clock: Clock, chance: Chance) -> None:
+    def __init__(self, kube: Kube, names: Names, configuration: Configuration, *, clock: Clock, rng: Rng) -> None:
         self._kube = kube
         self._names = names
         self._cluster = configuration.cluster
         self._tenant = configuration.tenant
         self._configuration = configuration
         self._clock = clock
-        self._chance = chance
+        self._rng = rng
         self._ca = b""  # the ConfigMap's
         self.current: Credentials | None = None
 
@@ -96,12 +96,12 @@ class Keeper:
             try:
                 self.current = await self._renewed(ask)
                 log.info("the certificate was renewed", extra={"expires": _when(self.current.expires)})
-            except (errors.KubeError, ShardUnreachable, ShardRefused, ValueError) as problem:
+            except (errors.KubeError, ShardUnreachableError, ShardRefusedError, ValueError) as problem:
                 log.error(
                     "the certificate could not be renewed, trying again",
                     extra={"reason": problem, "expires": _when(current.expires)},
                 )
-                await self._clock.sleep(self._chance.uniform(*RENEW_RETRY_SECONDS))
+                await self._clock.sleep(self._rng.uniform(*RENEW_RETRY_SECONDS))
 
     async def _renewed(self, ask: Callable[[], Awaitable[Answer]]) -> Credentials:
         """Another operator may have done it; then its certificate is taken."""
@@ -124,7 +124,7 @@ class Keeper:
                     {**version, "data": body["data"]},
                     namespace=self._names.namespace,
                 )
-        except (errors.Conflict, errors.AlreadyExists):
+        except (errors.ConflictError, errors.AlreadyExistsError):
             log.info("another operator has renewed the certificate too; the newest one stays in the Secret")
         return fresh
 
@@ -135,14 +135,14 @@ class Keeper:
         found = await self._get(kinds.CONFIG_MAP, self._names.ca_configmap)
         text = ((found or {}).get("data") or {}).get(CA) or ""
         if not text.strip():
-            raise Fatal(
+            raise FatalError(
                 f"{where} {'has no ca.crt' if found is not None else 'is missing'}: make it with "
                 f"`kubectl create configmap {self._names.ca_configmap} --from-file=ca.crt=<path-to-ca-cert>`"
             )
         try:
             tls.client_context(ca_pem=text)
         except tls.TlsError as problem:
-            raise Fatal(f"ca.crt in {where} is not the cluster's CA certificate: {problem}") from problem
+            raise FatalError(f"ca.crt in {where} is not the cluster's CA certificate: {problem}") from problem
         return str(text).encode()
 
     async def _stored(self) -> Credentials | None:
@@ -154,7 +154,9 @@ class Keeper:
         try:
             found = self._usable(secret)
         except ValueError as problem:
-            raise Fatal(f"{where} cannot be used: {problem}; delete it to register again with a new nonce") from problem
+            raise FatalError(
+                f"{where} cannot be used: {problem}; delete it to register again with a new nonce"
+            ) from problem
         if found is not None and found.expires <= self._clock.wall():
             log.warning(
                 "the stored certificate has expired, registering again", extra={"expired": _when(found.expires)}
@@ -187,18 +189,18 @@ class Keeper:
                 try:
                     return keys.private_key_from_pem(_decoded(secret).get(PRIVATE, b""))
                 except ValueError as problem:
-                    raise Fatal(f"{PRIVATE} in {where} cannot be used: {problem}") from problem
-            made = keys.generate(self._chance)
+                    raise FatalError(f"{PRIVATE} in {where} cannot be used: {problem}") from problem
+            made = keys.generate(self._rng)
             content = {
                 PRIVATE: keys.private_to_pem(made).encode(),
                 PUBLIC: keys.public_to_pem(keys.public_bytes(made)).encode(),
             }
-            with contextlib.suppress(errors.AlreadyExists):
+            with contextlib.suppress(errors.AlreadyExistsError):
                 await self._patiently(
                     partial(self._kube.create, kinds.SECRET, self._secret(name, content)), f"create {where}"
                 )
             # Read back in any case: what counts is what is stored, whoever stored it.
-        raise Fatal(f"{where} was stored but is not there; is somebody deleting it?")
+        raise FatalError(f"{where} was stored but is not there; is somebody deleting it?")
 
     async def _nonce(self) -> str:
         name, where = self._names.nonce_secret, f"Secret {self._names.namespace}/{self._names.nonce_secret}"
@@ -210,20 +212,20 @@ class Keeper:
         )
         if not token:
             missing = f"has no {NONCE}" if secret is not None else "is missing"
-            raise Fatal(f"{where} {missing}, and the operator is not registered yet: {again}")
+            raise FatalError(f"{where} {missing}, and the operator is not registered yet: {again}")
         try:
             claims = nonce.unverified(token)
-        except nonce.InvalidNonce as problem:
-            raise Fatal(f"{NONCE} in {where} is no registration nonce ({problem.reason}): {again}") from problem
+        except nonce.InvalidNonceError as problem:
+            raise FatalError(f"{NONCE} in {where} is no registration nonce ({problem.reason}): {again}") from problem
         if not isinstance(claims, nonce.OperatorClaims):
-            raise Fatal(f"{NONCE} in {where} is an agent's nonce, expected an operator's: {again}")
+            raise FatalError(f"{NONCE} in {where} is an agent's nonce, expected an operator's: {again}")
         if (claims.cluster, claims.tenant) != (self._cluster, self._tenant):
-            raise Fatal(
+            raise FatalError(
                 f"{NONCE} in {where} is for cluster {claims.cluster} and tenant {claims.tenant}, "
                 f"the configuration is for {self._cluster} and {self._tenant}"
             )
         if claims.expires + nonce.LEEWAY <= self._clock.wall():
-            raise Fatal(f"{NONCE} in {where} expired at {_when(claims.expires)}: {again}")
+            raise FatalError(f"{NONCE} in {where} expired at {_when(claims.expires)}: {again}")
         return token
 
     async def _keep_first(self, answer: Answer, key: Ed25519PrivateKey) -> Credentials:
@@ -231,14 +233,14 @@ class Keeper:
         try:
             fresh = self._accept(answer, pem)
         except ValueError as problem:
-            raise Fatal(f"a shard issued a certificate that cannot be used: {problem}") from problem
+            raise FatalError(f"a shard issued a certificate that cannot be used: {problem}") from problem
         name = self._names.cert_secret
         where = f"Secret {self._names.namespace}/{name}"
         body = self._secret(name, _contents(answer, pem), kind="kubernetes.io/tls")
         try:
             await self._patiently(lambda: self._kube.create(kinds.SECRET, body), f"create {where}")
             return fresh
-        except errors.AlreadyExists:
+        except errors.AlreadyExistsError:
             theirs = await self._stored()
             if theirs is not None:
                 return theirs
@@ -278,7 +280,7 @@ class Keeper:
             return await self._patiently(
                 lambda: self._kube.get(kind, name, namespace=namespace), f"read {kind.name} {namespace}/{name}"
             )
-        except errors.NotFound:
+        except errors.NotFoundError:
             return None
 
     async def _patiently(self, ask: Callable[[], Awaitable[T]], what: str) -> T:
@@ -287,13 +289,15 @@ class Keeper:
         while True:
             try:
                 return await ask()
-            except (errors.Unavailable, errors.Unknown, errors.Busy) as problem:
+            except (errors.UnavailableError, errors.UnknownOutcomeError, errors.ThrottledError) as problem:
                 if self._clock.monotonic() >= end:
-                    raise Fatal(f"the Kubernetes API server does not answer, could not {what}: {problem}") from problem
+                    raise FatalError(
+                        f"the Kubernetes API server does not answer, could not {what}: {problem}"
+                    ) from problem
                 log.warning("the Kubernetes API server does not answer", extra={"reason": problem})
-                await self._clock.sleep(self._chance.uniform(0.5, 1.5) * RETRY_SECONDS)
-            except (errors.Forbidden, errors.Invalid) as problem:
-                raise Fatal(f"not allowed to {what}: {problem}; see the manifests in config/rbac") from problem
+                await self._clock.sleep(self._rng.uniform(0.5, 1.5) * RETRY_SECONDS)
+            except (errors.ForbiddenError, errors.InvalidError) as problem:
+                raise FatalError(f"not allowed to {what}: {problem}; see the manifests in config/rbac") from problem
 
     async def _register(self, key: Ed25519PrivateKey, token: str) -> Answer:
         where = self._names.namespace
@@ -304,21 +308,21 @@ class Keeper:
         )
         try:
             return await registration.register(
-                request, self._configuration, ca_pem=self._ca.decode(), clock=self._clock, chance=self._chance
+                request, self._configuration, ca_pem=self._ca.decode(), clock=self._clock, rng=self._rng
             )
         except registration.NonceRefused as problem:
-            raise Fatal(
+            raise FatalError(
                 f"the nonce in Secret {where}/{self._names.nonce_secret} was refused: {problem}; it was used with another "
                 "key before, was revoked, or is of another cluster (the server's log says which): make a new one with "
                 '`nstance-admin cluster nonce --expiry="3h"`'
             ) from problem
         except registration.CaRefused as problem:
-            raise Fatal(
+            raise FatalError(
                 f"the shards' certificates are not of the CA in ConfigMap {where}/{self._names.ca_configmap}: {problem}; "
                 "store the right ca.crt there"
             ) from problem
         except registration.NobodyAnswers as problem:
-            raise Fatal(
+            raise FatalError(
                 f"no shard could be reached to register the operator: {problem}; check registration_addr"
             ) from problem
 

@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from nstance.kube import errors, kinds
 from nstance.kube.port import Object
 from nstance.operator import resources
-from nstance.operator.parts import Parts
-from nstance.operator.quiet import Quiet
+from nstance.operator.context import ControllerContext
+from nstance.operator.null_listener import NullListener
 from nstance.v1 import operator_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -66,8 +66,8 @@ def groups_to_import(
     }
 
 
-class Importing(Quiet):
-    def __init__(self, parts: Parts) -> None:
+class Importing(NullListener):
+    def __init__(self, parts: ControllerContext) -> None:
         self._parts = parts
         self._kube, self._shards, self._events = parts.kube, parts.shards, parts.events
         self._namespace = parts.settings.namespace
@@ -126,5 +126,5 @@ class Importing(Quiet):
     async def _created(self, kind: kinds.Kind, body: Object) -> Object:
         try:
             return await self._kube.create(kind, body, namespace=self._namespace)
-        except errors.AlreadyExists:
+        except errors.AlreadyExistsError:
             return await self._kube.get(kind, resources.name(body), namespace=self._namespace)

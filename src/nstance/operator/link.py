@@ -15,9 +15,9 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 from h2.exceptions import ProtocolError
 
-from nstance.clock import Chance, Clock
+from nstance.clock import Clock, Rng
 from nstance.operator.metrics import Metrics
-from nstance.operator.ports import Listener, ShardRefused, ShardUnreachable
+from nstance.operator.ports import Listener, ShardRefusedError, ShardUnreachableError
 from nstance.v1 import operator_grpc, registration_pb2
 from nstance.v1 import operator_pb2 as pb
 from nstance.wire import status
@@ -43,9 +43,9 @@ _LOSSES = (GRPCError, OSError, StreamTerminatedError, ProtocolError)
 _ENDED = frozenset({"deleted", "failed"})
 
 
-def backoff(failures: int, chance: Chance) -> float:
+def backoff(failures: int, rng: Rng) -> float:
     """Full jitter."""
-    return chance.uniform(0.0, min(LAST_BACKOFF, FIRST_BACKOFF * 2.0 ** min(failures, 16)))
+    return rng.uniform(0.0, min(LAST_BACKOFF, FIRST_BACKOFF * 2.0 ** min(failures, 16)))
 
 
 class Link:
@@ -60,7 +60,7 @@ class Link:
         listener: Listener,
         metrics: Metrics,
         clock: Clock,
-        chance: Chance,
+        rng: Rng,
     ) -> None:
         """`credentials` are asked for at each connection, so that renewed ones are used."""
         self._name = name
@@ -69,7 +69,7 @@ class Link:
         self._listener = listener
         self._metrics = metrics
         self._clock = clock
-        self._chance = chance
+        self._rng = rng
         self._channel: Channel | None = None
         self._address = ""  # of the current attempt
         self._synced = False
@@ -129,7 +129,7 @@ class Link:
         code = "UNREACHABLE"
         try:
             if not self._synced or channel is None:
-                raise ShardUnreachable(f"shard {self._name} is not reachable: {self._trouble}")
+                raise ShardUnreachableError(f"shard {self._name} is not reachable: {self._trouble}")
             async with asyncio.timeout(CALL_SECONDS), self._slots:
                 method = getattr(operator_grpc.OperatorServiceStub(channel), rpc)
                 answer = await call(method, request, timeout=CALL_SECONDS)
@@ -137,13 +137,13 @@ class Link:
             return answer
         except GRPCError as refusal:
             if refusal.status in _NO_ANSWER:
-                raise ShardUnreachable(f"shard {self._name}: {status.explain(refusal)}") from refusal
+                raise ShardUnreachableError(f"shard {self._name}: {status.explain(refusal)}") from refusal
             code = refusal.status.name
-            raise ShardRefused(code, f"shard {self._name}: {status.explain(refusal)}") from refusal
+            raise ShardRefusedError(code, f"shard {self._name}: {status.explain(refusal)}") from refusal
         except TimeoutError as late:
-            raise ShardUnreachable(f"shard {self._name}: no answer within {CALL_SECONDS:g} s") from late
+            raise ShardUnreachableError(f"shard {self._name}: no answer within {CALL_SECONDS:g} s") from late
         except OSError as lost:
-            raise ShardUnreachable(f"shard {self._name}: {status.explain(lost)}") from lost
+            raise ShardUnreachableError(f"shard {self._name}: {status.explain(lost)}") from lost
         finally:
             self._metrics.shard_called(self._name, rpc, code, self._clock.monotonic() - began)
 
@@ -173,7 +173,7 @@ class Link:
                 turn, failures = turn + 1, 0 if stable else failures + 1
                 self._lose("; ".join(f"{where}: {why}" for where, why in problems.items()))
                 rounds, rest = divmod(failures, len(addresses))
-                await self._clock.sleep(backoff(0 if rest else rounds, self._chance))
+                await self._clock.sleep(backoff(0 if rest else rounds, self._rng))
         finally:
             self._synced = False
             self._metrics.shard_removed(self._name)

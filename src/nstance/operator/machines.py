@@ -16,10 +16,10 @@ from nstance.kube.queue import Queue
 from nstance.model import ids
 from nstance.operator import nodes as node_names
 from nstance.operator import resources
+from nstance.operator.context import ControllerContext
 from nstance.operator.nodes import Nodes
-from nstance.operator.parts import Parts
-from nstance.operator.ports import Shard, ShardRefused, Shards, ShardUnreachable
-from nstance.operator.quiet import Quiet
+from nstance.operator.null_listener import NullListener
+from nstance.operator.ports import Shard, ShardRefusedError, Shards, ShardUnreachableError
 from nstance.operator.resources import Condition
 from nstance.operator.shard_groups import ABANDON, REFUSED_RETRY
 from nstance.v1 import operator_pb2 as pb
@@ -97,9 +97,9 @@ def condition(said: Said) -> Condition:
     return Condition("Ready", False, "Starting", f"the instance is {said.state}")
 
 
-class Machines(Quiet):
-    def __init__(self, parts: Parts, nodes: Nodes) -> None:
-        self._kube, self._clock, self._chance, self._shards = parts.kube, parts.clock, parts.chance, parts.shards
+class Machines(NullListener):
+    def __init__(self, parts: ControllerContext, nodes: Nodes) -> None:
+        self._kube, self._clock, self._rng, self._shards = parts.kube, parts.clock, parts.rng, parts.shards
         self._nodes, self._events = nodes, parts.events
         self._namespace = parts.settings.namespace
         self._cluster = (self._namespace, parts.settings.name)
@@ -113,9 +113,9 @@ class Machines(Quiet):
             "machines",
             self._reconcile,
             clock=parts.clock,
-            chance=parts.chance,
+            rng=parts.rng,
             workers=16,
-            expected=(errors.KubeError, ShardUnreachable),
+            expected=(errors.KubeError, ShardUnreachableError),
             report=parts.report,
         )
         self._by_trace: dict[str, str] = {}
@@ -187,7 +187,7 @@ class Machines(Quiet):
             return None
         try:
             said = await self._ask(item, shard)
-        except ShardRefused as refusal:
+        except ShardRefusedError as refusal:
             await self._refuse(item, "Refused", str(refusal))
             return REFUSED_RETRY
         if said is None or said.state == "deleted":
@@ -228,7 +228,7 @@ class Machines(Quiet):
         if known := resources.status(item).get("instanceID"):
             number = ids.uuid_of(ids.InstanceId(known))
         else:
-            number = ids.uuid7(int(self._clock.wall() * 1000), self._chance.bits(74))
+            number = ids.uuid7(int(self._clock.wall() * 1000), self._rng.bits(74))
         chosen_id = (not anew and resources.annotations(item).get(UUID)) or str(uuid.UUID(int=number))
         if not chosen:
             self._promised[number] = shard, group
@@ -253,7 +253,7 @@ class Machines(Quiet):
                 return event
             try:
                 return await shard.instance(known)
-            except ShardRefused as refusal:
+            except ShardRefusedError as refusal:
                 if refusal.code == "NOT_FOUND":
                     return None
                 raise
@@ -324,7 +324,7 @@ class Machines(Quiet):
         self._events.note(item, "ServerDeleted", why)
         for kind, each in ((kinds.MACHINE, machine), (kinds.NSTANCE_MACHINE, item)):
             if each is not None and not resources.is_leaving(each):
-                with contextlib.suppress(errors.NotFound, errors.Conflict):  # gone, or another one by now
+                with contextlib.suppress(errors.NotFoundError, errors.ConflictError):  # gone, or another one by now
                     await self._kube.delete(
                         kind, resources.name(each), namespace=self._namespace, uid=resources.uid(each)
                     )
@@ -367,7 +367,7 @@ class Machines(Quiet):
             if said.state not in _LEAVING:
                 said = await shard.delete_instance(known)
             await self._write(item, {"instanceID": known, "ready": False, "state": said.state}, [condition(said)])
-        except ShardRefused as refusal:
+        except ShardRefusedError as refusal:
             if refusal.code == "NOT_FOUND":
                 return None
             await self._write(item, {}, [Condition("Ready", False, "Refused", str(refusal))])

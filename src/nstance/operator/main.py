@@ -10,9 +10,9 @@ from importlib import metadata
 import uvloop
 
 from nstance import streams
-from nstance.clock import Chance, Clock, SystemChance, SystemClock
+from nstance.clock import Clock, Rng, SystemClock, SystemRng
 from nstance.operator import options as parsing
-from nstance.operator.errors import Fatal
+from nstance.operator.errors import FatalError
 from nstance.operator.options import Level, Options
 from nstance.operator.wiring import Operator
 from nstance.telemetry import logs
@@ -24,27 +24,27 @@ def main() -> None:
     streams.reopen()
     try:
         options = parsing.parse(sys.argv[1:], os.environ, version=metadata.version("nstance"))
-    except Fatal as problem:
+    except FatalError as problem:
         sys.exit(complain(problem))
     logs.configure(json=options.json_logs, debug=options.level is Level.DEBUG, program="nstance-operator")
     if options.level in _LEVELS:
         logging.getLogger("nstance").setLevel(_LEVELS[options.level])
-    sys.exit(uvloop.run(run(options, SystemClock(), SystemChance())))
+    sys.exit(uvloop.run(run(options, SystemClock(), SystemRng())))
 
 
-async def run(options: Options, clock: Clock, chance: Chance) -> int:
-    operator = Operator(options, clock=clock, chance=chance)
+async def run(options: Options, clock: Clock, rng: Rng) -> int:
+    operator = Operator(options, clock=clock, rng=rng)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, operator.stop)
     try:
         await operator.run()
-    except Fatal as problem:
+    except FatalError as problem:
         return complain(problem)
     return 0
 
 
-def complain(problem: Fatal) -> int:
+def complain(problem: FatalError) -> int:
     print(f"nstance-operator: {problem}", file=sys.stderr)  # noqa: T201
     return 1
 

@@ -12,7 +12,7 @@ from enum import Enum
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from nstance.operator.errors import Fatal
+from nstance.operator.errors import FatalError
 from nstance.operator.identity import Names
 
 EXAMPLES = """\
@@ -165,7 +165,7 @@ def _environment(variables: Mapping[str, str]) -> Environment:
     def name(variable: str, default: str) -> str:
         value = variables.get(variable, "").strip() or default
         if len(value) > 253 or not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?|", value):
-            raise Fatal(f"{variable}: expected the name of a Kubernetes object, found {value[:64]!r}")
+            raise FatalError(f"{variable}: expected the name of a Kubernetes object, found {value[:64]!r}")
         return value
 
     named = Environment(
@@ -179,7 +179,9 @@ def _environment(variables: Mapping[str, str]) -> Environment:
     )
     secrets = {named.cert_secret, named.key_secret, named.nonce_secret}
     if len(secrets) < 3:
-        raise Fatal("NSTANCE_CERT_SECRET, NSTANCE_KEY_SECRET and NSTANCE_NONCE_SECRET: expected three different names")
+        raise FatalError(
+            "NSTANCE_CERT_SECRET, NSTANCE_KEY_SECRET and NSTANCE_NONCE_SECRET: expected three different names"
+        )
     return named
 
 
@@ -190,7 +192,7 @@ def _endpoint(text: str) -> Endpoint | None:
     try:
         return api_server(text if "//" in text else f"https://{text}", port=HTTPS_PORT if "//" in text else API_PORT)
     except ValueError as problem:
-        raise Fatal(f"NSTANCE_CAPI_ENDPOINT: {problem}") from problem
+        raise FatalError(f"NSTANCE_CAPI_ENDPOINT: {problem}") from problem
 
 
 def api_server(url: str, *, port: int = HTTPS_PORT) -> Endpoint:

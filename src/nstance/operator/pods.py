@@ -11,8 +11,8 @@ from nstance.kube import errors, kinds
 from nstance.kube.port import Object
 from nstance.kube.queue import Queue
 from nstance.operator import machines, resources
-from nstance.operator.parts import Parts
-from nstance.operator.quiet import Quiet
+from nstance.operator.context import ControllerContext
+from nstance.operator.null_listener import NullListener
 
 GROUP = "on-demand.nstance.dev/group"
 CLUSTER = "on-demand.nstance.dev/cluster"  # where several operators look at one cluster's pods
@@ -64,7 +64,7 @@ def machine(pod: Object, *, cluster: str, owned: bool) -> Object:
     }
 
 
-def wish(pod: Object) -> Object:
+def desired(pod: Object) -> Object:
     """The spec of its NstanceMachine."""
     told = {
         key: resources.annotations(pod).get(noted) for key, noted in (("group", GROUP), ("instanceType", INSTANCE_TYPE))
@@ -81,21 +81,21 @@ def infrastructure(pod: Object, owner: Object, *, cluster: str) -> Object:
             "labels": {resources.CLUSTER_LABEL: cluster, POD_UID: resources.uid(pod)},
             "ownerReferences": [resources.owner(owner, kinds.MACHINE)],
         },
-        "spec": wish(pod),
+        "spec": desired(pod),
     }
 
 
 def _is_outdated(item: Object, pod: Object) -> bool:
     """The pod says something else by now, and nothing was made yet."""
     told = resources.spec(item)
-    wanted = wish(pod)
+    wanted = desired(pod)
     return not machines.is_asked_for(item) and any(
         told.get(key) != wanted.get(key) for key in ("group", "instanceType")
     )
 
 
-class Pods(Quiet):
-    def __init__(self, parts: Parts) -> None:
+class Pods(NullListener):
+    def __init__(self, parts: ControllerContext) -> None:
         self._kube, self._workload = parts.kube, parts.workload
         self._clock, self._events = parts.clock, parts.workload_events
         self._namespace, self._cluster = parts.settings.namespace, parts.settings.name
@@ -105,7 +105,7 @@ class Pods(Quiet):
             parts.mirrors.of(kind, namespace=self._namespace) for kind in (kinds.MACHINE, kinds.NSTANCE_MACHINE)
         )
         self._asking: dict[str, Object] = {}  # by uid: pods that want a node
-        self.queue = Queue("pods", self._reconcile, clock=parts.clock, chance=parts.chance, report=parts.report)
+        self.queue = Queue("pods", self._reconcile, clock=parts.clock, rng=parts.rng, report=parts.report)
         self._pods.listen(self._pod_changed)
         for mirror in (self._machines, self._items):
             mirror.listen(self._machine_changed)
@@ -123,7 +123,7 @@ class Pods(Quiet):
             self._asking[uid] = new
         else:
             self._asking.pop(uid, None)
-        if asked != (uid in self._asking) or (asked and old is not None and wish(old) != wish(pod)):
+        if asked != (uid in self._asking) or (asked and old is not None and desired(old) != desired(pod)):
             self.queue.add(uid)
 
     def _machine_changed(self, old: Object | None, new: Object | None) -> None:
@@ -167,7 +167,7 @@ class Pods(Quiet):
     async def _still_asks(self, pod: Object) -> bool:
         try:
             found = await self._workload.get(kinds.POD, resources.name(pod), namespace=pod["metadata"]["namespace"])
-        except errors.NotFound:
+        except errors.NotFoundError:
             return False
         return resources.uid(found) == resources.uid(pod) and wants_node(found, self._cluster)
 
@@ -177,9 +177,9 @@ class Pods(Quiet):
         try:
             owner = await self._kube.create(kinds.MACHINE, wanted, namespace=self._namespace)
             self._events.note(pod, "NodeRequested", f"Machine {resources.name(owner)} was made for this pod")
-        except errors.AlreadyExists:
+        except errors.AlreadyExistsError:
             owner = await self._kube.get(kinds.MACHINE, resources.name(wanted), namespace=self._namespace)
-        with contextlib.suppress(errors.AlreadyExists):
+        with contextlib.suppress(errors.AlreadyExistsError):
             item = infrastructure(pod, owner, cluster=self._cluster)
             await self._kube.create(kinds.NSTANCE_MACHINE, item, namespace=self._namespace)
 
@@ -198,7 +198,7 @@ class Pods(Quiet):
         for kind, found in ((kinds.MACHINE, made), (kinds.NSTANCE_MACHINE, items)):
             for each in found:
                 if not resources.is_leaving(each):
-                    with contextlib.suppress(errors.NotFound, errors.Conflict):
+                    with contextlib.suppress(errors.NotFoundError, errors.ConflictError):
                         await self._kube.delete(
                             kind, resources.name(each), namespace=self._namespace, uid=resources.uid(each)
                         )

@@ -12,9 +12,9 @@ from nstance.kube import errors, kinds
 from nstance.kube.port import Object
 from nstance.kube.queue import Queue
 from nstance.operator import resources
-from nstance.operator.parts import Parts
+from nstance.operator.context import ControllerContext
+from nstance.operator.null_listener import NullListener
 from nstance.operator.ports import Shards
-from nstance.operator.quiet import Quiet
 from nstance.operator.resources import Condition
 from nstance.operator.spread import spread
 
@@ -145,8 +145,8 @@ def _says(pool: Object, problem: str) -> bool:
     return any(each.get("message") == problem for each in resources.status(pool).get("conditions", ()))
 
 
-class Pools(Quiet):
-    def __init__(self, parts: Parts) -> None:
+class Pools(NullListener):
+    def __init__(self, parts: ControllerContext) -> None:
         self._kube, self._clock, self._shards, self._events = parts.kube, parts.clock, parts.shards, parts.events
         self._namespace = parts.settings.namespace
         self._cluster = (self._namespace, parts.settings.name)
@@ -154,7 +154,7 @@ class Pools(Quiet):
             parts.mirrors.of(kind, namespace=self._namespace)
             for kind in (kinds.CLUSTER, kinds.MACHINE_POOL, kinds.NSTANCE_MACHINE_POOL, kinds.NSTANCE_SHARD_GROUP)
         )
-        self.queue = Queue("pools", self._reconcile, clock=parts.clock, chance=parts.chance, report=parts.report)
+        self.queue = Queue("pools", self._reconcile, clock=parts.clock, rng=parts.rng, report=parts.report)
         self._pools.listen(lambda old, new: self._add(new or old))
         self._machine_pools.listen(self._machine_pool_changed)
         self._shard_groups.listen(self._shard_group_changed)
@@ -235,7 +235,7 @@ class Pools(Quiet):
         body = {"apiVersion": kind.api_version, "kind": kind.name, "metadata": metadata, "spec": spec}
         try:
             await self._kube.create(kind, body)
-        except errors.AlreadyExists:
+        except errors.AlreadyExistsError:
             found = await self._kube.get(kind, name, namespace=self._namespace)
             if not found["metadata"].get("ownerReferences") and not resources.is_leaving(found):
                 # Orphaned on purpose, or made by hand: it is this pool's from now on.
@@ -246,7 +246,7 @@ class Pools(Quiet):
                 # Two pools that name the same group and shard would pull it to and fro.
                 why = f"{name} belongs to another pool, or has not gone yet"
                 self._events.note(pool, "GroupTaken", why, warning=True)
-                raise errors.Conflict(why) from None
+                raise errors.ConflictError(why) from None
 
     async def _change(self, group: Object, wanted: Object) -> None:
         keys = {*wanted, *_COPIED}

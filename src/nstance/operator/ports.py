@@ -10,11 +10,11 @@ from typing import Protocol
 from nstance.v1 import operator_pb2 as pb
 
 
-class ShardUnreachable(Exception):
+class ShardUnreachableError(Exception):
     """No answer, or a server that does not lead. Retry; nothing can be concluded."""
 
 
-class ShardRefused(Exception):
+class ShardRefusedError(Exception):
     """The shard answered no. `code` is the gRPC status name (NOT_FOUND, INVALID_ARGUMENT, FAILED_PRECONDITION, ABORTED …)."""
 
     def __init__(self, code: str, message: str) -> None:

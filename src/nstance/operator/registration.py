@@ -11,7 +11,7 @@ import ssl
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from nstance.clock import Chance, Clock
+from nstance.clock import Clock, Rng
 from nstance.operator import link
 from nstance.operator.configuration import Configuration
 from nstance.v1 import registration_grpc
@@ -45,7 +45,7 @@ async def register(
     *,
     ca_pem: str,
     clock: Clock,
-    chance: Chance,
+    rng: Rng,
 ) -> RegisterResponse:
     """Raises NonceRefused, CaRefused, NobodyAnswers; each says what the shards said."""
     context = tls.client_context(ca_pem=ca_pem)
@@ -59,15 +59,15 @@ async def register(
         told = "; ".join(dict.fromkeys(status.explain(problem) for problem in refusals or problems))
         if refusals:
             raise NonceRefused(told)
-        if all(isinstance(problem, channel.Untrusted) for problem in problems):
+        if all(isinstance(problem, channel.UntrustedError) for problem in problems):
             raise CaRefused(told)
         if clock.monotonic() >= end:
             # One that answers with another CA says more than those that do not answer at all.
-            untrusted = any(isinstance(problem, channel.Untrusted) for problem in problems)
+            untrusted = any(isinstance(problem, channel.UntrustedError) for problem in problems)
             raise CaRefused(told) if untrusted else NobodyAnswers(told)
         log.warning("no shard could be reached to register, trying again", extra={"reason": told})
         tries += 1
-        await clock.sleep(link.backoff(tries, chance))
+        await clock.sleep(link.backoff(tries, rng))
 
 
 async def _ask_all(
@@ -108,7 +108,7 @@ async def _ask(request: RegisterOperatorRequest, opened: channel.Channel, addres
         return answer
     except GRPCError as problem:
         return problem if problem.status in _REFUSALS else _unreachable(address, problem)
-    except channel.Untrusted as problem:
+    except channel.UntrustedError as problem:
         return problem
     except OSError as problem:
         return _unreachable(address, problem)
@@ -118,4 +118,4 @@ async def _ask(request: RegisterOperatorRequest, opened: channel.Channel, addres
 
 def _unreachable(address: str, problem: Exception) -> Exception:
     text = status.explain(problem)
-    return status.Unreachable(text if address in text else f"{address}: {text}")
+    return status.UnreachableError(text if address in text else f"{address}: {text}")

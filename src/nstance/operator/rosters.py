@@ -25,7 +25,7 @@ class Rosters:
         self._by_trace: dict[str, Key] = {}
         nodes.listen(self._node_changed)
 
-    def heard(self, shard: str, event: pb.InstanceEvent) -> None:
+    def last_seen(self, shard: str, event: pb.InstanceEvent) -> None:
         key = shard, event.group
         held = self._vms.setdefault(key, {})
         before = held.get(event.instance_id)

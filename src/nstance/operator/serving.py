@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from cryptography import x509
 
-from nstance.clock import Chance, Clock
+from nstance.clock import Clock, Rng
 from nstance.kube import errors, kinds
 from nstance.kube.port import Kube, Object
 from nstance.model.ids import ClusterId
@@ -60,7 +60,7 @@ class Serving:
         configuration: str,
         mounted: Path,
         clock: Clock,
-        chance: Chance,
+        rng: Rng,
     ) -> None:
         """`configuration` names the ValidatingWebhookConfiguration that is told the CA."""
         self._kube = kube
@@ -69,7 +69,7 @@ class Serving:
         self._configuration_name = configuration
         self._mounted = mounted
         self._clock = clock
-        self._chance = chance
+        self._rng = rng
         self._pair: Pair | None = None
         self._complaint = ""
         self.context: ssl.SSLContext | None = None  # None: there is no certificate yet
@@ -94,7 +94,7 @@ class Serving:
                     self._complaint = str(problem)
                     log.error("the webhook's certificate is not well", extra={"reason": problem})
                 pause = RETRY_SECONDS
-            await self._clock.sleep(pause * self._chance.uniform(0.8, 1.2))
+            await self._clock.sleep(pause * self._rng.uniform(0.8, 1.2))
 
     def _read_mounted(self) -> Pair | None:
         try:
@@ -113,11 +113,11 @@ class Serving:
             if wanted != kept:
                 try:
                     await self._store(secret, wanted)
-                except (errors.AlreadyExists, errors.Conflict):
+                except (errors.AlreadyExistsError, errors.ConflictError):
                     continue  # another replica was faster: take its
             await self._tell(configuration, wanted.bundle)
             return wanted.pair
-        raise errors.Conflict(f"Secret {self._namespace}/{SECRET} is changed by others all the time")
+        raise errors.ConflictError(f"Secret {self._namespace}/{SECRET} is changed by others all the time")
 
     def _renewed(self, kept: Kept | None, names: frozenset[str]) -> Kept:
         now = self._clock.wall()
@@ -129,9 +129,9 @@ class Serving:
         if authority is None or self._due(authority.certificate):
             old = bundle if authority is not None and authority.expires > now else ""
             subject = fields.Subject(cn="nstance-operator webhook CA")
-            authority = ca.new_ca(self._cluster, now=now, chance=self._chance, subject=subject)
+            authority = ca.new_ca(self._cluster, now=now, rng=self._rng, subject=subject)
             bundle = authority.pem + old
-        key = keys.generate(self._chance)
+        key = keys.generate(self._rng)
         issued = authority.issue_workload(
             ca.WorkloadSpec(
                 usages=frozenset({ca.Usage.SERVER}),
@@ -143,7 +143,7 @@ class Serving:
                 life=CERTIFICATE_LIFE,
             ),
             keys.public_bytes(key),
-            serial=ca.new_serial(self._chance),
+            serial=ca.new_serial(self._rng),
             issued=now,
         )
         return Kept(authority, bundle, Pair(issued.pem, keys.private_to_pem(key)), names)
@@ -155,7 +155,7 @@ class Serving:
     async def _secret(self) -> Object | None:
         try:
             return await self._kube.get(kinds.SECRET, SECRET, namespace=self._namespace)
-        except errors.NotFound:
+        except errors.NotFoundError:
             return None
 
     def _load(self, secret: Object | None) -> Kept | None:
@@ -203,7 +203,7 @@ class Serving:
         """Without one the API server asks nobody; that is an administrator's choice."""
         try:
             return await self._kube.get(kinds.VALIDATING_WEBHOOK, self._configuration_name)
-        except errors.NotFound:
+        except errors.NotFoundError:
             return None
 
     async def _tell(self, configuration: Object | None, bundle: str) -> None:

@@ -11,10 +11,10 @@ from nstance.kube import errors, kinds
 from nstance.kube.port import Object
 from nstance.kube.queue import Queue
 from nstance.operator import pools, resources
+from nstance.operator.context import ControllerContext
 from nstance.operator.nodes import Nodes
-from nstance.operator.parts import Parts
-from nstance.operator.ports import Shard, ShardRefused, ShardUnreachable
-from nstance.operator.quiet import Quiet
+from nstance.operator.null_listener import NullListener
+from nstance.operator.ports import Shard, ShardRefusedError, ShardUnreachableError
 from nstance.operator.resources import Condition
 from nstance.operator.rosters import Rosters
 from nstance.v1 import operator_pb2 as pb
@@ -116,8 +116,8 @@ def _readiness(found: pb.GroupStatus, *, static: bool) -> Condition:
     return Condition("Ready", whole and not static and not found.blocked, reason, message)
 
 
-class ShardGroups(Quiet):
-    def __init__(self, parts: Parts, nodes: Nodes) -> None:
+class ShardGroups(NullListener):
+    def __init__(self, parts: ControllerContext, nodes: Nodes) -> None:
         self._nodes, self._rosters = nodes, Rosters(nodes, self.group_changed)
         self._kube, self._clock, self._shards, self._events = parts.kube, parts.clock, parts.shards, parts.events
         self._namespace = parts.settings.namespace
@@ -130,9 +130,9 @@ class ShardGroups(Quiet):
             "shard groups",
             self._reconcile,
             clock=parts.clock,
-            chance=parts.chance,
+            rng=parts.rng,
             workers=16,
-            expected=(errors.KubeError, ShardUnreachable),
+            expected=(errors.KubeError, ShardUnreachableError),
             report=parts.report,
         )
         self._shard_groups.listen(lambda old, new: self.queue.add(resources.name(new or old or {})))
@@ -169,7 +169,7 @@ class ShardGroups(Quiet):
         self.queue.add(pools.shard_group_name(group, shard))
 
     def instance_changed(self, shard: str, event: pb.InstanceEvent) -> None:
-        self._rosters.heard(shard, event)
+        self._rosters.last_seen(shard, event)
         if event.state in ("deleted", "failed"):  # the last one of a group that leaves
             self.queue.add(pools.shard_group_name(event.group, shard))
 
@@ -216,7 +216,7 @@ class ShardGroups(Quiet):
         if config is not None:
             try:
                 found = await shard.upsert_group(spec["group"], config, etag=found.etag if found is not None else "")
-            except ShardRefused as refusal:
+            except ShardRefusedError as refusal:
                 if refusal.code == "ABORTED":
                     return 0.02  # somebody else changed it: the watch brings what it is now
                 await self._tell_refused(item, found, str(refusal))
@@ -251,7 +251,7 @@ class ShardGroups(Quiet):
         elif (found := shard.groups.get(group)) is not None and not found.static:
             try:
                 await shard.delete_group(group)
-            except ShardRefused as refusal:
+            except ShardRefusedError as refusal:
                 if refusal.code != "NOT_FOUND":
                     await self._tell_refused(item, found, str(refusal))
                     return REFUSED_RETRY

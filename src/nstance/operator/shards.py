@@ -4,11 +4,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable
 
-from nstance.clock import Chance, Clock
+from nstance.clock import Clock, Rng
 from nstance.operator.configuration import Configuration, Endpoints
 from nstance.operator.link import Link
 from nstance.operator.metrics import Metrics
-from nstance.operator.ports import Listener, ShardRefused, ShardUnreachable
+from nstance.operator.ports import Listener, ShardRefusedError, ShardUnreachableError
 from nstance.v1 import operator_pb2 as pb
 from nstance.v1 import registration_pb2
 from nstance.wire.credentials import Credentials
@@ -55,12 +55,12 @@ class Links:
         credentials: Callable[[], Credentials],
         metrics: Metrics,
         clock: Clock,
-        chance: Chance,
+        rng: Rng,
     ) -> None:
         self._credentials = credentials
         self._metrics = metrics
         self._clock = clock
-        self._chance = chance
+        self._rng = rng
         self._listeners = Listeners()
         self._links: dict[str, Link] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -108,11 +108,11 @@ class Links:
 
     async def renew_certificate(self) -> registration_pb2.RegisterResponse:
         """By any shard that answers. Raises ShardUnreachable or ShardRefused with the last one's reason."""
-        problem: Exception = ShardUnreachable("no shard is connected")
+        problem: Exception = ShardUnreachableError("no shard is connected")
         for link in sorted(self._links.values(), key=lambda link: not link.synced):
             try:
                 return await link.renew_certificate()
-            except (ShardUnreachable, ShardRefused) as error:
+            except (ShardUnreachableError, ShardRefusedError) as error:
                 problem = error
         raise problem
 
@@ -124,7 +124,7 @@ class Links:
             listener=self._listeners,
             metrics=self._metrics,
             clock=self._clock,
-            chance=self._chance,
+            rng=self._rng,
         )
 
     def _start(self, names: Iterable[str]) -> None:

@@ -15,7 +15,7 @@ from nstance.kube import kinds
 from nstance.kube.port import Object
 from nstance.model import ids
 from nstance.operator.serving import Serving
-from nstance.wire import door
+from nstance.wire import http_listener
 
 log = logging.getLogger(__name__)
 
@@ -110,7 +110,7 @@ def answer(body: Any) -> Object:
 class Webhook:
     def __init__(self, serving: Serving) -> None:
         self._serving = serving
-        self.door = door.Door(self._answer, context=lambda: serving.context)
+        self.door = http_listener.HttpListener(self._answer, context=lambda: serving.context)
 
     async def run(self) -> None:
         """Keeps the serving certificate, until it is cancelled."""
@@ -118,9 +118,9 @@ class Webhook:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path != PATH:
-            return door.missing()
+            return http_listener.missing()
         if request.method != "POST":
-            return door.not_allowed("POST")
+            return http_listener.not_allowed("POST")
         try:
             reviewed = answer(json.loads(await request.read()))
         except (ValueError, RecursionError) as problem:

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
-from nstance.clock import Chance, Clock
+from nstance.clock import Clock, Rng
 from nstance.kube import kinds, kubeconfig, lease
 from nstance.kube.events import Recorder
 from nstance.kube.http import HttpKube
@@ -22,11 +22,11 @@ from nstance.kube.kubeconfig import Access
 from nstance.kube.port import Kube
 from nstance.operator import controllers, health, workload
 from nstance.operator.configuration import Configuration, Following
-from nstance.operator.errors import Fatal
+from nstance.operator.context import Controller, ControllerContext, Mirrors, Settings
+from nstance.operator.errors import FatalError
 from nstance.operator.identity import Keeper
 from nstance.operator.metrics import Metrics
 from nstance.operator.options import Options
-from nstance.operator.parts import Controller, Mirrors, Parts, Settings
 from nstance.operator.serving import Serving
 from nstance.operator.shards import Links
 from nstance.operator.webhooks import Webhook
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 CLOSE_SECONDS = 5.0
 
 Connect = Callable[[Access], Kube]
-Build = Callable[[Parts], list[Controller]]
+Build = Callable[[ControllerContext], list[Controller]]
 
 
 class Operator:
@@ -46,7 +46,7 @@ class Operator:
         options: Options,
         *,
         clock: Clock,
-        chance: Chance,
+        rng: Rng,
         variables: Mapping[str, str] | None = None,
         home: Path | None = None,
         connect: Connect | None = None,
@@ -61,7 +61,7 @@ class Operator:
         self.webhook: Webhook | None = None
         self.links: Links | None = None
         self._clock = clock
-        self._chance = chance
+        self._rng = rng
         self._variables = os.environ if variables is None else variables
         self._home = home or Path.home()
         self._connect: Connect = connect or (lambda access: HttpKube(access, clock))
@@ -137,7 +137,7 @@ class Operator:
                 configuration=self.options.webhook_configuration,
                 mounted=self.options.webhook_certificates,
                 clock=self._clock,
-                chance=self._chance,
+                rng=self._rng,
             )
             self.webhook = Webhook(serving)
             await health.open_door(self.webhook.door, self.options.webhook, flag="--webhook-bind-address")
@@ -149,29 +149,29 @@ class Operator:
         election = lease.Election(
             kube,
             namespace=namespace,
-            identity=lease.identity(socket.gethostname(), self._chance),
+            identity=lease.identity(socket.gethostname(), self._rng),
             clock=self._clock,
-            chance=self._chance,
+            rng=self._rng,
         )
         self._state = None  # a replica that waits is well
         try:
             await election.run(work)
         except lease.Lost as problem:
-            raise Fatal(f"leadership was lost, ending: {problem}") from problem
+            raise FatalError(f"leadership was lost, ending: {problem}") from problem
 
     async def _work(self, kube: Kube, access: Access, namespace: str, following: Following) -> None:
         self._state = "registering with the shards"
         self.metrics.leads(True)
         configuration = following.current
         environment = self.options.environment
-        keeper = Keeper(kube, environment.names(namespace), configuration, clock=self._clock, chance=self._chance)
+        keeper = Keeper(kube, environment.names(namespace), configuration, clock=self._clock, rng=self._rng)
         await keeper.obtain()
         links = self.links = Links(
             following.current,
             credentials=keeper.credentials,
             metrics=self.metrics,
             clock=self._clock,
-            chance=self._chance,
+            rng=self._rng,
         )
         settings = Settings(
             namespace=namespace,
@@ -211,18 +211,20 @@ class Operator:
             if remote is not None:
                 await remote.close()
 
-    def _parts(self, kube: Kube, settings: Settings, links: Links) -> tuple[Parts, workload.RemoteKube | None]:
+    def _parts(
+        self, kube: Kube, settings: Settings, links: Links
+    ) -> tuple[ControllerContext, workload.RemoteKube | None]:
         instance = socket.gethostname()
-        mirrors = Mirrors(kube, clock=self._clock, chance=self._chance)
-        events = Recorder(kube, clock=self._clock, chance=self._chance, instance=instance)
+        mirrors = Mirrors(kube, clock=self._clock, rng=self._rng)
+        events = Recorder(kube, clock=self._clock, rng=self._rng, instance=instance)
         remote, there, there_events, there_mirrors = None, kube, events, mirrors
         if settings.endpoint is not None:
             name = workload.secret_name(settings.name)
             secrets = mirrors.of(kinds.SECRET, namespace=settings.namespace, fields=f"metadata.name={name}")
             there = remote = workload.RemoteKube(secrets, name, connect=self._connect)
-            there_mirrors = Mirrors(remote, clock=self._clock, chance=self._chance)
-            there_events = Recorder(remote, clock=self._clock, chance=self._chance, instance=instance)
-        parts = Parts(
+            there_mirrors = Mirrors(remote, clock=self._clock, rng=self._rng)
+            there_events = Recorder(remote, clock=self._clock, rng=self._rng, instance=instance)
+        parts = ControllerContext(
             settings=settings,
             kube=kube,
             mirrors=mirrors,
@@ -233,7 +235,7 @@ class Operator:
             shards=links,
             metrics=self.metrics,
             clock=self._clock,
-            chance=self._chance,
+            rng=self._rng,
         )
         return parts, remote
 
@@ -250,7 +252,7 @@ class Operator:
                 service_account=self._service_account,
             )
         except kubeconfig.BadKubeconfig as problem:
-            raise Fatal(str(problem)) from problem
+            raise FatalError(str(problem)) from problem
 
     def _namespace(self, access: Access) -> str:
         """NSTANCE_NAMESPACE, the pod's, or the kubeconfig's."""

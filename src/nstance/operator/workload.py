@@ -76,7 +76,7 @@ class RemoteKube:
     @property
     def _now(self) -> Kube:
         if self._kube is None:
-            raise errors.Unavailable(self._trouble)
+            raise errors.UnavailableError(self._trouble)
         return self._kube
 
     async def get(self, kind: Kind, name: str, *, namespace: str = "") -> Object:
@@ -100,7 +100,7 @@ class RemoteKube:
     ) -> AsyncIterator[tuple[Change, Object]]:
         kube, moves = self._now, self._moves
         if self._listed.get((kind, namespace, labels, fields), moves) != moves:
-            raise errors.Expired("the workload cluster is another one now")
+            raise errors.ExpiredError("the workload cluster is another one now")
         stream = kube.watch(kind, version=version, namespace=namespace, labels=labels, fields=fields, timeout=timeout)
         async with contextlib.aclosing(stream) as events:  # type: ignore[type-var]
             async for event in events:

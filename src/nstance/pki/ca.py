@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from nstance.clock import Chance
+from nstance.clock import Rng
 from nstance.model.ids import ClusterId
 from nstance.pki import fields, keys, names
 from nstance.pki.fields import CertificateError
@@ -72,8 +72,8 @@ class Issued:
         return f"{self.serial:032x}"
 
 
-def new_serial(chance: Chance) -> int:
-    return chance.bits(128) or 1  # zero is no serial number
+def new_serial(rng: Rng) -> int:
+    return rng.bits(128) or 1  # zero is no serial number
 
 
 @dataclass(frozen=True)
@@ -213,11 +213,11 @@ def new_ca(
     cluster: ClusterId,
     *,
     now: float,
-    chance: Chance,
+    rng: Rng,
     subject: fields.Subject | None = None,
     life: float = CA_LIFE,
 ) -> CertificateAuthority:
-    key = keys.generate(chance)
+    key = keys.generate(rng)
     name = (subject or fields.Subject(cn=f"Nstance CA {cluster}", organization=(cluster,))).name()
     if not name.rdns:
         raise CertificateError("cn: the CA's subject is empty; give at least a cn")
@@ -226,7 +226,7 @@ def new_ca(
     end = math.floor(now + life)
     uri = x509.UniformResourceIdentifier(names.authority_uri(cluster))
     builder = (
-        x509.CertificateBuilder(name, name, public, new_serial(chance), _time(start), _time(end))
+        x509.CertificateBuilder(name, name, public, new_serial(rng), _time(start), _time(end))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_key_usage(signs_certificates=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
-from nstance.clock import Chance
+from nstance.clock import Rng
 
 MAX_PEM = 1024
 
@@ -23,12 +23,12 @@ _L = 2**252 + 27742317777372353535851937790883648493
 _MINUS_ONE = X25519PrivateKey.from_private_bytes((5 * _L - 1).to_bytes(32, "little"))
 
 
-class UnacceptableKey(ValueError):
+class UnacceptableKeyError(ValueError):
     """The key is not one that we accept. The message never holds private material."""
 
 
-def generate(chance: Chance) -> Ed25519PrivateKey:
-    return Ed25519PrivateKey.from_private_bytes(chance.bytes(32))
+def generate(rng: Rng) -> Ed25519PrivateKey:
+    return Ed25519PrivateKey.from_private_bytes(rng.bytes(32))
 
 
 def public_bytes(key: Ed25519PrivateKey | Ed25519PublicKey) -> bytes:
@@ -50,9 +50,9 @@ def private_key_from_pem(pem: str | bytes) -> Ed25519PrivateKey:
     try:
         key = serialization.load_pem_private_key(_bounded(pem), password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise UnacceptableKey("expected an unencrypted Ed25519 private key in PEM (PKCS #8)") from error
+        raise UnacceptableKeyError("expected an unencrypted Ed25519 private key in PEM (PKCS #8)") from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise UnacceptableKey("expected an Ed25519 private key, found another kind of key")
+        raise UnacceptableKeyError("expected an Ed25519 private key, found another kind of key")
     return key
 
 
@@ -67,9 +67,9 @@ def public_key_from_pem(pem: str | bytes) -> bytes:
     try:
         key = serialization.load_pem_public_key(_bounded(pem))
     except (ValueError, UnsupportedAlgorithm) as error:
-        raise UnacceptableKey("expected an Ed25519 public key in PEM") from error
+        raise UnacceptableKeyError("expected an Ed25519 public key in PEM") from error
     if not isinstance(key, Ed25519PublicKey):
-        raise UnacceptableKey("expected an Ed25519 public key, found another kind of key")
+        raise UnacceptableKeyError("expected an Ed25519 public key, found another kind of key")
     raw = public_bytes(key)
     check_point(raw)
     return raw
@@ -78,7 +78,7 @@ def public_key_from_pem(pem: str | bytes) -> bytes:
 def _bounded(pem: str | bytes) -> bytes:
     data = pem.encode("utf-8", "replace") if isinstance(pem, str) else pem
     if len(data) > MAX_PEM:
-        raise UnacceptableKey(f"expected a key in PEM of at most {MAX_PEM} bytes, found {len(data)}")
+        raise UnacceptableKeyError(f"expected a key in PEM of at most {MAX_PEM} bytes, found {len(data)}")
     return data
 
 
@@ -93,14 +93,14 @@ def check_point(raw: bytes) -> None:
     of its twist; there the large prime is another one, and no u comes back unchanged.
     """
     if len(raw) != 32:
-        raise UnacceptableKey(f"expected an Ed25519 public key of 32 bytes, found {len(raw)}")
+        raise UnacceptableKeyError(f"expected an Ed25519 public key of 32 bytes, found {len(raw)}")
     y = int.from_bytes(raw, "little") & (1 << 255) - 1
     if y >= _P:
-        raise UnacceptableKey("the Ed25519 public key is not canonically encoded")
+        raise UnacceptableKeyError("the Ed25519 public key is not canonically encoded")
     try:
         u = ((1 + y) * pow(1 - y, -1, _P) % _P).to_bytes(32, "little")
         same = _MINUS_ONE.exchange(X25519PublicKey.from_public_bytes(u)) == u
     except ValueError:  # y is 1, or the product is the neutral element
-        raise UnacceptableKey("the Ed25519 public key is a point of small order") from None
+        raise UnacceptableKeyError("the Ed25519 public key is a point of small order") from None
     if not same:
-        raise UnacceptableKey("the Ed25519 public key is not a point of full order")
+        raise UnacceptableKeyError("the Ed25519 public key is not a point of full order")

@@ -16,7 +16,7 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from nstance.clock import Chance
+from nstance.clock import Rng
 from nstance.model import ids
 from nstance.model.ids import ClusterId, GroupName, InstanceId, ShardId, TenantId
 from nstance.pki import keys, names
@@ -31,7 +31,7 @@ _HASH = re.compile(r"[0-9A-Za-z:_-]{0,128}")
 _LATEST = 1 << 40
 
 
-class InvalidNonce(ValueError):
+class InvalidNonceError(ValueError):
     """The token is refused; `reason` is for the log only."""
 
     def __init__(self, reason: str) -> None:
@@ -39,7 +39,7 @@ class InvalidNonce(ValueError):
         self.reason = reason
 
 
-class UnknownKey(InvalidNonce):
+class UnknownKeyError(InvalidNonceError):
     """Signed with a key that we do not have, perhaps because it is newer than our copy of the set."""
 
 
@@ -69,8 +69,8 @@ class OperatorClaims:
 Claims = AgentClaims | OperatorClaims
 
 
-def new_jti(chance: Chance) -> str:
-    return f"{chance.bits(128):032x}"
+def new_jti(rng: Rng) -> str:
+    return f"{rng.bits(128):032x}"
 
 
 def key_id(public_key: bytes) -> str:
@@ -89,16 +89,16 @@ def verify_agent(
 ) -> AgentClaims:
     claims = _verify(token, keys, now, cluster)
     if not isinstance(claims, AgentClaims):
-        raise InvalidNonce("an operator's nonce where an agent's is expected")
+        raise InvalidNonceError("an operator's nonce where an agent's is expected")
     if claims.shard != shard:
-        raise InvalidNonce(f"for shard {claims.shard}, this is {shard}")
+        raise InvalidNonceError(f"for shard {claims.shard}, this is {shard}")
     return claims
 
 
 def verify_operator(token: str, *, keys: Mapping[str, bytes], now: float, cluster: ClusterId) -> OperatorClaims:
     claims = _verify(token, keys, now, cluster)
     if not isinstance(claims, OperatorClaims):
-        raise InvalidNonce("an agent's nonce where an operator's is expected")
+        raise InvalidNonceError("an agent's nonce where an operator's is expected")
     return claims
 
 
@@ -110,7 +110,7 @@ def unverified(token: str) -> Claims:
 def _split(token: str) -> list[str]:
     parts = token.split(".") if len(token) <= MAX_TOKEN and token.isascii() else []
     if len(parts) != 3:
-        raise InvalidNonce(f"expected three parts of ASCII and at most {MAX_TOKEN} characters")
+        raise InvalidNonceError(f"expected three parts of ASCII and at most {MAX_TOKEN} characters")
     return parts
 
 
@@ -118,17 +118,17 @@ def _verify(token: str, keys: Mapping[str, bytes], now: float, cluster: ClusterI
     header, body, tail = _split(token)
     public = next((public for kid, public in keys.items() if _header(kid) == header), None)
     if public is None:
-        raise UnknownKey("not our header, or signed with an unknown key")
+        raise UnknownKeyError("not our header, or signed with an unknown key")
     payload, signature = _decode(body), _decode(tail)
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, f"{header}.{body}".encode())
     except InvalidSignature:
-        raise InvalidNonce("wrong signature") from None
+        raise InvalidNonceError("wrong signature") from None
     claims = _parse(payload)
     if claims.cluster != cluster:
-        raise InvalidNonce(f"for cluster {claims.cluster}, this is {cluster}")
+        raise InvalidNonceError(f"for cluster {claims.cluster}, this is {cluster}")
     if not claims.issued - LEEWAY <= now < claims.expires + LEEWAY:
-        raise InvalidNonce(f"valid from {claims.issued} to {claims.expires}, now it is {now:.0f}")
+        raise InvalidNonceError(f"valid from {claims.issued} to {claims.expires}, now it is {now:.0f}")
     return claims
 
 
@@ -149,11 +149,11 @@ def _parse(payload: bytes) -> Claims:
         else:
             claims = OperatorClaims(**common)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InvalidNonce(f"the claims cannot be read: {type(error).__name__}") from None
+        raise InvalidNonceError(f"the claims cannot be read: {type(error).__name__}") from None
     _check(claims)
     # Also settles everything that was not read above: issuer, nbf, an operator's subject, unknown and double claims.
     if _payload(claims) != payload:
-        raise InvalidNonce("the claims are not what we would have signed")
+        raise InvalidNonceError("the claims are not what we would have signed")
     return claims
 
 
@@ -164,17 +164,17 @@ def _check(claims: Claims) -> None:
     if isinstance(claims, AgentClaims):
         texts += [claims.shard, claims.group]
         if not isinstance(claims.instance, str) or not names.is_agent_id(claims.instance):
-            raise InvalidNonce("the subject is not an instance ID")
+            raise InvalidNonceError("the subject is not an instance ID")
         if not isinstance(claims.on_demand, bool):
-            raise InvalidNonce("on_demand is not a boolean")
+            raise InvalidNonceError("on_demand is not a boolean")
         if not isinstance(claims.config_hash, str) or _HASH.fullmatch(claims.config_hash) is None:
-            raise InvalidNonce("config_hash is not a hash")
+            raise InvalidNonceError("config_hash is not a hash")
     if not isinstance(claims.jti, str) or _JTI.fullmatch(claims.jti) is None:
-        raise InvalidNonce("jti is not 128 bits in hexadecimal")
+        raise InvalidNonceError("jti is not 128 bits in hexadecimal")
     if not all(isinstance(text, str) and ids.is_name(text) for text in texts):
-        raise InvalidNonce("cluster, tenant, shard or group is not a name")
+        raise InvalidNonceError("cluster, tenant, shard or group is not a name")
     if not all(type(number) is int for number in numbers) or not 0 < claims.issued <= claims.expires < _LATEST:
-        raise InvalidNonce("iat or exp is not a time, or exp lies before iat")
+        raise InvalidNonceError("iat or exp is not a time, or exp lies before iat")
 
 
 def _payload(claims: Claims) -> bytes:
@@ -223,5 +223,5 @@ def _decode(text: str) -> bytes:
     except binascii.Error:
         data = b""
     if not data or _encode(data) != text:
-        raise InvalidNonce("a part is not canonical base64url")
+        raise InvalidNonceError("a part is not canonical base64url")
     return data

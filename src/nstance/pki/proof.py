@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from nstance.model.ids import ClusterId
 
 
-class InvalidProof(ValueError):
+class InvalidProofError(ValueError):
     """The caller has not shown that it holds the key."""
 
 
@@ -34,7 +34,7 @@ def check_renewal(proof: bytes, *, public_key: bytes, cluster: ClusterId, id: st
 
 def _message(purpose: str, cluster: ClusterId, subject: str) -> bytes:
     if "\0" in cluster or "\0" in subject:
-        raise InvalidProof("a part of the signed message contains NUL")
+        raise InvalidProofError("a part of the signed message contains NUL")
     return f"{purpose}\0{cluster}\0{subject}".encode()
 
 
@@ -42,4 +42,4 @@ def _check(proof: bytes, public_key: bytes, message: bytes) -> None:
     try:
         Ed25519PublicKey.from_public_bytes(public_key).verify(proof, message)
     except InvalidSignature:
-        raise InvalidProof("the signature does not fit the key, the cluster or what was signed") from None
+        raise InvalidProofError("the signature does not fit the key, the cluster or what was signed") from None

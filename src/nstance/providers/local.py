@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import ClassVar, TypeVar
 
 from nstance.model.ids import InstanceId, ProviderId
-from nstance.providers import errors, homes, port, processes
+from nstance.providers import errors, instance_dirs, port, processes
 
 # As its entry point calls it, but with this interpreter, whether or not the scripts are installed.
 AGENT = (sys.executable, "-c", "import sys; from nstance.agent.main import main; sys.exit(main())")
@@ -57,7 +57,7 @@ class LocalProvider(abc.ABC):
         self._scope = scope
         self._command = tuple(command)
         self._env = {**clean_environment(), **(env or {})}
-        self._homes = homes.Homes(dir.absolute())
+        self._homes = instance_dirs.InstanceDirs(dir.absolute())
         self._homes.prepare()
         self._homes.sweep()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"nstance-{self.scheme}")
@@ -110,11 +110,11 @@ class LocalProvider(abc.ABC):
         await asyncio.to_thread(self._threads.shutdown)
 
     @abc.abstractmethod
-    def _start(self, record: homes.Record, held: homes.Held) -> None:
+    def _start(self, record: instance_dirs.Record, held: instance_dirs.Held) -> None:
         """Start the agent; its process has recorded itself when this returns."""
 
     @abc.abstractmethod
-    def _started(self, record: homes.Record) -> None:
+    def _started(self, record: instance_dirs.Record) -> None:
         """Whatever else there is for an instance whose agent was started. Repeated with each repeated create."""
 
     @abc.abstractmethod
@@ -125,10 +125,10 @@ class LocalProvider(abc.ABC):
         def run() -> T:
             try:
                 return work()
-            except homes.Unreadable as error:
-                raise errors.Unknown(f"{error}; repair or remove it by hand") from error
+            except instance_dirs.UnreadableError as error:
+                raise errors.UnknownOutcomeError(f"{error}; repair or remove it by hand") from error
             except OSError as error:
-                raise errors.Unavailable(f"{self.scheme} provider: {error}") from error
+                raise errors.UnavailableError(f"{self.scheme} provider: {error}") from error
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, run)
 
@@ -136,7 +136,7 @@ class LocalProvider(abc.ABC):
         self._homes.prepare()
         with self._homes.hold(request.id) as held:
             if held.deleted:
-                raise errors.Refused(f"{request.id} was deleted; a new instance needs a new ID")
+                raise errors.PermanentError(f"{request.id} was deleted; a new instance needs a new ID")
             record = self._homes.read(request.id)
             if record is None:
                 record = self._make(request)
@@ -147,10 +147,10 @@ class LocalProvider(abc.ABC):
                 self._started(record)
                 return self._show(record)
 
-    def _make(self, request: port.CreateRequest) -> homes.Record:
+    def _make(self, request: port.CreateRequest) -> instance_dirs.Record:
         if shutil.which(self._command[0], path=self._env.get("PATH", os.defpath)) is None:
-            raise errors.Refused(f"expected a program in option 'command', found no {self._command[0]!r}")
-        record = homes.Record(
+            raise errors.PermanentError(f"expected a program in option 'command', found no {self._command[0]!r}")
+        record = instance_dirs.Record(
             id=request.id,
             cluster=self._scope.cluster,
             shard=self._scope.shard,
@@ -203,12 +203,12 @@ class LocalProvider(abc.ABC):
             process = self._homes.process(id)
             try:
                 record = self._homes.read(id)
-            except homes.Unreadable:
+            except instance_dirs.UnreadableError:
                 if provider_id is None or process is None:
                     raise
                 return
-        except homes.Unreadable as error:
-            raise errors.Refused(f"{error}; in doubt nothing is deleted: remove it by hand") from error
+        except instance_dirs.UnreadableError as error:
+            raise errors.PermanentError(f"{error}; in doubt nothing is deleted: remove it by hand") from error
         if record is not None:
             self._refuse_foreign(record)
 
@@ -216,10 +216,10 @@ class LocalProvider(abc.ABC):
         self._refuse_other(id, provider_id)
         try:
             record = self._homes.read(id)
-        except homes.Unreadable:
+        except instance_dirs.UnreadableError:
             return self._damaged(id)
         if record is None:
-            raise errors.Gone(f"there is no instance {id} in {self._homes.root}")
+            raise errors.NotFoundError(f"there is no instance {id} in {self._homes.root}")
         self._refuse_foreign(record)
         return self._show(record)
 
@@ -228,7 +228,7 @@ class LocalProvider(abc.ABC):
         for id in self._homes.ids():
             try:
                 record = self._homes.read(id)
-            except homes.Unreadable:
+            except instance_dirs.UnreadableError:
                 # It may be ours. Without tags it is nobody's orphan, and its status says nothing against it.
                 found.append(self._damaged(id))
                 continue
@@ -236,7 +236,7 @@ class LocalProvider(abc.ABC):
                 found.append(self._show(record))
         return found
 
-    def _show(self, record: homes.Record) -> port.Vm:
+    def _show(self, record: instance_dirs.Record) -> port.Vm:
         return port.Vm(
             id=record.id,
             provider_id=self._provider_id(record.id),
@@ -257,7 +257,7 @@ class LocalProvider(abc.ABC):
             return port.Status.DELETING
         try:
             process = self._homes.process(id)
-        except homes.Unreadable:
+        except instance_dirs.UnreadableError:
             return port.Status.UNKNOWN
         if process is None:
             return port.Status.PENDING
@@ -266,19 +266,19 @@ class LocalProvider(abc.ABC):
     def _provider_id(self, id: InstanceId) -> ProviderId:
         return ProviderId(f"{self.scheme}:///{self._scope.shard}/{id}")
 
-    def _owns(self, record: homes.Record) -> bool:
+    def _owns(self, record: instance_dirs.Record) -> bool:
         return (record.cluster, record.shard) == (self._scope.cluster, self._scope.shard)
 
-    def _refuse_foreign(self, record: homes.Record) -> None:
+    def _refuse_foreign(self, record: instance_dirs.Record) -> None:
         if not self._owns(record):
-            raise errors.Refused(
+            raise errors.PermanentError(
                 f"expected {record.id} to belong to shard {self._scope.shard} of cluster {self._scope.cluster}, "
                 f"found shard {record.shard} of cluster {record.cluster}"
             )
 
     def _refuse_other(self, id: InstanceId, provider_id: ProviderId | None) -> None:
         if provider_id not in (None, self._provider_id(id)):
-            raise errors.Refused(f"expected provider ID {self._provider_id(id)}, found {provider_id}")
+            raise errors.PermanentError(f"expected provider ID {self._provider_id(id)}, found {provider_id}")
 
     @contextmanager
     def _in_doubt(self, what: str) -> Iterator[None]:
@@ -286,7 +286,7 @@ class LocalProvider(abc.ABC):
         try:
             yield
         except OSError as error:
-            raise errors.Unknown(f"{what}: {error}; repeat it with the same ID") from error
+            raise errors.UnknownOutcomeError(f"{what}: {error}; repeat it with the same ID") from error
 
-    def _lacks(self, what: str) -> errors.Refused:
-        return errors.Refused(f"the provider {self.scheme!r} has no {what}; remove them from the configuration")
+    def _lacks(self, what: str) -> errors.PermanentError:
+        return errors.PermanentError(f"the provider {self.scheme!r} has no {what}; remove them from the configuration")

@@ -4,11 +4,10 @@ from collections.abc import Sequence
 
 from nstance import clock as clocks
 from nstance.model.ids import InstanceId, ProviderId
-from nstance.providers import behaviour as behaviours
+from nstance.providers import memory_behavior as behaviours
 from nstance.providers import port
-from nstance.providers.behaviour import Call
-from nstance.providers.cloud import Image as Image
-from nstance.providers.cloud import MemoryCloud as MemoryCloud
+from nstance.providers.memory_behavior import Call
+from nstance.providers.memory_cloud import MemoryCloud
 
 
 class MemoryProvider:

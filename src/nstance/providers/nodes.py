@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from nstance.model.ids import InstanceId, ProviderId
-from nstance.providers import homes, port
+from nstance.providers import instance_dirs, port
 
 
-def node(record: homes.Record, vm: port.Vm) -> dict[str, object]:
+def node(record: instance_dirs.Record, vm: port.Vm) -> dict[str, object]:
     since = datetime.fromtimestamp(record.created, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     size = {"cpu": "2", "memory": "4Gi", "pods": "110"}
     labels = {
@@ -52,7 +52,7 @@ class Nodes:
     def __init__(self, dev_k8s_dir: Path) -> None:
         self._folder = dev_k8s_dir / "nodes"
 
-    def add(self, record: homes.Record, vm: port.Vm) -> None:
+    def add(self, record: instance_dirs.Record, vm: port.Vm) -> None:
         """Write it unless it is there: others may have changed it since (a cordon, for one)."""
         path = self._path(record.id)
         if path.exists():

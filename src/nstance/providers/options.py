@@ -61,14 +61,14 @@ class Options:
             if name not in self._asked:
                 near = difflib.get_close_matches(name, self._asked, 1)
                 hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(sorted(self._asked))}"
-                raise errors.Refused(f"provider {self._kind!r} has no option {name!r}; {hint}")
+                raise errors.PermanentError(f"provider {self._kind!r} has no option {name!r}; {hint}")
 
     def _take(self, name: str) -> object:
         self._asked.append(name)
         return self._values.get(name)
 
-    def _wrong(self, name: str, expected: str, value: object) -> errors.Refused:
+    def _wrong(self, name: str, expected: str, value: object) -> errors.PermanentError:
         # The type and not the value: it may be a secret in the wrong place.
-        return errors.Refused(
+        return errors.PermanentError(
             f"option {name!r} of provider {self._kind!r}: expected {expected}, found {type(value).__name__}"
         )

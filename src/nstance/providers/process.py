@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nstance.model.ids import InstanceId
-from nstance.providers import errors, homes, launch, local, port
+from nstance.providers import errors, instance_dirs, launch, local, port
 
 _START_TIMEOUT = 10.0
 
@@ -26,7 +26,7 @@ class ProcessProvider(local.LocalProvider):
     ) -> None:
         super().__init__(scope, dir=dir, command=command, env=env)
 
-    def _start(self, record: homes.Record, held: homes.Held) -> None:
+    def _start(self, record: instance_dirs.Record, held: instance_dirs.Held) -> None:
         home = self._homes.home(record.id)
         with (home / launch.LOG).open("ab") as log:
             launcher = subprocess.Popen(
@@ -43,11 +43,13 @@ class ProcessProvider(local.LocalProvider):
         except subprocess.TimeoutExpired:
             launcher.kill()
             launcher.wait()
-            raise errors.Unknown(f"the agent of {record.id} was not started within {_START_TIMEOUT:g} s") from None
+            raise errors.UnknownOutcomeError(
+                f"the agent of {record.id} was not started within {_START_TIMEOUT:g} s"
+            ) from None
         if self._homes.process(record.id) is None:
-            raise errors.Unknown(f"the agent of {record.id} could not be started: see {home / launch.LOG}")
+            raise errors.UnknownOutcomeError(f"the agent of {record.id} could not be started: see {home / launch.LOG}")
 
-    def _started(self, record: homes.Record) -> None:
+    def _started(self, record: instance_dirs.Record) -> None:
         """Nothing more to do."""
 
     def _ended(self, id: InstanceId) -> None:

@@ -31,22 +31,22 @@ def open_provider(
         case "tmux":
             return _tmux(given, scope, cachedir)
         case "aws" | "gcp" | "proxmox":
-            raise errors.Refused(f"provider {kind!r} is not built yet; use one of memory, process, tmux")
+            raise errors.PermanentError(f"provider {kind!r} is not built yet; use one of memory, process, tmux")
     near = difflib.get_close_matches(kind, KINDS, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(KINDS)}"
-    raise errors.Refused(f"there is no provider {kind!r}; {hint}")
+    raise errors.PermanentError(f"there is no provider {kind!r}; {hint}")
 
 
 def _memory(options: Options, scope: port.Scope, clock: clocks.Clock, server: str) -> port.Provider:
-    from nstance.providers import behaviour, memory
+    from nstance.providers import memory, memory_behavior, memory_cloud
 
-    script = behaviour.Script(
-        usual=behaviour.Outcome(before=options.seconds("call_seconds")),
-        lives=behaviour.Life(boot=options.seconds("boot_seconds"), dying=options.seconds("delete_seconds")),
+    script = memory_behavior.Script(
+        usual=memory_behavior.Outcome(before=options.seconds("call_seconds")),
+        lives=memory_behavior.Life(boot=options.seconds("boot_seconds"), dying=options.seconds("delete_seconds")),
     )
     subnets = options.counts("subnets")
     options.finish()
-    cloud = memory.MemoryCloud(clock, behaviour=script, subnets=subnets)
+    cloud = memory_cloud.MemoryCloud(clock, behaviour=script, subnets=subnets)
     return memory.MemoryProvider(scope, clock, cloud=cloud, server=server)
 
 

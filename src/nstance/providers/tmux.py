@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nstance.model.ids import InstanceId
-from nstance.providers import errors, homes, launch, local, port
+from nstance.providers import errors, instance_dirs, launch, local, port
 from nstance.providers.nodes import Nodes
 
 SESSION = "nstance-dev-agents"
@@ -63,22 +63,26 @@ class TmuxProvider(local.LocalProvider):
         dev_k8s_dir: Path | None = None,
     ) -> None:
         if shutil.which("tmux") is None:
-            raise errors.Refused("expected the program tmux, found none; install it, or use the provider 'process'")
+            raise errors.PermanentError(
+                "expected the program tmux, found none; install it, or use the provider 'process'"
+            )
         super().__init__(scope, dir=dir, command=agent_command() if command is None else command, env=env)
         self._session = session
         self._tmux = ["tmux"] if not socket else ["tmux", "-S" if "/" in socket else "-L", socket]
         self._nodes = None if dev_k8s_dir is None else Nodes(dev_k8s_dir.absolute())
 
-    def _start(self, record: homes.Record, held: homes.Held) -> None:
+    def _start(self, record: instance_dirs.Record, held: instance_dirs.Held) -> None:
         home = self._homes.home(record.id)
         self._open(record.id, launch.command(home), log=home / launch.LOG)
         for _ in range(_START_STEPS):
             if self._homes.process(record.id) is not None:
                 return
             time.sleep(_START_STEP)
-        raise errors.Unknown(f"the agent of {record.id} did not start in its window; look into session {self._session}")
+        raise errors.UnknownOutcomeError(
+            f"the agent of {record.id} did not start in its window; look into session {self._session}"
+        )
 
-    def _started(self, record: homes.Record) -> None:
+    def _started(self, record: instance_dirs.Record) -> None:
         if self._nodes is not None:
             self._nodes.add(record, self._show(record))
 
@@ -103,7 +107,9 @@ class TmuxProvider(local.LocalProvider):
                 )
             if made is not None:
                 return
-        raise errors.Unknown(f"tmux session {self._session} comes and goes; no window could be opened in it")
+        raise errors.UnknownOutcomeError(
+            f"tmux session {self._session} comes and goes; no window could be opened in it"
+        )
 
     def _run(self, *arguments: str, absent: Sequence[str]) -> str | None:
         """What tmux answers, or None if it says that what was asked for is not there (or there already)."""
@@ -121,13 +127,13 @@ class TmuxProvider(local.LocalProvider):
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise errors.Unknown(f"tmux {arguments[0]} gave no answer within {_TMUX_TIMEOUT:g} s") from None
+            raise errors.UnknownOutcomeError(f"tmux {arguments[0]} gave no answer within {_TMUX_TIMEOUT:g} s") from None
         if answer.returncode == 0:
             return answer.stdout.strip()
         complaint = answer.stderr.strip()
         if any(text in complaint.lower() for text in absent):
             return None
-        raise errors.Unknown(f"tmux {arguments[0]}: {complaint or f'exit code {answer.returncode}'}")
+        raise errors.UnknownOutcomeError(f"tmux {arguments[0]}: {complaint or f'exit code {answer.returncode}'}")
 
 
 def _window(id: InstanceId) -> str:

@@ -22,7 +22,7 @@ class EnvStore:
         try:
             return self._environment[variable].encode("utf-8", "surrogateescape")
         except KeyError:
-            raise errors.Missing(f"no secret {name!r}: set the variable {variable}") from None
+            raise errors.NotFoundError(f"no secret {name!r}: set the variable {variable}") from None
 
     async def create(self, name: str, value: bytes) -> None:
         raise _read_only()
@@ -39,5 +39,7 @@ class EnvStore:
         raise _read_only()
 
 
-def _read_only() -> errors.Refused:
-    return errors.Refused("secrets from the environment are read-only; set variables where the server is started")
+def _read_only() -> errors.PermanentError:
+    return errors.PermanentError(
+        "secrets from the environment are read-only; set variables where the server is started"
+    )

@@ -5,25 +5,25 @@ class SecretError(Exception):
     """Base of all."""
 
 
-class Missing(SecretError):
+class NotFoundError(SecretError):
     """There is no such secret. Only ever raised when the store said so."""
 
 
-class Exists(SecretError):
+class AlreadyExistsError(SecretError):
     """A secret of that name is already there, and was left alone."""
 
 
-class Unavailable(SecretError):
+class UnavailableError(SecretError):
     """The store does not answer, or the outcome could not be settled. Trying again is safe."""
 
 
-class Refused(SecretError):
+class PermanentError(SecretError):
     """The store will not do this: bad name, reserved name, read-only, no permission. Trying again does not help."""
 
 
-class CannotOpen(SecretError):
+class DecryptionError(SecretError):
     """The stored secret is there but cannot be read: wrong key, or damaged. Never treat it as absent."""
 
 
-class BadKey(SecretError):
+class BadKeyError(SecretError):
     """The encryption key is missing or not 32 bytes."""

@@ -27,9 +27,9 @@ class FileStore:
         try:
             value = await _call(lambda: _read(path))
         except FileNotFoundError:
-            raise errors.Missing(f"no secret {name!r} in {self._directory}") from None
+            raise errors.NotFoundError(f"no secret {name!r} in {self._directory}") from None
         if len(value) > port.MAX_VALUE:
-            raise errors.CannotOpen(f"expected a secret of at most {port.MAX_VALUE} bytes in {path}; it has more")
+            raise errors.DecryptionError(f"expected a secret of at most {port.MAX_VALUE} bytes in {path}; it has more")
         return value
 
     async def create(self, name: str, value: bytes) -> None:
@@ -42,7 +42,7 @@ class FileStore:
         try:
             await _call(lambda: self._write(value, link))
         except FileExistsError:
-            raise errors.Exists(f"the secret {name!r} already exists in {self._directory}") from None
+            raise errors.AlreadyExistsError(f"the secret {name!r} already exists in {self._directory}") from None
 
     async def put(self, name: str, value: bytes) -> None:
         path = self._path(name)
@@ -105,6 +105,8 @@ async def _call(work: Callable[[], T]) -> T:
     except (FileNotFoundError, FileExistsError):
         raise
     except PermissionError as error:
-        raise errors.Refused(f"no permission: {error.filename}") from error
+        raise errors.PermanentError(f"no permission: {error.filename}") from error
     except (OSError, TimeoutError) as error:
-        raise errors.Unavailable(f"the directory of secrets cannot be used: {error.strerror or 'timeout'}") from error
+        raise errors.UnavailableError(
+            f"the directory of secrets cannot be used: {error.strerror or 'timeout'}"
+        ) from error

@@ -25,25 +25,27 @@ def read_key(provider: str, source: str = "", *, environment: Mapping[str, str])
         variable = source or DEFAULT_VARIABLE
         text = environment.get(variable, "")
         if not text:
-            raise errors.BadKey(f"no encryption key: the environment variable {variable} is not set")
+            raise errors.BadKeyError(f"no encryption key: the environment variable {variable} is not set")
         return _parse(text, f"environment variable {variable}")
     if provider == KeySource.FILE.value:
         if not source:
-            raise errors.BadKey("no encryption key: the key provider 'file' needs the path of a file as its source")
+            raise errors.BadKeyError(
+                "no encryption key: the key provider 'file' needs the path of a file as its source"
+            )
         try:
             with Path(source).open("rb") as file:
                 data = file.read(_MAX_FILE)
         except OSError as error:
-            raise errors.BadKey(f"no encryption key: cannot read {source}: {error.strerror}") from error
+            raise errors.BadKeyError(f"no encryption key: cannot read {source}: {error.strerror}") from error
         return _parse(data, source)
     known = ", ".join(kind.value for kind in KeySource)
     if provider in {kind.value for kind in KeySource}:
-        raise errors.BadKey(f"the key provider {provider!r} is not built yet; use 'env' or 'file'")
-    raise errors.BadKey(f"expected a key provider out of {known}, found {provider!r}")
+        raise errors.BadKeyError(f"the key provider {provider!r} is not built yet; use 'env' or 'file'")
+    raise errors.BadKeyError(f"expected a key provider out of {known}, found {provider!r}")
 
 
 def _parse(given: str | bytes, where: str) -> bytes:
     try:
         return sealing.parse_key(given)
-    except errors.BadKey as error:
-        raise errors.BadKey(f"{where}: {error}") from None
+    except errors.BadKeyError as error:
+        raise errors.BadKeyError(f"{where}: {error}") from None

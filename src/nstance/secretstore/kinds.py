@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 
-from nstance.clock import Chance
+from nstance.clock import Rng
 from nstance.model.ids import ClusterId
 from nstance.objects.port import ObjectStore
 from nstance.secretstore import env, errors, file, port, sealed, sealing
@@ -25,7 +25,7 @@ def sealer(keyring: sealing.Keyring | None, *, insecure_dev: bool) -> sealing.Se
         return keyring
     if insecure_dev:
         return sealing.Unsealed()
-    raise errors.BadKey(
+    raise errors.BadKeyError(
         "no encryption key: secrets are not stored in plain text; set NSTANCE_ENCRYPTION_KEY or configure "
         "cluster.secrets.encryption_key (for a throw-away cluster: --insecure-dev)"
     )
@@ -38,20 +38,24 @@ def open_store(
     prefix: str,
     sealer: sealing.Sealer | None,
     cluster: ClusterId,
-    chance: Chance,
+    rng: Rng,
     environment: Mapping[str, str],
 ) -> port.SecretStore:
     """`prefix`: of the object keys (`cluster/secret/`); for `file` the directory; for `env` that of the variables."""
     if kind == StoreKind.OBJECT_STORAGE.value:
         if sealer is None:
-            raise errors.BadKey("secrets in object storage need an encryption key")
-        return sealed.SealedStore(objects, prefix=prefix, sealer=sealer, cluster=cluster, chance=chance)
+            raise errors.BadKeyError("secrets in object storage need an encryption key")
+        return sealed.SealedStore(objects, prefix=prefix, sealer=sealer, cluster=cluster, rng=rng)
     if kind == StoreKind.FILE.value:
         if not prefix:
-            raise errors.Refused("the secret store 'file' needs a directory as its prefix")
+            raise errors.PermanentError("the secret store 'file' needs a directory as its prefix")
         return file.FileStore(Path(prefix))
     if kind == StoreKind.ENV.value:
         return env.EnvStore(environment, prefix=prefix or env.DEFAULT_PREFIX)
     if kind in {known.value for known in StoreKind}:
-        raise errors.Refused(f"the secret store {kind!r} is not built yet; use 'object-storage', 'file' or 'env'")
-    raise errors.Refused(f"expected a secret store out of {', '.join(k.value for k in StoreKind)}, found {kind!r}")
+        raise errors.PermanentError(
+            f"the secret store {kind!r} is not built yet; use 'object-storage', 'file' or 'env'"
+        )
+    raise errors.PermanentError(
+        f"expected a secret store out of {', '.join(k.value for k in StoreKind)}, found {kind!r}"
+    )

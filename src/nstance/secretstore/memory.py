@@ -11,11 +11,11 @@ class MemoryStore:
         try:
             return self._values[port.check_name(name)]
         except KeyError:
-            raise errors.Missing(f"no secret {name!r}") from None
+            raise errors.NotFoundError(f"no secret {name!r}") from None
 
     async def create(self, name: str, value: bytes) -> None:
         if port.check_name(name) in self._values:
-            raise errors.Exists(f"the secret {name!r} already exists")
+            raise errors.AlreadyExistsError(f"the secret {name!r} already exists")
         await self.put(name, value)
 
     async def put(self, name: str, value: bytes) -> None:

@@ -48,9 +48,9 @@ def is_name(text: str) -> bool:
 
 def check_name(text: str) -> SecretName:
     if text in RESERVED:
-        raise errors.Refused(f"the secret {text!r} belongs to Nstance itself; choose another name")
+        raise errors.PermanentError(f"the secret {text!r} belongs to Nstance itself; choose another name")
     if not is_name(text):
-        raise errors.Refused(
+        raise errors.PermanentError(
             f"expected a secret's name of letters, digits, '.', '_' and '-', at most 128, found {text[:140]!r}"
         )
     return SecretName(text)
@@ -58,4 +58,4 @@ def check_name(text: str) -> SecretName:
 
 def check_value(value: bytes) -> None:
     if len(value) > MAX_VALUE:
-        raise errors.Refused(f"expected a secret of at most {MAX_VALUE} bytes, found {len(value)}")
+        raise errors.PermanentError(f"expected a secret of at most {MAX_VALUE} bytes, found {len(value)}")

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from nstance.clock import Chance
+from nstance.clock import Rng
 from nstance.model.ids import ClusterId
 from nstance.objects import errors as storage
 from nstance.objects.port import Key, ObjectStore
@@ -12,21 +12,21 @@ from nstance.secretstore import errors, port, sealing, settled
 
 class SealedStore:
     def __init__(
-        self, store: ObjectStore, *, prefix: str, sealer: sealing.Sealer, cluster: ClusterId, chance: Chance
+        self, store: ObjectStore, *, prefix: str, sealer: sealing.Sealer, cluster: ClusterId, rng: Rng
     ) -> None:
         """`prefix`: of the keys, as in `cluster/secret/`."""
         self._store = store
         self._prefix = prefix
         self._sealer = sealer
         self._cluster = cluster
-        self._chance = chance
+        self._rng = rng
 
     async def get(self, name: str) -> bytes:
         key = self._key(name)
         with _named(name):
             found = await settled.read(self._store, key)
         if found is None:
-            raise errors.Missing(f"no secret {name!r}")
+            raise errors.NotFoundError(f"no secret {name!r}")
         return self._sealer.open(found.body, cluster=self._cluster, name=key)
 
     async def create(self, name: str, value: bytes) -> None:
@@ -35,7 +35,7 @@ class SealedStore:
         with _named(name):
             found = await settled.create_or_adopt(self._store, key, blob)
         if found.body != blob:
-            raise errors.Exists(f"the secret {name!r} already exists")
+            raise errors.AlreadyExistsError(f"the secret {name!r} already exists")
 
     async def put(self, name: str, value: bytes) -> None:
         key = self._key(name)
@@ -58,7 +58,7 @@ class SealedStore:
 
     def _seal(self, key: Key, value: bytes) -> bytes:
         port.check_value(value)
-        return self._sealer.seal(value, cluster=self._cluster, name=key, chance=self._chance)
+        return self._sealer.seal(value, cluster=self._cluster, name=key, rng=self._rng)
 
 
 @contextmanager
@@ -66,9 +66,9 @@ def _named(name: str) -> Iterator[None]:
     """Storage errors in this port's words."""
     try:
         yield
-    except storage.Denied as error:
-        raise errors.Refused(f"secret {name!r}: {error}") from error
+    except storage.PermissionDeniedError as error:
+        raise errors.PermanentError(f"secret {name!r}: {error}") from error
     except storage.ObjectTooLargeError as error:
-        raise errors.CannotOpen(f"secret {name!r}: {error}") from error
+        raise errors.DecryptionError(f"secret {name!r}: {error}") from error
     except storage.StorageError as error:
-        raise errors.Unavailable(f"secret {name!r}: {error}") from error
+        raise errors.UnavailableError(f"secret {name!r}: {error}") from error

@@ -16,7 +16,7 @@ from typing import Protocol
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from nstance.clock import Chance
+from nstance.clock import Rng
 from nstance.model.ids import ClusterId
 from nstance.secretstore import errors
 
@@ -31,7 +31,7 @@ _START = len(MAGIC) + 1
 
 
 class Sealer(Protocol):
-    def seal(self, plain: bytes, *, cluster: ClusterId, name: str, chance: Chance) -> bytes:
+    def seal(self, plain: bytes, *, cluster: ClusterId, name: str, rng: Rng) -> bytes:
         """`name`: the whole key of the object."""
         ...
 
@@ -54,16 +54,16 @@ class Keyring:
     def __post_init__(self) -> None:
         for key in (self.current, *self.old):
             if len(key) != KEY_BYTES:
-                raise errors.BadKey(f"expected an encryption key of {KEY_BYTES} bytes, found {len(key)}")
+                raise errors.BadKeyError(f"expected an encryption key of {KEY_BYTES} bytes, found {len(key)}")
 
-    def seal(self, plain: bytes, *, cluster: ClusterId, name: str, chance: Chance) -> bytes:
+    def seal(self, plain: bytes, *, cluster: ClusterId, name: str, rng: Rng) -> bytes:
         head = MAGIC + bytes([_SEALED]) + _key_id(self.current)
-        nonce = chance.bytes(_NONCE)
+        nonce = rng.bytes(_NONCE)
         return head + nonce + AESGCM(self.current).encrypt(nonce, plain, _bound(head, cluster, name))
 
     def open(self, blob: bytes, *, cluster: ClusterId, name: str) -> bytes:
         if _version(blob, name) == _PLAIN:
-            raise errors.CannotOpen(
+            raise errors.DecryptionError(
                 f"{name} was stored without encryption by a server started with --insecure-dev; "
                 "use it that way, or start afresh with an empty store"
             )
@@ -72,14 +72,14 @@ class Keyring:
         key = next((key for key in (self.current, *self.old) if _key_id(key) == used), None)
         if key is None:
             ours = ", ".join(_key_id(key).hex() for key in (self.current, *self.old))
-            raise errors.CannotOpen(
+            raise errors.DecryptionError(
                 f"{name} is sealed with key {used.hex()}, we have {ours}; "
                 "set the right encryption key, or add it to old_encryption_keys"
             )
         try:
             return AESGCM(key).decrypt(nonce, ciphertext, _bound(head, cluster, name))
         except (InvalidTag, ValueError):
-            raise errors.CannotOpen(
+            raise errors.DecryptionError(
                 f"{name} is sealed with our key {used.hex()} but does not open: "
                 f"it is damaged, was moved there, or belongs to another cluster than {cluster}"
             ) from None
@@ -92,13 +92,15 @@ class Keyring:
 class Unsealed:
     """For `--insecure-dev` without a key: plain text, marked as such, and refused by every server that has a key."""
 
-    def seal(self, plain: bytes, *, cluster: ClusterId, name: str, chance: Chance) -> bytes:
-        return MAGIC + bytes([_PLAIN]) + chance.bytes(_NONCE) + plain
+    def seal(self, plain: bytes, *, cluster: ClusterId, name: str, rng: Rng) -> bytes:
+        return MAGIC + bytes([_PLAIN]) + rng.bytes(_NONCE) + plain
 
     def open(self, blob: bytes, *, cluster: ClusterId, name: str) -> bytes:
         if _version(blob, name) == _SEALED:
             used = blob[_START : _START + _ID].hex()
-            raise errors.CannotOpen(f"{name} is sealed with key {used}, and no encryption key is configured; set it")
+            raise errors.DecryptionError(
+                f"{name} is sealed with key {used}, and no encryption key is configured; set it"
+            )
         return blob[_START + _NONCE :]
 
     def is_current(self, blob: bytes) -> bool:
@@ -126,7 +128,7 @@ def parse_key(given: str | bytes) -> bytes:
             continue
         if len(key) == KEY_BYTES:
             return key
-    raise errors.BadKey(
+    raise errors.BadKeyError(
         f"expected an encryption key of {KEY_BYTES} bytes, raw or as base64 or hexadecimal, "
         f"found {len(raw)} bytes that are none of these; make one with: openssl rand -base64 32"
     )
@@ -147,10 +149,12 @@ def _bound(head: bytes, cluster: ClusterId, name: str) -> bytes:
 
 def _version(blob: bytes, name: str) -> int:
     if not blob.startswith(MAGIC) or len(blob) < _START + _NONCE:
-        raise errors.CannotOpen(f"{name} is not a sealed object of Nstance; it was damaged or overwritten")
+        raise errors.DecryptionError(f"{name} is not a sealed object of Nstance; it was damaged or overwritten")
     version = blob[len(MAGIC)]
     if version not in (_PLAIN, _SEALED):
-        raise errors.CannotOpen(f"{name} is sealed in version {version}, which is newer than this program; update it")
+        raise errors.DecryptionError(
+            f"{name} is sealed in version {version}, which is newer than this program; update it"
+        )
     return version
 
 

@@ -21,8 +21,8 @@ ATTEMPTS = 5
 async def read(store: ObjectStore, key: Key) -> Stored | None:
     """None only if the store said that there is none."""
     try:
-        return await _timed(store.get(key), errors.Unavailable(f"get {key}: no answer within {CALL_TIMEOUT:g} s"))
-    except errors.Missing:
+        return await _timed(store.get(key), errors.UnavailableError(f"get {key}: no answer within {CALL_TIMEOUT:g} s"))
+    except errors.NotFoundError:
         return None
 
 
@@ -31,11 +31,11 @@ async def create_or_adopt(store: ObjectStore, key: Key, body: bytes) -> Stored:
     for _ in range(ATTEMPTS):
         try:
             return Stored(body, await _timed(store.create(key, body), _unknown("create", key)))
-        except (errors.Conflict, errors.Unknown):
+        except (errors.ConflictError, errors.UnknownOutcomeError):
             found = await read(store, key)
             if found is not None:
                 return found
-    raise errors.Unknown(f"create {key}: the outcome stayed unknown after {ATTEMPTS} attempts; try again")
+    raise errors.UnknownOutcomeError(f"create {key}: the outcome stayed unknown after {ATTEMPTS} attempts; try again")
 
 
 async def replace(store: ObjectStore, key: Key, body: bytes, *, seen: Stored) -> None:
@@ -44,13 +44,13 @@ async def replace(store: ObjectStore, key: Key, body: bytes, *, seen: Stored) ->
         try:
             await _timed(store.replace(key, body, seen=seen.version), _unknown("replace", key))
             return
-        except (errors.Conflict, errors.Missing, errors.Unknown):
+        except (errors.ConflictError, errors.NotFoundError, errors.UnknownOutcomeError):
             found = await read(store, key)
             if found is not None and found.body == body:
                 return
             if found is None or found.version != seen.version:
-                raise errors.Conflict(f"replace {key}: somebody else wrote it meanwhile; read it again") from None
-    raise errors.Unknown(f"replace {key}: the outcome stayed unknown after {ATTEMPTS} attempts; try again")
+                raise errors.ConflictError(f"replace {key}: somebody else wrote it meanwhile; read it again") from None
+    raise errors.UnknownOutcomeError(f"replace {key}: the outcome stayed unknown after {ATTEMPTS} attempts; try again")
 
 
 async def put(store: ObjectStore, key: Key, body: bytes) -> None:
@@ -64,9 +64,9 @@ async def put(store: ObjectStore, key: Key, body: bytes) -> None:
         try:
             await replace(store, key, body, seen=found)
             return
-        except errors.Conflict:
+        except errors.ConflictError:
             continue
-    raise errors.Unavailable(f"put {key}: others keep writing it; try again")
+    raise errors.UnavailableError(f"put {key}: others keep writing it; try again")
 
 
 async def delete(store: ObjectStore, key: Key) -> None:
@@ -74,20 +74,20 @@ async def delete(store: ObjectStore, key: Key) -> None:
         try:
             await _timed(store.delete(key), _unknown("delete", key))
             return
-        except errors.Unknown:
+        except errors.UnknownOutcomeError:
             continue
-    raise errors.Unknown(f"delete {key}: the outcome stayed unknown after {ATTEMPTS} attempts; try again")
+    raise errors.UnknownOutcomeError(f"delete {key}: the outcome stayed unknown after {ATTEMPTS} attempts; try again")
 
 
 async def list_keys(store: ObjectStore, prefix: str) -> list[Key]:
     async def gather() -> list[Key]:
         return [key async for key in store.list(prefix)]
 
-    return await _timed(gather(), errors.Unavailable(f"list {prefix}: no answer within {CALL_TIMEOUT:g} s"))
+    return await _timed(gather(), errors.UnavailableError(f"list {prefix}: no answer within {CALL_TIMEOUT:g} s"))
 
 
 def _unknown(verb: str, key: Key) -> errors.StorageError:
-    return errors.Unknown(f"{verb} {key}: no answer within {CALL_TIMEOUT:g} s")
+    return errors.UnknownOutcomeError(f"{verb} {key}: no answer within {CALL_TIMEOUT:g} s")
 
 
 async def _timed(call: Awaitable[T], late: errors.StorageError) -> T:

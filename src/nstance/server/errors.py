@@ -1,5 +1,5 @@
 """What ends a server."""
 
 
-class Fatal(Exception):
+class FatalError(Exception):
     """This server cannot run, and waiting does not help."""

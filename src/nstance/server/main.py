@@ -8,14 +8,14 @@ from importlib import metadata
 import uvloop
 
 from nstance import streams
-from nstance.clock import AnchoredClock, Chance, SystemChance, SystemClock
+from nstance.clock import AnchoredClock, Rng, SystemClock, SystemRng
 from nstance.objects import errors
-from nstance.objects.lease import BadLease
+from nstance.objects.lease import BadLeaseError
 from nstance.server import options as parsing
-from nstance.server import validating
-from nstance.server.configuration import NoConfiguration
-from nstance.server.errors import Fatal
-from nstance.server.garbage import Garbage
+from nstance.server.config import validation
+from nstance.server.config.configuration import NoConfigurationError
+from nstance.server.errors import FatalError
+from nstance.server.gc_tuner import GcTuner
 from nstance.server.options import Options
 from nstance.server.wiring import Server
 from nstance.telemetry import logs, loop_errors
@@ -25,26 +25,26 @@ def main() -> None:
     streams.reopen()
     options = parsing.parse(sys.argv[1:], version=metadata.version("nstance"))
     logs.configure(json=options.json_logs, debug=options.debug, program="nstance-server")
-    clock, chance = SystemClock(), SystemChance()
+    clock, rng = SystemClock(), SystemRng()
     if options.validate is not None:
-        sys.exit(validate(options, clock, chance))
-    sys.exit(uvloop.run(run(options, clock, chance)))
+        sys.exit(validate(options, clock, rng))
+    sys.exit(uvloop.run(run(options, clock, rng)))
 
 
-async def run(options: Options, clock: AnchoredClock, chance: Chance) -> int:
-    server = Server(options, clock=clock, chance=chance)
+async def run(options: Options, clock: AnchoredClock, rng: Rng) -> int:
+    server = Server(options, clock=clock, rng=rng)
     loop = asyncio.get_running_loop()
     loop_errors.install(loop, server.metrics.loop_failed)
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, server.stop)
-    collecting = asyncio.create_task(Garbage(clock).run())
+    collecting = asyncio.create_task(GcTuner(clock).run())
     try:
         await server.run()
-    except (Fatal, BadLease) as problem:
+    except (FatalError, BadLeaseError) as problem:
         print(f"nstance-server: {problem}", file=sys.stderr)  # noqa: T201
         # Many servers that fail for one reason must not restart in step. People do not wait.
         if not sys.stderr.isatty() and not options.insecure_dev:
-            wait = chance.uniform(*server.exit_jitter)
+            wait = rng.uniform(*server.exit_jitter)
             print(f"nstance-server: it exits in {wait:.0f} s, so that servers do not restart in step", file=sys.stderr)  # noqa: T201
             await server.pause(wait)
         return 1
@@ -53,12 +53,12 @@ async def run(options: Options, clock: AnchoredClock, chance: Chance) -> int:
     return 0
 
 
-def validate(options: Options, clock: AnchoredClock, chance: Chance) -> int:
+def validate(options: Options, clock: AnchoredClock, rng: Rng) -> int:
     """Shows all faults of a configuration and its warnings; the exit code says whether it is good."""
     what = options.validate or f"the configuration of shard {options.shard}"
     try:
-        warnings = uvloop.run(validating.validate(options, clock, chance))
-    except (NoConfiguration, errors.StorageError, TimeoutError, Fatal) as problem:
+        warnings = uvloop.run(validation.validate(options, clock, rng))
+    except (NoConfigurationError, errors.StorageError, TimeoutError, FatalError) as problem:
         print(f"nstance-server: {problem or 'object storage does not answer in time'}", file=sys.stderr)  # noqa: T201
         return 1
     for each in warnings:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from nstance.telemetry import metrics as telemetry
-from nstance.wire import door
+from nstance.wire import http_listener
 
 
 class Probes:
@@ -17,12 +17,12 @@ class Probes:
         *,
         unwell: Callable[[], str | None],
         metrics: telemetry.Metrics,
-        request_seconds: float = door.REQUEST_SECONDS,
+        request_seconds: float = http_listener.REQUEST_SECONDS,
     ) -> None:
         """`unwell`: why this server is not well, or None if it is. Neither may wait."""
         self._unwell = unwell
         self._metrics = metrics
-        self._door = door.Door(self._answer, request_seconds=request_seconds)
+        self._door = http_listener.HttpListener(self._answer, request_seconds=request_seconds)
 
     @property
     def port(self) -> int:
@@ -37,9 +37,9 @@ class Probes:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path not in ("/", "/health", "/metrics"):
-            return door.missing()
+            return http_listener.missing()
         if request.method not in ("GET", "HEAD"):
-            return door.not_allowed("GET", "HEAD")
+            return http_listener.not_allowed("GET", "HEAD")
         if request.path == "/metrics":
             return web.Response(body=self._metrics.render(), headers={"Content-Type": telemetry.CONTENT_TYPE})
         reason = self._unwell()

@@ -9,7 +9,7 @@ import contextlib
 from pathlib import Path
 
 from nstance.config.addresses import Address, Service
-from nstance.server.errors import Fatal
+from nstance.server.errors import FatalError
 from nstance.wire import listener
 
 EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -21,7 +21,7 @@ async def reserve(service: Service, bind: Address, opened: contextlib.AsyncExitS
         for held in await listener.reserve(bind.host, bind.port):
             opened.callback(held.close)
     except OSError as problem:
-        raise Fatal(taken(service, bind, problem)) from problem
+        raise FatalError(taken(service, bind, problem)) from problem
 
 
 def taken(service: Service, bind: Address, problem: OSError) -> str:

@@ -13,39 +13,41 @@ from typing import Any
 
 from nstance.authority.keyset import Authority
 from nstance.authority.operators import Operators
-from nstance.clock import AnchoredClock, Chance
+from nstance.clock import AnchoredClock, Rng
 from nstance.config import addresses, storage_keys
 from nstance.config.addresses import Endpoints, Service
 from nstance.config.settings import Settings
-from nstance.model.decision import Code
+from nstance.model.decision import ReasonCode
 from nstance.model.ids import ClusterId, ShardId
 from nstance.objects import errors, journal, lease, probe
-from nstance.objects.observed import Observed
+from nstance.objects.observed import ObservedStore
 from nstance.objects.open import open_store
 from nstance.objects.port import ObjectStore
 from nstance.pki import names
 from nstance.providers import errors as provider_errors
 from nstance.providers.port import Provider, Scope
 from nstance.providers.registry import open_provider
-from nstance.server import configuration as configurations
-from nstance.server import peer_http, ports, reserved_ports
-from nstance.server.cache import Cache
-from nstance.server.configuration import Configuration, NoConfiguration
-from nstance.server.contexts import Contexts
-from nstance.server.election import Elector
-from nstance.server.errors import Fatal
-from nstance.server.expiries import Expiries
-from nstance.server.follower import Follower
-from nstance.server.history import History
-from nstance.server.in_force import InForce
-from nstance.server.issuing import Issuer, ServerIdentity, server_identity
+from nstance.server import reserved_ports
+from nstance.server.api import grpc_ports
+from nstance.server.cache.cache import Cache
+from nstance.server.config import configuration as configurations
+from nstance.server.config.active_config import ActiveConfig
+from nstance.server.config.configuration import Configuration, NoConfigurationError
+from nstance.server.election import peer_http
+from nstance.server.election.context import ElectionContext
+from nstance.server.election.elector import Elector
+from nstance.server.election.store_latency import TimedStore
+from nstance.server.errors import FatalError
+from nstance.server.identity.certificate_expiry import CertificateExpiry
+from nstance.server.identity.issuer import Issuer, ServerIdentity, server_identity
+from nstance.server.identity.tls_contexts import TlsContexts
+from nstance.server.identity.trust import Trust
+from nstance.server.leader.history import History
+from nstance.server.leader.leader import Leader, LeaderParts
+from nstance.server.leader.watchdog import Watchdog
 from nstance.server.options import Options
 from nstance.server.probes import Probes
-from nstance.server.reign import Parts, Reign
-from nstance.server.seat import Seat
-from nstance.server.store_latency import TimedStore
-from nstance.server.trust import Trust
-from nstance.server.watchdog import Watchdog
+from nstance.server.state.follower import Follower
 from nstance.telemetry import loop_lag
 from nstance.telemetry.metrics import CacheCount, Metrics
 
@@ -64,7 +66,7 @@ class Server:
         options: Options,
         *,
         clock: AnchoredClock,
-        chance: Chance,
+        rng: Rng,
         store: ObjectStore | None = None,
         provider: Provider | None = None,
     ) -> None:
@@ -77,10 +79,10 @@ class Server:
         self.unwell: str | None = "starting"
         self.exit_jitter = (EXIT_JITTER_LEAST, EXIT_JITTER_MOST)
         self.elector: Elector | None = None
-        self.reign: Reign | None = None
+        self.leader: Leader | None = None
         self.endpoints: Endpoints | None = None
         self._clock = clock
-        self._chance = chance
+        self._rng = rng
         self._store = store
         self._provider = provider
         self._health: addresses.Address | None = None  # where probes are answered now
@@ -109,12 +111,12 @@ class Server:
         except TimeoutError:
             if not patience.expired():
                 raise
-            raise Fatal(
+            raise FatalError(
                 f"the orderly stop took longer than {self._shutdown_seconds:g} s (shard.shutdown_timeout): cut short"
             ) from None
 
     async def _run(self) -> None:
-        store = Observed(self.open_store(), self.metrics.storage_request)
+        store = ObservedStore(self.open_store(), self.metrics.storage_request)
         probes = Probes(unwell=self._health_problem, metrics=self.metrics)
         try:
             configuration = await self._until_configured(store, probes)
@@ -128,10 +130,10 @@ class Server:
 
     def _health_problem(self) -> str | None:
         """Why this server is not well. A damaged journal is nobody's trouble as long as somebody leads."""
-        if self.unwell is not None or self.elector is None or self.reign is None:
+        if self.unwell is not None or self.elector is None or self.leader is None:
             return self.unwell
-        damage = self.elector.damage or self.reign.parts.follower.damage
-        if not damage or self.reign.lead is not None or self.elector.hears_leader:
+        damage = self.elector.damage or self.leader.parts.follower.damage
+        if not damage or self.leader.lead is not None or self.elector.hears_leader:
             return None
         return f"the journal is damaged and nobody can lead: {damage}"
 
@@ -142,7 +144,7 @@ class Server:
         try:
             return open_store(options.storage, bucket=options.bucket, prefix=options.prefix)
         except (errors.StorageError, ValueError) as problem:
-            raise Fatal(f"object storage cannot be opened: {problem}") from problem
+            raise FatalError(f"object storage cannot be opened: {problem}") from problem
 
     # ---- boot
 
@@ -152,16 +154,16 @@ class Server:
         while not self._stopping.is_set():
             try:
                 if not probed:
-                    await probe.probe(store, f"shard/{self.shard}/", self._chance)
+                    await probe.probe(store, f"shard/{self.shard}/", self._rng)
                     probed = True
                 configuration = await configurations.read(store, self.shard)
                 await self._open_probes(probes, configuration.settings.shard.bind.by_service()[Service.HEALTH])
                 return configuration
-            except probe.UnsuitableStore as problem:
-                raise Fatal(str(problem)) from problem
-            except errors.Denied as problem:
+            except probe.UnsuitableStoreError as problem:
+                raise FatalError(str(problem)) from problem
+            except errors.PermissionDeniedError as problem:
                 self.unwell = f"object storage refuses us: {problem}"
-            except NoConfiguration as problem:
+            except NoConfigurationError as problem:
                 self.unwell = str(problem)
             except (errors.StorageError, TimeoutError) as problem:
                 self.unwell = f"object storage does not answer: {problem or 'timed out'}"
@@ -169,10 +171,10 @@ class Server:
                 # Health answers while we wait, on the default port: the configured one is not known yet.
                 try:
                     await self._open_probes(probes, HEALTH)
-                except Fatal as problem:
+                except FatalError as problem:
                     log.warning("nobody can ask for health yet: %s", problem)
             log.error("cannot start yet: %s", self.unwell, extra={"retry_seconds": round(wait, 1)})
-            await self.pause(wait * self._chance.uniform(0.5, 1.0))
+            await self.pause(wait * self._rng.uniform(0.5, 1.0))
             wait = min(RETRY_MOST, wait * 2)
         return None
 
@@ -181,7 +183,7 @@ class Server:
         try:
             shifted = bind.shifted(self.options.port_offset)
         except ValueError as problem:
-            raise Fatal(f"--port-offset: {problem}") from problem
+            raise FatalError(f"--port-offset: {problem}") from problem
         if self._health == shifted:
             return
         if self._health is not None:
@@ -190,7 +192,7 @@ class Server:
         try:
             await probes.start(shifted.host, shifted.port)
         except OSError as problem:
-            raise Fatal(reserved_ports.taken(Service.HEALTH, shifted, problem)) from problem
+            raise FatalError(reserved_ports.taken(Service.HEALTH, shifted, problem)) from problem
         self._health = shifted
 
     async def pause(self, seconds: float) -> None:
@@ -209,14 +211,14 @@ class Server:
             except (errors.StorageError, TimeoutError) as problem:
                 self.unwell = f"the cluster's CA cannot be read: {problem or 'timed out'}"
                 log.error("cannot start yet: %s", self.unwell)
-                await self.pause(self._chance.uniform(1.0, 3.0))
+                await self.pause(self._rng.uniform(1.0, 3.0))
                 if self._stopping.is_set():
-                    raise Fatal("stopped before the CA could be read") from problem
+                    raise FatalError("stopped before the CA could be read") from problem
 
     # ---- serving
 
     async def _serve(self, store: ObjectStore, configuration: Configuration, opened: contextlib.AsyncExitStack) -> None:
-        settings, clock, chance = configuration.settings, self._clock, self._chance
+        settings, clock, rng = configuration.settings, self._clock, self._rng
         jitter = settings.shard.error_exit_jitter
         self.exit_jitter = (jitter.min_delay, jitter.max_delay)
         self._shutdown_seconds = settings.shard.shutdown_timeout
@@ -232,9 +234,9 @@ class Server:
         if settings.shard.leader_network is not None:
             hosts += [settings.shard.leader_network.ip, settings.shard.leader_network.ip6]
         who = names.Server(cluster, self.shard, self.options.id)
-        identity = server_identity(authority, who, hosts=hosts, clock=clock, chance=chance)
-        contexts = Contexts(identity, authority.bundle)
-        issuer = Issuer(authority, shard=self.shard, clock=clock, chance=chance)
+        identity = server_identity(authority, who, hosts=hosts, clock=clock, rng=rng)
+        contexts = TlsContexts(identity, authority.bundle)
+        issuer = Issuer(authority, shard=self.shard, clock=clock, rng=rng)
         cache = Cache.open(self.options.cachedir / "db" / "nstance.db", cluster=cluster, shard=self.shard, clock=clock)
         opened.push_async_callback(cache.close)
         self.metrics.count_cache(lambda: CacheCount(on_disk=cache.on_disk, dropped=cache.dropped))
@@ -248,7 +250,7 @@ class Server:
                 server=self.options.id,
             )
         except provider_errors.ProviderError as problem:
-            raise Fatal(f"the provider cannot be opened: {problem}") from problem
+            raise FatalError(f"the provider cannot be opened: {problem}") from problem
         if self._provider is None:
             opened.push_async_callback(provider.close)
         timed = TimedStore(store, clock)
@@ -259,7 +261,7 @@ class Server:
             clock=clock,
             timeout=lambda: max(journal.TIMEOUT, timed.latency().timeout),
         )
-        in_force = InForce(configuration, store=store, shard=self.shard, clock=clock)
+        active_config = ActiveConfig(configuration, store=store, shard=self.shard, clock=clock)
         history = History(cache, self.metrics, clock)
 
         def leading() -> bool:
@@ -272,22 +274,22 @@ class Server:
             told=history.keep,
         )
         operators = Operators(
-            cluster_store, prefix=settings.cluster.storage.prefix, cluster=cluster, clock=clock, chance=chance
+            cluster_store, prefix=settings.cluster.storage.prefix, cluster=cluster, clock=clock, rng=rng
         )
-        parts = Parts(
+        parts = LeaderParts(
             name=self.shard,
             cluster=cluster,
             store=store,
-            in_force=in_force,
+            active_config=active_config,
             books=books,
             follower=follower,
             provider=provider,
             issuer=issuer,
             secret_store=secret_store,
-            advertised=ports.advertised(endpoints),
-            ports=lambda lead: ports.grpc_ports(
+            advertised=grpc_ports.advertised(endpoints),
+            ports=lambda lead: grpc_ports.grpc_ports(
                 lead,
-                in_force=in_force,
+                active_config=active_config,
                 server=self.options.id,
                 store=store,
                 events=cache.events,
@@ -296,7 +298,7 @@ class Server:
                 cluster=cluster,
                 operators=operators,
                 clock=clock,
-                chance=chance,
+                rng=rng,
             ),
             held=lambda: self.elector.held if self.elector is not None else None,
             wrote=lambda tail: self.elector.wrote(tail) if self.elector is not None else None,
@@ -304,10 +306,10 @@ class Server:
             history=history,
             metrics=self.metrics,
             clock=clock,
-            chance=chance,
+            rng=rng,
             cache=cache,
         )
-        self.reign = Reign(parts)
+        self.leader = Leader(parts)
         elector = self.elector = self._elector(timed, settings, parts, contexts, identity)
         peers = peer_http.PeerServer(
             accept=elector.accept,
@@ -316,8 +318,8 @@ class Server:
             cluster=cluster,
             shard=self.shard,
         )
-        expiries = Expiries(self.metrics, clock, self._alarm)
-        for service in ports.SERVICES:
+        expiries = CertificateExpiry(self.metrics, clock, self._alarm)
+        for service in grpc_ports.SERVICES:
             await reserved_ports.reserve(service, endpoints.bind[service], opened)
         await self._open_peers(peers)
         opened.push_async_callback(peers.close)
@@ -330,7 +332,7 @@ class Server:
         await self._lead_or_follow(
             elector,
             follower.run(),
-            in_force.follow(leading=leading),
+            active_config.follow(leading=leading),
             loop_lag.measure(clock, self.metrics.loop_lag),
             trust.keep(issuer, contexts, who, hosts=hosts, expiries=expiries),
         )
@@ -353,10 +355,10 @@ class Server:
             await asyncio.gather(*background, return_exceptions=True)
 
     def _elector(
-        self, store: TimedStore, settings: Settings, parts: Parts, contexts: Contexts, identity: ServerIdentity
+        self, store: TimedStore, settings: Settings, parts: LeaderParts, contexts: TlsContexts, identity: ServerIdentity
     ) -> Elector:
-        reign, follower = self.reign, parts.follower
-        assert reign is not None
+        leader, follower = self.leader, parts.follower
+        assert leader is not None
         assert self.endpoints is not None
 
         async def floor() -> int:
@@ -365,23 +367,23 @@ class Server:
 
         me = lease.Holder(
             server=self.options.id,
-            incarnation=f"{self.options.id}.{self._chance.bits(64):016x}",
+            incarnation=f"{self.options.id}.{self._rng.bits(64):016x}",
             addresses=tuple(str(a) for a in self.endpoints.advertise[Service.ELECTION]),
             fingerprint=identity.fingerprint,
         )
         return Elector(
-            Seat(
+            ElectionContext(
                 store=store,
                 key=storage_keys.lease(self.shard),
                 me=me,
                 timings=configurations.timings(settings),
                 clock=self._clock,
-                chance=self._chance,
+                rng=self._rng,
                 latency=store.latency,
                 anchor=self._clock.anchor,
             ),
             dialer=peer_http.HttpDialer(contexts.peer_client, cluster=parts.cluster, shard=self.shard),
-            lead=reign.run,
+            lead=leader.run,
             tail=lambda: follower.tail,
             floor=floor,
             heard_tail=follower.hint,
@@ -389,7 +391,7 @@ class Server:
 
     def trust(self, cluster_store: ObjectStore, settings: Settings) -> Trust:
         insecure = self.options.insecure_dev
-        return Trust(cluster_store, settings, insecure_dev=insecure, clock=self._clock, chance=self._chance)
+        return Trust(cluster_store, settings, insecure_dev=insecure, clock=self._clock, rng=self._rng)
 
     def cluster_store(self, store: ObjectStore, settings: Settings) -> ObjectStore:
         told = settings.cluster.storage
@@ -411,7 +413,7 @@ class Server:
                 port_offset=self.options.port_offset,
             )
         except ValueError as problem:
-            raise Fatal(f"--port-offset: {problem}") from problem
+            raise FatalError(f"--port-offset: {problem}") from problem
 
     async def _open_peers(self, peers: peer_http.PeerServer) -> None:
         assert self.endpoints is not None
@@ -419,12 +421,12 @@ class Server:
         try:
             await peers.start(bind.host, bind.port)
         except OSError as problem:
-            raise Fatal(reserved_ports.taken(Service.ELECTION, bind, problem)) from problem
+            raise FatalError(reserved_ports.taken(Service.ELECTION, bind, problem)) from problem
 
     def _alarm(self, message: str) -> bool:
-        lead = self.reign.lead if self.reign is not None else None
+        lead = self.leader.lead if self.leader is not None else None
         if lead is not None:
-            lead.shard.notes.announce(Code.SECURITY, message)
+            lead.shard.notes.announce(ReasonCode.SECURITY, message)
         return lead is not None
 
 

@@ -18,11 +18,11 @@ from grpclib.exceptions import GRPCError
 from nstance.model.ids import InstanceId, ProviderId
 from nstance.pki import keys, names, proof
 from nstance.providers import port
-from nstance.server.api.agent import AgentApi
-from nstance.server.lead import Lead
-from nstance.server.registrar import Registrar
-from nstance.sim.chance import SeededChance
-from nstance.sim.wishes import CLUSTER, SUSPECT_AFTER
+from nstance.server.api.agent_service import AgentService
+from nstance.server.api.registrar import Registrar
+from nstance.server.leader.context import TermContext
+from nstance.sim.desired_groups import CLUSTER, SUSPECT_AFTER
+from nstance.sim.rng import SeededRng
 from nstance.v1 import agent_pb2, registration_pb2
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ ELSEWHERE = "203.0.113.8"
 
 @functools.lru_cache(maxsize=4096)
 def key_pair(number: int) -> tuple[Ed25519PrivateKey, bytes, str]:
-    key = keys.generate(SeededChance(f"agent-key-{number}"))
+    key = keys.generate(SeededRng(f"agent-key-{number}"))
     public = keys.public_bytes(key)
     return key, public, keys.public_to_pem(public)
 
@@ -47,7 +47,7 @@ class Line:
 
     refusal = None
 
-    def __init__(self, door: "Door", agent: "SimAgent") -> None:
+    def __init__(self, door: "AgentPort", agent: "SimAgent") -> None:
         self.door = door
         self.agent = agent
         self.address = agent.address
@@ -60,7 +60,7 @@ class Line:
         self._inbox: asyncio.Queue[agent_pb2.AgentMessage] = asyncio.Queue()
 
     @property
-    def heard(self) -> float:
+    def last_seen(self) -> float:
         machine, silent = self.door.server.machine, self.agent.silent_for()
         return machine.monotonic() - silent * machine.rate
 
@@ -111,16 +111,16 @@ class FileStream:
             world.later(self._done - world.now, agent.install, self._line, message.commit.config_hash)
 
 
-class Door:
-    """A `server.reign.Port`: open while its server leads."""
+class AgentPort:
+    """A `server.leader.leader.Port`: open while its server leads."""
 
-    def __init__(self, server: "SimServer", lead: Lead) -> None:
+    def __init__(self, server: "SimServer", lead: TermContext) -> None:
         self.server = server
         self.lead = lead
         self.lines: dict[Line, None] = {}
         self.opened = 0.0
         self._registrar = Registrar(lead, server.operators, server.machine)
-        self._api = AgentApi(lead, server.machine, server.chance)
+        self._api = AgentService(lead, server.machine, server.rng)
 
     async def open(self) -> None:
         self.opened = self.server.world.now
@@ -196,12 +196,14 @@ class SimAgent:
         self.installed = ""  # the hash of its files
         self.broken = broken  # it never becomes ready
         self.failing = False  # nor does it now
-        self.ready_told: dict[Door, tuple[float, float | None]] = {}  # since when it said to be ready, and until when
+        self.ready_told: dict[
+            AgentPort, tuple[float, float | None]
+        ] = {}  # since when it said to be ready, and until when
         self._sequence = 0
         self._arrived: tuple[Line, str] | None = None  # what came while it was silent
-        self.quiet_since: float | None = None  # cut off or hung, since when
+        self.idle_since: float | None = None  # cut off or hung, since when
         self._well_since = world.now
-        self._spoke: dict[Door, float] = {}
+        self._spoke: dict[AgentPort, float] = {}
         self._boot, self._sequence = 0, 0
         self._parted = asyncio.Event()
         self._heals = asyncio.Event()
@@ -212,23 +214,23 @@ class SimAgent:
 
     def silent_for(self) -> float:
         """For how long its server has heard nothing."""
-        return 0.0 if self.quiet_since is None else self.world.now - self.quiet_since
+        return 0.0 if self.idle_since is None else self.world.now - self.idle_since
 
-    def heard_by(self, door: "Door") -> float:
+    def heard_by(self, door: "AgentPort") -> float:
         """When this leader heard it last, or began to listen."""
-        if self.line is not None and self.line.door is door and self.quiet_since is None:
+        if self.line is not None and self.line.door is door and self.idle_since is None:
             return self.world.now
         return max(self._spoke.get(door, 0.0), door.opened)
 
     def well_for(self) -> float:
         """For how long nothing has been wrong with it: it spoke, or could have, had anybody who leads been there."""
-        if self.quiet_since is not None or not self.registered or not self.alive:
+        if self.idle_since is not None or not self.registered or not self.alive:
             return 0.0
         return self.world.now - self._well_since
 
     def _spoken(self) -> None:
         """Something is about to happen to it: until now it was heard."""
-        if self.line is not None and self.quiet_since is None:
+        if self.line is not None and self.idle_since is None:
             self._spoke[self.line.door] = self.world.now
 
     # ---- files and readiness
@@ -237,7 +239,7 @@ class SimAgent:
     def is_ready(self) -> bool:
         return bool(self.installed) and not self.broken and not self.failing
 
-    def seemed_ready(self, door: "Door", *, within: float) -> float | None:
+    def seemed_ready(self, door: "AgentPort", *, within: float) -> float | None:
         """Since when it said to this leader that it is ready; None if it did not, lately."""
         since, until = self.ready_told.get(door, (0.0, -within))
         return since if until is None or until >= self.world.now - within else None
@@ -246,7 +248,7 @@ class SimAgent:
         """The server sent files. What is lost with a connection is sent again on the next one."""
         if line.closed.is_set() or not self.alive:
             return
-        if self.quiet_since is not None:
+        if self.idle_since is not None:
             self._arrived = line, hash
             return
         self.installed = hash
@@ -259,7 +261,7 @@ class SimAgent:
 
     def report(self) -> None:
         line = self.line
-        if line is None or self.quiet_since is not None or line.closed.is_set():
+        if line is None or self.idle_since is not None or line.closed.is_set():
             return
         self._sequence += 1
         received = self.installed if self.is_ready else "not-ready"
@@ -278,7 +280,7 @@ class SimAgent:
         elif self.ready_told.get(line.door, (0.0, 0.0))[1] is not None:
             self.ready_told[line.door] = self.world.now, None
 
-    def _unready(self, door: Door) -> None:
+    def _unready(self, door: AgentPort) -> None:
         since, until = self.ready_told.get(door, (0.0, 0.0))
         if until is None:
             self.ready_told[door] = since, self.world.now
@@ -287,23 +289,23 @@ class SimAgent:
 
     def fall_silent(self, seconds: float) -> None:
         """Its packets are lost in both directions, or it hangs."""
-        if self.quiet_since is not None:
+        if self.idle_since is not None:
             return
         self._spoken()
-        self.quiet_since = self.world.now
+        self.idle_since = self.world.now
         self._heals.clear()
         self.world.later(seconds, self.heal)
         line = self.line
         if line is not None:  # the server asks for a sign of life, and ends the connection without one
-            line.door.server.later(SUSPECT_AFTER, self._ended_for_silence, line, self.quiet_since)
+            line.door.server.later(SUSPECT_AFTER, self._ended_for_silence, line, self.idle_since)
 
     def _ended_for_silence(self, line: Line, since: float) -> None:
-        if self.quiet_since == since and not line.closed.is_set():
+        if self.idle_since == since and not line.closed.is_set():
             line.abort()
 
     def heal(self) -> None:
-        if self.quiet_since is not None and self.alive:
-            self.quiet_since = None
+        if self.idle_since is not None and self.alive:
+            self.idle_since = None
             self._well_since = self.world.now
             self._heals.set()
             arrived, self._arrived = self._arrived, None
@@ -317,8 +319,8 @@ class SimAgent:
         self.alive = False
         self._task.cancel()
         line, self.line = self.line, None
-        if self.quiet_since is None:
-            self.quiet_since = self.world.now
+        if self.idle_since is None:
+            self.idle_since = self.world.now
         if line is not None and not line.closed.is_set():
             wait = DELAY if reset else SUSPECT_AFTER
             line.door.server.later(wait, lambda: None if line.closed.is_set() else line.abort())
@@ -335,7 +337,7 @@ class SimAgent:
     def restart(self, seconds: float) -> None:
         """It says goodbye and comes back."""
         line = self.line
-        if line is None or self.quiet_since is not None:
+        if line is None or self.idle_since is not None:
             return
         line.say(agent_pb2.AgentMessage(goodbye=agent_pb2.Goodbye(reason=agent_pb2.Goodbye.RESTART)))
         self._boot, self._sequence = self._boot + 1, 0
@@ -365,7 +367,7 @@ class SimAgent:
     def tell(self, kind: str, deadline: float) -> bool:
         """A notice of the cloud's; says whether somebody could hear it."""
         line = self.line
-        if line is None or self.quiet_since is not None:
+        if line is None or self.idle_since is not None:
             return False
         self.noticed.add(kind)
         milliseconds = int((line.door.server.machine.wall() + deadline) * 1000)
@@ -389,7 +391,7 @@ class SimAgent:
             else:
                 await self._stay(door)
 
-    async def _register(self, door: Door) -> None:
+    async def _register(self, door: AgentPort) -> None:
         world = self.world
         key, public, pem = key_pair(self.number)
         request = registration_pb2.RegisterAgentRequest(
@@ -415,7 +417,7 @@ class SimAgent:
             world.count(f"agent registration refused {told.lower()}")
             await asyncio.sleep(world.random.uniform(0.5, 3.0))
 
-    async def _stay(self, door: Door) -> None:
+    async def _stay(self, door: AgentPort) -> None:
         world = self.world
         if world.now < world.agents_shut_out_until:
             self.fall_silent(world.agents_shut_out_until - world.now)

@@ -14,7 +14,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from nstance.config import storage_keys
-from nstance.core.collecting import UNKNOWN_AT_LEAST, UNKNOWN_SHARE
+from nstance.core.inventory import UNKNOWN_AT_LEAST, UNKNOWN_SHARE
 from nstance.model.consistency import violations
 from nstance.model.decision import Reason
 from nstance.model.group import Group
@@ -23,10 +23,10 @@ from nstance.model.instance import CAPACITY, TRANSITIONS, Cause, Instance, Put, 
 from nstance.model.rollout import GroupRecord
 from nstance.objects import slots
 from nstance.providers.port import Status
-from nstance.sim import rest
-from nstance.sim.agents import Door, key_pair
+from nstance.sim import quiescence
+from nstance.sim.agents import AgentPort, key_pair
+from nstance.sim.desired_groups import CLUSTER, DEAD_AFTER, READY_TIMEOUT, REGISTRATION_TIMEOUT, SHARD
 from nstance.sim.rollout_auditor import RolloutAuditor, View
-from nstance.sim.wishes import CLUSTER, DEAD_AFTER, READY_TIMEOUT, REGISTRATION_TIMEOUT, SHARD
 
 if TYPE_CHECKING:
     from nstance.sim.world import World
@@ -83,7 +83,7 @@ class Auditor:
         self.anybodys: set[InstanceId] = set()  # VMs that may be deleted or stay
         self.deaf = False  # while a backup is restored
         self.untouchable: dict[InstanceId, str] = {}  # VMs that nobody may delete, and why
-        self.doubles: set[tuple[InstanceId, ProviderId]] = set()
+        self.duplicate_vms: set[tuple[InstanceId, ProviderId]] = set()
         self.requested: set[InstanceId] = set()  # deletions and replacements that somebody asked for
         self.cloned: set[InstanceId] = set()  # whose identity a second agent used
         self.drained: set[InstanceId] = set()  # drains that the operator acknowledged
@@ -97,7 +97,7 @@ class Auditor:
         self._then = Then(0.0, {}, {}, set(), set(), False)
         self._ended: dict[InstanceId, float] = {}  # when the last VM of this ID ended
         self._closed: dict[InstanceId, float] = {}  # when its record ended
-        self._wishes: dict[GroupKey, dict[tuple[int, str], tuple[float, Group]]] = {}
+        self._desired_groups: dict[GroupKey, dict[tuple[int, str], tuple[float, Group]]] = {}
 
     # ---- storage
 
@@ -129,7 +129,7 @@ class Auditor:
         elif key == LEASE and body is not None:
             self._leased(body)
         elif key.startswith(JOURNAL) and body is not None:
-            self.note_wishes()
+            self.note_desired_groups()
             self._slot(int(key[len(JOURNAL) : -5]), body)
 
     def _leased(self, body: bytes) -> None:
@@ -175,10 +175,10 @@ class Auditor:
         old = before.get(new.id)
         if new.state is State.DELETING:
             self._tombstones.add(new.id)
-        if new.double is not None and (new.id, new.double) not in self.doubles:
-            self.doubles.add((new.id, new.double))
-            if new.double in self._then.speaking and new.state is not State.DELETING:  # that takes both with it
-                self._wrong("I10", f"{new.double}, which speaks for {new.id}, was taken for a double")
+        if new.duplicate_vm is not None and (new.id, new.duplicate_vm) not in self.duplicate_vms:
+            self.duplicate_vms.add((new.id, new.duplicate_vm))
+            if new.duplicate_vm in self._then.speaking and new.state is not State.DELETING:  # that takes both with it
+                self._wrong("I10", f"{new.duplicate_vm}, which speaks for {new.id}, was taken for a double")
         if old is None:
             self._appeared(new)
             return
@@ -214,7 +214,7 @@ class Auditor:
         if new.state is State.DELETING:
             if new.cause is Cause.REQUESTED and new.id in self.released:
                 self._world.count("released")
-            elif new.cause is not Cause.ORPHAN or not unknown or self._world.wishes.unknown == "hold":
+            elif new.cause is not Cause.ORPHAN or not unknown or self._world.desired_groups.unknown == "hold":
                 self._wrong("I10", f"{new.id} was taken for an orphan ({new.cause})")
             return
         if new.state is not State.PENDING:
@@ -258,28 +258,28 @@ class Auditor:
         ids = {m.id for m in members}
         return sum(m.replaces not in ids for m in members)
 
-    def note_wishes(self) -> None:
+    def note_desired_groups(self) -> None:
         """Remember what each server believes now: a decision may be stored long after it was made."""
         if not self._world.setup.audited:
             return
         for server in self._world.servers:
             if server.elector is not None:
-                for key, resolved in server.in_force.configuration.groups.items():
+                for key, resolved in server.active_config.configuration.groups.items():
                     group = resolved.group
                     told = group.size, group.infra_hash
-                    self._wishes.setdefault(key, {})[told] = (self._world.now, group)
+                    self._desired_groups.setdefault(key, {})[told] = (self._world.now, group)
 
     def _wished(self, key: GroupKey) -> list[Group]:
         """What the leaders that wrote of late may have believed to be wished."""
-        self.note_wishes()
-        return [group for at, group in self._wishes.get(key, {}).values() if at >= self._world.now - MEMORY]
+        self.note_desired_groups()
+        return [group for at, group in self._desired_groups.get(key, {}).values() if at >= self._world.now - MEMORY]
 
-    def decided(self, entry: slots.Entry, door: Door) -> None:
+    def decided(self, entry: slots.Entry, door: AgentPort) -> None:
         """A leader has decided this; it may be stored much later, when the world is another one."""
         world = self._world
         if not world.setup.audited:
             return
-        self.note_wishes()
+        self.note_desired_groups()
         operated = bool(self.drainers) and world.now - self.operator_came <= OPERATOR_STAYS
         views = self.rollouts.views(entry, door)
         then = self._decided[entry.id] = Then(world.now, {}, {}, set(), set(), operated, views=views)
@@ -345,7 +345,7 @@ class Auditor:
                 if old.registered is not None and old.replaces is None:
                     self._wrong("I10", f"{new.id} was superseded, but replaced nobody")
             case Cause.REQUESTED:
-                copied = new.id in self.cloned and world.wishes.on_clone == "replace"
+                copied = new.id in self.cloned and world.desired_groups.on_clone == "replace"
                 if new.id not in self.requested and not copied:
                     self._wrong("I10", f"{new.id} leaves by a request that nobody made")
             case _:
@@ -444,7 +444,7 @@ class Auditor:
             return
         if id in self.untouchable and (provider_id is None or id not in self._ever):
             self._wrong("I3", f"{id} was deleted, but {self.untouchable[id]}")
-        elif id not in self._tombstones and (provider_id is None or (id, provider_id) not in self.doubles):
+        elif id not in self._tombstones and (provider_id is None or (id, provider_id) not in self.duplicate_vms):
             self._wrong("I3", f"the delete of {id} has no committed tombstone")
         if not world.cloud.truth(id):
             world.count("delete repeated, VM was gone")
@@ -481,7 +481,7 @@ class Auditor:
     # ---- at the end
 
     def unrest(self) -> str:
-        return rest.unrest(self._world)
+        return quiescence.find_unrest(self._world)
 
     def too_many_unknown(self) -> bool:
         """Whether their deletion waits for a person."""

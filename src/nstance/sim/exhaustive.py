@@ -13,8 +13,8 @@ from typing import Any
 
 from nstance.points import Point
 from nstance.sim import workers
+from nstance.sim.desired_groups import DesiredGroup, DesiredGroups
 from nstance.sim.setup import Setup
-from nstance.sim.wishes import GroupWish, Wishes
 from nstance.sim.world import World, world
 
 SEED = 7
@@ -24,7 +24,7 @@ PROVIDER_ENDINGS = ("failed", "lost", "unsent", "late", "ignored")
 CALLS = 100  # writes to storage that are bent, one per run: all that the story makes
 CHANGES = 12  # calls to the provider that change something
 SETTLES_WITHIN = 600.0
-SETUP = Setup(servers=2, snapshots=True, wishes=Wishes(groups={"web": GroupWish(size=1, drain=4.0)}))
+SETUP = Setup(servers=2, snapshots=True, desired_groups=DesiredGroups(groups={"web": DesiredGroup(size=1, drain=4.0)}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ def story(w: World) -> None:
 
 
 def _scale(w: World, **fields: Any) -> None:
-    wish = dataclasses.replace(w.wishes.groups["web"], **fields)
-    w.tell(Wishes(groups={"web": wish}, heartbeat=w.wishes.heartbeat))
+    desired = dataclasses.replace(w.desired_groups.groups["web"], **fields)
+    w.tell(DesiredGroups(groups={"web": desired}, heartbeat=w.desired_groups.heartbeat))
 
 
 def _resign(w: World) -> None:
@@ -83,8 +83,8 @@ class Outcome:
 def play(case: Case, *, tell: Callable[[str], None] | None = None) -> Outcome:
     with world(SEED, SETUP, tell=tell) as w:
         w.crashes = list(case.crashes)
-        w.storage_weather.script = list(case.storage)
-        w.provider_weather.script = list(case.provider)
+        w.storage_faults.script = list(case.storage)
+        w.provider_faults.script = list(case.provider)
         story(w)
         w.calm()
         w.settle(SETTLES_WITHIN)

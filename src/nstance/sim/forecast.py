@@ -20,11 +20,11 @@ from nstance.config.dynamic import DynamicGroups
 from nstance.config.findings import Findings
 from nstance.model.ids import GroupKey, InstanceId
 from nstance.model.instance import State
-from nstance.server import configuration
+from nstance.server.config import configuration
+from nstance.sim.desired_groups import CLUSTER
 from nstance.sim.forecast_rounds import End, Rounds
 from nstance.sim.scenarios import SCENARIOS, Given, Happening, is_spot
 from nstance.sim.setup import Setup
-from nstance.sim.wishes import CLUSTER
 from nstance.sim.world import World, world
 
 __all__ = ["SCENARIOS", "Forecast", "Point", "adapt", "forecast"]
@@ -83,9 +83,11 @@ def adapt(text: str, *, source: str, agents: int | None, needs_spot: bool = Fals
     resolved = configuration.resolve(settings, DynamicGroups())
     total: int = sum(r.group.size for r in resolved.values())
     if not total:
-        raise configuration.NoConfiguration(f"{source}: its groups wish for no instance, so nothing can happen to any")
+        raise configuration.NoConfigurationError(
+            f"{source}: its groups wish for no instance, so nothing can happen to any"
+        )
     if needs_spot and not any(is_spot(r.args) for r in resolved.values()):
-        raise configuration.NoConfiguration(
+        raise configuration.NoConfigurationError(
             f"{source}: expected a group whose args ask for spot VMs, such as "
             '"InstanceMarketOptions": {"MarketType": "spot"}, found none; --all-spot plays it as if all did'
         )
@@ -129,7 +131,7 @@ def forecast(
         audited=False,
         acknowledges=1.0,
         boot=_boot(document) if boot is None else (0.75 * boot, 1.25 * boot),
-        wishes=Given(document=document, all_spot=all_spot),
+        desired_groups=Given(document=document, all_spot=all_spot),
     )
     with world(seed, setup) as w:
         w.random = random.Random(f"forecast-{seed}")
@@ -313,7 +315,7 @@ class _Story:
         w, points = self._w, self._result.points
         server = w.leader()
         if server is not None and server.lead is not None:
-            wished = sum(group.size for group in server.lead.shard.wishes.values())
+            wished = sum(group.size for group in server.lead.shard.desired_groups.values())
         else:
             wished = points[-1].wished if points else 0
         ready, coming, leaving = self._states()

@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from nstance.server.configuration import NoConfiguration
+from nstance.server.config.configuration import NoConfigurationError
 from nstance.sim import chart
 from nstance.sim import forecast as forecasts
 from nstance.sim.forecast import Forecast, Point
@@ -22,7 +22,7 @@ def run(options: argparse.Namespace) -> int:
             agents=options.agents,
             needs_spot=options.scenario == "spot-storm" and not options.all_spot,
         )
-    except (OSError, NoConfiguration) as problem:
+    except (OSError, NoConfigurationError) as problem:
         print(problem, file=sys.stderr)
         return 2
     line = _Line(options.hours) if sys.stderr.isatty() else None

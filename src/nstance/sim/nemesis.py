@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 from nstance.model import events as ev
 from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName, IdMaker, InstanceId, Kind, ShardId
 from nstance.model.instance import State
-from nstance.objects.journal import Deposed
+from nstance.objects.journal import DeposedError
 from nstance.pki import proof
 from nstance.providers.port import CreateRequest, Scope, Status
-from nstance.server.unknown import key_of
-from nstance.sim import restoring
+from nstance.server.state.unknown_vms import key_of
+from nstance.sim import backup
 from nstance.sim.agents import SimAgent, key_pair
-from nstance.sim.office import Office
+from nstance.sim.desired_groups import CLUSTER, SHARD, SUBNETS
+from nstance.sim.desired_groups import key as group_key
+from nstance.sim.operator_port import OperatorPort
 from nstance.sim.server import SimServer
 from nstance.sim.setup import FAULTS, Aim, limits
-from nstance.sim.wishes import CLUSTER, SHARD, SUBNETS
-from nstance.sim.wishes import key as group_key
 from nstance.v1 import registration_pb2
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Nemesis:
         self.r = world.random
         self._stripped: set[InstanceId] = set()
         self._shots: Counter[Aim] = Counter()
-        self._backup: restoring.Backup | None = None
+        self._backup: backup.Backup | None = None
         self._restored = False
         self._ids = IdMaker(wall=lambda: 1.6e9 + world.now, bits=self.r.getrandbits)
 
@@ -87,7 +87,7 @@ class Nemesis:
         return self.r.choice(self.world.servers)
 
     def agent(self) -> SimAgent | None:
-        able = [a for a in self.world.agents() if a.line is not None and a.quiet_since is None]
+        able = [a for a in self.world.agents() if a.line is not None and a.idle_since is None]
         return self.r.choice(able) if able else None
 
     def vm(self) -> InstanceId | None:
@@ -121,7 +121,7 @@ class Nemesis:
         return True
 
     def cut_storage(self) -> None:
-        name, cut = self.server().name, self.world.storage_weather.cut
+        name, cut = self.server().name, self.world.storage_faults.cut
         cut[name] = cut.get(name, 0) + 1
 
         def heal() -> None:
@@ -131,7 +131,7 @@ class Nemesis:
         self.world.later(self.r.choice((self.r.uniform(0.5, 6.0), self.r.uniform(6.0, 40.0))), heal)
 
     def brown_storage(self) -> None:
-        self.world.storage_weather.brown_until = self.world.now + self.r.uniform(0.5, 4.0)
+        self.world.storage_faults.brown_until = self.world.now + self.r.uniform(0.5, 4.0)
 
     def cut_peers(self) -> None:
         pair = frozenset(s.name for s in self.r.sample(self.world.servers, 2))
@@ -146,11 +146,11 @@ class Nemesis:
         self.world.later(self.r.uniform(0.5, 8.0), self.world.network.rejected.discard, pair)
 
     def slow_storage(self) -> None:
-        weather = self.world.storage_weather
-        weather.slow = self.r.choice((0.8, 2.0, 5.0))
+        fault_model = self.world.storage_faults
+        fault_model.slow = self.r.choice((0.8, 2.0, 5.0))
 
         def heal() -> None:
-            weather.slow = 0.0
+            fault_model.slow = 0.0
 
         self.world.later(self.r.uniform(5.0, 30.0), heal)
 
@@ -270,7 +270,7 @@ class Nemesis:
         self.world.cloud.strip_tags(id)
         self._stripped.add(id)
         if auditor.planted.pop(id, id) is None and id not in auditor.fold:
-            if self.world.wishes.unknown == "hold":
+            if self.world.desired_groups.unknown == "hold":
                 auditor.untouchable[id] = "its tags were stripped"
             else:
                 # A listing is a picture of the past: the delete that follows from it may be on its way.
@@ -302,7 +302,7 @@ class Nemesis:
         if self._backup is None:
             if world.servers_down or not world.auditor.tail:
                 return False
-            self._backup = restoring.take(world)
+            self._backup = backup.take(world)
             world.later(self.r.uniform(4.0, 20.0), self._restore)
         return False
 
@@ -310,7 +310,7 @@ class Nemesis:
         if self._backup is not None and not self.world.quiet and not self._restored:
             self._restored = True
             self.world.count("fault restore_backup")
-            restoring.restore(self.world, self._backup)
+            backup.restore(self.world, self._backup)
 
     def decide_unknown(self) -> bool:
         """A person adopts or releases a VM that is held."""
@@ -320,14 +320,14 @@ class Nemesis:
         if server is None or lead is None or not held:
             return False
         vm = self.r.choice(held).vm
-        event = self.r.choice((ev.AdoptionWanted, ev.ReleaseWanted))(vm.id)
+        event = self.r.choice((ev.AdoptionRequested, ev.ReleaseRequested))(vm.id)
 
         async def ask() -> None:
-            if isinstance(event, ev.ReleaseWanted):
+            if isinstance(event, ev.ReleaseRequested):
                 self.world.auditor.released.add(vm.id)
             try:
                 await lead.shard.ask(event, key=key_of(vm))
-            except Deposed:
+            except DeposedError:
                 self.world.count("request lost with its leader")
 
         server.spawn(ask())
@@ -347,30 +347,30 @@ class Nemesis:
         id = self.vm()
         if id is None or id in self.world.auditor.planted or id in self._stripped:
             return False
-        self.world.cloud.double(id)
+        self.world.cloud.duplicate_vm(id)
         return True
 
     def throttle(self) -> None:
-        self.world.provider_weather.throttled_until = self.world.now + self.r.uniform(1.0, 8.0)
+        self.world.provider_faults.throttled_until = self.world.now + self.r.uniform(1.0, 8.0)
 
     def brown_provider(self) -> None:
-        self.world.provider_weather.brown_until = self.world.now + self.r.uniform(1.0, 8.0)
+        self.world.provider_faults.brown_until = self.world.now + self.r.uniform(1.0, 8.0)
 
     def lose_capacity(self) -> None:
         for subnet in self.r.sample(SUBNETS, self.r.choice((1, 1, 2))):
-            self.world.provider_weather.full[subnet] = self.world.now + self.r.uniform(3.0, 20.0)
+            self.world.provider_faults.full[subnet] = self.world.now + self.r.uniform(3.0, 20.0)
 
     def lie_in_listing(self) -> None:
-        self.world.provider_weather.lying_until = self.world.now + self.r.uniform(5.0, 25.0)
+        self.world.provider_faults.lying_until = self.world.now + self.r.uniform(5.0, 25.0)
 
     # ---- people
 
     def _change(self, **fields: Any) -> None:
         world = self.world
-        name = self.r.choice(list(world.wishes.groups))
-        groups = dict(world.wishes.groups)
+        name = self.r.choice(list(world.desired_groups.groups))
+        groups = dict(world.desired_groups.groups)
         groups[name] = dataclasses.replace(groups[name], **fields)
-        world.tell(dataclasses.replace(world.wishes, groups=groups))
+        world.tell(dataclasses.replace(world.desired_groups, groups=groups))
 
     def scale(self) -> None:
         self._change(size=self.r.choice((0, 1, 2, 3, 4, 5)))
@@ -411,19 +411,19 @@ class Nemesis:
     def resume_rollout(self) -> bool:
         return self._steer(lambda office, name: office.resume(name))
 
-    def _steer(self, act: Callable[[Office, GroupKey], Coroutine[Any, Any, None]]) -> bool:
+    def _steer(self, act: Callable[[OperatorPort, GroupKey], Coroutine[Any, Any, None]]) -> bool:
         server = self.world.leader()
         office = server.office if server is not None else None
         if server is None or office is None:
             return False
-        name = self.r.choice(list(self.world.wishes.groups))
+        name = self.r.choice(list(self.world.desired_groups.groups))
         server.spawn(act(office, group_key(name)))
         return True
 
     def break_config(self) -> None:
         """An invalid configuration, put right a few seconds later (invariant 9)."""
         self.world.put_config(self.r.choice((b"{", b"", b'{"cluster": {"id": "other"}}', b"\xff\xfe")))
-        self.world.later(self.r.uniform(1.0, 6.0), lambda: self.world.put_config(self.world.wishes.text()))
+        self.world.later(self.r.uniform(1.0, 6.0), lambda: self.world.put_config(self.world.desired_groups.text()))
 
     def pester(self) -> bool:
         """Deletions, replacements and on-demand instances by request."""
@@ -434,21 +434,21 @@ class Nemesis:
         known = [i for i in lead.shard.instances.values() if i.state is not State.DELETED]
         choice = self.r.randrange(3)
         if choice == 2:
-            id = server.reign._ids.make(Kind("sim"))
-            event: ev.Event = ev.InstanceWanted(id)
+            id = server.leader._ids.make(Kind("sim"))
+            event: ev.Event = ev.InstanceRequested(id)
         elif known:
             id = self.r.choice(known).id
-            event = ev.DeletionWanted(id) if choice else ev.ReplacementWanted(id)
+            event = ev.DeletionRequested(id) if choice else ev.ReplacementRequested(id)
         else:
             return False
-        name = self.r.choice(list(self.world.wishes.groups))
+        name = self.r.choice(list(self.world.desired_groups.groups))
 
         async def ask() -> None:
             self.world.auditor.requested.add(id)
-            key = group_key(name) if isinstance(event, ev.InstanceWanted) else None
+            key = group_key(name) if isinstance(event, ev.InstanceRequested) else None
             try:
                 await lead.shard.ask(event, key=key)
-            except Deposed:
+            except DeposedError:
                 self.world.count("request lost with its leader")
 
         server.spawn(ask())

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 from collections.abc import Awaitable, Callable
 
-from nstance.server import peers
+from nstance.server.election import peers
 from nstance.sim.loop import Machine, Process
 
 DELAY = 0.001
@@ -64,7 +64,7 @@ class SimLink:
         message = None if self._closed else await self._inbox.get()
         if message is None:
             self._closed = True
-            raise peers.LinkClosed("the link is gone")
+            raise peers.LinkClosedError("the link is gone")
         return message
 
     def close(self) -> None:
@@ -136,7 +136,7 @@ class SimDialer:
             there.loop.create_task(_serve(accept, theirs), context=there.context())
             return mine
         told = "nobody answers at " + ", ".join(addresses)
-        raise peers.PeerRefusedError(told) if refused else peers.LinkClosed(told)
+        raise peers.PeerRefusedError(told) if refused else peers.LinkClosedError(told)
 
 
 async def _serve(accept: Accept, link: SimLink) -> None:

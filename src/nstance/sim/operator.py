@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 from nstance.model import events as ev
 from nstance.model.ids import DEFAULT_TENANT, InstanceId
 from nstance.model.instance import State
-from nstance.objects.journal import Deposed
-from nstance.server.shard import Shard
+from nstance.objects.journal import DeposedError
+from nstance.server.state.shard import Shard
 from nstance.sim.server import SimServer
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ async def _acknowledge(world: "World", server: SimServer, id: InstanceId) -> Non
     world.auditor.about_to_acknowledge(id)
     try:
         refusal = await lead.shard.ask(ev.DrainAcknowledged(id))
-    except Deposed:
+    except DeposedError:
         world.count("drain acknowledgement lost with its leader")
         return
     if refusal is None:

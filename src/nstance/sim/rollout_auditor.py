@@ -15,7 +15,7 @@ from nstance.model.ids import GroupKey, InstanceId, ProviderId
 from nstance.model.instance import CAPACITY, ENDED, Cause, Instance, Put, State
 from nstance.model.rollout import GroupRecord, Outcome, Revision
 from nstance.objects import slots
-from nstance.sim.agents import Door
+from nstance.sim.agents import AgentPort
 
 if TYPE_CHECKING:
     from nstance.sim.world import World
@@ -33,7 +33,7 @@ class View:
     """What a leader wished and had been told of a group when it decided about it."""
 
     at: float
-    wish: Group | None
+    desired: Group | None
     since: dict[InstanceId, float]  # who seemed ready, and since when
     firmly: set[InstanceId]  # who had said so for a while
 
@@ -44,13 +44,13 @@ class RolloutAuditor:
         self.groups: dict[GroupKey, GroupRecord] = {}  # the journal as it is stored
         self._most: dict[GroupKey, int] = {}  # VMs that may be there, while some leave
 
-    def views(self, entry: slots.Entry, door: Door) -> dict[GroupKey, View]:
+    def views(self, entry: slots.Entry, door: AgentPort) -> dict[GroupKey, View]:
         shard = door.lead.shard
         keys = {change.instance.key for change in entry.changes if isinstance(change, Put)}
-        return {key: self._view(door, shard.members(key), shard.wishes.get(key)) for key in keys}
+        return {key: self._view(door, shard.members(key), shard.desired_groups.get(key)) for key in keys}
 
-    def _view(self, door: Door, members: Iterable[InstanceId], wish: Group | None) -> View:
-        view = View(self._world.now, wish, {}, set())
+    def _view(self, door: AgentPort, members: Iterable[InstanceId], desired: Group | None) -> View:
+        view = View(self._world.now, desired, {}, set())
         for id in members:
             for agent in self._world.agents_of(id):
                 if (since := agent.seemed_ready(door, within=ALLOWANCE)) is not None:
@@ -66,8 +66,8 @@ class RolloutAuditor:
             self._recorded(was.get(record.key), record)
         changed = [c.instance for c in entry.changes if isinstance(c, Put) and not c.instance.on_demand]
         for key, view in views.items():
-            wish = view.wish
-            if wish is None:
+            desired = view.desired
+            if desired is None:
                 continue
             mine = [i for i in changed if i.key == key]
             made = [i for i in mine if i.id not in before and i.state is State.PENDING]  # not those that were adopted
@@ -76,36 +76,36 @@ class RolloutAuditor:
             # What is made now fills a place that is free; it does not take that of another one.
             known = {id: i for id, i in after.items() if id in before}
             first = [i for i in left if not _takers(known, i.id)]
-            most = wish.size + (wish.max_surge or (0 if wish.max_unavailable else 1))
+            most = desired.size + (desired.max_surge or (0 if desired.max_unavailable else 1))
             lately = self._most[key] = max(most, self._most.get(key, 0) if _is_busy(key, before) else 0)
             if begun:
-                self._existing(after, wish, most)
+                self._existing(after, desired, most)
             elif any(not _is_linked(i, after) for i in made):
-                self._existing(after, wish, lately)  # what is under way was begun by older limits
+                self._existing(after, desired, lately)  # what is under way was begun by older limits
             for gone in left:
-                self._left(gone, after, _takers(known, gone.id), view, wish)
+                self._left(gone, after, _takers(known, gone.id), view, desired)
             if begun or left:
                 self._held(key, was.get(key), begun, left)
             if begun or first:
-                self._ordered(before, after, view, wish, _ids((*begun, *first)))
+                self._ordered(before, after, view, desired, _ids((*begun, *first)))
 
-    def _existing(self, after: Records, wish: Group, most: int) -> None:
+    def _existing(self, after: Records, desired: Group, most: int) -> None:
         """R1"""
-        there = [i for i in after.values() if i.key == wish.key and not i.on_demand and i.state not in ENDED]
+        there = [i for i in after.values() if i.key == desired.key and not i.on_demand and i.state not in ENDED]
         explained = sum(i.state in LEAVING and i.cause not in VOLUNTARY for i in there)
         explained += sum(_is_linked(i, after) and not _is_voluntary(i, after) for i in there)
         if len(there) - explained > most:
             what = f"{len(there)} VMs, {explained} of them involuntarily, and may have {most}"
-            self._wrong("R1", f"{wish.key} has {what}")
+            self._wrong("R1", f"{desired.key} has {what}")
 
-    def _left(self, old: Instance, after: Records, takers: list[Instance], view: View, wish: Group) -> None:
+    def _left(self, old: Instance, after: Records, takers: list[Instance], view: View, desired: Group) -> None:
         """R2"""
         if takers and not any(t.id in view.since for t in takers):
             self._wrong("R2", f"{old.id} went for {takers[0].id}, which is not ready")
         if old.id not in view.firmly:
             return
         ready = sum(i.id in view.since for i in after.values() if i.key == old.key and _serves(i))
-        least = wish.size - wish.max_unavailable
+        least = desired.size - desired.max_unavailable
         if ready < least:
             self._wrong("R2", f"{old.id} went voluntarily, and {ready} of {least} are ready")
 
@@ -119,24 +119,24 @@ class RolloutAuditor:
         if before.outcome is Outcome.PAUSED and now.outcome is Outcome.PAUSED and begun:
             self._wrong("R3", f"the paused rollout of {key} went on: {[i.id for i in begun]}")
 
-    def _ordered(self, before: Records, after: Records, view: View, wish: Group, steps: set[InstanceId]) -> None:
+    def _ordered(self, before: Records, after: Records, view: View, desired: Group, steps: set[InstanceId]) -> None:
         """R3"""
-        members = [i for i in after.values() if i.key == wish.key and not i.on_demand]
-        current = [i for i in members if i.state in CAPACITY and i.infra_hash == wish.infra_hash]
-        if wish.order is UpdateOrder.SERIAL:
+        members = [i for i in after.values() if i.key == desired.key and not i.on_demand]
+        current = [i for i in members if i.state in CAPACITY and i.infra_hash == desired.infra_hash]
+        if desired.order is UpdateOrder.SERIAL:
             if len(steps) > 1:
-                self._wrong("R3", f"{wish.key} takes {len(steps)} steps at once")
+                self._wrong("R3", f"{desired.key} takes {len(steps)} steps at once")
             if busy := [i.id for i in members if i.state in LEAVING and i.cause in VOLUNTARY and i.id not in steps]:
-                self._wrong("R3", f"{wish.key} takes a step while {busy[0]} is not gone")
+                self._wrong("R3", f"{desired.key} takes a step while {busy[0]} is not gone")
             for i in current:
                 since = view.since.get(i.id)
-                if i.id in before and (since is None or since > view.at - wish.settle + ALLOWANCE):
-                    self._wrong("R3", f"{wish.key} takes a step while {i.id} has not settled")
-        now = _current(self.groups.get(wish.key))
-        pauses = wish.canary > 0 and now is not None and now.resumed_at is None
-        if pauses and len(current) > wish.canary and steps & _ids(current):
-            what = f"{len(current)} instances of a revision that is to pause after {wish.canary}"
-            self._wrong("R3", f"{wish.key} has {what}")
+                if i.id in before and (since is None or since > view.at - desired.settle + ALLOWANCE):
+                    self._wrong("R3", f"{desired.key} takes a step while {i.id} has not settled")
+        now = _current(self.groups.get(desired.key))
+        pauses = desired.canary > 0 and now is not None and now.resumed_at is None
+        if pauses and len(current) > desired.canary and steps & _ids(current):
+            what = f"{len(current)} instances of a revision that is to pause after {desired.canary}"
+            self._wrong("R3", f"{desired.key} has {what}")
 
     def _recorded(self, was: GroupRecord | None, now: GroupRecord) -> None:
         """R4"""

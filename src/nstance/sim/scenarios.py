@@ -5,14 +5,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from nstance.sim.wishes import Wishes
+from nstance.sim.desired_groups import DesiredGroups
 from nstance.sim.world import World
 
 SPOT_WARNING = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given(Wishes):
+class Given(DesiredGroups):
     """A configuration that somebody else wrote."""
 
     document: dict[str, Any] = field(default_factory=dict)
@@ -47,7 +47,7 @@ def spot_storm(w: World, seconds: float) -> list[Happening]:
     """The provider takes half of all spot VMs back, with two minutes of warning each."""
 
     def storm() -> None:
-        everything = isinstance(w.wishes, Given) and w.wishes.all_spot
+        everything = isinstance(w.desired_groups, Given) and w.desired_groups.all_spot
         victims = [a for a in w.agents() if a.alive and (everything or is_spot(a.request.args))]
         for agent in w.random.sample(victims, len(victims) // 2):
             warned = w.random.uniform(0.0, 60.0)
@@ -62,8 +62,8 @@ def zone_brown_out(w: World, seconds: float) -> list[Happening]:
     beginning."""
 
     def begin() -> None:
-        w.provider_weather.brown = 0.1
-        w.provider_weather.brown_until = w.now + seconds * 0.1
+        w.provider_faults.brown = 0.1
+        w.provider_faults.brown_until = w.now + seconds * 0.1
         victims = [a for a in w.agents() if a.alive]
         for agent in w.random.sample(victims, min(len(victims), max(1, len(victims) // 10))):
             w.cloud.destroy(agent.id)
@@ -73,11 +73,11 @@ def zone_brown_out(w: World, seconds: float) -> list[Happening]:
 
 def bad_image(w: World, seconds: float) -> list[Happening]:
     """A new template whose VMs never register, taken back after a while."""
-    old = w.wishes
+    old = w.desired_groups
 
-    def change(spoiled: bool, wishes: Wishes) -> None:
+    def change(spoiled: bool, desired_groups: DesiredGroups) -> None:
         w.spoil_boots(spoiled)
-        w.tell(wishes)
+        w.tell(desired_groups)
 
     return [
         Happening(seconds * 0.3, 0.0, "a bad image", lambda: change(True, _changed(old, "bad"))),
@@ -89,7 +89,7 @@ def slow_storage(w: World, seconds: float) -> list[Happening]:
     """Object storage takes ten times as long and fails now and then, for a third of the time."""
 
     def begin() -> None:
-        w.storage_weather.brown_until = w.now + seconds * 0.3
+        w.storage_faults.brown_until = w.now + seconds * 0.3
 
     return [Happening(seconds * 0.3, seconds * 0.3, "storage is slow", begin)]
 
@@ -108,16 +108,16 @@ def failover_hourly(w: World, seconds: float) -> list[Happening]:
 
 def new_template(w: World, seconds: float) -> list[Happening]:
     """Every template changes: all instances are rotated."""
-    return [Happening(seconds * 0.2, 0.0, "a new template", lambda: w.tell(_changed(w.wishes, "new")))]
+    return [Happening(seconds * 0.2, 0.0, "a new template", lambda: w.tell(_changed(w.desired_groups, "new")))]
 
 
-def _changed(wishes: Wishes, mark: str) -> Wishes:
-    assert isinstance(wishes, Given)
-    document = copy.deepcopy(wishes.document)
+def _changed(desired_groups: DesiredGroups, mark: str) -> DesiredGroups:
+    assert isinstance(desired_groups, Given)
+    document = copy.deepcopy(desired_groups.document)
     own = (group for groups in document["groups"].values() for group in groups.values() if "instance_type" in group)
     for part in (*document["templates"].values(), *own):
         part["instance_type"] = f"{part.get('instance_type', 'vm')}-{mark}"
-    return replace(wishes, document=document)
+    return replace(desired_groups, document=document)
 
 
 SCENARIOS: Mapping[str, Scenario] = {

@@ -17,23 +17,23 @@ from nstance.model.instance import Instance
 from nstance.objects import errors, journal, lease, memory, slots
 from nstance.objects.port import ObjectStore
 from nstance.providers.port import Scope
-from nstance.server import configuration as configurations
-from nstance.server.configuration import Configuration
-from nstance.server.election import Elector
-from nstance.server.follower import Follower
-from nstance.server.history import History
-from nstance.server.in_force import InForce
-from nstance.server.issuing import Issuer
-from nstance.server.lead import Advertised, Lead
-from nstance.server.reign import Parts, Port, Reign
-from nstance.server.seat import Seat
-from nstance.server.store_latency import TimedStore
-from nstance.sim.agents import Door
-from nstance.sim.chance import SeededChance
+from nstance.server.config import configuration as configurations
+from nstance.server.config.active_config import ActiveConfig
+from nstance.server.config.configuration import Configuration
+from nstance.server.election.context import ElectionContext
+from nstance.server.election.elector import Elector
+from nstance.server.election.store_latency import TimedStore
+from nstance.server.identity.issuer import Issuer
+from nstance.server.leader.context import Advertised, TermContext
+from nstance.server.leader.history import History
+from nstance.server.leader.leader import Leader, LeaderParts, Port
+from nstance.server.state.follower import Follower
+from nstance.sim.agents import AgentPort
+from nstance.sim.desired_groups import CLUSTER, SHARD
 from nstance.sim.loop import Machine
-from nstance.sim.office import Office
-from nstance.sim.taps import WatchedProvider
-from nstance.sim.wishes import CLUSTER, SHARD
+from nstance.sim.operator_port import OperatorPort
+from nstance.sim.rng import SeededRng
+from nstance.sim.watched_ports import WatchedProvider
 from nstance.telemetry.metrics import Metrics
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ ADVERTISED = Advertised(registration="10.255.0.1:8992", agent="10.255.0.1:8994",
 
 
 class Unkept:
-    """A `server.history.Keeper` that keeps nothing."""
+    """A `server.leader.history.Keeper` that keeps nothing."""
 
     def put_instance(self, instance: Instance) -> None:
         return
@@ -84,7 +84,7 @@ def authority() -> Authority:
         keyring=None,
         cluster=CLUSTER,
         clock=clock,
-        chance=SeededChance("authority"),
+        rng=SeededRng("authority"),
         create=True,
         insecure_dev=True,
     )
@@ -99,18 +99,18 @@ def metrics(name: str) -> Metrics:
 
 
 class SimServer:
-    in_force: InForce
-    reign: Reign
+    active_config: ActiveConfig
+    leader: Leader
     elector: Elector | None = None
-    chance: SeededChance
+    rng: SeededRng
     store: ObjectStore
     operators: Operators
 
     def __init__(self, world: "World", machine: Machine) -> None:
         self.world = world
         self.machine = machine
-        self.door: Door | None = None
-        self.office: Office | None = None
+        self.door: AgentPort | None = None
+        self.office: OperatorPort | None = None
         self._context = contextvars.Context()
 
     @property
@@ -118,9 +118,9 @@ class SimServer:
         return self.machine.name
 
     @property
-    def lead(self) -> Lead | None:
+    def lead(self) -> TermContext | None:
         """What it leads with, if it does."""
-        return self.reign.lead if self.machine.alive and self.elector is not None else None
+        return self.leader.lead if self.machine.alive and self.elector is not None else None
 
     @property
     def leading(self) -> bool:
@@ -153,8 +153,8 @@ class SimServer:
         world, machine = self.world, self.machine
         points.hook.set(self._at_point)
         self._context = contextvars.copy_context()
-        chance = self.chance = SeededChance(f"{self.name}-{machine.life}-{world.random.getrandbits(32)}")
-        store = self.store = world.storage.view(world.storage_weather.faults(machine))
+        rng = self.rng = SeededRng(f"{self.name}-{machine.life}-{world.random.getrandbits(32)}")
+        store = self.store = world.storage.view(world.storage_faults.faults(machine))
         timed = TimedStore(store, machine)
         configuration = await self._configuration(store)
         books = journal.Journal(
@@ -165,22 +165,22 @@ class SimServer:
             timeout=lambda: max(journal.TIMEOUT, timed.latency().timeout),
         )
         follower = Follower(books, machine, leading=lambda: elector.term is not None)
-        self.operators = Operators(store, prefix="cluster/", cluster=CLUSTER, clock=machine, chance=chance)
+        self.operators = Operators(store, prefix="cluster/", cluster=CLUSTER, clock=machine, rng=rng)
         provider = WatchedProvider(
             Scope(cluster=CLUSTER, shard=SHARD), world.cloud_clock, cloud=world.cloud, server=self.name
         )
         measured = metrics(self.name)
-        in_force = self.in_force = InForce(configuration, store=store, shard=SHARD, clock=machine)
-        self.reign = Reign(
-            Parts(
+        active_config = self.active_config = ActiveConfig(configuration, store=store, shard=SHARD, clock=machine)
+        self.leader = Leader(
+            LeaderParts(
                 name=SHARD,
                 cluster=CLUSTER,
                 store=store,
-                in_force=in_force,
+                active_config=active_config,
                 books=books,
                 follower=follower,
                 provider=provider,
-                issuer=Issuer(authority(), shard=SHARD, clock=machine, chance=chance),
+                issuer=Issuer(authority(), shard=SHARD, clock=machine, rng=rng),
                 secret_store=world.secrets,
                 advertised=ADVERTISED,
                 ports=self._ports,
@@ -190,7 +190,7 @@ class SimServer:
                 history=History(Unkept(), measured, machine),
                 metrics=measured,
                 clock=machine,
-                chance=chance,
+                rng=rng,
             )
         )
         me = lease.Holder(
@@ -205,18 +205,18 @@ class SimServer:
             return follower.epoch
 
         elector = self.elector = Elector(
-            Seat(
+            ElectionContext(
                 store=timed,
                 key=storage_keys.lease(SHARD),
                 me=me,
                 timings=configurations.timings(configuration.settings),
                 clock=machine,
-                chance=chance,
+                rng=rng,
                 latency=timed.latency,
                 anchor=machine.anchor,
             ),
             dialer=world.network.dialer(machine, me.fingerprint),
-            lead=self._lead(self.reign.run),
+            lead=self._lead(self.leader.run),
             tail=lambda: follower.tail,
             floor=floor,
             heard_tail=follower.hint,
@@ -236,10 +236,10 @@ class SimServer:
             self.world.on_moment("term")
             try:
                 await run(term)
-            except (journal.Deposed, errors.StorageError, TimeoutError) as problem:
+            except (journal.DeposedError, errors.StorageError, TimeoutError) as problem:
                 self.world.count(f"term ended by {type(problem).__name__}")
                 raise
-            except slots.Damaged as problem:
+            except slots.DamagedError as problem:
                 self.world.violation(f"{self.name} found the journal damaged: {problem}")
                 raise
             except Exception as problem:
@@ -255,10 +255,10 @@ class SimServer:
         while True:
             try:
                 return await configurations.read(store, SHARD)
-            except (errors.StorageError, TimeoutError, configurations.NoConfiguration):
+            except (errors.StorageError, TimeoutError, configurations.NoConfigurationError):
                 await self.machine.sleep(0.5)
 
-    def _ports(self, lead: Lead) -> list[Port]:
+    def _ports(self, lead: TermContext) -> list[Port]:
         lead.shard.observers.append(lambda committed: self.world.committed(self, committed))
         commit = lead.shard._writer.commit
 
@@ -267,7 +267,7 @@ class SimServer:
             return commit(entry)
 
         lead.shard._writer.commit = watched  # type: ignore[method-assign]
-        door, office = self.door, self.office = Door(self, lead), Office(self, lead)
+        door, office = self.door, self.office = AgentPort(self, lead), OperatorPort(self, lead)
         return [office, door]
 
     async def _at_point(self, point: points.Point) -> None:

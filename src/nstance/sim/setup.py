@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nstance.sim.wishes import COLLECT_EVERY, GroupWish, Wishes
+from nstance.sim.desired_groups import COLLECT_EVERY, DesiredGroup, DesiredGroups
 
 # Weight of each fault where it is on. The names are methods of `nemesis.Nemesis`.
 FAULTS: Mapping[str, int] = {
@@ -170,7 +170,7 @@ class Setup:
     snapshots: bool = False  # often, and with compaction
     latency: float = 1.0  # of storage, as a multiple of a cloud's (28 ms in the middle)
     audited: bool = True  # each step is judged; that takes too long for thousands of instances
-    wishes: Wishes = field(default_factory=Wishes)
+    desired_groups: DesiredGroups = field(default_factory=DesiredGroups)
 
     @property
     def freezes(self) -> bool:
@@ -210,7 +210,7 @@ def draw(seed: int, *, servers: int | None = None) -> Setup:
         acknowledges=r.choice((0.0, 0.7, 1.0)),
         operator=r.random() < 0.7,
         snapshots=r.random() < 0.3,
-        wishes=Wishes(
+        desired_groups=DesiredGroups(
             groups=groups,
             heartbeat=r.choice((0.3, 0.6, 0.6, 0.6)),
             collect=r.choice(theme.collect),
@@ -226,8 +226,8 @@ def _aim(r: random.Random, theme: Theme) -> Aim:
     return Aim(r.choice(theme.moments), tuple(burst))
 
 
-def _group(r: random.Random, size: int) -> GroupWish:
-    return GroupWish(size=size, drain=r.choice((0.0, 6.0, 12.0)), balanced=r.random() < 0.5, **limits(r))
+def _group(r: random.Random, size: int) -> DesiredGroup:
+    return DesiredGroup(size=size, drain=r.choice((0.0, 6.0, 12.0)), balanced=r.random() < 0.5, **limits(r))
 
 
 def limits(r: random.Random) -> dict[str, Any]:

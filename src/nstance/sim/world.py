@@ -23,17 +23,17 @@ from nstance.model.ids import InstanceId, ProviderId
 from nstance.objects import journal, slots
 from nstance.providers import port
 from nstance.secretstore import memory as secrets
-from nstance.server.shard import Committed
+from nstance.server.state.shard import Committed
 from nstance.sim import operator
-from nstance.sim.agents import Door, SimAgent
+from nstance.sim.agents import AgentPort, SimAgent
 from nstance.sim.auditor import Auditor
+from nstance.sim.desired_groups import SHARD, DesiredGroups
+from nstance.sim.fault_model import ProviderFaults, StorageFaults
 from nstance.sim.loop import Machine, VirtualLoop
 from nstance.sim.network import Network
 from nstance.sim.server import SimServer, authority
 from nstance.sim.setup import Setup
-from nstance.sim.taps import WatchedCloud, WatchedStore
-from nstance.sim.weather import ProviderWeather, StorageWeather
-from nstance.sim.wishes import SHARD, Wishes
+from nstance.sim.watched_ports import WatchedCloud, WatchedStore
 
 T = TypeVar("T")
 
@@ -55,7 +55,7 @@ class World:
         authority()
         self.seed = seed
         self.setup = setup
-        self.wishes: Wishes = setup.wishes
+        self.desired_groups: DesiredGroups = setup.desired_groups
         self.random = random.Random(f"world-{seed}")
         self.loop = VirtualLoop(seed)
         self.loop.set_exception_handler(lambda loop, context: self._unhandled(context))
@@ -76,20 +76,20 @@ class World:
         self.servers_down = False  # somebody has stopped them all: none boots
         self.on_moment: Callable[[str], None] = lambda moment: None
         self.began = 0.0  # the shard's time when the world began
-        self._doors: dict[str, Door] = {}
+        self._doors: dict[str, AgentPort] = {}
         r, now = self.random, self.loop.time
         self.auditor = Auditor(self)
-        self.storage_weather = StorageWeather(r, setup, now, self.count)
-        self.provider_weather = ProviderWeather(r, setup, now, self.count)
+        self.storage_faults = StorageFaults(r, setup, now, self.count)
+        self.provider_faults = ProviderFaults(r, setup, now, self.count)
         self.cloud_clock = Machine("cloud", self.loop)
         remember = REMEMBER if setup.stale_lists else 0.0
         self.storage = WatchedStore(Machine("store", self.loop), remember=remember)
         self.storage.watcher = self.auditor
         self.cloud = WatchedCloud(
-            self.cloud_clock, behaviour=self.provider_weather, on_boot=self._booted, on_end=self._ended
+            self.cloud_clock, behaviour=self.provider_faults, on_boot=self._booted, on_end=self._ended
         )
         self.cloud.watcher = self.auditor
-        self.cloud.is_full = self.provider_weather.is_full
+        self.cloud.is_full = self.provider_faults.is_full
         self.network = Network()
         self.servers = [
             SimServer(
@@ -169,12 +169,12 @@ class World:
     # ---- servers
 
     def restore_secrets(self) -> None:
-        for name in self.wishes.groups:
+        for name in self.desired_groups.groups:
             self.secrets._values[f"token-{name}"] = b"secret"
 
     def begin(self) -> None:
         self.restore_secrets()
-        self.storage.tamper(CONFIG, self.wishes.text())
+        self.storage.tamper(CONFIG, self.desired_groups.text())
         for server in self.servers:
             self.later(self.random.uniform(0.0, 1.0), server.boot)
         if self.setup.operator:
@@ -252,10 +252,10 @@ class World:
             self.stop(server, 5.0 if self.crashes else self.random.uniform(0.2, 6.0))
         return True
 
-    def tell(self, wishes: Wishes) -> None:
+    def tell(self, desired_groups: DesiredGroups) -> None:
         """A new configuration; the leader hears of it at once, as it would from the admin tool."""
-        self.wishes = wishes
-        self.put_config(wishes.text())
+        self.desired_groups = desired_groups
+        self.put_config(desired_groups.text())
 
     def config_version(self) -> str:
         return self.storage._objects.entries[CONFIG].version
@@ -267,19 +267,19 @@ class World:
                 server.spawn(self._refresh(server))
 
     async def _refresh(self, server: SimServer) -> None:
-        self.auditor.note_wishes()
-        await server.in_force.refresh()
+        self.auditor.note_desired_groups()
+        await server.active_config.refresh()
 
     # ---- agents
 
-    def opened(self, door: Door) -> None:
+    def opened(self, door: AgentPort) -> None:
         self._doors[door.server.name] = door
 
-    def closed(self, door: Door) -> None:
+    def closed(self, door: AgentPort) -> None:
         if self._doors.get(door.server.name) is door:
             del self._doors[door.server.name]
 
-    def find_door(self) -> Door | None:
+    def find_door(self) -> AgentPort | None:
         doors = list(self._doors.values())
         return self.random.choice(doors) if doors else None
 
@@ -321,16 +321,16 @@ class World:
         self.quiet = True
         self.on_moment = lambda moment: None
         self.log("calm")
-        self.storage_weather.quiet = self.provider_weather.quiet = True
-        self.storage_weather.cut.clear()
-        self.storage_weather.brown_until = self.storage_weather.slow = 0.0
-        weather = self.provider_weather
-        weather.brown_until = weather.throttled_until = weather.lying_until = 0.0
-        weather.full.clear()
+        self.storage_faults.quiet = self.provider_faults.quiet = True
+        self.storage_faults.cut.clear()
+        self.storage_faults.brown_until = self.storage_faults.slow = 0.0
+        fault_model = self.provider_faults
+        fault_model.brown_until = fault_model.throttled_until = fault_model.lying_until = 0.0
+        fault_model.full.clear()
         self.network.cut.clear()
         self.network.rejected.clear()
         self.agents_shut_out_until = 0.0
-        self.put_config(self.wishes.text())
+        self.put_config(self.desired_groups.text())
         self.restore_secrets()
         for agent in self.agents():
             agent.fail_checks(False)
@@ -371,7 +371,7 @@ class World:
         )
         try:
             book, alarms = await books.load()
-        except slots.Damaged as damage:
+        except slots.DamagedError as damage:
             self.violation(f"I6: the journal cannot be read anew: {damage}")
             return
         if alarms or book.instances != self.auditor.fold or book.groups != self.auditor.rollouts.groups:

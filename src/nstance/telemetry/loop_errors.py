@@ -2,7 +2,7 @@
 
 They are logged with what the loop knows of them, and counted, so that an alert can see them. They do not end a term: who
 raised one is not known here, and a stranger whose bytes confuse a connection must not decide who leads. What a term
-depends on reports its own failures (`server/shard.py`).
+depends on reports its own failures (`server/state/shard.py`).
 """
 
 import asyncio

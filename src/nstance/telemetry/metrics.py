@@ -12,7 +12,7 @@ import prometheus_client as prometheus
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from nstance.model.decision import Code
+from nstance.model.decision import ReasonCode
 from nstance.model.ids import GroupKey
 from nstance.model.instance import State
 
@@ -175,7 +175,7 @@ class Metrics:
     def loop_failed(self) -> None:
         self._loop_errors.inc()
 
-    def decided(self, reason: Code) -> None:
+    def decided(self, reason: ReasonCode) -> None:
         self._decisions.labels(reason.value).inc()
 
     def _observe(self, histogram: prometheus.Histogram, group: GroupKey, seconds: float) -> None:

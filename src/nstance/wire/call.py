@@ -1,6 +1,6 @@
 """One question, one answer, within a time.
 
-What the server refused comes back as its GRPCError; everything that means "no answer" as one `Unreachable`. The trap: no
+What the server refused comes back as its GRPCError; everything that means "no answer" as one `UnreachableError`. The trap: no
 answer does not mean that nothing was done.
 """
 
@@ -11,7 +11,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 from h2.exceptions import ProtocolError
 
-from nstance.wire.status import Unreachable as Unreachable
+from nstance.wire.status import UnreachableError
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
@@ -23,14 +23,14 @@ async def call(method: "UnaryUnaryMethod[Request, Reply]", request: Request, *, 
             await stream.send_message(request, end=True)
             reply: Any = await stream.recv_message()
     except TimeoutError as error:
-        raise Unreachable(f"no answer within {timeout:g} s") from error
-    except Unreachable:
+        raise UnreachableError(f"no answer within {timeout:g} s") from error
+    except UnreachableError:
         raise
     except (OSError, StreamTerminatedError, ProtocolError) as error:
-        raise Unreachable(str(error) or type(error).__name__) from error
+        raise UnreachableError(str(error) or type(error).__name__) from error
     except GRPCError as error:
         if error.status is Status.DEADLINE_EXCEEDED:
-            raise Unreachable(f"no answer within {timeout:g} s") from error
+            raise UnreachableError(f"no answer within {timeout:g} s") from error
         raise
     if reply is None:
         raise GRPCError(Status.INTERNAL, "the server ended the call without an answer")

@@ -19,18 +19,18 @@ from nstance.clock import Clock
 from nstance.pki import names
 from nstance.wire import peer, tls, transport
 from nstance.wire.limits import Limits
-from nstance.wire.status import Unreachable
+from nstance.wire.status import UnreachableError
 
 SHUTDOWN_SECONDS = 0.5
 
 _CLIENT = transport.configuration(client=True)
 
 
-class WrongServer(Unreachable):
+class WrongServerError(UnreachableError):
     """Somebody answered, but not a server that we look for. Nothing was sent to it."""
 
 
-class Untrusted(Unreachable):
+class UntrustedError(UnreachableError):
     """Somebody answered with a certificate that our CA has not signed, or that is not valid now. Nothing was sent to it."""
 
 
@@ -69,9 +69,9 @@ class Channel(client.Channel):
         return self._protocol is not None and not self._protocol.over
 
     @property
-    def heard(self) -> float | None:
+    def last_seen(self) -> float | None:
         """The clock's monotonic time of the server's last byte; None before the first connection."""
-        return self._protocol.peer.heard if self._protocol is not None else None
+        return self._protocol.peer.last_seen if self._protocol is not None else None
 
     @property
     def server(self) -> names.Server | None:
@@ -100,21 +100,21 @@ class Channel(client.Channel):
             index = (self._best + turn) % len(self._addresses)
             host, port = self._addresses[index]
             if self._closed:
-                raise Unreachable("the channel is closed")
+                raise UnreachableError("the channel is closed")
             try:
                 made = await self._connect(host, port)
             except OSError as error:
-                kind = Untrusted if isinstance(error, ssl.SSLCertVerificationError) else Unreachable
-                failures.append(error if isinstance(error, Unreachable) else kind(f"{host}:{port}: {_why(error)}"))
+                kind = UntrustedError if isinstance(error, ssl.SSLCertVerificationError) else UnreachableError
+                failures.append(error if isinstance(error, UnreachableError) else kind(f"{host}:{port}: {_why(error)}"))
                 continue
             if self._closed:
                 made.abort()
-                raise Unreachable("the channel is closed")
+                raise UnreachableError("the channel is closed")
             self._best = index
             return made
         if len(failures) == 1:
             raise failures[0]
-        raise Unreachable("; ".join(str(failure) for failure in failures))
+        raise UnreachableError("; ".join(str(failure) for failure in failures))
 
     async def _connect(self, host: str, port: int) -> "_Connected":
         async with asyncio.timeout(self._connect_seconds):
@@ -138,7 +138,7 @@ class Channel(client.Channel):
             if not hasattr(made, "transport"):
                 taken.close()
         if made.over:
-            raise made.refusal or Unreachable(f"{host}:{port}: {made.reason}; does it accept our certificate?")
+            raise made.refusal or UnreachableError(f"{host}:{port}: {made.reason}; does it accept our certificate?")
         return made
 
 
@@ -147,7 +147,7 @@ class _Connected(transport.Protocol):
         super().__init__(client.Handler(), _CLIENT, limits=channel._limits, clock=channel._clock)
         self._cluster, self._shard, self._where = channel._expect_cluster, channel._expect_shard, where
         self._identify = channel._identify
-        self.refusal: WrongServer | None = None
+        self.refusal: WrongServerError | None = None
 
     def greet(self, transport: asyncio.Transport) -> peer.Connection | None:
         tls_object = transport.get_extra_info("ssl_object")
@@ -158,7 +158,7 @@ class _Connected(transport.Protocol):
                 self._identify(tls_object.getpeercert(True) or b""), cluster=self._cluster, shard=self._shard
             )
         except names.IdentityError as error:
-            self.refusal = WrongServer(f"{self._where} is not the server that was expected: {error}")
+            self.refusal = WrongServerError(f"{self._where} is not the server that was expected: {error}")
             self.settled.set()
             return None
         return peer.Connection(transport, identity=identity, refusal=None, now=self.clock.monotonic())

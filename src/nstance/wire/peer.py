@@ -13,7 +13,7 @@ from nstance.wire.flag import Flag
 
 
 class Connection:
-    __slots__ = ("_transport", "address", "closed", "heard", "identity", "refusal", "since")
+    __slots__ = ("_transport", "address", "closed", "identity", "last_seen", "refusal", "since")
 
     def __init__(
         self, transport: asyncio.Transport, *, identity: names.Identity | None, refusal: str | None, now: float
@@ -22,12 +22,12 @@ class Connection:
         self.address: str = host_of(transport.get_extra_info("peername"))
         self.identity = identity  # None where no client certificate is asked for, or it names nobody
         self.refusal = refusal  # why the certificate names nobody
-        self.since = self.heard = now
+        self.since = self.last_seen = now
         self.closed = Flag()
 
     def silent_for(self, now: float) -> float:
         """Seconds since the last byte from the peer; `now` is the clock's monotonic time."""
-        return max(0.0, now - self.heard)
+        return max(0.0, now - self.last_seen)
 
     def certificate(self) -> bytes | None:
         """The peer's certificate, DER, as TLS has verified it."""

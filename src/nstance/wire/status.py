@@ -8,7 +8,7 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 
-class Unreachable(ConnectionError):
+class UnreachableError(ConnectionError):
     """No answer came. What was asked may have been done or not; asking again is for the caller to decide."""
 
 

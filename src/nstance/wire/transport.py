@@ -321,14 +321,14 @@ class Protocol(protocol.H2Protocol):
         self.connection.limits = self.limits
         self.processor = Processor(self.handler, self.connection, self)
         self.connection.flush()
-        self._made = self._busy = self._pinged = found.heard
-        self._arm(found.heard)
+        self._made = self._busy = self._pinged = found.last_seen
+        self._arm(found.last_seen)
         self.begun()
 
     def data_received(self, data: bytes) -> None:
         if self.over:
             return
-        self.peer.heard = self.clock.monotonic()
+        self.peer.last_seen = self.clock.monotonic()
         for start in range(0, len(data), SLICE):
             try:
                 for event in self.connection.feed(data[start : start + SLICE]):
@@ -362,7 +362,7 @@ class Protocol(protocol.H2Protocol):
 
     def _untangle(self) -> None:
         """Cut the reference cycles, so that an ended connection is freed at once. A garbage collector would find it late:
-        connections are long-lived, and a server looks at its long-lived objects as rarely as it can (`server.garbage`)."""
+        connections are long-lived, and a server looks at its long-lived objects as rarely as it can (`server.gc_tuner`)."""
         if hasattr(self, "processor"):
             del self.processor._owner
             cast(Parser, self.connection._connection).close()
@@ -394,7 +394,7 @@ class Protocol(protocol.H2Protocol):
         self.processor.close(reason)
 
     def strike(self, kind: str, limit: int) -> None:
-        now = self.peer.heard
+        now = self.peer.last_seen
         if now - self._strikes_since > self.limits.strike_seconds:
             self._strikes.clear()
             self._strikes_since = now
@@ -415,10 +415,10 @@ class Protocol(protocol.H2Protocol):
             return self.end("no call within the time for the first one", ErrorCodes.ENHANCE_YOUR_CALM)
         if limits.idle_seconds is not None and now - self._busy >= limits.idle_seconds:
             return self.end(IDLE, ErrorCodes.NO_ERROR)
-        asked = self._pinged > self.peer.heard
+        asked = self._pinged > self.peer.last_seen
         if asked and now - self._pinged >= limits.pong_within and now - self._due < limits.pong_within / 2:
             return self.abort("the peer is silent")
-        if now - max(self.peer.heard, self._pinged) >= (limits.pong_within if asked else limits.ping_after):
+        if now - max(self.peer.last_seen, self._pinged) >= (limits.pong_within if asked else limits.ping_after):
             self._pinged = now
             self.connection._connection.ping(PING)
             self.connection.flush()
@@ -427,7 +427,9 @@ class Protocol(protocol.H2Protocol):
     def _arm(self, now: float) -> None:
         limits = self.limits
         due = [
-            self._pinged + limits.pong_within if self._pinged > self.peer.heard else self.peer.heard + limits.ping_after
+            self._pinged + limits.pong_within
+            if self._pinged > self.peer.last_seen
+            else self.peer.last_seen + limits.ping_after
         ]
         if self._paused_since is not None:
             due.append(self._paused_since + limits.stall_seconds)

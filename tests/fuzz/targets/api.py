@@ -17,21 +17,21 @@ from fuzz.law import CLOSING, Broken, target
 from nstance.model.ids import DEFAULT_TENANT
 from nstance.model.instance import State
 from nstance.pki import keys, names
-from nstance.server.admission import Admission
-from nstance.server.api.agent import AgentApi
-from nstance.server.api.operator import OperatorApi
-from nstance.server.groups import Groups
-from nstance.server.records import Records
-from nstance.server.registrar import Registrar
-from nstance.server.requests import Requests
-from nstance.server.rollouts import Rollouts
-from nstance.server.statuses import Statuses
-from nstance.server.tenancy import Tenancy
-from nstance.server.watchers import Watchers
-from nstance.sim.chance import SeededChance
+from nstance.server.api.admission import Admission
+from nstance.server.api.agent_service import AgentService
+from nstance.server.api.group_writer import GroupWriter
+from nstance.server.api.instance_requests import InstanceRequests
+from nstance.server.api.operator_service import OperatorService
+from nstance.server.api.registrar import Registrar
+from nstance.server.api.rollout_requests import RolloutRequests
+from nstance.server.api.statuses import Statuses
+from nstance.server.api.tenancy import Tenancy
+from nstance.server.api.watchers import Watchers
+from nstance.server.state.committed_records import CommittedRecords
+from nstance.sim.desired_groups import CLUSTER, DesiredGroup, DesiredGroups
+from nstance.sim.rng import SeededRng
 from nstance.sim.server import authority
 from nstance.sim.setup import Setup
-from nstance.sim.wishes import CLUSTER, GroupWish, Wishes
 from nstance.sim.world import World, world
 from nstance.v1 import registration_pb2
 from nstance.wire import status
@@ -67,9 +67,9 @@ class _Stream:
 
 class Shard:
     def __init__(self) -> None:
-        groups = {"web": GroupWish(size=2), "db": GroupWish(size=1)}
+        groups = {"web": DesiredGroup(size=2), "db": DesiredGroup(size=1)}
         self.entered: AbstractContextManager[World] = world(
-            1, Setup(servers=1, operator=False, audited=False, wishes=Wishes(groups=groups))
+            1, Setup(servers=1, operator=False, audited=False, desired_groups=DesiredGroups(groups=groups))
         )
         self.world = self.entered.__enter__()
         self.world.begin()
@@ -79,37 +79,42 @@ class Shard:
         assert found is not None
         assert found.lead is not None
         self.server, lead = found, found.lead
-        clock, chance, store, operators = found.machine, found.chance, self.world.storage.view(None), found.operators
-        records = Records(lead.shard.instances)
+        clock, rng, store, operators = found.machine, found.rng, self.world.storage.view(None), found.operators
+        records = CommittedRecords(lead.shard.instances)
         statuses = Statuses(lead, records, clock)
         watchers = Watchers(lead, records, statuses)
         lead.shard.observers += [records.observe, watchers.observe]
         lead.on_configured.append(watchers.configured)
-        groups_writer = Groups(
-            lead, store=store, changing=found.in_force.changing, take=found.in_force.take, clock=clock, chance=chance
+        groups_writer = GroupWriter(
+            lead,
+            store=store,
+            changing=found.active_config.changing,
+            take=found.active_config.take,
+            clock=clock,
+            rng=rng,
         )
         self.server.spawn(groups_writer.run())
-        public = keys.public_bytes(keys.generate(SeededChance("operator")))
+        public = keys.public_bytes(keys.generate(SeededRng("operator")))
         kept, _ = self._run(operators.register_directly(authority(), public, tenant=DEFAULT_TENANT))
         peers: dict[str, Callable[[], Any]] = {"operator": lambda: _peer(kept.identity), "agent": self._agent}
         apis = {
-            "operator": OperatorApi(
+            "operator": OperatorService(
                 lead,
-                in_force=found.in_force,
+                active_config=found.active_config,
                 server=clock.name,  # type: ignore[arg-type]
                 store=store,
                 events=_no_events,
                 operators=operators,
                 admission=Admission(operators, clock),
                 groups=groups_writer,
-                rollouts=Rollouts(lead, groups_writer, clock),
-                requests=Requests(lead, records),
+                rollouts=RolloutRequests(lead, groups_writer, clock),
+                requests=InstanceRequests(lead, records),
                 statuses=statuses,
                 watchers=watchers,
                 tenancy=lambda who: Tenancy(who, lead, records),
                 clock=clock,
             ),
-            "agent": AgentApi(lead, clock, chance),
+            "agent": AgentService(lead, clock, rng),
         }
         self.registrar = Registrar(lead, operators, clock)
         self.methods = {
@@ -158,7 +163,7 @@ class Shard:
 def _peer(identity: names.Identity) -> Any:
     closed = asyncio.Event()
     return SimpleNamespace(
-        identity=identity, address="10.0.0.9", closed=closed, abort=lambda: None, heard=0.0, since=0.0
+        identity=identity, address="10.0.0.9", closed=closed, abort=lambda: None, last_seen=0.0, since=0.0
     )
 
 

@@ -12,15 +12,15 @@ from nstance.gotemplate.errors import TemplateError
 from nstance.gotemplate.limits import Limits
 from nstance.model.ids import ShardId
 from nstance.operator import configuration as operators
-from nstance.server import configuration
-from nstance.server.configuration import NoConfiguration
+from nstance.server.config import configuration
+from nstance.server.config.configuration import NoConfigurationError
 
 SHARD = ShardId("east")
 KEYS = (b'"groups"', b'"templates"', b'"args"', b'"vars"', b'"userdata"', b'"size"', b'"$schema"', b"//", b"/*", b"*/")
 LIMITS = Limits(output=1 << 16)
 
 
-@target("config", NoConfiguration, words=KEYS)
+@target("config", NoConfigurationError, words=KEYS)
 def config(data: bytes) -> None:
     settings = configuration.parse(data, shard=SHARD, source="config.jsonc")
     configuration.resolve(settings, DynamicGroups())
@@ -35,7 +35,7 @@ def _settings() -> Settings:
     )
 
 
-@target("groups", NoConfiguration, ConfigError, words=KEYS)
+@target("groups", NoConfigurationError, ConfigError, words=KEYS)
 def groups(data: bytes) -> None:
     found = dynamic.parse(data)
     configuration.resolve(_settings(), found)

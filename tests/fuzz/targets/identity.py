@@ -5,36 +5,36 @@ from contextlib import suppress
 from fuzz.law import Broken, target
 from nstance.agent import certificates, identity
 from nstance.authority import errors, keyset, registration
-from nstance.clock import Chance
+from nstance.clock import Rng
 from nstance.model.ids import ClusterId, ShardId
 from nstance.objects.port import Key
 from nstance.pki import ca, fields, keys, names, nonce, peer, proof
 from nstance.secretstore import errors as secrets
 from nstance.secretstore import sealing
-from nstance.sim.chance import SeededChance
+from nstance.sim.rng import SeededRng
 
 CLUSTER, SHARD = ClusterId("demo"), ShardId("east")
 NOW = 1_750_000_000.0
 
 
-def chance() -> Chance:
-    return SeededChance("fuzz")
+def rng() -> Rng:
+    return SeededRng("fuzz")
 
 
-@target("nonce", nonce.InvalidNonce, words=(b".", b"=", b"==", b"eyJhbGciOiJub25lIn0", b"-_", b"+/", b" "))
+@target("nonce", nonce.InvalidNonceError, words=(b".", b"=", b"==", b"eyJhbGciOiJub25lIn0", b"-_", b"+/", b" "))
 def registration_nonce(data: bytes) -> None:
     token = data.decode("utf-8", "replace")
     with suppress(ValueError):  # as `identity` expects it
         identity._claims(token)
-    with suppress(nonce.InvalidNonce):
+    with suppress(nonce.InvalidNonceError):
         nonce.unverified(token)
-    key = keys.generate(chance())
+    key = keys.generate(rng())
     public = keys.public_bytes(key)
     known = {nonce.key_id(public): public}
     claims: nonce.Claims
     try:
         claims = nonce.verify_operator(token, keys=known, now=NOW, cluster=CLUSTER)
-    except nonce.InvalidNonce:
+    except nonce.InvalidNonceError:
         claims = nonce.verify_agent(token, keys=known, now=NOW, cluster=CLUSTER, shard=SHARD)
     if nonce.sign(claims, key, nonce.key_id(public)) != token:
         raise Broken("a token that we would not have made was accepted")
@@ -65,19 +65,19 @@ PEM = (
 )
 
 
-@target("pem", keys.UnacceptableKey, words=PEM)
+@target("pem", keys.UnacceptableKeyError, words=PEM)
 def pem(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
     with suppress(certificates.Malformed):
         certificates.leaf(data)
     with suppress(fields.CertificateError):
         ca.cluster_of(ca.load_certificate(text))
-    with suppress(keys.UnacceptableKey):
+    with suppress(keys.UnacceptableKeyError):
         keys.private_key_from_pem(text)
     public = keys.public_key_from_pem(text)
     try:
         proof.check_registration(data[:64], public_key=public, cluster=CLUSTER, nonce="x")
-    except proof.InvalidProof:
+    except proof.InvalidProofError:
         return
     raise Broken("a proof that nobody made was accepted")
 
@@ -107,10 +107,10 @@ def authority(data: bytes) -> None:
     registration.dump(registration.load(data, key=Key("operator"), cluster=CLUSTER))
 
 
-@target("sealed", secrets.CannotOpen, secrets.BadKey, words=(b"NSTC", b"\x01", b"\x00"))
+@target("sealed", secrets.DecryptionError, secrets.BadKeyError, words=(b"NSTC", b"\x01", b"\x00"))
 def sealed(data: bytes) -> None:
     ring = sealing.Keyring(current=b"k" * 32, old=(b"o" * 32,))
-    with suppress(secrets.BadKey):
+    with suppress(secrets.BadKeyError):
         sealing.parse_key(data)
         sealing.parse_key(data.decode("utf-8", "surrogateescape"))
     ring.is_current(data)

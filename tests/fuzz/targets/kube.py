@@ -16,7 +16,7 @@ from nstance.dev.k8s.files import Files
 from nstance.dev.k8s.service import Service
 from nstance.kube import answers, errors, http, kinds, kubeconfig
 from nstance.operator.webhooks import Webhook
-from nstance.sim.chance import SeededChance
+from nstance.sim.rng import SeededRng
 
 
 @target(
@@ -109,7 +109,7 @@ class _World:
 
     def __init__(self) -> None:
         self.folder = tempfile.TemporaryDirectory()
-        self.files = Files(Path(self.folder.name) / "objects", StillClock(), SeededChance("fuzz"))
+        self.files = Files(Path(self.folder.name) / "objects", StillClock(), SeededRng("fuzz"))
         self.service = Service(self.files, StillClock())
         self.served = 0
         for name in ("secrets", "pods"):

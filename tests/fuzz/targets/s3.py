@@ -15,7 +15,7 @@ from fuzz.law import CLOSING, Broken, target
 from nstance.dev.s3 import signature
 from nstance.dev.s3.bucket import Bucket
 from nstance.dev.s3.service import Service
-from nstance.sim.chance import SeededChance
+from nstance.sim.rng import SeededRng
 
 SCOPE = "20250615/us-east-1/s3/aws4_request"
 STAMP = "20250615T150640Z"
@@ -48,7 +48,7 @@ class _World:
         (self.root / "bucket").mkdir()
         (self.root / "bucket" / "a").write_bytes(b"0123456789")
         self.runner = asyncio.Runner()
-        self.bucket = Bucket("dev", self.root / "bucket", clock=StillClock(), chance=SeededChance("fuzz"))
+        self.bucket = Bucket("dev", self.root / "bucket", clock=StillClock(), rng=SeededRng("fuzz"))
         self.service = Service({"dev": self.bucket}, credentials={"dev": "dev"}, clock=StillClock())
 
     def close(self) -> None:

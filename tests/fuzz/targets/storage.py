@@ -8,7 +8,7 @@ from typing import Any
 from fuzz.law import Broken, target
 from nstance.model.codec import canonical
 from nstance.objects import errors, lease, s3, settle, slots
-from nstance.server import peers
+from nstance.server.election import peers
 
 WORDS = (
     b'"v"',
@@ -25,7 +25,7 @@ WORDS = (
 )
 
 
-@target("lease", lease.BadLease, words=(*WORDS, b'"holder"', b'"members"', b'"length"', b'"promise"', b'"tail"'))
+@target("lease", lease.BadLeaseError, words=(*WORDS, b'"holder"', b'"members"', b'"length"', b'"promise"', b'"tail"'))
 def lease_object(data: bytes) -> None:
     settle.operation(data)
     found = lease.decode(data)
@@ -43,12 +43,12 @@ def _sealed(data: bytes) -> bytes:
         return data
 
 
-@target("journal", slots.Damaged, words=WORDS)
+@target("journal", slots.DamagedError, words=WORDS)
 def journal_slot(data: bytes) -> None:
     settle.operation(data)
     try:
         slots.decode_slot(7, data)
-    except slots.Damaged:
+    except slots.DamagedError:
         slot = slots.decode_slot(7, _sealed(data))
         instances: dict[Any, Any] = {}
         for entry in slot.entries:
@@ -59,11 +59,11 @@ def journal_slot(data: bytes) -> None:
             raise Broken("a slot does not survive being written") from None
 
 
-@target("snapshot", slots.Damaged, words=WORDS)
+@target("snapshot", slots.DamagedError, words=WORDS)
 def snapshot(data: bytes) -> None:
     try:
         slots.decode_snapshot(7, data)
-    except slots.Damaged:
+    except slots.DamagedError:
         found = slots.decode_snapshot(7, _sealed(data))
         if slots.decode_snapshot(7, slots.encode_snapshot(found, op="o")) != found:
             raise Broken("a snapshot does not survive being written") from None
@@ -71,7 +71,7 @@ def snapshot(data: bytes) -> None:
 
 @target(
     "peer",
-    peers.BadMessage,
+    peers.BadMessageError,
     words=(b'"kind"', b'"heartbeat"', b'"join"', b'"addresses"', b'"epoch"', b'"promise"', b'"__class__"'),
 )
 def peer_message(data: bytes) -> None:
@@ -98,7 +98,7 @@ def s3_answer(data: bytes) -> None:
         try:
             with doing("get key"):
                 raise OSError(text)
-        except errors.Missing:
+        except errors.NotFoundError:
             if "404" not in text or "NoSuchKey" not in text:
                 raise Broken("an error is read as an absence") from None
         except errors.StorageError as refused:

@@ -9,7 +9,7 @@ __all__ = ["CATALOGUE", "Mutant"]
 JOURNAL_TESTS = ("tests/unit/objects/test_journal.py", "tests/unit/objects/test_journal_epochs.py")
 PROMISES = ("tests/unit/server/test_promises.py",)
 FINDINGS = ("tests/sim/test_sim_findings.py",)
-COLLECTING_TESTS = ("tests/unit/core/test_core_collecting.py",)
+COLLECTING_TESTS = ("tests/unit/core/test_core_inventory.py",)
 AGENT_SERVICE = ("tests/component/test_agent_service.py",)
 CLONES = ("tests/unit/server/test_clones.py",)
 FLOOD = ("tests/component/test_agent_flood.py",)
@@ -34,7 +34,7 @@ ELECTION = ("tests/unit/core/test_core_election.py",)
 STANDBY = ("tests/unit/server/test_standby.py",)
 ASSESS = ("tests/unit/core/test_core_assess.py",)
 READINESS = ("tests/component/test_server_readiness.py",)
-BALANCERS_PLAN = ("tests/unit/server/test_balancers_plan.py",)
+BALANCERS_PLAN = ("tests/unit/server/test_load_balancing_plan.py",)
 AGENT_CHECKS = ("tests/unit/agent/test_agent_checks.py",)
 LEADERSHIP_FAULTS = ("tests/sim/test_leadership_faults.py",)
 LEADER_DEATH = ("tests/sim/test_leadership_death.py",)
@@ -104,7 +104,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "old-copy-is-led-on",
-        "nstance.server.follower",
+        "nstance.server.state.follower",
         "        return self._clock.boot() - self._read_at > journal.KEEP_SECONDS / 2\n",
         "        return False\n",
         "a standby leads from a copy whose next slots were removed",
@@ -129,14 +129,14 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "error-is-absence-in-storage",
         "nstance.objects.journal",
-        "            except errors.Missing:\n                return None\n",
-        "            except (errors.Missing, errors.Unavailable):\n                return None\n",
+        "            except errors.NotFoundError:\n                return None\n",
+        "            except (errors.NotFoundError, errors.UnavailableError):\n                return None\n",
         "a slot that cannot be read counts as missing",
     ),
     # ---- leadership
     Mutant(
         "wall-clock-lease",
-        "nstance.server.term",
+        "nstance.server.election.term",
         "self._clock.monotonic() < self._until",
         "self._clock.wall() - 1.7e9 < self._until",
         "the lease is measured by a clock that people set",
@@ -172,7 +172,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "claimed-by-no-member",
-        "nstance.server.standby",
+        "nstance.server.election.standby",
         "            if beat.member and beat.epoch >= self._max_epoch:\n",
         "            if beat.epoch >= self._max_epoch:\n",
         "a third server takes a lease that the promises of another still carry",
@@ -180,7 +180,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "promise-of-any-epoch",
-        "nstance.server.holder",
+        "nstance.server.election.lease_holder",
         "            case peers.Promise() if message.epoch == self.term.epoch:\n",
         "            case peers.Promise():\n",
         "a promise to an older term carries a newer one",
@@ -188,7 +188,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "promise-while-claiming",
-        "nstance.server.standby",
+        "nstance.server.election.standby",
         "                if self.claiming:\n                    return False\n",
         "",
         "a standby promises to keep still while it takes the lease",
@@ -196,7 +196,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "pending-renewal-forgotten",
-        "nstance.server.holder",
+        "nstance.server.election.lease_holder",
         "            until = min(until, self._until(*self._pending))\n",
         "            pass\n",
         "a renewal on its way may name fewer promises than counted",
@@ -205,7 +205,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     # ---- leadership: a leader that is found dead, and slow storage
     Mutant(
         "dead-leader-claimed-at-once",
-        "nstance.server.standby",
+        "nstance.server.election.standby",
         "return min(self._promise_until, self._crash_until) if self._found_dead",
         "return NEVER if self._found_dead",
         "a refused connection is taken for a proof of death",
@@ -221,15 +221,15 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "any-lost-link-is-a-death",
-        "nstance.server.peer_http",
-        "raise peers.PeerRefusedError(told) if refused else peers.LinkClosed(told)",
+        "nstance.server.election.peer_http",
+        "raise peers.PeerRefusedError(told) if refused else peers.LinkClosedError(told)",
         "raise peers.PeerRefusedError(told)",
         "a leader that is only out of reach is taken for dead",
         tests=PEER_HTTP,
     ),
     Mutant(
-        "heard-again-and-still-dead",
-        "nstance.server.standby",
+        "last_seen-again-and-still-dead",
+        "nstance.server.election.standby",
         "        self._crash_until = max(self._crash_until, rules.promise_until(received=received, promise=crash_wait))\n"
         "        self._found_dead = False\n",
         "        self._crash_until = max(self._crash_until, rules.promise_until(received=received, promise=crash_wait))\n",
@@ -238,7 +238,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "claim-of-an-unannounced-renewal",
-        "nstance.server.standby",
+        "nstance.server.election.standby",
         "if not known or not member or current.sequence > beat.sequence:",
         "if not known or not member:",
         "a standby takes a lease that was renewed because it had fallen silent",
@@ -246,7 +246,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "silent-standby-is-offered-the-lease",
-        "nstance.server.holder",
+        "nstance.server.election.lease_holder",
         "        if rules.is_fresh(self._seat.adapted(), self._answered.get(incarnation), now):\n",
         "        if incarnation in self._answered:\n",
         "renewals are worth no more than a silent standby's last answer",
@@ -254,7 +254,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "stranger-is-offered-the-lease",
-        "nstance.server.holder",
+        "nstance.server.election.lease_holder",
         "                    member=incarnation in self._offered_to(self.lease),\n",
         "                    member=True,\n",
         "a standby that the lease does not name may claim it",
@@ -262,7 +262,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "longer-promise-not-told",
-        "nstance.server.holder",
+        "nstance.server.election.lease_holder",
         "promise=timings.promise if timings.promise != configured.promise else 0.0",
         "promise=0.0",
         "a leader on a slow store counts on more than was promised",
@@ -270,7 +270,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "shorter-promise-takes-back",
-        "nstance.server.standby",
+        "nstance.server.election.standby",
         "        self._crash_until = max(self._crash_until, rules.promise_until(",
         "        self._crash_until = max(NEVER, rules.promise_until(",
         "a standby forgets the longer promise that the leader still counts on",
@@ -278,7 +278,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "latency-teaches-nothing",
-        "nstance.server.seat",
+        "nstance.server.election.context",
         "        return rules.adapted(self.timings, self.latency().usual)\n",
         "        return self.timings\n",
         "leases stay short on a slow store: nobody leads for long",
@@ -286,7 +286,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "timeouts-teach-nothing",
-        "nstance.server.store_latency",
+        "nstance.server.election.store_latency",
         "            self._latency = self._latency.timed_out(self._clock.monotonic() - began)\n",
         "            pass\n",
         "a store slower than the first timeout is never written to",
@@ -304,7 +304,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "large-slot-is-skipped",
         "nstance.objects.journal",
-        '                raise slots.Damaged(f"{what} is larger than any that is written: {problem}") from problem\n',
+        '                raise slots.DamagedError(f"{what} is larger than any that is written: {problem}") from problem\n',
         "                return None\n",
         "a slot that is too large reads like the journal's end",
         tests=JOURNAL_TESTS,
@@ -320,14 +320,14 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "damaged-journal-is-healthy",
         "nstance.server.wiring",
-        "        damage = self.elector.damage or self.reign.parts.follower.damage\n",
+        "        damage = self.elector.damage or self.leader.parts.follower.damage\n",
         '        damage = ""\n',
         "nobody can lead, and every server says that it is well",
         tests=BOOT_HEALTH,
     ),
     Mutant(
         "effects-without-a-term",
-        "nstance.server.calls",
+        "nstance.server.cloud.provider_calls",
         "        await self._ready()\n",
         "",
         "the provider is called by a server that no longer leads",
@@ -342,7 +342,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "ports-stay-open",
-        "nstance.server.reign",
+        "nstance.server.leader.leader",
         "            await _to_the_end(\n",
         "            await (lambda work: work)(\n",
         "a deposed leader goes on to talk to its agents",
@@ -350,28 +350,28 @@ CATALOGUE: tuple[Mutant, ...] = (
     # ---- decide, commit, act
     Mutant(
         "effect-before-commit",
-        "nstance.server.shard",
+        "nstance.server.state.shard",
         "        if barrier is None:\n",
         "        if True:\n",
         "VMs are made and deleted before that is in the journal",
     ),
     Mutant(
         "answer-before-commit",
-        "nstance.server.shard",
+        "nstance.server.state.shard",
         "        return await answer\n",
         "        await asyncio.sleep(0.001)\n        return answer.result() if answer.done() else None\n",
         "an agent gets a certificate that the journal does not know",
     ),
     Mutant(
         "request-not-repeated-as-it-was",
-        "nstance.server.effects",
+        "nstance.server.cloud.effects",
         "if instance.request_hash and request_hash(request) != instance.request_hash:",
         "if False:",
         "a create is repeated with another request",
     ),
     Mutant(
         "asks-with-a-nonce-that-ran-out",
-        "nstance.core.pursuing",
+        "nstance.core.follow_up",
         "    if facts.creating or draft.now >= creating.registration_due(draft, instance):\n",
         "    if facts.creating:\n",
         "a create is repeated after its time, when a provider may have forgotten it",
@@ -379,7 +379,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "failed-look-up-is-stale",
-        "nstance.server.effects",
+        "nstance.server.cloud.effects",
         "            self._post(ev.VmCreateFailed(instance.id, ev.Failure.UNAVAILABLE, str(problem)))\n\n",
         "            self._post(ev.VmCreateFailed(instance.id, ev.Failure.STALE, str(problem)))\n\n",
         "an intent whose look-up failed is given up as if there were no VM",
@@ -387,7 +387,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "unexpected-error-is-no-outcome",
-        "nstance.server.effects",
+        "nstance.server.cloud.effects",
         "            if failed is not None:\n                self._post(failed)\n",
         "",
         "a call that fails by a bug is waited for until the term ends",
@@ -395,7 +395,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "observer-fails-unseen",
-        "nstance.server.shard",
+        "nstance.server.state.shard",
         '                self._fail("observing a decision", problem)\n',
         "                pass\n",
         "an observer that raised is ignored, and the term lives on",
@@ -403,7 +403,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "effect-fails-to-start-unseen",
-        "nstance.server.shard",
+        "nstance.server.state.shard",
         '                self._fail(f"starting {type(effect).__name__} of {effect.id}", problem)\n',
         "                pass\n",
         "a create that could not be started is never asked for in this term",
@@ -427,7 +427,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "delete-races-create",
-        "nstance.core.pursuing",
+        "nstance.core.follow_up",
         "    if facts.creating:\n        return  # a create in flight",
         "    if False:\n        return  # a create in flight",
         "a delete overtakes the create of the same VM",
@@ -444,7 +444,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "list-error-is-empty",
-        "nstance.server.collector",
+        "nstance.server.cloud.inventory",
         '        vms = await self._calls.once("list", self._calls.listings, self._provider.list)\n',
         '        try:\n            vms = await self._calls.once("list", self._calls.listings, self._provider.list)\n'
         "        except errors.ProviderError:\n            vms = []\n",
@@ -461,7 +461,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "unwanted-create-is-sent",
-        "nstance.server.calls",
+        "nstance.server.cloud.provider_calls",
         "        if not wanted():\n",
         "        if False:\n",
         "a create that was throttled is made although nobody wants it any more",
@@ -469,7 +469,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "look-error-is-gone",
-        "nstance.server.effects",
+        "nstance.server.cloud.effects",
         "                self._post(ev.VmChecked(instance.id, ev.VmState.UNKNOWN))\n",
         "                self._post(ev.VmChecked(instance.id, ev.VmState.DELETED))\n",
         "a look that failed reads as: the VM is gone",
@@ -491,7 +491,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "absent-after-delete-is-true",
-        "nstance.core.pursuing",
+        "nstance.core.follow_up",
         "    return told >= max(since, begun) + ABSENCE_IS_TRUE_AFTER\n",
         "    return True\n",
         "not found just after a delete closes the record",
@@ -499,7 +499,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "suspect-without-the-provider",
         "nstance.core.health",
-        "    if facts.vm is not VmState.RUNNING or facts.vm_at is None or facts.vm_at < facts.heard:\n",
+        "    if facts.vm is not VmState.RUNNING or facts.vm_at is None or facts.vm_at < facts.last_seen:\n",
         "    if facts.vm_at is None:\n        facts = draft.facts(instance.id)\n    if False:\n",
         "silence alone makes an instance suspect",
         tests=("tests/unit/core/test_core_health.py",),
@@ -508,13 +508,13 @@ CATALOGUE: tuple[Mutant, ...] = (
         "no-grace-after-failover",
         "nstance.core.health",
         "        patience = max(policy.suspect_after, draft.view.reconnect_grace)\n"
-        "        return heard + patience, heard + max(policy.dead_after, patience)\n",
-        "        return facts.heard, facts.heard + 1.0\n",
+        "        return last_seen + patience, last_seen + max(policy.dead_after, patience)\n",
+        "        return facts.last_seen, facts.last_seen + 1.0\n",
         "a new leader gives agents no time to come back",
     ),
     Mutant(
         "deaf-leader-blames-agents",
-        "nstance.server.hearing",
+        "nstance.server.liveness.agent_liveness",
         "            self.listening_since = now\n        self._ticked = now\n",
         "        self._ticked = now\n",
         "a leader that stood still takes that for silence",
@@ -522,7 +522,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "last-byte-forgotten",
-        "nstance.server.hearing",
+        "nstance.server.liveness.agent_liveness",
         "                    self._learn(id, facts, self._clock.steady(), self._clock.monotonic())\n",
         "                    pass\n",
         "silence begins before the connection was lost",
@@ -531,7 +531,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "replacement-comes-second",
         "nstance.core.health",
-        "    return any(m.state is not State.PENDING for m in draft.newcomers().get(instance.id, ()))\n",
+        "    return any(m.state is not State.PENDING for m in draft.replacements().get(instance.id, ()))\n",
         "    return True\n",
         "a VM that runs goes before its replacement was made",
     ),
@@ -545,7 +545,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "quiet-connections-uncounted",
-        "nstance.server.hearing",
+        "nstance.server.liveness.agent_liveness",
         "            silent += self._quiet_connections(long)\n",
         "",
         "a cut without resets replaces a third of the fleet before it is recognised",
@@ -553,7 +553,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "strangers-are-orphans",
-        "nstance.core.collecting",
+        "nstance.core.inventory",
         "    if vm.cluster != cluster or vm.shard != shard or vm.tenant is None or vm.group is None:\n        return False\n",
         "    assert vm.tenant is not None and vm.group is not None\n",
         "VMs without our tags are deleted",
@@ -561,7 +561,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "orphan-at-first-sight",
-        "nstance.core.collecting",
+        "nstance.core.inventory",
         "SIGHTINGS = 2",
         "SIGHTINGS = 1",
         "one listing is enough to delete a VM",
@@ -569,25 +569,25 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "orphans-stay",
-        "nstance.core.collecting",
+        "nstance.core.inventory",
         "            found.add(key, OrphanFound(vm.id, vm.provider_id))\n",
         "",
         "VMs that no record knows are never collected, although the configuration says so",
     ),
     Mutant(
         "hidden-vms-stop-deletions",
-        "nstance.server.collector",
+        "nstance.server.cloud.inventory",
         "            found_singly=self._found_singly(),\n",
         "",
         "a few stripped tags stop all deletions for good",
         tests=FINDINGS,
     ),
     Mutant(
-        "double-takes-the-first",
-        "nstance.server.effects",
+        "duplicate_vm-takes-the-first",
+        "nstance.server.cloud.effects",
         "self._provider.delete(instance.id, effect.provider_id)",
         "self._provider.delete(instance.id, None)",
-        "deleting a double deletes the VM that is kept",
+        "deleting a duplicate_vm deletes the VM that is kept",
     ),
     # ---- reasons
     Mutant(
@@ -609,7 +609,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     # ---- files
     Mutant(
         "edit-wakes-too-few",
-        "nstance.server.lead",
+        "nstance.server.leader.context",
         "        if rendering.shared(around) != rendering.shared(self.around):\n",
         "        if False:\n",
         "agents keep files that print what has changed for all groups",
@@ -617,7 +617,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "edit-wakes-everybody",
-        "nstance.server.lead",
+        "nstance.server.leader.context",
         "        concerned = self._concerned(before, around)\n",
         "        concerned = None\n",
         "each edit of a group hashes the files of all agents",
@@ -686,15 +686,15 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "orphans-are-taken-up-again",
-        "nstance.core.collecting",
-        "found.sight(Oddity.LATE, record.id, before)",
-        "found.sight(Oddity.ORPHAN, record.id, before)",
+        "nstance.core.inventory",
+        "found.sight(Anomaly.LATE, record.id, before)",
+        "found.sight(Anomaly.ORPHAN, record.id, before)",
         "an orphan that was just deleted is taken up again because a listing lags",
         tests=COLLECTING_TESTS,
     ),
     Mutant(
-        "speaker-is-the-double",
-        "nstance.core.collecting",
+        "speaker-is-the-duplicate_vm",
+        "nstance.core.inventory",
         "        if speaker is not None:\n",
         "        if False:\n",
         "of two VMs with one ID, the one that has registered is deleted",
@@ -702,7 +702,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "nonce-by-the-wall-clock",
-        "nstance.server.issuing",
+        "nstance.server.identity.issuer",
         "verify_agent_nonce(token, now=self._clock.steady(), shard=self._shard)",
         "verify_agent_nonce(token, now=self._clock.wall(), shard=self._shard)",
         "somebody sets a clock, and agents whose answer was lost can never come back",
@@ -711,7 +711,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     # ---- agents, registration, clocks
     Mutant(
         "report-out-of-order",
-        "nstance.server.api.agent",
+        "nstance.server.api.agent_service",
         "if same_boot and sequence <= presence.sequence:",
         "if False:",
         "an old report overwrites a newer one (F62)",
@@ -719,21 +719,21 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "restart-is-a-clone",
-        "nstance.server.clones",
+        "nstance.server.liveness.clones",
         "if report.boot in known.former and report.connected_at > known.since else",
         "if True else",
         "an agent that restarts is taken for a second one, and replaced",
     ),
     Mutant(
         "reconnect-is-a-clone",
-        "nstance.server.clones",
-        "if report.sequence < known.sequence and report.connected_at > known.heard else",
-        "if report.connected_at > known.heard else",
+        "nstance.server.liveness.clones",
+        "if report.sequence < known.sequence and report.connected_at > known.last_seen else",
+        "if report.connected_at > known.last_seen else",
         "an agent that comes back is taken for a second one, and replaced",
     ),
     Mutant(
         "last-word-is-a-clone",
-        "nstance.server.clones",
+        "nstance.server.liveness.clones",
         "report.boot in known.former and report.connected_at > known.since",
         "report.boot in known.former",
         "a dying agent's late report makes its successor a clone",
@@ -741,7 +741,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "clones-unnoticed",
-        "nstance.server.api.agent",
+        "nstance.server.api.agent_service",
         "        if not other:\n            return\n        if not known",
         "        if True:\n            return\n        if not known",
         "two agents take the connection from each other, and nobody is told",
@@ -756,7 +756,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "no-message-budget",
-        "nstance.server.api.agent",
+        "nstance.server.api.agent_service",
         "        if not self._lead.agents.allowance(id).messages.take(self._clock.monotonic()):\n",
         "        if False:\n",
         "one agent floods the server (B17)",
@@ -764,7 +764,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "no-write-budget",
-        "nstance.server.api.agent",
+        "nstance.server.api.agent_service",
         "        if not self._may_write(id):\n",
         "        if False:\n",
         "one agent writes storage without limit (B17)",
@@ -772,7 +772,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "renewed-each-time",
-        "nstance.server.api.agent",
+        "nstance.server.api.agent_service",
         "if drawn.public_key != instance.public_key or not self._is_fresh(instance):",
         "if True:",
         "each renewal is a journal entry (B17)",
@@ -780,7 +780,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "anybody-is-admitted",
-        "nstance.server.api.agent",
+        "nstance.server.api.agent_service",
         "        if instance.state not in ADMITTED:\n            raise",
         "        if False:\n            raise",
         "an instance that is being deleted is still served",
@@ -788,7 +788,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "renewal-with-anothers-key",
-        "nstance.server.api.agent",
+        "nstance.server.api.agent_service",
         "        if owner is not None and owner != instance.id:\n",
         "        if False:\n",
         "two instances have one key (B11)",
@@ -796,7 +796,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "no-last-word",
-        "nstance.server.api.agent",
+        "nstance.server.api.agent_service",
         "                if refused:\n",
         "                if False:\n",
         "a refused agent never learns why",
@@ -804,7 +804,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "registration-with-anothers-key",
-        "nstance.server.registrar",
+        "nstance.server.api.registrar",
         "        if owner is not None and owner != instance.id:\n",
         "        if False:\n",
         "two instances have one key (B11)",
@@ -812,7 +812,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "claims-a-servers-address",
-        "nstance.server.registrar",
+        "nstance.server.api.registrar",
         "            if claimed and claimed in lead.server_addresses:\n",
         "            if False:\n",
         "an agent's certificate could carry a server's address",
@@ -820,7 +820,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "failures-are-not-counted",
-        "nstance.server.registrar",
+        "nstance.server.api.registrar",
         "        if count >= FAILURES and self._clock.monotonic() - began < WINDOW:\n",
         "        if False:\n",
         "nonces can be tried without limit",
@@ -828,7 +828,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "any-nonce-for-any-instance",
-        "nstance.server.registrar",
+        "nstance.server.api.registrar",
         "if instance is None or not _matches(claims, instance):",
         "if instance is None:",
         "a nonce of another tenant, group or time registers (B9)",
@@ -844,7 +844,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "ages-by-the-machine",
-        "nstance.server.shard_time",
+        "nstance.server.election.shard_time",
         "            self._anchor(self._estimate(self._told))\n",
         "            pass\n",
         "a standby with a wrong clock expires a fleet (F20)",
@@ -852,7 +852,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "never-connected-is-not-silent",
-        "nstance.server.hearing",
+        "nstance.server.liveness.agent_liveness",
         "            self._silent.setdefault(id, now)\n",
         "",
         "agents that cannot connect are replaced for ever",
@@ -861,7 +861,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "never-connected-is-not-asked-after",
         "nstance.core.health",
-        "facts.heard + CONNECT_WITHIN if facts.awaited else facts.lost",
+        "facts.last_seen + CONNECT_WITHIN if facts.awaited else facts.lost",
         "facts.lost",
         "an agent killed between registration and connection is noticed after suspect_after",
         tests=HEALTH,
@@ -877,7 +877,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     # ---- what a judge would think of
     Mutant(
         "acts-beyond-the-lease",
-        "nstance.server.term",
+        "nstance.server.election.term",
         "return not self.ended.is_set() and self._clock.monotonic() < self._until",
         "return not self.ended.is_set()",
         "a leader whose lease ran out goes on until somebody tells it",
@@ -885,7 +885,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "sleep-unnoticed",
-        "nstance.server.term",
+        "nstance.server.election.term",
         "                if not self._slept():\n",
         "                if True:\n",
         "a suspended machine wakes up and acts as if no time had passed (F15)",
@@ -893,7 +893,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "sleeper-does-not-look",
-        "nstance.server.term",
+        "nstance.server.election.term",
         "                if not await self._reread():\n",
         "                if False:\n",
         "a suspended machine takes for granted that the lease is still its own (F15)",
@@ -901,7 +901,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "promise-to-anybody",
-        "nstance.server.standby",
+        "nstance.server.election.standby",
         "                if message.epoch < self._max_epoch or link.fingerprint != holder.fingerprint:\n"
         "                    link.send(peers.Refusal(self._max_epoch))\n                    return False\n",
         "",
@@ -910,7 +910,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "release-by-anybody",
-        "nstance.server.standby",
+        "nstance.server.election.standby",
         "                if message.epoch < self._max_epoch or link.fingerprint != holder.fingerprint:\n"
         "                    return False\n",
         "",
@@ -936,9 +936,9 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "scaled-away-with-its-predecessor",
         "nstance.core.scaling",
-        "            if newcomer.state is State.RUNNING:\n",
+        "            if replacement.state is State.RUNNING:\n",
         "            if False:\n",
-        "scaling down takes a newcomer that serves, and keeps one that is to be rotated",
+        "scaling down takes a replacement that serves, and keeps one that is to be rotated",
         tests=SCALING,
     ),
     Mutant(
@@ -957,7 +957,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "drainers-are-forgotten-with-the-leader",
-        "nstance.server.reign",
+        "nstance.server.leader.leader",
         "            drainers=book.drainers,\n",
         "            drainers=(),\n",
         "whatever a new leader lets go before the operator is back goes without its drain",
@@ -965,7 +965,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "who-watches-drains",
-        "nstance.server.api.operator",
+        "nstance.server.api.operator_service",
         " if request.drains else contextlib.nullcontext()",
         "",
         "looking at a shard makes every deletion wait for its deadline",
@@ -973,7 +973,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "drainers-never-leave",
-        "nstance.server.drainers",
+        "nstance.server.state.drainers",
         "        del self._timers[tenant], self._last_seen[tenant]\n",
         "        return\n",
         "the journal names a drainer that is gone for ever",
@@ -981,7 +981,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "first-watch-to-end-begins-the-lease",
-        "nstance.server.drainers",
+        "nstance.server.state.drainers",
         "            if not self._open[tenant]:\n",
         "            if True:\n",
         "a drainer with two watches stops counting when one of them ends",
@@ -999,7 +999,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "drain-answer-of-anybody",
         "nstance.core.observe",
-        "        draft.refuse(position, Refused.NOT_DRAINING)\n",
+        "        draft.refuse(position, Rejection.NOT_DRAINING)\n",
         "        leaving.delete(draft, instance, Cause.REQUESTED, 'drained')\n",
         "who says that an instance is drained deletes it, whatever it does (F67)",
         tests=DRAINING,
@@ -1016,14 +1016,14 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "pause-ignored",
         "nstance.core.decide",
-        " and (view.wish is None or not view.wish.paused):\n",
+        " and (view.desired is None or not view.desired.paused):\n",
         ":\n",
         "a paused group is scaled and rotated",
         tests=SCALING,
     ),
     Mutant(
         "mass-absence-ignored",
-        "nstance.core.collecting",
+        "nstance.core.inventory",
         "lost > max(MISSING_AT_LEAST, MISSING_SHARE * sum(r.seen for r in expected))",
         "False",
         "a listing that lacks most VMs is believed (F50)",
@@ -1040,7 +1040,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "place-not-handed-on",
         "nstance.core.leaving",
-        "            draft.change(newcomer, replaces=old.id, replaces_for=instance.replaces_for)",
+        "            draft.change(replacement, replaces=old.id, replaces_for=instance.replaces_for)",
         "            pass",
         "the replacement of a replacement gets a place of its own",
         tests=SCALING,
@@ -1081,7 +1081,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "old-results-count",
-        "nstance.server.readiness",
+        "nstance.server.liveness.readiness",
         "if resolved is not None and report.checks_hash == resolved.checks_hash else ()",
         "if resolved is not None else ()",
         "results of checks that were changed since make an instance ready",
@@ -1089,7 +1089,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "received-is-installed",
-        "nstance.server.readiness",
+        "nstance.server.liveness.readiness",
         "installed_hash=report.received_hash if knows_readiness else report.config_hash",
         "installed_hash=report.config_hash",
         "an instance whose on-receive command fails counts as ready",
@@ -1097,7 +1097,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "changed-files-stay-ready",
-        "nstance.server.readiness",
+        "nstance.server.liveness.readiness",
         'presence.wanted_hash = ""  # worked out again',
         "pass",
         "after a new configuration instances with old files count as ready",
@@ -1105,7 +1105,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "unready-joins-the-balancer",
-        "nstance.core.balancing",
+        "nstance.core.load_balancing",
         "return True if instance.id in ready else None",
         "return True",
         "an instance that is not ready gets traffic",
@@ -1113,7 +1113,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "unready-leaves-the-balancer",
-        "nstance.core.balancing",
+        "nstance.core.load_balancing",
         "return True if instance.id in ready else None",
         "return instance.id in ready",
         "a check that fails for a moment takes everybody out of the balancer",

@@ -10,8 +10,8 @@ ROLLOUTS: tuple[Mutant, ...] = (
     Mutant(
         "limit-ignores-draining",
         "nstance.core.draft",
-        "return self._passed + sum(not m.on_demand and not is_ended(m) for m in self.noteworthy())",
-        "return self._passed + sum(m.counts for m in self.noteworthy())",
+        "return self._passed + sum(not m.on_demand and not is_ended(m) for m in self.needs_attention())",
+        "return self._passed + sum(m.counts for m in self.needs_attention())",
         "instances that drain or are being deleted do not count: all old ones leave at once",
     ),
     Mutant(
@@ -38,14 +38,14 @@ ROLLOUTS: tuple[Mutant, ...] = (
     Mutant(
         "serial-ignores-settle",
         "nstance.core.rotation",
-        "        settled = draft.facts(member.id).ready_since + wish.settle\n",
+        "        settled = draft.facts(member.id).ready_since + desired.settle\n",
         "        settled = draft.facts(member.id).ready_since\n",
         "the next member of a quorum goes before the new one has settled",
     ),
     Mutant(
         "serial-is-parallel",
         "nstance.core.rotation",
-        "    if wish.order is UpdateOrder.PARALLEL:\n",
+        "    if desired.order is UpdateOrder.PARALLEL:\n",
         "    if True:\n",
         "several members of a quorum are replaced at once",
     ),
@@ -75,7 +75,7 @@ ROLLOUTS: tuple[Mutant, ...] = (
     Mutant(
         "canary-does-not-pause",
         "nstance.core.rollout",
-        "    return max(0, wish.canary - updated) if updated < len(capacity) else None\n",
+        "    return max(0, desired.canary - updated) if updated < len(capacity) else None\n",
         "    return None\n",
         "all instances are replaced although only one was to be tried",
     ),
@@ -96,7 +96,7 @@ ROLLOUTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "balancer-takes-the-unready",
-        "nstance.server.readiness",
+        "nstance.server.liveness.readiness",
         "self._lead.balancers.set_ready(presence.id, found.ready)",
         "self._lead.balancers.set_ready(presence.id, True)",
         "requests are sent to an instance without files",
@@ -119,7 +119,7 @@ ROLLOUTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "group-record-not-committed",
-        "nstance.server.shard",
+        "nstance.server.state.shard",
         "        records = (decision.record,) if decision.record is not None else ()\n",
         "        records = ()\n",
         "the next leader does not know that a rollout was halted",

@@ -3,7 +3,7 @@
 from sim.mutants.mutant import Mutant
 
 UNKNOWN = ("tests/unit/core/test_core_unknown.py",)
-HOLDING = ("tests/unit/core/test_core_holding.py",)
+HOLDING = ("tests/unit/core/test_core_held_groups.py",)
 BACKUP = ("tests/component/test_admin_cluster_backup.py",)
 RESTORED = ("tests/component/test_server_restored.py",)
 GROUPS = ("tests/component/test_operator_service_groups.py",)
@@ -27,9 +27,9 @@ UNKNOWN_VMS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "unknown-vm-is-deleted",
-        "nstance.core.collecting",
-        "        if found.sight(Oddity.ORPHAN, vm.id, sightings) and delete_unknown and not (too_many or mass_absence):\n",
-        "        if found.sight(Oddity.ORPHAN, vm.id, sightings) and not (too_many or mass_absence):\n",
+        "nstance.core.inventory",
+        "        if found.sight(Anomaly.ORPHAN, vm.id, sightings) and delete_unknown and not (too_many or mass_absence):\n",
+        "        if found.sight(Anomaly.ORPHAN, vm.id, sightings) and not (too_many or mass_absence):\n",
         "after a restored backup healthy VMs are deleted as orphans",
     ),
     Mutant(
@@ -42,7 +42,7 @@ UNKNOWN_VMS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "registration-lost-with-the-backup",
-        "nstance.server.recognizing",
+        "nstance.server.identity.restored_agents",
         "    if instance is not None:\n        await shard.ask(",
         "    if instance is not None and instance.public_key:\n        await shard.ask(",
         "an agent whose registration a restored journal does not know is given up",
@@ -66,7 +66,7 @@ UNKNOWN_VMS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "many-unknown-vms-deleted-at-once",
-        "nstance.core.collecting",
+        "nstance.core.inventory",
         "    too_many = delete_unknown and len(unknown) > max(UNKNOWN_AT_LEAST, UNKNOWN_SHARE * shown_ours)\n",
         "    too_many = False\n",
         "no brake: a whole fleet without records is deleted",
@@ -74,7 +74,7 @@ UNKNOWN_VMS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "missing-group-is-scaled-away",
-        "nstance.core.holding",
+        "nstance.core.held_groups",
         "    if record is None or not record.dynamic:\n",
         "    if True:\n",
         "a group that groups.jsonc has lost loses its instances",
@@ -82,15 +82,15 @@ UNKNOWN_VMS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "lost-override-is-followed",
-        "nstance.core.holding",
-        "    return wish is None or (wish.static and not wish.overridden and view.groups_lost)\n",
-        "    return wish is None\n",
+        "nstance.core.held_groups",
+        "    return desired is None or (desired.static and not desired.overridden and view.groups_lost)\n",
+        "    return desired is None\n",
         "without groups.jsonc a static group falls back to the size of the file",
         tests=HOLDING,
     ),
     Mutant(
         "deletion-by-name-is-forgotten",
-        "nstance.server.groups",
+        "nstance.server.api.group_writer",
         "                    self._lead.shard.delete_group(key)  # decided together with its absence\n",
         "                    pass\n",
         "a deleted group is announced as held",
@@ -98,7 +98,7 @@ UNKNOWN_VMS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "another-tenants-agent-is-adopted",
-        "nstance.server.unknown",
+        "nstance.server.state.unknown_vms",
         "        return agent if agent is not None and agent.tenant == vm.tenant else None\n",
         "        return agent\n",
         "a VM is adopted with the certificate of another tenant",

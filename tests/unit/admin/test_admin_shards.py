@@ -131,7 +131,7 @@ def test_without_servers_nothing_is_asked() -> None:
 # ---- wishes
 
 
-def wish(**said: Any) -> groups.Wish:
+def desired(**said: Any) -> groups.Wish:
     return groups.Wish(**{"vars": {}, **said})
 
 
@@ -139,21 +139,21 @@ def test_a_wish_changes_only_what_it_names() -> None:
     before = operator_pb2.GroupConfig(template="t", size=3, instance_type="big", vars={"a": "1", "b": "2"})
     after = operator_pb2.GroupConfig()
     after.CopyFrom(before)
-    wish(vars={"a": "9"}, unset_vars=("b", "c"), max_surge=2).apply(after)
+    desired(vars={"a": "9"}, unset_vars=("b", "c"), max_surge=2).apply(after)
     assert (after.template, after.size, after.instance_type, dict(after.vars)) == ("t", 3, "big", {"a": "9"})
     assert (after.update_set, after.max_surge, after.max_unavailable) == (True, 2, 0)
-    wish(size=0, instance_type="", max_unavailable=1, load_balancers=("x",), args="{}").apply(after)
+    desired(size=0, instance_type="", max_unavailable=1, load_balancers=("x",), args="{}").apply(after)
     assert (after.HasField("size"), after.size, after.instance_type) == (True, 0, "")
     assert (after.max_surge, after.max_unavailable) == (2, 1)
     assert (list(after.load_balancers), after.args_json) == (["x"], "{}")
 
 
 def test_an_empty_wish_is_known() -> None:
-    assert wish().empty
-    assert not wish(size=0).empty
-    assert not wish(instance_type="").empty
-    assert not wish(unset_vars=("a",)).empty
-    assert not wish(vars={"a": ""}).empty
+    assert desired().empty
+    assert not desired(size=0).empty
+    assert not desired(instance_type="").empty
+    assert not desired(unset_vars=("a",)).empty
+    assert not desired(vars={"a": ""}).empty
 
 
 class Contested:
@@ -182,10 +182,10 @@ class Contested:
 
 async def test_a_change_is_made_again_over_what_somebody_else_changed() -> None:
     shard = Contested(losses=2)
-    await groups.change(cast("client.Client", shard), "web", wish(size=5).apply, dry_run=False)
+    await groups.change(cast("client.Client", shard), "web", desired(size=5).apply, dry_run=False)
     assert (shard.group.config.size, dict(shard.group.config.vars)) == (5, {"theirs": "0++"})
     with pytest.raises(client.Refusal, match="changed"):
-        await groups.change(cast("client.Client", Contested(losses=99)), "web", wish(size=5).apply, dry_run=False)
+        await groups.change(cast("client.Client", Contested(losses=99)), "web", desired(size=5).apply, dry_run=False)
 
 
 # ---- answers

@@ -16,13 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nstance.agent import certificates
-from nstance.clock import SystemChance
+from nstance.clock import SystemRng
 from nstance.model.ids import ClusterId, InstanceId, OperatorId, ServerId, ShardId, TenantId
 from nstance.pki import ca, fields, keys, names, peer
 
-CHANCE = SystemChance()
+CHANCE = SystemRng()
 NOW = datetime(2026, 11, 15, tzinfo=UTC).timestamp()
-CA = ca.new_ca(ClusterId("c1"), now=NOW, chance=CHANCE)
+CA = ca.new_ca(ClusterId("c1"), now=NOW, rng=CHANCE)
 PUBLIC = keys.public_bytes(keys.generate(CHANCE))
 UUID = "01jw51srryegh9snf9cmeh3k4q"
 SERVER = names.Server(ClusterId("c1"), ShardId("s1"), ServerId("srv-1"))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nstance.agent import metadata, plan, spot
 from nstance.agent.metadata import Answer, Unavailable
 from nstance.agent.settings import Provider
-from nstance.clock import SystemChance
+from nstance.clock import SystemRng
 from nstance.v1 import agent_pb2
 
 TERMINATION = agent_pb2.Notice.SPOT_TERMINATION
@@ -97,7 +97,7 @@ def test_any_bytes_are_an_answer_or_an_error(head: bytes, body: bytes, chunked: 
 
 
 def test_a_spot_machine_does_not_look_away_for_long() -> None:
-    chance = SystemChance()
-    waits = [plan.spot_retry(failures, chance, known_spot=True) for failures in range(1, 200)]
+    rng = SystemRng()
+    waits = [plan.spot_retry(failures, rng, known_spot=True) for failures in range(1, 200)]
     assert all(0 <= wait <= plan.LAST_SPOT_BACKOFF for wait in waits)
-    assert max(plan.spot_retry(50, chance, known_spot=False) for _ in range(200)) > plan.LAST_SPOT_BACKOFF
+    assert max(plan.spot_retry(50, rng, known_spot=False) for _ in range(200)) > plan.LAST_SPOT_BACKOFF

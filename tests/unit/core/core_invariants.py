@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from nstance.model.consistency import violations
-from nstance.model.decision import Facts
+from nstance.model.decision import Observation
 from nstance.model.events import NoticeKind, VmState
 from nstance.model.ids import InstanceId
 from nstance.model.instance import CAPACITY, TRANSITIONS, Cause, Instance, State
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 def check_wakes(world: "World") -> None:
     """Nothing that is pending may wait for chance: it has a timer, or an answer is under way."""
-    wish = world.wish
-    if not world.listed or world.mass_absence or world.blocked or (wish is not None and wish.paused):
+    desired = world.desired
+    if not world.listed or world.mass_absence or world.blocked or (desired is not None and desired.paused):
         return
     due: list[float] = []
-    timeout = wish.registration_timeout if wish is not None else 300.0
+    timeout = desired.registration_timeout if desired is not None else 300.0
     for record in world.records.values():
-        facts = world.facts.get(record.id, Facts(heard=world.listening))
+        facts = world.facts.get(record.id, Observation(last_seen=world.listening))
         under_way = facts.creating or facts.checking or facts.deleting
         if record.state is State.DRAINING and record.drain is not None and not world.mass_silence:
             due.append(record.drain.deadline)
@@ -32,10 +32,10 @@ def check_wakes(world: "World") -> None:
         elif record.state is State.DELETING and not under_way:
             due.append(world.now + 30.0)
         elif record.state is State.RUNNING and not under_way and not record.suspect:
-            due.append(max(world.now + 10.0, facts.heard + 60.0, world.listening + 60.0))
+            due.append(max(world.now + 10.0, facts.last_seen + 60.0, world.listening + 60.0))
         elif record.ended is not None:
             due.append(max(record.ended + world.policy.deleted_retention, world.now))
-    if world.gate_closed() and len([r for r in world.records.values() if r.counts]) < (wish.size if wish else 0):
+    if world.gate_closed() and len([r for r in world.records.values() if r.counts]) < (desired.size if desired else 0):
         due.append(world.trend.retry_at)
     if due:
         assert world.wake_at is not None, "pending work without a timer"
@@ -45,7 +45,7 @@ def check_wakes(world: "World") -> None:
 def judge(world: "World", before: dict[InstanceId, Instance]) -> None:
     problems = violations(world.records)
     assert not problems, problems
-    paused = world.wish is not None and world.wish.paused
+    paused = world.desired is not None and world.desired.paused
     left: list[Instance] = []
     for id, record in world.records.items():
         old = before.get(id)
@@ -83,7 +83,7 @@ def check_cause(world: "World", old: Instance, record: Instance) -> None:
     """No healthy VM dies by accident: each cause must be true in the world."""
     vm = world.vm_of(record.id, record.provider_id)
     runs = vm is not None and vm.state is VmState.RUNNING
-    wish = world.wish
+    desired = world.desired
     match record.cause:
         case Cause.GONE:
             assert not runs, "a VM that runs was taken for gone"
@@ -91,7 +91,7 @@ def check_cause(world: "World", old: Instance, record: Instance) -> None:
             assert vm is not None
             assert not world.mass_silence
             if not _is_unready(world, old):
-                silent = world.now - max(vm.heard, world.listening)
+                silent = world.now - max(vm.last_seen, world.listening)
                 assert silent >= world.policy.dead_after - 0.001, "given up too early"
         case Cause.SPOT:
             hint = old.state is State.RUNNING and vm is not None and vm.noticed
@@ -100,8 +100,8 @@ def check_cause(world: "World", old: Instance, record: Instance) -> None:
             assert vm is not None
             assert NoticeKind.SHUTDOWN in vm.noticed
         case Cause.DRIFT:
-            assert wish is not None
-            assert old.infra_hash != wish.infra_hash
+            assert desired is not None
+            assert old.infra_hash != desired.infra_hash
         case Cause.FORCED_EXPIRY:
             assert world.policy.forced_age is not None
             assert world.now >= old.created + world.policy.forced_age
@@ -113,10 +113,10 @@ def check_cause(world: "World", old: Instance, record: Instance) -> None:
         case Cause.SCALE_DOWN:
             assert not old.on_demand
             counting = sum(r.counts or core_limits.is_leaving(world, r) for r in world.records.values())
-            assert counting >= (wish.size if wish else 0), "scaled below the size"
+            assert counting >= (desired.size if desired else 0), "scaled below the size"
         case Cause.UNREGISTERED:
             assert old.registered is None
-            assert world.now >= old.created + 90.0 or wish is None
+            assert world.now >= old.created + 90.0 or desired is None
         case Cause.SUPERSEDED:
             assert old.registered is None or old.replaces is not None
         case Cause.REQUESTED:
@@ -125,7 +125,7 @@ def check_cause(world: "World", old: Instance, record: Instance) -> None:
             raise AssertionError(f"left for {cause}")
     if old.registered is not None and record.state is State.DELETING and record.cause is not Cause.REQUESTED:
         unwished = world.policy.default_drain_timeout if old.drain_timeout is None else old.drain_timeout
-        drains = wish.drain_timeout if wish else unwished
+        drains = desired.drain_timeout if desired else unwished
         if runs and drains > 0 and world.view().operator_seen is not None:
             done = world.now - (world.view().operator_seen or 0.0) > world.policy.operator_recent
             assert done or record.drain is not None, f"{record.cause}: no drain"
@@ -134,7 +134,7 @@ def check_cause(world: "World", old: Instance, record: Instance) -> None:
 
 
 def check_places(world: "World") -> None:
-    if world.wish is None or world.wish.paused or world.blocked:
+    if world.desired is None or world.desired.paused or world.blocked:
         return
     counting = {r.id: r for r in world.records.values() if r.counts}
     assert all(r.state in (State.PENDING, State.STARTING, State.RUNNING) for r in counting.values())
@@ -142,20 +142,20 @@ def check_places(world: "World") -> None:
     waits = world.gate_closed() or world.awaits_listing()
     # The place of one that left first is filled when its VM is gone.
     left_first = sum(core_limits.is_leaving(world, r) for r in world.records.values())
-    assert places + left_first >= world.wish.size or waits, f"{places} places for {world.wish.size}"
+    assert places + left_first >= world.desired.size or waits, f"{places} places for {world.desired.size}"
     if world.listed and not world.mass_absence:
-        assert places <= world.wish.size, f"{places} places for {world.wish.size}"
+        assert places <= world.desired.size, f"{places} places for {world.desired.size}"
 
 
 def _is_unready(world: "World", old: Instance) -> bool:
     """Its agent speaks, and it is not ready for longer than it may."""
-    facts, wish = world.facts[old.id], world.wish
-    if facts.ready or facts.blocked or not facts.connected or wish is None or old.registered is None:
+    facts, desired = world.facts[old.id], world.desired
+    if facts.ready or facts.blocked or not facts.connected or desired is None or old.registered is None:
         return False
-    failing = facts.failing_since if wish.unhealthy_after is not None else None
-    if failing is not None and world.now >= failing + (wish.unhealthy_after or 0.0) - 0.001:
+    failing = facts.failing_since if desired.unhealthy_after is not None else None
+    if failing is not None and world.now >= failing + (desired.unhealthy_after or 0.0) - 0.001:
         return True
-    since = max(old.registered + wish.ready_timeout, world.listening + world.grace)
+    since = max(old.registered + desired.ready_timeout, world.listening + world.grace)
     return old.ready_at is None and world.now >= since - 0.001
 
 

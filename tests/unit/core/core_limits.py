@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from nstance.model.decision import Facts
+from nstance.model.decision import Observation
 from nstance.model.events import NoticeKind
 from nstance.model.group import UpdateOrder
 from nstance.model.ids import InstanceId
@@ -17,7 +17,7 @@ GOING = (State.DRAINING, State.DELETING)
 
 
 def judge(world: "World", before: dict[InstanceId, Instance], record: GroupRecord | None) -> None:
-    if world.wish is None or world.wish.paused:
+    if world.desired is None or world.desired.paused:
         return
     made = [r for r in world.records.values() if r.id not in before and r.counts]
     begun = [r for r in made if r.replaces_for in VOLUNTARY and _is_voluntary(world, r)]
@@ -30,32 +30,32 @@ def judge(world: "World", before: dict[InstanceId, Instance], record: GroupRecor
         check_left(world, before[old.id])
     if begun or left:
         check_held(world, record, begun, left)
-        if world.wish.order is UpdateOrder.SERIAL and (begun or any(not _replacements(world, r) for r in left)):
+        if world.desired.order is UpdateOrder.SERIAL and (begun or any(not _replacements(world, r) for r in left)):
             check_serial(world, before, begun, left)
 
 
 def check_existing(world: "World") -> None:
     """Never more than the size and `max_surge` together, but for what was not voluntary."""
-    wish = world.wish
-    assert wish is not None
+    desired = world.desired
+    assert desired is not None
     there = [r for r in world.records.values() if not r.on_demand and r.state not in ENDED]
     explained = sum(r.state in GOING and not is_leaving(world, r) for r in there)
     explained += sum(r.counts and _counts(world, r.replaces) and not _is_voluntary(world, r) for r in there)
-    surge = wish.max_surge or (0 if wish.max_unavailable else 1)
-    assert len(there) - explained <= wish.size + surge, f"{len(there)} VMs for {wish.size}"
+    surge = desired.max_surge or (0 if desired.max_unavailable else 1)
+    assert len(there) - explained <= desired.size + surge, f"{len(there)} VMs for {desired.size}"
 
 
 def check_left(world: "World", old: Instance) -> None:
-    wish = world.wish
-    assert wish is not None
+    desired = world.desired
+    assert desired is not None
     takers = _replacements(world, old)
     assert not takers or any(_ready(world, t) for t in takers), f"{old.id} left for one that is not ready"
     ready = sum(_ready(world, r) for r in world.records.values())
     if not takers:
         able = ready + sum(_broken(world, r) for r in world.records.values())
-        assert able >= wish.size - wish.max_unavailable, f"{old.id} left first, {able} can be ready without it"
+        assert able >= desired.size - desired.max_unavailable, f"{old.id} left first, {able} can be ready without it"
     if _facts(world, old).ready:
-        assert ready >= wish.size - wish.max_unavailable, f"{ready} of {wish.size} are ready without {old.id}"
+        assert ready >= desired.size - desired.max_unavailable, f"{ready} of {desired.size} are ready without {old.id}"
 
 
 def check_held(world: "World", record: GroupRecord | None, begun: list[Instance], left: list[Instance]) -> None:
@@ -76,15 +76,15 @@ def check_held(world: "World", record: GroupRecord | None, begun: list[Instance]
 def check_serial(
     world: "World", before: dict[InstanceId, Instance], begun: list[Instance], left: list[Instance]
 ) -> None:
-    wish = world.wish
-    assert wish is not None
+    desired = world.desired
+    assert desired is not None
     assert len(begun) + sum(not _replacements(world, r) for r in left) <= 1, "more than one step at a time"
     for r in before.values():
         now = world.records.get(r.id)
         assert now is None or now in left or not is_leaving(world, now), f"{r.id} is not gone yet"
-        if r.counts and r.infra_hash == wish.infra_hash and now is not None and now.counts:
+        if r.counts and r.infra_hash == desired.infra_hash and now is not None and now.counts:
             assert _ready(world, now), f"{r.id} is not ready yet"
-            assert world.now >= _facts(world, now).ready_since + wish.settle - 0.001, f"{r.id} has not settled"
+            assert world.now >= _facts(world, now).ready_since + desired.settle - 0.001, f"{r.id} has not settled"
 
 
 def is_leaving(world: "World", record: Instance) -> bool:
@@ -105,8 +105,8 @@ def _is_voluntary(world: "World", taker: Instance) -> bool:
     return taker.replaces_for in VOLUNTARY or hint
 
 
-def _facts(world: "World", record: Instance) -> Facts:
-    return world.facts.get(record.id, Facts(heard=world.listening))
+def _facts(world: "World", record: Instance) -> Observation:
+    return world.facts.get(record.id, Observation(last_seen=world.listening))
 
 
 def _ready(world: "World", record: Instance) -> bool:

@@ -14,7 +14,7 @@ from nstance.model.instance import Put
 
 class Thorough(Draft):
     def _sort_out(self) -> None:
-        self._noteworthy = self._outdated = list(self.members.values())
+        self._needs_attention = self._outdated = list(self.members.values())
 
 
 def compare(decision: Decision, view: View, events: Sequence[Event], *, now: float, policy: Policy) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from nstance.core.decide import decide
-from nstance.model.decision import Decision, Facts, View
+from nstance.model.decision import Decision, Observation, View
 from nstance.model.events import Event, VmState
 from nstance.model.group import Group, Policy
 from nstance.model.ids import GroupKey, GroupName, InstanceId, Kind, ProviderId, TenantId
@@ -22,7 +22,7 @@ def fresh_ids() -> Iterator[InstanceId]:
     return (InstanceId(f"web-1{n:025}") for n in range(10_000))
 
 
-def wish(size: int, **fields: Any) -> Group:
+def desired(size: int, **fields: Any) -> Group:
     return Group(**{"key": KEY, "size": size, "template": "t", "kind": Kind("web"), "infra_hash": "h"} | fields)
 
 
@@ -52,14 +52,14 @@ def member(letter: str, state: State = State.RUNNING, **fields: Any) -> Instance
     return Instance(**known | fields)
 
 
-def newcomer(letter: str, old: str, cause: Cause, state: State = State.RUNNING, **fields: Any) -> Instance:
+def replacement(letter: str, old: str, cause: Cause, state: State = State.RUNNING, **fields: Any) -> Instance:
     return member(letter, state, replaces=name(old), replaces_for=cause, **fields)
 
 
-def healthy(**fields: Any) -> Facts:
-    return Facts(
+def healthy(**fields: Any) -> Observation:
+    return Observation(
         **{
-            "heard": NOW - 1.0,
+            "last_seen": NOW - 1.0,
             "connected": True,
             "met": True,
             "ready": True,
@@ -70,16 +70,16 @@ def healthy(**fields: Any) -> Facts:
     )
 
 
-def unready(why: str = "its files are not installed yet", **fields: Any) -> Facts:
+def unready(why: str = "its files are not installed yet", **fields: Any) -> Observation:
     """Its agent speaks, and says that it is not ready."""
     return healthy(**{"ready": False, "not_ready": why} | fields)
 
 
-def lost(seconds: float, **fields: Any) -> Facts:
+def lost(seconds: float, **fields: Any) -> Observation:
     """Its connection ended and it was last heard of so long ago; the provider said just now that its VM runs."""
     since = NOW - seconds
-    return Facts(
-        **{"heard": since, "met": True, "lost": since, "vm": VmState.RUNNING, "vm_at": NOW, "checks": 4} | fields
+    return Observation(
+        **{"last_seen": since, "met": True, "lost": since, "vm": VmState.RUNNING, "vm_at": NOW, "checks": 4} | fields
     )
 
 
@@ -101,7 +101,7 @@ class After:
     def __getitem__(self, letter: str) -> Instance:
         return self.members[name(letter)]
 
-    def fact(self, letter: str) -> Facts:
+    def fact(self, letter: str) -> Observation:
         return self.facts[name(letter)]
 
     def in_state(self, state: State) -> str:
@@ -120,7 +120,7 @@ def after(
     *events: Event,
     size: int = 0,
     group: Group | None = None,
-    facts: dict[str, Facts] | None = None,
+    facts: dict[str, Observation] | None = None,
     policy: Policy | None = None,
     now: float = NOW,
     **view: Any,
@@ -131,7 +131,7 @@ def after(
     situation = View(
         **{
             "key": KEY,
-            "wish": group or wish(size),
+            "desired": group or desired(size),
             "members": {m.id: m for m in members},
             "facts": known,
             "operator_seen": NOW,

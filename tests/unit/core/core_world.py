@@ -12,11 +12,11 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from nstance.core.adopting import LISTING_PATIENCE_SECONDS
-from nstance.core.collecting import Sightings, compare
 from nstance.core.decide import decide
+from nstance.core.inventory import Sightings, compare
 from nstance.core.silence import is_mass_silence
 from nstance.model import events as ev
-from nstance.model.decision import CheckVm, CreateVm, DeleteDouble, DeleteVm, Facts, Refused, Trend, View
+from nstance.model.decision import CheckVm, CreateVm, DeleteDuplicateVm, DeleteVm, Observation, Rejection, Trend, View
 from nstance.model.events import Failure, NoticeKind, VmState
 from nstance.model.group import Group, Policy, UpdateOrder
 from nstance.model.ids import ClusterId, GroupKey, GroupName, IdMaker, InstanceId, Kind, ProviderId, ShardId, TenantId
@@ -42,7 +42,7 @@ class Vm:
     state: VmState = VmState.RUNNING
     agent: str = "booting"  # never, up, hung
     connected: bool = False
-    heard: float = -1.0  # when the world last knows that a leader heard it
+    last_seen: float = -1.0  # when the world last knows that a leader heard it
     noticed: set[NoticeKind] = field(default_factory=set)
     tagged: bool = True
     unready: str = ""  # never, failing
@@ -68,7 +68,7 @@ class World:
             forced_age=rng.choice((None, None, 700.0)),
             ondemand_age=rng.choice((None, 300.0)),
         )
-        self.wish: Group | None = Group(
+        self.desired: Group | None = Group(
             key=KEY,
             size=rng.randint(0, 4),
             template="t",
@@ -90,9 +90,9 @@ class World:
         self.bad_hashes: set[str] = set()  # revisions whose instances never become ready
         self.files_missing = False  # a secret that all file sets need
         self.record: GroupRecord | None = None
-        self.template = self.wish
+        self.template = self.desired
         self.records: dict[InstanceId, Instance] = {}
-        self.facts: dict[InstanceId, Facts] = {}
+        self.facts: dict[InstanceId, Observation] = {}
         self.trend = Trend()
         self.vms: dict[ProviderId, Vm] = {}
         self.dead_ids: set[InstanceId] = set()
@@ -137,10 +137,10 @@ class World:
                 heapq.heappop(self.queue)[2]()
             else:
                 self.now = wake
-                self.happen(ev.Woke())
+                self.happen(ev.TimerFired())
         self.now = end
 
-    def chance(self, probability: float) -> bool:
+    def happens(self, probability: float) -> bool:
         return not self.calm and self.rng.random() < probability
 
     # -- the shell around the decision ---------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class World:
     def view(self) -> View:
         return View(
             key=KEY,
-            wish=self.wish,
+            desired=self.desired,
             members=self.records,
             facts=self.facts,
             trend=self.trend,
@@ -163,10 +163,10 @@ class World:
             blocked=self.blocked,
         )
 
-    def happen(self, *events: ev.Event) -> dict[int, Refused]:
+    def happen(self, *events: ev.Event) -> dict[int, Rejection]:
         if not self.leading:
             return {}
-        if self.chance(0.05):
+        if self.happens(0.05):
             events = (*events, self.rng.choice(events))
         self.listen()
         ids = iter(lambda: self.maker.make(Kind("web")), None)
@@ -186,7 +186,7 @@ class World:
         if decision.record is not None:
             self.record = None if decision.record.is_empty else decision.record
         self.wake_at = decision.wake_at
-        if decision.changes or not isinstance(events[0], ev.Woke):
+        if decision.changes or not isinstance(events[0], ev.TimerFired):
             core_invariants.judge(self, before)
             if not any(isinstance(event, ev.RolloutResumed) for event in events):
                 core_limits.judge(self, before, record_before)
@@ -206,7 +206,7 @@ class World:
                     self.check(id, provider_id)
                 case DeleteVm(id, provider_id):
                     self.delete(id, provider_id)
-                case DeleteDouble(id, provider_id):
+                case DeleteDuplicateVm(id, provider_id):
                     self.delete_double(id, provider_id)
         return dict(decision.refusals)
 
@@ -219,10 +219,10 @@ class World:
             expected += 1
             facts = self.facts.get(vm.id)
             if vm.connected and vm.agent == "up" and vm.state is VmState.RUNNING:
-                if facts is not None and self.now - facts.heard > PING:
-                    vm.heard = self.now
-                    self.facts[vm.id] = replace(facts, heard=self.now)
-            elif facts is not None and facts.vm is VmState.RUNNING and self.now - facts.heard > 10.0:
+                if facts is not None and self.now - facts.last_seen > PING:
+                    vm.last_seen = self.now
+                    self.facts[vm.id] = replace(facts, last_seen=self.now)
+            elif facts is not None and facts.vm is VmState.RUNNING and self.now - facts.last_seen > 10.0:
                 silent += 1
         self.mass_silence = is_mass_silence(silent, expected, before=self.mass_silence)
         if not self.mass_silence and not self.mass_absence:
@@ -231,8 +231,8 @@ class World:
             self.mass_since = self.now
 
     def gate_closed(self) -> bool:
-        wish, trend = self.wish, self.trend
-        return wish is not None and self.now < trend.retry_at and trend.infra_hash == wish.infra_hash
+        desired, trend = self.desired, self.trend
+        return desired is not None and self.now < trend.retry_at and trend.infra_hash == desired.infra_hash
 
     def awaits_listing(self) -> bool:
         """VMs that are to be adopted may be there: none is created yet for the size alone."""
@@ -295,11 +295,11 @@ class World:
         lag = 0.0 if self.calm or not lags else self.rng.choice((0.0, 0.0, 5.0, 60.0))
         vm = Vm(ProviderId(f"i-{len(self.vms)}"), id, self.now, self.now + lag)
         self.vms[vm.provider_id] = vm
-        if record is not None and (record.infra_hash in self.bad_hashes or self.chance(0.05)):
+        if record is not None and (record.infra_hash in self.bad_hashes or self.happens(0.05)):
             vm.unready = "never"
-        if self.chance(0.1):
+        if self.happens(0.1):
             vm.agent = "never"
-        elif self.chance(0.05):
+        elif self.happens(0.05):
             self.later(self.rng.uniform(1.0, 20.0), partial(self.fail, vm))
         self.later(5.0 if self.calm else self.rng.uniform(2.0, 40.0), lambda: self.register(vm))
         return vm
@@ -309,12 +309,12 @@ class World:
         self.later(0.2, lambda: self.deliver(term, self.look(id, provider_id)))
 
     def look(self, id: InstanceId, provider_id: ProviderId | None) -> ev.VmChecked:
-        if self.chance(0.2):
+        if self.happens(0.2):
             return ev.VmChecked(id, VmState.UNKNOWN)
         vm = self.vm_of(id, provider_id)
         if vm is None or not self.sees(vm):
             return ev.VmChecked(id, VmState.ABSENT)
-        if vm.connected and vm.agent == "up" and vm.state is VmState.RUNNING and self.chance(0.2):
+        if vm.connected and vm.agent == "up" and vm.state is VmState.RUNNING and self.happens(0.2):
             return ev.VmChecked(id, VmState.ABSENT)  # a lie that the agent's voice gives away
         if not vm.alive and self.rng.random() < 0.5:
             return ev.VmChecked(id, VmState.ABSENT)
@@ -329,11 +329,11 @@ class World:
 
     def answer_delete(self, id: InstanceId, provider_id: ProviderId | None, term: int) -> None:
         vm = self.vm_of(id, provider_id)
-        if self.chance(0.15):
+        if self.happens(0.15):
             if vm is not None and self.rng.random() < 0.5:
                 self.destroy(vm, VmState.DELETED)
             self.deliver(term, ev.VmDeleteFailed(id, "no answer"))
-        elif vm is None or self.chance(0.1):
+        elif vm is None or self.happens(0.1):
             self.deliver(term, ev.VmDeleted(id, final=False))  # and it keeps running, if it exists (F55)
         elif self.rng.random() < 0.5:
             self.destroy(vm, VmState.DOWN)
@@ -345,12 +345,12 @@ class World:
 
     def delete_double(self, id: InstanceId, provider_id: ProviderId) -> None:
         record = self.records[id]
-        assert record.double == provider_id
+        assert record.duplicate_vm == provider_id
         assert record.provider_id != provider_id
-        if not self.chance(0.3):
+        if not self.happens(0.3):
             self.vms[provider_id].state = VmState.DELETED
             term = self.term
-            self.later(0.1, lambda: self.deliver(term, ev.DoubleDeleted(id, provider_id)))
+            self.later(0.1, lambda: self.deliver(term, ev.DuplicateVmDeleted(id, provider_id)))
 
     def destroy(self, vm: Vm, state: VmState) -> None:
         if not vm.alive:
@@ -371,7 +371,7 @@ class World:
 
     def collect(self) -> None:
         self.later(GC, self.collect)
-        if self.leading and not self.chance(0.1):
+        if self.leading and not self.happens(0.1):
             self.list_vms()
 
     def list_vms(self) -> None:
@@ -389,7 +389,7 @@ class World:
             for vm in self.vms.values()
             if self.sees(vm) and (vm.alive or self.rng.random() < 0.3)
         ]
-        if self.chance(0.05):
+        if self.happens(0.05):
             shown = shown[: len(shown) // 2]  # a provider that lies
         voices = {vm.id: str(vm.provider_id) for vm in self.vms.values() if vm.connected}
         result = compare(
@@ -419,7 +419,7 @@ class World:
 
     def connect(self, vm: Vm) -> None:
         if self.leading and vm.agent == "up" and vm.state is VmState.RUNNING and not vm.connected:
-            vm.connected, vm.heard = True, self.now
+            vm.connected, vm.last_seen = True, self.now
             notices = [ev.NoticeReceived(vm.id, kind, self.now + 60.0) for kind in vm.noticed if not self.calm]
             self.happen(ev.AgentConnected(vm.id), *notices)
             self.later(0.5 if self.calm else self.rng.choice((0.1, 3.0)), partial(self.report, vm, self.term))
@@ -463,4 +463,4 @@ class World:
         where = (
             f"{self.now - 1e6:.1f} wake {self.wake_at} trend {self.trend} mass {self.mass_silence} {self.mass_absence}"
         )
-        return f"{where} wish {self.wish}\n{self.record}\n{trace}\nrecords:\n{records}\nVMs:\n{vms}"
+        return f"{where} wish {self.desired}\n{self.record}\n{trace}\nrecords:\n{records}\nVMs:\n{vms}"

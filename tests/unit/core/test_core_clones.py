@@ -5,9 +5,9 @@ import pytest
 from nstance.model import events as ev
 from nstance.model.group import Policy
 from nstance.model.instance import Cause, Instance, State
-from unit.core.core_situation import after, member, name, newcomer, wish
+from unit.core.core_situation import after, desired, member, name, replacement
 
-SEEN = ev.CloneSeen(name("a"))
+SEEN = ev.CloneDetected(name("a"))
 REPLACE = Policy(replace_clones=True)
 
 
@@ -16,8 +16,8 @@ def test_it_is_replaced_and_stays_until_the_other_one_serves() -> None:
     assert [m.replaces for m in follows.made] == [name("a")]
     assert follows.in_state(State.RUNNING) == "ab"
     assert "security" in follows.codes()
-    members = [follows["a"], member("b"), newcomer("n", "a", Cause.REQUESTED)]
-    assert after(members, ev.Woke(), size=2, policy=REPLACE).in_state(State.DRAINING) == "a"
+    members = [follows["a"], member("b"), replacement("n", "a", Cause.REQUESTED)]
+    assert after(members, ev.TimerFired(), size=2, policy=REPLACE).in_state(State.DRAINING) == "a"
 
 
 @pytest.mark.parametrize(
@@ -25,13 +25,13 @@ def test_it_is_replaced_and_stays_until_the_other_one_serves() -> None:
     [
         pytest.param(member("a"), {"policy": Policy()}, id="an alarm is the default"),
         pytest.param(member("a", on_demand=True), {}, id="on demand"),
-        pytest.param(member("a"), {"group": wish(1, paused=True)}, id="paused"),
+        pytest.param(member("a"), {"group": desired(1, paused=True)}, id="paused"),
         pytest.param(member("a", State.DRAINING), {}, id="leaving anyway"),
     ],
 )
 def test_nothing_follows(instance: Instance, fields: dict[str, object]) -> None:
     known = {"size": 1, "policy": REPLACE} | fields
-    before = after([instance], ev.Woke(), **known)  # type: ignore[arg-type]
+    before = after([instance], ev.TimerFired(), **known)  # type: ignore[arg-type]
     follows = after([instance], SEEN, **known)  # type: ignore[arg-type]
     assert follows.members == before.members
     assert "security" not in follows.codes()
@@ -39,7 +39,7 @@ def test_nothing_follows(instance: Instance, fields: dict[str, object]) -> None:
 
 def test_more_evidence_is_no_news() -> None:
     first = after([member("a")], SEEN, size=1, policy=REPLACE)
-    members = [first["a"], newcomer("n", "a", Cause.REQUESTED, State.STARTING)]
+    members = [first["a"], replacement("n", "a", Cause.REQUESTED, State.STARTING)]
     again = after(members, SEEN, SEEN, size=1, policy=REPLACE)
     assert not again.decision.changes
     assert "security" not in again.codes()

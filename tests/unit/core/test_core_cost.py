@@ -7,21 +7,21 @@ from typing import NoReturn
 
 from nstance.core.decide import decide
 from nstance.model import events as ev
-from nstance.model.decision import Facts, View
+from nstance.model.decision import Observation, View
 from nstance.model.group import Policy
 from nstance.model.ids import InstanceId
 from nstance.model.instance import Cause, Put, State
-from unit.core.core_situation import KEY, NOW, fresh_ids, healthy, member, wish
+from unit.core.core_situation import KEY, NOW, desired, fresh_ids, healthy, member
 
 
-class WholeShard(Mapping[InstanceId, Facts]):
+class WholeShard(Mapping[InstanceId, Observation]):
     """The facts of all groups: a decision may look some of them up, but neither copy nor count them."""
 
-    def __init__(self, known: dict[InstanceId, Facts]) -> None:
+    def __init__(self, known: dict[InstanceId, Observation]) -> None:
         self._known = known
         self.asked: list[InstanceId] = []
 
-    def __getitem__(self, id: InstanceId) -> Facts:
+    def __getitem__(self, id: InstanceId) -> Observation:
         self.asked.append(id)
         return self._known[id]
 
@@ -38,9 +38,9 @@ class WholeShard(Mapping[InstanceId, Facts]):
 def test_a_decision_looks_only_at_its_own_group() -> None:
     ours = [member("a"), member("b"), member("s", State.STARTING)]
     known = {m.id: healthy() for m in (*ours, member("x"), member("y"))}
-    for event in (ev.AgentConnected(ours[0].id), ev.AgentLost(ours[1].id), ev.Woke(), ev.GroupChanged()):
+    for event in (ev.AgentConnected(ours[0].id), ev.AgentLost(ours[1].id), ev.TimerFired(), ev.GroupChanged()):
         facts = WholeShard(known)
-        view = View(key=KEY, wish=wish(3), members={m.id: m for m in ours}, facts=facts)
+        view = View(key=KEY, desired=desired(3), members={m.id: m for m in ours}, facts=facts)
         decide(view, [event], now=NOW, policy=Policy(), fresh_ids=fresh_ids())
         assert set(facts.asked) <= {m.id for m in ours}
 
@@ -51,8 +51,8 @@ def test_a_rotation_looks_once_at_those_that_wait_for_their_turn() -> None:
     taker = replace(member("z", State.STARTING), replaces=waiting[0].id, replaces_for=Cause.DRIFT)
     members = {m.id: m for m in (*waiting, taker)}
     facts = WholeShard({m.id: healthy() for m in waiting})
-    view = View(key=KEY, wish=wish(len(waiting)), members=members, facts=facts, listed=True)
-    decision = decide(view, [ev.Woke()], now=NOW, policy=Policy(), fresh_ids=fresh_ids())
+    view = View(key=KEY, desired=desired(len(waiting)), members=members, facts=facts, listed=True)
+    decision = decide(view, [ev.TimerFired()], now=NOW, policy=Policy(), fresh_ids=fresh_ids())
     assert not decision.changes
     assert len(facts.asked) < len(waiting) + 20
 
@@ -64,21 +64,21 @@ def test_those_that_come_up_or_are_only_kept_are_looked_at_once() -> None:
     asked = [replace(member("p", State.PENDING), id=InstanceId(f"web-1{n:025}")) for n in range(200)]
     kept = [replace(member("d", State.DELETED), id=InstanceId(f"web-2{n:025}")) for n in range(200)]
     members = {m.id: m for m in (*coming, *asked, *kept)}
-    facts = WholeShard({m.id: Facts(heard=NOW, creating=m.state is State.PENDING) for m in members.values()})
-    view = View(key=KEY, wish=wish(400), members=members, facts=facts, listed=True)
-    decision = decide(view, [ev.Woke()], now=NOW, policy=Policy(), fresh_ids=fresh_ids())
+    facts = WholeShard({m.id: Observation(last_seen=NOW, creating=m.state is State.PENDING) for m in members.values()})
+    view = View(key=KEY, desired=desired(400), members=members, facts=facts, listed=True)
+    decision = decide(view, [ev.TimerFired()], now=NOW, policy=Policy(), fresh_ids=fresh_ids())
     assert not decision.changes
     assert not decision.effects
-    assert decision.wake_at == NOW - 100.0 + wish(1).registration_timeout
+    assert decision.wake_at == NOW - 100.0 + desired(1).registration_timeout
     assert len(facts.asked) < len(members)
 
 
 def test_subnets_are_used_in_turn_without_counting_anew_for_each_instance() -> None:
-    group = wish(900, subnets=("a", "b", "c"))
+    group = desired(900, subnets=("a", "b", "c"))
     kept = [replace(member("a"), id=InstanceId(f"web-{n:026}"), subnet="a") for n in range(100)]
     leaving = [replace(member("x", State.DELETING), id=InstanceId(f"web-2{n:025}"), subnet="b") for n in range(50)]
     members = {m.id: m for m in (*kept, *leaving)}
-    view = View(key=KEY, wish=group, members=members, facts={m.id: healthy() for m in kept}, listed=True)
-    decision = decide(view, [ev.Woke()], now=NOW, policy=Policy(), fresh_ids=fresh_ids())
+    view = View(key=KEY, desired=group, members=members, facts={m.id: healthy() for m in kept}, listed=True)
+    decision = decide(view, [ev.TimerFired()], now=NOW, policy=Policy(), fresh_ids=fresh_ids())
     made = Counter(c.instance.subnet for c in decision.changes if isinstance(c, Put) and c.instance.id not in members)
     assert made == {"a": 200, "b": 300, "c": 300}

@@ -6,14 +6,14 @@ import pytest
 
 from nstance.core import creating
 from nstance.model import events as ev
-from nstance.model.decision import CreateVm, DeleteVm, Facts, Trend
+from nstance.model.decision import CreateVm, DeleteVm, Observation, Trend
 from nstance.model.events import Failure, VmState
 from nstance.model.ids import ProviderId
 from nstance.model.instance import Cause, Instance, State
-from unit.core.core_situation import NOW, after, healthy, member, name, newcomer, wish
+from unit.core.core_situation import NOW, after, desired, healthy, member, name, replacement
 
 PENDING = member("a", State.PENDING, created=NOW - 10.0, subnet="s1")
-ASKED = {"a": Facts(heard=0.0, ours=True, creating=True)}
+ASKED = {"a": Observation(last_seen=0.0, ours=True, creating=True)}
 
 
 def failed(failure: Failure) -> ev.VmCreateFailed:
@@ -31,14 +31,14 @@ def failed(failure: Failure) -> ev.VmCreateFailed:
     ],
 )
 def test_failures(failure: Failure, state: State, made: int, asked: str) -> None:
-    follows = after([PENDING], failed(failure), group=wish(1, subnets=("s1", "s2")), facts=ASKED)
+    follows = after([PENDING], failed(failure), group=desired(1, subnets=("s1", "s2")), facts=ASKED)
     assert follows["a"].state is state
     assert len(follows.made) == made
     assert follows.effects(CreateVm) == asked
 
 
 def test_no_capacity_moves_on_and_remembers() -> None:
-    group = wish(1, subnets=("s1", "s2"))
+    group = desired(1, subnets=("s1", "s2"))
     asked = replace(PENDING, request_hash="of the request for s1")
     follows = after([asked], failed(Failure.NO_CAPACITY), group=group, facts=ASKED)
     # As another request: with the first one's hash it would be taken for one that the configuration has overtaken.
@@ -57,8 +57,8 @@ def test_no_capacity_moves_on_and_remembers() -> None:
 def test_an_intent_of_another_leader_is_not_asked_for_in_another_subnet(created: float) -> None:
     """F4: that leader's call may be on its way. Who wrote an intent is not to be told from times (seed 8020)."""
     inherited = replace(PENDING, created=created)
-    facts = {"a": Facts(heard=0.0, creating=True)}
-    view = {"group": wish(1, subnets=("s1", "s2")), "facts": facts, "listening_since": NOW - 20.0}
+    facts = {"a": Observation(last_seen=0.0, creating=True)}
+    view = {"group": desired(1, subnets=("s1", "s2")), "facts": facts, "listening_since": NOW - 20.0}
     follows = after([inherited], failed(Failure.NO_CAPACITY), **view)  # type: ignore[arg-type]
     assert (follows["a"].state, follows["a"].subnet) == (State.DELETING, "s1")
     assert [m.subnet for m in follows.made] == ["s2"]
@@ -67,24 +67,26 @@ def test_an_intent_of_another_leader_is_not_asked_for_in_another_subnet(created:
 def test_whoever_writes_an_intent_knows_that_it_is_the_first_to_ask() -> None:
     follows = after([], size=1)
     assert follows.facts[follows.made[0].id].ours
-    wanted = ev.InstanceWanted(id=name("d"), vars={})
+    wanted = ev.InstanceRequested(id=name("d"), vars={})
     assert after([], wanted, size=0).fact("d").ours
 
 
 @pytest.mark.parametrize(
     ("facts", "state"),
     [
-        pytest.param(Facts(heard=0.0, ours=True, creating=True), State.DELETED, id="never asked for"),
-        pytest.param(Facts(heard=0.0, creating=True), State.DELETING, id="an earlier leader may have asked"),
+        pytest.param(Observation(last_seen=0.0, ours=True, creating=True), State.DELETED, id="never asked for"),
+        pytest.param(Observation(last_seen=0.0, creating=True), State.DELETING, id="an earlier leader may have asked"),
         pytest.param(
-            Facts(heard=0.0, ours=True, creating=True, create_attempts=1), State.DELETING, id="an earlier call, unknown"
+            Observation(last_seen=0.0, ours=True, creating=True, create_attempts=1),
+            State.DELETING,
+            id="an earlier call, unknown",
         ),
     ],
 )
-def test_one_that_nobody_wants_any_more_and_that_was_not_sent(facts: Facts, state: State) -> None:
+def test_one_that_nobody_wants_any_more_and_that_was_not_sent(facts: Observation, state: State) -> None:
     """Its record ends at once if it is certain that the provider never heard of it; else the provider is told to delete."""
     leaving = replace(PENDING, state=State.DELETING, cause=Cause.SCALE_DOWN)
-    waiting = after([leaving], ev.Woke(), size=0, facts={"a": facts})
+    waiting = after([leaving], ev.TimerFired(), size=0, facts={"a": facts})
     assert waiting.effects(DeleteVm) == ""  # not before the create that waits for its turn is settled
     follows = after([leaving], failed(Failure.UNSENT), size=0, facts={"a": facts})
     assert follows["a"].state is state
@@ -93,7 +95,7 @@ def test_one_that_nobody_wants_any_more_and_that_was_not_sent(facts: Facts, stat
 
 
 def test_a_nearly_full_subnet_comes_last() -> None:
-    group = wish(2, subnets=("s1", "s2"))
+    group = desired(2, subnets=("s1", "s2"))
     assert {m.subnet for m in after([], group=group, crowded={"s1"}).made} == {"s2"}
     assert {m.subnet for m in after([], group=group, crowded={"s1", "s2"}).made} == {"s1", "s2"}
     refused = Trend(refused_subnets={"s2": NOW + 1.0})
@@ -101,18 +103,18 @@ def test_a_nearly_full_subnet_comes_last() -> None:
 
 
 def test_subnets_are_filled_evenly() -> None:
-    follows = after([member("a", subnet="s1")], group=wish(4, subnets=("s1", "s2")))
+    follows = after([member("a", subnet="s1")], group=desired(4, subnets=("s1", "s2")))
     assert sorted(m.subnet for m in follows.made) == ["s1", "s2", "s2"]
 
 
 @pytest.mark.parametrize(("attempts", "wait"), [(0, 1.0), (1, 2.0), (4, 16.0), (5, 30.0), (500, 30.0)])
 def test_an_unknown_create_is_repeated_with_growing_waits(attempts: int, wait: float) -> None:
     """F46."""
-    facts = {"a": Facts(heard=0.0, creating=True, create_attempts=attempts)}
+    facts = {"a": Observation(last_seen=0.0, creating=True, create_attempts=attempts)}
     follows = after([PENDING], failed(Failure.UNKNOWN), size=1, facts=facts)
     assert follows.fact("a").create_due == NOW + wait
     assert follows.decision.wake_at == NOW + wait
-    again = after([PENDING], ev.Woke(), size=1, facts={"a": Facts(heard=0.0, create_due=NOW)})
+    again = after([PENDING], ev.TimerFired(), size=1, facts={"a": Observation(last_seen=0.0, create_due=NOW)})
     assert again.effects(CreateVm) == "a"
 
 
@@ -146,9 +148,9 @@ def test_failures_of_one_try_count_once() -> None:
 @pytest.mark.parametrize(
     ("group", "blocked", "made"),
     [
-        pytest.param(wish(1), "", 0, id="closed"),
-        pytest.param(wish(1, infra_hash="corrected"), "", 1, id="a corrected configuration need not wait"),
-        pytest.param(wish(1, infra_hash="corrected"), "no image", 0, id="blocked for another reason"),
+        pytest.param(desired(1), "", 0, id="closed"),
+        pytest.param(desired(1, infra_hash="corrected"), "", 1, id="a corrected configuration need not wait"),
+        pytest.param(desired(1, infra_hash="corrected"), "no image", 0, id="blocked for another reason"),
     ],
 )
 def test_the_gate(group: object, blocked: str, made: int) -> None:
@@ -158,7 +160,9 @@ def test_the_gate(group: object, blocked: str, made: int) -> None:
 
 def test_the_gate_keeps_needed_replacements_waiting_with_a_timer() -> None:
     trend = Trend(failures=4, retry_at=NOW + 5.0, infra_hash="h")
-    follows = after([member("a", suspect=True)], size=1, trend=trend, facts={"a": healthy(heard=NOW - 20.0, vm_at=NOW)})
+    follows = after(
+        [member("a", suspect=True)], size=1, trend=trend, facts={"a": healthy(last_seen=NOW - 20.0, vm_at=NOW)}
+    )
     assert follows.made == []
     assert follows["a"].state is State.RUNNING
     assert follows.decision.wake_at == NOW + 5.0
@@ -184,7 +188,7 @@ def test_who_was_there_before_proves_nothing_for_newcomers() -> None:
     assert follows.decision.trend == trend
 
 
-NEVER_CONNECTED = Facts(heard=NOW - 11.0, met=True, awaited=True, vm=VmState.RUNNING, vm_at=NOW, checks=4)
+NEVER_CONNECTED = Observation(last_seen=NOW - 11.0, met=True, awaited=True, vm=VmState.RUNNING, vm_at=NOW, checks=4)
 
 
 def test_who_registers_and_never_connects_counts_as_a_failure_of_the_group() -> None:
@@ -220,7 +224,7 @@ def test_a_vm_that_ends_before_it_was_ready_counts_as_a_failure_of_the_group() -
 )
 def test_registration_timeout(state: State, age: float, listed: bool, silence: bool, state_after: State) -> None:
     instance = member("a", state, created=NOW - age)
-    follows = after([instance], ev.Woke(), size=1, listed=listed, mass_silence=silence)
+    follows = after([instance], ev.TimerFired(), size=1, listed=listed, mass_silence=silence)
     assert follows["a"].state is state_after
     given_up = state_after is State.DELETING
     assert len(follows.made) == given_up
@@ -240,7 +244,7 @@ def test_an_intent_is_not_asked_for_again_after_its_time(age: float, asked: str,
     """Its nonce ran out, so that VM could never register; and a provider that forgot the token by now would make a second
     VM. Where it may not be given up yet, it waits."""
     late = member("a", State.PENDING, created=NOW - age)
-    follows = after([late], ev.Woke(), size=1, facts={"a": Facts(heard=0.0)}, **doubt)
+    follows = after([late], ev.TimerFired(), size=1, facts={"a": Observation(last_seen=0.0)}, **doubt)
     assert follows["a"].state is State.PENDING
     assert follows.effects(CreateVm) == asked
 
@@ -248,7 +252,9 @@ def test_an_intent_is_not_asked_for_again_after_its_time(age: float, asked: str,
 def test_a_call_that_waits_too_long_for_its_turn_says_nothing_about_the_group() -> None:
     """F45: it is the provider that is slow, so the group does not back off."""
     waiting = member("a", State.PENDING, created=NOW - 301.0, provider_id=None)
-    follows = after([waiting], ev.Woke(), size=1, facts={"a": Facts(heard=0.0, creating=True, ours=True)})
+    follows = after(
+        [waiting], ev.TimerFired(), size=1, facts={"a": Observation(last_seen=0.0, creating=True, ours=True)}
+    )
     assert follows["a"].state is State.DELETING
     assert len(follows.made) == 1
     assert follows.decision.trend.failures == 0
@@ -257,7 +263,7 @@ def test_a_call_that_waits_too_long_for_its_turn_says_nothing_about_the_group() 
 def test_after_an_outage_late_vms_get_the_agents_grace() -> None:
     """F27: nothing deleted until full inventory and agent grace."""
     old = member("a", State.STARTING, created=NOW - 86_400.0)
-    follows = after([old], ev.Woke(), size=1, listening_since=NOW - 5.0, reconnect_grace=60.0)
+    follows = after([old], ev.TimerFired(), size=1, listening_since=NOW - 5.0, reconnect_grace=60.0)
     assert follows["a"].state is State.STARTING
     assert follows.decision.wake_at == NOW + 55.0
 
@@ -266,7 +272,7 @@ def test_the_console_of_a_failed_vm_is_kept_once() -> None:
     doomed = member("a", State.DELETING, cause=Cause.UNREGISTERED)
     first = after([doomed])
     assert [e.keep_console for e in first.decision.effects if isinstance(e, DeleteVm)] == [True]
-    again = after([doomed], facts={"a": Facts(heard=0.0, delete_attempts=1)})
+    again = after([doomed], facts={"a": Observation(last_seen=0.0, delete_attempts=1)})
     assert [e.keep_console for e in again.decision.effects if isinstance(e, DeleteVm)] == [False]
 
 
@@ -288,7 +294,7 @@ def test_a_vm_that_ends_before_it_registers_counts_as_a_failure() -> None:
 )
 def test_created(state: State, after_state: State) -> None:
     instance = member("a", state, provider_id=None)
-    facts = {"a": Facts(heard=NOW - 1.0, creating=True, connected=True, met=True, vm=VmState.DELETED)}
+    facts = {"a": Observation(last_seen=NOW - 1.0, creating=True, connected=True, met=True, vm=VmState.DELETED)}
     if state is State.RUNNING:
         facts = {"a": healthy(creating=True)}
     follows = after([instance], ev.VmCreated(name("a"), ProviderId("i-1")), size=int(instance.counts), facts=facts)
@@ -313,7 +319,7 @@ def test_an_unwished_create_is_settled_before_it_is_deleted() -> None:
         assert then.effects(DeleteVm) == "a", outcome
 
 
-ON_DEMAND = ev.InstanceWanted(name("z"), "big", {"k": "v"})
+ON_DEMAND = ev.InstanceRequested(name("z"), "big", {"k": "v"})
 
 
 def test_on_demand_comes_on_top_and_asking_twice_makes_one() -> None:
@@ -326,9 +332,11 @@ def test_on_demand_comes_on_top_and_asking_twice_makes_one() -> None:
 @pytest.mark.parametrize(
     ("known", "group", "refusal"),
     [
-        pytest.param([member("z")], wish(1), "exists", id="the ID is a managed instance's"),
-        pytest.param([member("z", State.DELETED, on_demand=True)], wish(0), "ending", id="an ID is never used again"),
-        pytest.param([], wish(0, paused=True), "paused", id="paused"),
+        pytest.param([member("z")], desired(1), "exists", id="the ID is a managed instance's"),
+        pytest.param(
+            [member("z", State.DELETED, on_demand=True)], desired(0), "ending", id="an ID is never used again"
+        ),
+        pytest.param([], desired(0, paused=True), "paused", id="paused"),
     ],
 )
 def test_on_demand_refused(known: list[Instance], group: object, refusal: str) -> None:
@@ -348,6 +356,6 @@ def test_on_demand_failures_say_nothing_about_the_group() -> None:
 def test_a_replacement_is_linked_to_what_it_replaces() -> None:
     follows = after([member("a", replace_wanted=True)], size=1)
     assert [(m.replaces, m.replaces_for) for m in follows.made] == [(name("a"), Cause.REQUESTED)]
-    linked = newcomer("n", "a", Cause.REQUESTED, State.PENDING)
-    asked = {"n": Facts(heard=0.0, creating=True)}
+    linked = replacement("n", "a", Cause.REQUESTED, State.PENDING)
+    asked = {"n": Observation(last_seen=0.0, creating=True)}
     assert after([member("a", replace_wanted=True), linked], size=1, facts=asked).made == []

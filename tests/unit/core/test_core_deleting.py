@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from nstance.model import events as ev
-from nstance.model.decision import CheckVm, DeleteDouble, DeleteVm, Facts, Refused
+from nstance.model.decision import CheckVm, DeleteDuplicateVm, DeleteVm, Observation, Rejection
 from nstance.model.events import NoticeKind, VmState
 from nstance.model.ids import ProviderId
 from nstance.model.instance import Cause, State
@@ -14,19 +14,21 @@ from unit.core.core_situation import NOW, after, healthy, member, name
 DOOMED = member("a", State.DELETING, cause=Cause.SCALE_DOWN)
 
 
-def facts(**fields: Any) -> dict[str, Facts]:
-    return {"a": Facts(**{"heard": NOW - 10_000.0} | fields)}
+def facts(**fields: Any) -> dict[str, Observation]:
+    return {"a": Observation(**{"last_seen": NOW - 10_000.0} | fields)}
 
 
 @pytest.mark.parametrize(
     ("known", "events", "state", "deleted", "checked"),
     [
-        pytest.param({}, [ev.Woke()], State.DELETING, "a", "", id="a new leader deletes what is tombstoned (F9)"),
-        pytest.param({"deleting": True}, [ev.Woke()], State.DELETING, "", "", id="not twice at a time"),
-        pytest.param({"creating": True}, [ev.Woke()], State.DELETING, "", "", id="not while a create is under way"),
+        pytest.param({}, [ev.TimerFired()], State.DELETING, "a", "", id="a new leader deletes what is tombstoned (F9)"),
+        pytest.param({"deleting": True}, [ev.TimerFired()], State.DELETING, "", "", id="not twice at a time"),
+        pytest.param(
+            {"creating": True}, [ev.TimerFired()], State.DELETING, "", "", id="not while a create is under way"
+        ),
         pytest.param(
             {"creating": True, "vm": VmState.DELETED},
-            [ev.Woke()],
+            [ev.TimerFired()],
             State.DELETING,
             "",
             "",
@@ -48,7 +50,7 @@ def facts(**fields: Any) -> dict[str, Facts]:
         ),
         pytest.param(
             {"deletion_begun": NOW - 29.0, "vm": VmState.RUNNING, "checking": True},
-            [ev.Woke()],
+            [ev.TimerFired()],
             State.DELETING,
             "",
             "",
@@ -56,14 +58,19 @@ def facts(**fields: Any) -> dict[str, Facts]:
         ),
         pytest.param(
             {"deletion_begun": NOW - 31.0, "vm": VmState.RUNNING, "checking": True},
-            [ev.Woke()],
+            [ev.TimerFired()],
             State.DELETING,
             "a",
             "",
             id="accepted and still running: asked for again (F55)",
         ),
         pytest.param(
-            {"deletion_begun": NOW - 9.0, "check_due": NOW}, [ev.Woke()], State.DELETING, "", "a", id="it is looked at"
+            {"deletion_begun": NOW - 9.0, "check_due": NOW},
+            [ev.TimerFired()],
+            State.DELETING,
+            "",
+            "a",
+            id="it is looked at",
         ),
         pytest.param(
             {"deletion_begun": NOW - 9.0, "checking": True},
@@ -91,7 +98,7 @@ def facts(**fields: Any) -> dict[str, Facts]:
         ),
         pytest.param(
             {"vm": VmState.ABSENT, "absent_since": NOW - 500.0, "vm_at": NOW - 1.0},
-            [ev.Woke()],
+            [ev.TimerFired()],
             State.DELETING,
             "a",
             "",
@@ -154,7 +161,7 @@ def test_failed_deletes_wait(attempts: int, wait: float) -> None:
     ],
 )
 def test_retention(state: State, ago: float, listed: bool, kept: bool) -> None:
-    follows = after([member("a", state, ended=NOW - ago)], ev.Woke(), listed=listed)
+    follows = after([member("a", state, ended=NOW - ago)], ev.TimerFired(), listed=listed)
     assert (name("a") in follows.members) == kept
     if ago < 1800.0:
         assert follows.decision.wake_at == NOW + 1.0
@@ -182,37 +189,37 @@ def test_an_orphan_gets_a_tombstone_before_it_is_deleted() -> None:
 class TestDoubles:
     """Two VMs for one ID: the one that has not registered goes, after its tombstone."""
 
-    FOUND = ev.DoubleFound(name("a"), ProviderId("i-2"))
-    SPEAKS = ev.VmSpeaks(name("a"), ProviderId("i-2"), ip4="10.0.0.2")
+    FOUND = ev.DuplicateVmFound(name("a"), ProviderId("i-2"))
+    SPEAKS = ev.AgentSeenOnVm(name("a"), ProviderId("i-2"), ip4="10.0.0.2")
 
     def test_found(self) -> None:
         follows = after([member("a")], self.FOUND, size=1)
-        assert follows["a"].double == "i-2"
+        assert follows["a"].duplicate_vm == "i-2"
         assert follows["a"].state is State.RUNNING
-        assert follows.decision.effects == (DeleteDouble(name("a"), ProviderId("i-2")),)
+        assert follows.decision.effects == (DeleteDuplicateVm(name("a"), ProviderId("i-2")),)
 
     def test_asked_for_until_it_is_gone(self) -> None:
-        doubled = member("a", double=ProviderId("i-2"))
-        assert after([doubled], size=1, facts={"a": healthy(double_due=NOW + 5.0)}).decision.effects == ()
-        assert len(after([doubled], size=1, facts={"a": healthy(double_due=NOW)}).decision.effects) == 1
-        gone = after([doubled], ev.DoubleDeleted(name("a"), ProviderId("i-2")), size=1)
-        assert gone["a"].double is None
+        doubled = member("a", duplicate_vm=ProviderId("i-2"))
+        assert after([doubled], size=1, facts={"a": healthy(duplicate_vm_due=NOW + 5.0)}).decision.effects == ()
+        assert len(after([doubled], size=1, facts={"a": healthy(duplicate_vm_due=NOW)}).decision.effects) == 1
+        gone = after([doubled], ev.DuplicateVmDeleted(name("a"), ProviderId("i-2")), size=1)
+        assert gone["a"].duplicate_vm is None
 
     @pytest.mark.parametrize("record", [member("a", provider_id=None), member("a", provider_id=ProviderId("i-2"))])
     def test_the_only_vm_is_no_double(self, record: Any) -> None:
-        assert after([record], self.FOUND, size=1)["a"].double is None
+        assert after([record], self.FOUND, size=1)["a"].duplicate_vm is None
 
     @pytest.mark.parametrize("state", [State.RUNNING, State.DRAINING])
     def test_the_one_that_registered_is_the_one(self, state: State) -> None:
         """Nothing is deleted yet: the VM that was known is found as the double by the next listing."""
         follows = after([member("a", state, ip4="10.0.0.1")], self.SPEAKS, size=int(state is State.RUNNING))
-        assert (follows["a"].provider_id, follows["a"].ip4, follows["a"].double) == ("i-2", "10.0.0.2", None)
+        assert (follows["a"].provider_id, follows["a"].ip4, follows["a"].duplicate_vm) == ("i-2", "10.0.0.2", None)
         assert (follows["a"].state, follows.decision.effects, follows.codes()) == (state, (), {"orphan"})
 
     @pytest.mark.parametrize(
         "record",
         [
-            pytest.param(member("a", double=ProviderId("i-2")), id="its tombstone is written"),
+            pytest.param(member("a", duplicate_vm=ProviderId("i-2")), id="its tombstone is written"),
             pytest.param(member("a", State.DELETING), id="the instance goes"),
             pytest.param(member("a", State.DELETED), id="the instance is gone"),
         ],
@@ -224,8 +231,8 @@ class TestDoubles:
         assert after([member("a")], self.FOUND, size=1, listed=False).decision.effects == ()
 
     def test_the_record_stays_open_for_it(self) -> None:
-        doomed = member("a", State.DELETING, double=ProviderId("i-2"))
-        follows = after([doomed], facts=facts(vm=VmState.DELETED, double_due=NOW + 5.0))
+        doomed = member("a", State.DELETING, duplicate_vm=ProviderId("i-2"))
+        follows = after([doomed], facts=facts(vm=VmState.DELETED, duplicate_vm_due=NOW + 5.0))
         assert follows["a"].state is State.DELETING
         assert follows.decision.effects == ()
 
@@ -236,10 +243,10 @@ EVENTS_OF_ONE = [
     ev.VmDeleted(name("q"), final=True),
     ev.VmDeleteFailed(name("q"), ""),
     ev.VmChecked(name("q"), VmState.RUNNING),
-    ev.VmMissed(name("q")),
-    ev.DoubleFound(name("q"), ProviderId("i")),
-    ev.VmSpeaks(name("q"), ProviderId("i")),
-    ev.DoubleDeleted(name("q"), ProviderId("i")),
+    ev.VmMissingFromListing(name("q")),
+    ev.DuplicateVmFound(name("q"), ProviderId("i")),
+    ev.AgentSeenOnVm(name("q"), ProviderId("i")),
+    ev.DuplicateVmDeleted(name("q"), ProviderId("i")),
     ev.Registered(id=name("q"), public_key="k", certificate_serial="1", certificate_expires=0.0),
     ev.Renewed(id=name("q"), public_key="k", certificate_serial="1", certificate_expires=0.0),
     ev.AgentConnected(name("q")),
@@ -247,8 +254,8 @@ EVENTS_OF_ONE = [
     ev.AgentRestarting(name("q")),
     ev.NoticeReceived(name("q"), NoticeKind.SPOT),
     ev.DrainAcknowledged(name("q")),
-    ev.DeletionWanted(name("q")),
-    ev.ReplacementWanted(name("q")),
+    ev.DeletionRequested(name("q")),
+    ev.ReplacementRequested(name("q")),
 ]
 
 
@@ -257,7 +264,7 @@ def test_unknown_instances_are_refused_and_change_nothing(event: ev.Event) -> No
     follows = after([member("a")], event, size=1)
     assert follows.decision.changes == ()
     assert follows.decision.effects == ()
-    assert follows.decision.refusals == {0: Refused.UNKNOWN}
+    assert follows.decision.refusals == {0: Rejection.UNKNOWN}
 
 
 @pytest.mark.parametrize("state", list(State))
@@ -305,7 +312,7 @@ def test_two_registrations_race_and_one_wins() -> None:
     other = ev.Registered(id=name("a"), public_key="z", certificate_serial="2", certificate_expires=9.0)
     follows = after([member("a", State.STARTING)], REGISTERED, other, size=1)
     assert follows["a"].public_key == "k"
-    assert follows.decision.refusals == {1: Refused.KEY_BOUND}
+    assert follows.decision.refusals == {1: Rejection.KEY_BOUND}
 
 
 def test_an_agent_faster_than_its_vm_gets_its_provider_id() -> None:
@@ -326,7 +333,7 @@ def test_a_status_that_says_nothing_still_shows_the_vm() -> None:
 def test_a_healthy_idle_group_writes_nothing() -> None:
     members = [member(x) for x in "abc"]
     listing = [ev.VmChecked(m.id, VmState.RUNNING, m.provider_id) for m in members]
-    follows = after(members, *listing, ev.Woke(), size=3)
+    follows = after(members, *listing, ev.TimerFired(), size=3)
     assert follows.decision.changes == ()
     assert follows.decision.effects == ()
     assert follows.decision.reasons == ()

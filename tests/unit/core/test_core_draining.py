@@ -9,7 +9,7 @@ from nstance.model.decision import DeleteVm
 from nstance.model.events import NoticeKind, VmState
 from nstance.model.group import Policy
 from nstance.model.instance import Cause, Instance, State
-from unit.core.core_situation import NOW, after, healthy, lost, member, name, newcomer, wish
+from unit.core.core_situation import NOW, after, desired, healthy, lost, member, name, replacement
 
 
 @pytest.mark.parametrize(
@@ -24,13 +24,13 @@ from unit.core.core_situation import NOW, after, healthy, lost, member, name, ne
     ],
 )
 def test_whether_it_waits(group: dict[str, Any], view: dict[str, Any], facts: dict[str, Any], state: State) -> None:
-    follows = after([member("a")], ev.GroupChanged(), group=wish(0, **group), facts=facts, **view)
+    follows = after([member("a")], ev.GroupChanged(), group=desired(0, **group), facts=facts, **view)
     assert follows["a"].state is state
     assert follows.effects(DeleteVm) == ("a" if state is State.DELETING else "")
 
 
 def test_the_deadline_is_journalled_and_woken_for() -> None:
-    follows = after([member("a")], ev.GroupChanged(), group=wish(0, drain_timeout=7.0))
+    follows = after([member("a")], ev.GroupChanged(), group=desired(0, drain_timeout=7.0))
     drain = follows["a"].drain
     assert drain is not None
     assert (drain.started, drain.deadline, drain.cause, drain.waits) == (NOW, NOW + 7.0, Cause.SCALE_DOWN, True)
@@ -44,8 +44,8 @@ SILENT = member("a", State.DRAINING, cause=Cause.UNHEALTHY, deadline=NOW + 5.0)
 @pytest.mark.parametrize(
     ("drained", "events", "facts", "now", "state"),
     [
-        pytest.param(DRAINING, [ev.Woke()], {}, NOW + 4.9, State.DRAINING, id="nothing cuts it short"),
-        pytest.param(DRAINING, [ev.Woke()], {}, NOW + 5.0, State.DELETING, id="its deadline (F66)"),
+        pytest.param(DRAINING, [ev.TimerFired()], {}, NOW + 4.9, State.DRAINING, id="nothing cuts it short"),
+        pytest.param(DRAINING, [ev.TimerFired()], {}, NOW + 5.0, State.DELETING, id="its deadline (F66)"),
         pytest.param(DRAINING, [ev.DrainAcknowledged(name("a"))], {}, NOW, State.DELETING, id="its acknowledgement"),
         pytest.param(DRAINING, [ev.VmChecked(name("a"), VmState.DOWN)], {}, NOW, State.DELETING, id="its VM is gone"),
         pytest.param(
@@ -75,7 +75,7 @@ SILENT = member("a", State.DRAINING, cause=Cause.UNHEALTHY, deadline=NOW + 5.0)
 def test_what_ends_a_drain(
     drained: Instance, events: list[ev.Event], facts: dict[str, Any], now: float, state: State
 ) -> None:
-    taker = newcomer("n", "a", Cause.UNHEALTHY, State.STARTING, created=NOW)
+    taker = replacement("n", "a", Cause.UNHEALTHY, State.STARTING, created=NOW)
     follows = after([drained, taker], *events, size=1, facts=facts, now=now)
     assert follows["a"].state is state
     assert follows["n"].state is (State.DELETING if state is State.RUNNING else State.STARTING)
@@ -125,19 +125,19 @@ def test_acknowledging_what_does_not_drain_changes_nothing_and_says_so(state: St
 
 def test_an_acknowledgement_while_paused_deletes_when_the_group_is_resumed() -> None:
     """Spec 7: no action while paused, neither at the deadline nor for an acknowledgement; neither is forgotten."""
-    paused = after([DRAINING], ev.DrainAcknowledged(DRAINING.id), group=wish(0, paused=True))
+    paused = after([DRAINING], ev.DrainAcknowledged(DRAINING.id), group=desired(0, paused=True))
     assert paused["a"].state is State.DRAINING
     assert paused.decision.refusals == {}
     assert paused.effects(DeleteVm) == ""
-    late = after([paused["a"]], ev.Woke(), group=wish(0, paused=True), now=NOW + 600.0)
+    late = after([paused["a"]], ev.TimerFired(), group=desired(0, paused=True), now=NOW + 600.0)
     assert late["a"].state is State.DRAINING
-    resumed = after([paused["a"]], ev.GroupChanged(), group=wish(0))
+    resumed = after([paused["a"]], ev.GroupChanged(), group=desired(0))
     assert resumed["a"].state is State.DELETING
     assert resumed["a"].message == "drained"
 
 
 def test_requested_deletion_of_a_draining_instance_is_final() -> None:
-    follows = after([SILENT], ev.DeletionWanted(name("a")), size=1)
+    follows = after([SILENT], ev.DeletionRequested(name("a")), size=1)
     assert follows["a"].drain is not None
     back = after([follows["a"]], ev.AgentConnected(name("a")), size=1)
     assert back["a"].state is State.DRAINING

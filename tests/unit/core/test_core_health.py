@@ -4,15 +4,15 @@ import pytest
 
 from nstance.core import health
 from nstance.model import events as ev
-from nstance.model.decision import CheckVm, CreateVm, DeleteVm, Facts
+from nstance.model.decision import CheckVm, CreateVm, DeleteVm, Observation
 from nstance.model.events import NoticeKind, VmState
 from nstance.model.group import Policy
 from nstance.model.instance import Cause, Instance, State
-from unit.core.core_situation import NOW, after, healthy, lost, member, name, newcomer
+from unit.core.core_situation import NOW, after, healthy, lost, member, name, replacement
 
 A, B = member("a"), member("b")
 SUSPECT = member("a", suspect=True)
-STARTED = newcomer("n", "a", Cause.UNHEALTHY, State.STARTING)
+STARTED = replacement("n", "a", Cause.UNHEALTHY, State.STARTING)
 
 
 def spot(seconds: float | None) -> ev.NoticeReceived:
@@ -83,15 +83,27 @@ SHUTDOWN = ev.NoticeReceived(A.id, NoticeKind.SHUTDOWN)
             id="not found, asked after a listing has shown it: replace now",
         ),
         pytest.param(
-            [A], {"a": lost(1.0, checks=1)}, [ev.Woke()], State.RUNNING, 0, "a", id="running: asked again after 1 s"
+            [A],
+            {"a": lost(1.0, checks=1)},
+            [ev.TimerFired()],
+            State.RUNNING,
+            0,
+            "a",
+            id="running: asked again after 1 s",
         ),
-        pytest.param([A], {"a": lost(1.5, checks=2)}, [ev.Woke()], State.RUNNING, 0, "", id="... and not before 2 s"),
-        pytest.param([A], {"a": lost(9.0)}, [ev.Woke()], State.RUNNING, 0, "", id="silent, but not for long enough"),
-        pytest.param([A], {"a": lost(11.0)}, [ev.Woke()], State.RUNNING, 1, "", id="suspect: the replacement starts"),
+        pytest.param(
+            [A], {"a": lost(1.5, checks=2)}, [ev.TimerFired()], State.RUNNING, 0, "", id="... and not before 2 s"
+        ),
+        pytest.param(
+            [A], {"a": lost(9.0)}, [ev.TimerFired()], State.RUNNING, 0, "", id="silent, but not for long enough"
+        ),
+        pytest.param(
+            [A], {"a": lost(11.0)}, [ev.TimerFired()], State.RUNNING, 1, "", id="suspect: the replacement starts"
+        ),
         pytest.param(
             [A],
             {"a": lost(11.0, vm=VmState.UNKNOWN)},
-            [ev.Woke()],
+            [ev.TimerFired()],
             State.RUNNING,
             0,
             "",
@@ -100,19 +112,25 @@ SHUTDOWN = ev.NoticeReceived(A.id, NoticeKind.SHUTDOWN)
         pytest.param(
             [A],
             {"a": lost(11.0, vm_at=NOW - 20.0, checks=0)},
-            [ev.Woke()],
+            [ev.TimerFired()],
             State.RUNNING,
             0,
             "a",
             id="the provider's word is older than the silence",
         ),
         pytest.param(
-            [SUSPECT, STARTED], {"a": lost(61.0)}, [ev.Woke()], State.DRAINING, 0, "", id="dead: drained and deleted"
+            [SUSPECT, STARTED],
+            {"a": lost(61.0)},
+            [ev.TimerFired()],
+            State.DRAINING,
+            0,
+            "",
+            id="dead: drained and deleted",
         ),
         pytest.param(
-            [SUSPECT, newcomer("n", "a", Cause.UNHEALTHY, State.PENDING)],
-            {"a": lost(61.0), "n": Facts(heard=NOW, creating=True)},
-            [ev.Woke()],
+            [SUSPECT, replacement("n", "a", Cause.UNHEALTHY, State.PENDING)],
+            {"a": lost(61.0), "n": Observation(last_seen=NOW, creating=True)},
+            [ev.TimerFired()],
             State.RUNNING,
             0,
             "",
@@ -121,7 +139,7 @@ SHUTDOWN = ev.NoticeReceived(A.id, NoticeKind.SHUTDOWN)
         pytest.param(
             [SUSPECT, STARTED],
             {"a": lost(61.0, vm_at=NOW - 30.0)},
-            [ev.Woke()],
+            [ev.TimerFired()],
             State.RUNNING,
             0,
             "a",
@@ -137,7 +155,13 @@ SHUTDOWN = ev.NoticeReceived(A.id, NoticeKind.SHUTDOWN)
             id="garbage collection finds it stopped: replace now, no drain",
         ),
         pytest.param(
-            [A], {"a": healthy()}, [ev.VmMissed(A.id)], State.RUNNING, 0, "a", id="a listing lacks it: asked for singly"
+            [A],
+            {"a": healthy()},
+            [ev.VmMissingFromListing(A.id)],
+            State.RUNNING,
+            0,
+            "a",
+            id="a listing lacks it: asked for singly",
         ),
         pytest.param(
             [A],
@@ -162,8 +186,8 @@ SHUTDOWN = ev.NoticeReceived(A.id, NoticeKind.SHUTDOWN)
         ),
         pytest.param(
             [A],
-            {"a": Facts(heard=NOW - 30.0, met=True, restarting=True, vm=VmState.RUNNING, vm_at=NOW)},
-            [ev.Woke()],
+            {"a": Observation(last_seen=NOW - 30.0, met=True, restarting=True, vm=VmState.RUNNING, vm_at=NOW)},
+            [ev.TimerFired()],
             State.RUNNING,
             0,
             "",
@@ -173,7 +197,7 @@ SHUTDOWN = ev.NoticeReceived(A.id, NoticeKind.SHUTDOWN)
 )
 def test_noticing_trouble(
     members: list[Instance],
-    facts: dict[str, Facts],
+    facts: dict[str, Observation],
     events: list[ev.Event],
     state: State,
     made: int,
@@ -187,7 +211,7 @@ def test_noticing_trouble(
 
 
 def test_suspect_is_marked_and_says_why() -> None:
-    follows = after([A], ev.Woke(), size=1, facts={"a": lost(11.0)})
+    follows = after([A], ev.TimerFired(), size=1, facts={"a": lost(11.0)})
     assert follows["a"].suspect
     assert follows.made[0].replaces == A.id
     assert {"suspect", "replace"} <= follows.codes()
@@ -211,7 +235,7 @@ def test_agent_back_cancels_and_the_newcomer_goes() -> None:
     ],
 )
 def test_agent_back_but_the_newcomer_stays(old: Instance, policy: Policy) -> None:
-    there = newcomer("n", "a", Cause.UNHEALTHY, created=NOW - 10.0)
+    there = replacement("n", "a", Cause.UNHEALTHY, created=NOW - 10.0)
     follows = after([old, there], ev.AgentConnected(A.id), size=1, facts={"a": lost(30.0)}, policy=policy)
     assert follows["n"].state is State.RUNNING
     assert follows["a"].state is State.DRAINING
@@ -228,8 +252,8 @@ def test_agent_back_but_the_newcomer_stays(old: Instance, policy: Policy) -> Non
     ],
 )
 def test_absence(seen: bool, since: float, told: float, gone: bool) -> None:
-    facts = Facts(heard=NOW - 10_000.0, vm=VmState.ABSENT, vm_at=NOW - told, absent_since=NOW - since)
-    follows = after([member("a", State.STARTING, seen=seen)], ev.Woke(), size=1, facts={"a": facts})
+    facts = Observation(last_seen=NOW - 10_000.0, vm=VmState.ABSENT, vm_at=NOW - told, absent_since=NOW - since)
+    follows = after([member("a", State.STARTING, seen=seen)], ev.TimerFired(), size=1, facts={"a": facts})
     assert (follows["a"].state is State.DELETING) == gone
     assert len(follows.made) == gone
     if not gone:
@@ -238,8 +262,8 @@ def test_absence(seen: bool, since: float, told: float, gone: bool) -> None:
 
 def test_an_intent_is_never_missed() -> None:
     """Until its create is settled there is nothing to be absent."""
-    facts = Facts(heard=0.0, vm=VmState.ABSENT, vm_at=NOW, absent_since=NOW - 500.0, creating=True)
-    follows = after([member("a", State.PENDING)], ev.VmMissed(A.id), size=1, facts={"a": facts})
+    facts = Observation(last_seen=0.0, vm=VmState.ABSENT, vm_at=NOW, absent_since=NOW - 500.0, creating=True)
+    follows = after([member("a", State.PENDING)], ev.VmMissingFromListing(A.id), size=1, facts={"a": facts})
     assert follows["a"].state is State.PENDING
     assert follows.decision.effects == ()
 
@@ -252,9 +276,9 @@ def test_new_leader_waits_for_agents(silence: float, suspect: bool) -> None:
     """F60: silence counts since this leader listens, and a fleet gets its time to reconnect."""
     follows = after(
         [A],
-        ev.Woke(),
+        ev.TimerFired(),
         size=1,
-        facts={"a": Facts(heard=NOW - 900.0, vm=VmState.RUNNING, vm_at=NOW)},
+        facts={"a": Observation(last_seen=NOW - 900.0, vm=VmState.RUNNING, vm_at=NOW)},
         listening_since=NOW - silence,
         reconnect_grace=40.0,
     )
@@ -287,10 +311,10 @@ def test_mass_silence_starts_nothing_but_what_the_provider_confirms() -> None:
 )
 def test_after_a_mass_silence_whoever_is_behind_has_its_whole_time(passed: float, suspect: bool, state: State) -> None:
     """F59: listening begins anew when the normal rules return, and silence counts from then on."""
-    stand_in = newcomer("d", "a", Cause.UNHEALTHY)
+    stand_in = replacement("d", "a", Cause.UNHEALTHY)
     follows = after(
         [A, B, stand_in],
-        ev.Woke(),
+        ev.TimerFired(),
         size=2,
         facts={"a": lost(300.0), "b": healthy(), "d": healthy()},
         listening_since=NOW - passed,
@@ -301,17 +325,20 @@ def test_after_a_mass_silence_whoever_is_behind_has_its_whole_time(passed: float
 def test_mass_silence_holds_drains_for_silence() -> None:
     drained = member("a", State.DRAINING, cause=Cause.UNHEALTHY, deadline=NOW - 1.0)
     assert (
-        after([drained, B], ev.Woke(), size=1, mass_silence=True, facts={"a": lost(90.0)})["a"].state is State.DRAINING
+        after([drained, B], ev.TimerFired(), size=1, mass_silence=True, facts={"a": lost(90.0)})["a"].state
+        is State.DRAINING
     )
-    assert after([drained, B], ev.Woke(), size=1, facts={"a": lost(90.0)})["a"].state is State.DELETING
+    assert after([drained, B], ev.TimerFired(), size=1, facts={"a": lost(90.0)})["a"].state is State.DELETING
 
 
 def test_mass_silence_holds_the_newcomer_of_one_that_fell_silent_again() -> None:
     """F59: it drains because the old one came back; now it may be the only one that is well."""
-    newcomer = member("a", State.DRAINING, cause=Cause.SUPERSEDED, deadline=NOW - 1.0)
+    replacement = member("a", State.DRAINING, cause=Cause.SUPERSEDED, deadline=NOW - 1.0)
     silent = {"b": lost(11.0)}
-    assert after([newcomer, B], ev.Woke(), size=1, mass_silence=True, facts=silent)["a"].state is State.DRAINING
-    assert after([newcomer, B], ev.Woke(), size=1)["a"].state is State.DELETING
+    assert (
+        after([replacement, B], ev.TimerFired(), size=1, mass_silence=True, facts=silent)["a"].state is State.DRAINING
+    )
+    assert after([replacement, B], ev.TimerFired(), size=1)["a"].state is State.DELETING
 
 
 @pytest.mark.parametrize(
@@ -324,7 +351,7 @@ def test_mass_silence_holds_the_newcomer_of_one_that_fell_silent_again() -> None
 )
 def test_shutdown_notice(passed: float, vm: VmState, state: State) -> None:
     facts = healthy(notice=NoticeKind.SHUTDOWN, notice_at=NOW - passed, vm=vm, vm_at=NOW, checks=4)
-    follows = after([A], ev.Woke(), size=1, facts={"a": facts})
+    follows = after([A], ev.TimerFired(), size=1, facts={"a": facts})
     assert follows["a"].state is state
     assert len(follows.made) == (state is not State.RUNNING)
 
@@ -357,7 +384,7 @@ def test_spot_without_an_operator_serves_until_its_replacement_is_made() -> None
     made = first.made[0]
     assert (made.replaces, made.replaces_for) == (A.id, Cause.SPOT)
     then = after(
-        [A, newcomer("n", "a", Cause.SPOT, State.STARTING)],
+        [A, replacement("n", "a", Cause.SPOT, State.STARTING)],
         size=1,
         operator_seen=None,
         facts={"a": healthy(notice=NoticeKind.SPOT, notice_at=NOW - 9.0, notice_deadline=NOW + 50.0, checks=4)},
@@ -394,7 +421,7 @@ def test_rebalance_is_a_hint_and_replaced_first() -> None:
     assert first.in_state(State.RUNNING) == "ab"
     assert [m.replaces for m in first.made] == [A.id]
     noticed = {"a": healthy(notice=NoticeKind.REBALANCE)}
-    there = newcomer("n", "a", Cause.SPOT)
+    there = replacement("n", "a", Cause.SPOT)
     assert after([A, B, there], size=2, facts=noticed).in_state(State.DRAINING) == "a"
     # A new leader has not heard of the hint: the newcomer still takes the place.
     assert after([A, B, there], size=2).in_state(State.DRAINING) == "a"
@@ -402,7 +429,7 @@ def test_rebalance_is_a_hint_and_replaced_first() -> None:
 
 def test_nothing_is_concluded_before_the_listing() -> None:
     follows = after(
-        [A, member("b", suspect=True), newcomer("n", "b", Cause.UNHEALTHY)],
+        [A, member("b", suspect=True), replacement("n", "b", Cause.UNHEALTHY)],
         ev.VmChecked(A.id, VmState.DELETED),
         size=1,
         facts={"b": lost(90.0)},
@@ -412,7 +439,7 @@ def test_nothing_is_concluded_before_the_listing() -> None:
 
 
 def test_a_healthy_group_is_looked_at_when_the_first_could_be_silent() -> None:
-    follows = after([A], ev.Woke(), size=1, facts={"a": healthy(heard=NOW - 9.0)})
+    follows = after([A], ev.TimerFired(), size=1, facts={"a": healthy(last_seen=NOW - 9.0)})
     assert follows.decision.wake_at == NOW + 1.0
 
 
@@ -427,8 +454,8 @@ def test_an_agent_that_registers_and_does_not_connect_at_once_is_asked_after(
     waited: float, asked: str, wake: float | None
 ) -> None:
     """It may have been killed in between: no connection ends, and to wait for suspect_after would take ten seconds."""
-    registered = Facts(heard=NOW - waited, met=True, awaited=True)
-    follows = after([member("a")], ev.Woke(), size=1, facts={"a": registered})
+    registered = Observation(last_seen=NOW - waited, met=True, awaited=True)
+    follows = after([member("a")], ev.TimerFired(), size=1, facts={"a": registered})
     assert follows.effects(CheckVm) == asked
     assert wake is None or follows.decision.wake_at == wake
     assert not follows["a"].suspect
@@ -436,5 +463,5 @@ def test_an_agent_that_registers_and_does_not_connect_at_once_is_asked_after(
 
 def test_looks_before_its_registration_do_not_delay_those_after_it() -> None:
     event = ev.Registered(id=name("a"), public_key="k", certificate_serial="1", certificate_expires=NOW)
-    follows = after([member("a", State.STARTING)], event, size=1, facts={"a": Facts(heard=0.0, checks=4)})
+    follows = after([member("a", State.STARTING)], event, size=1, facts={"a": Observation(last_seen=0.0, checks=4)})
     assert follows.decision.wake_at == NOW + health.CONNECT_WITHIN

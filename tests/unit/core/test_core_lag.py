@@ -4,13 +4,13 @@ import pytest
 
 from nstance.core.observe import CONSISTENCY_LAG
 from nstance.model import events as ev
-from nstance.model.decision import DeleteVm, Facts
+from nstance.model.decision import DeleteVm, Observation
 from nstance.model.events import VmState
 from nstance.model.instance import State
 from unit.core.core_situation import NOW, after, member, name
 
 A = name("a")
-NEW_LEADER = {"a": Facts(heard=NOW - 1.0)}  # it knows nothing but the record
+NEW_LEADER = {"a": Observation(last_seen=NOW - 1.0)}  # it knows nothing but the record
 ABSENT = ev.VmChecked(A, VmState.ABSENT, asked=NOW)
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from nstance.model import events as ev
-from nstance.model.decision import Facts, Trend
+from nstance.model.decision import Observation, Trend
 from nstance.model.instance import Cause, Instance, State
-from unit.core.core_situation import NOW, After, after, healthy, member, name, newcomer, unready, wish
+from unit.core.core_situation import NOW, After, after, desired, healthy, member, name, replacement, unready
 
 YOUNG = {"registered": NOW - 50.0, "ready_at": None}
 LATE = {"registered": NOW - 700.0, "ready_at": None, "created": NOW - 800.0}
@@ -66,9 +66,9 @@ def test_who_is_not_connected_is_not_ready(event: ev.Event) -> None:
     ],
 )
 def test_never_ready(
-    fields: dict[str, Any], facts: Facts, group: dict[str, Any], view: dict[str, Any], state: State
+    fields: dict[str, Any], facts: Observation, group: dict[str, Any], view: dict[str, Any], state: State
 ) -> None:
-    follows = after([member("a", **fields)], ev.Woke(), group=wish(1, **group), facts={"a": facts}, **view)
+    follows = after([member("a", **fields)], ev.TimerFired(), group=desired(1, **group), facts={"a": facts}, **view)
     assert follows["a"].state is state
     if state is State.DRAINING:
         assert follows["a"].cause is Cause.UNHEALTHY
@@ -77,14 +77,16 @@ def test_never_ready(
 
 
 def test_there_is_a_timer_for_readiness() -> None:
-    for facts in (unready(heard=NOW), healthy(ready=False, check_due=NOW + 900.0)):
-        follows = after([member("a", **YOUNG)], ev.Woke(), group=wish(1, ready_timeout=55.0), facts={"a": facts})
+    for facts in (unready(last_seen=NOW), healthy(ready=False, check_due=NOW + 900.0)):
+        follows = after(
+            [member("a", **YOUNG)], ev.TimerFired(), group=desired(1, ready_timeout=55.0), facts={"a": facts}
+        )
         assert follows.decision.wake_at == NOW + 5.0
 
 
 def test_a_group_whose_instances_never_become_ready_backs_off() -> None:
     trend = Trend(failures=3, infra_hash="h")
-    follows = after([member("a", **LATE)], ev.Woke(), size=1, facts={"a": unready()}, trend=trend)
+    follows = after([member("a", **LATE)], ev.TimerFired(), size=1, facts={"a": unready()}, trend=trend)
     assert follows["a"].state is State.DRAINING
     assert follows.made == []
     assert "back-off" in follows.codes()
@@ -92,7 +94,7 @@ def test_a_group_whose_instances_never_become_ready_backs_off() -> None:
 
 def test_one_that_becomes_ready_while_it_drains_is_kept() -> None:
     leaving = member("a", State.DRAINING, cause=Cause.UNHEALTHY, **LATE)
-    still = after([leaving], ev.Woke(), size=1, facts={"a": unready()})
+    still = after([leaving], ev.TimerFired(), size=1, facts={"a": unready()})
     assert still["a"].state is State.DRAINING
     report = ev.ReadinessReported(name("a"), files=True)
     follows = after([leaving, member("n", State.STARTING)], report, size=1, facts={"a": unready()})
@@ -100,7 +102,7 @@ def test_one_that_becomes_ready_while_it_drains_is_kept() -> None:
     assert follows["a"].ready_at == NOW
 
 
-def failing(seconds: float) -> Facts:
+def failing(seconds: float) -> Observation:
     return unready(FAILING, failing_since=NOW - seconds)
 
 
@@ -113,7 +115,7 @@ def failing(seconds: float) -> Facts:
     ],
 )
 def test_failing_checks(group: dict[str, Any], seconds: float, made: int) -> None:
-    follows = after([member("a")], ev.Woke(), group=wish(1, **group), facts={"a": failing(seconds)})
+    follows = after([member("a")], ev.TimerFired(), group=desired(1, **group), facts={"a": failing(seconds)})
     assert [m.replaces for m in follows.made] == [name("a")] * made
     assert follows["a"].state is State.RUNNING
 
@@ -125,16 +127,16 @@ def test_failing_checks(group: dict[str, Any], seconds: float, made: int) -> Non
         pytest.param(healthy(), State.DRAINING, id="it is"),
     ],
 )
-def test_an_unhealthy_instance_goes_when_its_replacement_is_ready(taker: Facts, state: State) -> None:
-    members = [member("a"), newcomer("n", "a", Cause.UNHEALTHY)]
+def test_an_unhealthy_instance_goes_when_its_replacement_is_ready(taker: Observation, state: State) -> None:
+    members = [member("a"), replacement("n", "a", Cause.UNHEALTHY)]
     facts = {"a": failing(61.0), "n": taker}
-    follows = after(members, ev.Woke(), group=wish(1, unhealthy_after=60.0), facts=facts)
+    follows = after(members, ev.TimerFired(), group=desired(1, unhealthy_after=60.0), facts=facts)
     assert follows["a"].state is state
 
 
 def test_a_check_that_passes_again_makes_the_replacement_needless() -> None:
-    members = [member("a"), newcomer("n", "a", Cause.UNHEALTHY, State.STARTING)]
-    follows = after(members, ev.Woke(), group=wish(1, unhealthy_after=60.0))
+    members = [member("a"), replacement("n", "a", Cause.UNHEALTHY, State.STARTING)]
+    follows = after(members, ev.TimerFired(), group=desired(1, unhealthy_after=60.0))
     assert follows["n"].state is State.DELETING
     assert follows["a"].state is State.RUNNING
 
@@ -142,7 +144,7 @@ def test_a_check_that_passes_again_makes_the_replacement_needless() -> None:
 def four(unhealthy: int, **fields: Any) -> After:
     members = [replace(member(x), **fields) for x in "abcd"]
     facts = {x: failing(61.0) for x in "abcd"[:unhealthy]}
-    return after(members, ev.Woke(), group=wish(4, unhealthy_after=60.0), facts=facts)
+    return after(members, ev.TimerFired(), group=desired(4, unhealthy_after=60.0), facts=facts)
 
 
 @pytest.mark.parametrize(
@@ -159,11 +161,11 @@ def test_many_that_never_became_ready_go_one_by_one_after_a_change_of_leaders() 
     """They may have served. Found by the simulator: none of them went, and the group was stuck."""
     members = [member(x, **LATE) for x in "abc"]
     facts = {x: unready() for x in "abc"}
-    follows = after(members, ev.Woke(), size=3, facts=facts, listening_since=NOW - 100.0)
+    follows = after(members, ev.TimerFired(), size=3, facts=facts, listening_since=NOW - 100.0)
     assert follows.in_state(State.DRAINING) == "a"
     again = after(
         list(follows.members.values()),
-        ev.Woke(),
+        ev.TimerFired(),
         size=3,
         facts=facts,
         trend=follows.decision.trend,
@@ -181,13 +183,13 @@ def test_those_that_never_served_are_not_spared_for_being_many() -> None:
 def test_mass_brake_is_announced_once() -> None:
     members = [member(x) for x in "abc"]
     facts = {x: failing(61.0) for x in "abc"}
-    group = wish(3, unhealthy_after=60.0)
-    first = after(members, ev.Woke(), group=group, facts=facts)
+    group = desired(3, unhealthy_after=60.0)
+    first = after(members, ev.TimerFired(), group=group, facts=facts)
     assert first.decision.trend.unready
-    again = after(list(first.members.values()), ev.Woke(), group=group, facts=facts, trend=first.decision.trend)
+    again = after(list(first.members.values()), ev.TimerFired(), group=group, facts=facts, trend=first.decision.trend)
     assert again.codes() == set()
     assert again.made == []
-    over = after(members, ev.Woke(), group=group, trend=first.decision.trend)
+    over = after(members, ev.TimerFired(), group=group, trend=first.decision.trend)
     assert not over.decision.trend.unready
 
 
@@ -200,6 +202,6 @@ def test_mass_brake_is_announced_once() -> None:
     ],
 )
 def test_scaling_down_takes_those_first_that_are_not_ready(
-    members: list[Instance], facts: dict[str, Facts], left: str
+    members: list[Instance], facts: dict[str, Observation], left: str
 ) -> None:
     assert after(members, ev.GroupChanged(), size=1, facts=facts).in_state(State.DRAINING) == left

@@ -3,10 +3,10 @@
 import pytest
 
 from nstance.model import events as ev
-from nstance.model.decision import Code, Facts, Trend
+from nstance.model.decision import Observation, ReasonCode, Trend
 from nstance.model.events import Failure, VmState
 from nstance.model.instance import Cause, Instance, State
-from unit.core.core_situation import NOW, After, after, healthy, member, name, newcomer, wish
+from unit.core.core_situation import NOW, After, after, desired, healthy, member, name, replacement
 
 GONE = {"a": healthy(connected=False, lost=NOW - 1.0, vm=VmState.DOWN, vm_at=NOW)}
 
@@ -29,7 +29,7 @@ def test_a_vm_that_is_gone_is_replaced_by_name() -> None:
     ("members", "event", "facts", "cause"),
     [
         pytest.param(
-            [member("a", State.STARTING, created=NOW - 301.0)], ev.Woke(), {}, "unregistered", id="never came"
+            [member("a", State.STARTING, created=NOW - 301.0)], ev.TimerFired(), {}, "unregistered", id="never came"
         ),
         pytest.param(
             [member("a")],
@@ -38,11 +38,11 @@ def test_a_vm_that_is_gone_is_replaced_by_name() -> None:
             "spot-termination",
             id="spot, drained by an operator",
         ),
-        pytest.param([member("a")], ev.DeletionWanted(name("a")), {}, "requested", id="deleted by a person"),
+        pytest.param([member("a")], ev.DeletionRequested(name("a")), {}, "requested", id="deleted by a person"),
     ],
 )
 def test_each_way_to_leave_is_named(
-    members: list[Instance], event: ev.Event, facts: dict[str, Facts], cause: str
+    members: list[Instance], event: ev.Event, facts: dict[str, Observation], cause: str
 ) -> None:
     follows = after(members, event, size=1, facts=facts)
     assert made_for(follows) == [("replace", f"replaces {name('a')} ({cause})")]
@@ -93,7 +93,7 @@ def test_who_is_scaled_away_is_not_replaced() -> None:
 
 def test_who_has_a_replacement_already_leaves_nothing_vacant() -> None:
     old = member("a", suspect=True)
-    follows = after([old, newcomer("b", "a", Cause.UNHEALTHY, State.STARTING)], size=1, facts=GONE)
+    follows = after([old, replacement("b", "a", Cause.UNHEALTHY, State.STARTING)], size=1, facts=GONE)
     assert follows.made == []
     assert not follows["a"].vacant
 
@@ -103,22 +103,22 @@ def test_a_replacement_that_was_never_made_is_tried_again_for_the_same_one(failu
     old = member("a", State.DELETED, cause=Cause.GONE)
     tried = member("b", State.PENDING, created=NOW - 10.0, predecessor=old.id)
     event = ev.VmCreateFailed(tried.id, failure, "no")
-    follows = after([old, tried], event, size=1, facts={"b": Facts(heard=0.0, ours=True, creating=True)})
+    follows = after([old, tried], event, size=1, facts={"b": Observation(last_seen=0.0, ours=True, creating=True)})
     assert made_for(follows) == [("replace", f"replaces {name('a')} (gone)")]
 
 
 def test_a_replacement_that_never_registered_is_tried_again_for_the_same_one() -> None:
     old = member("a", State.DELETED, cause=Cause.GONE)
     tried = member("b", State.STARTING, created=NOW - 301.0, predecessor=old.id)
-    follows = after([old, tried], ev.Woke(), size=1)
+    follows = after([old, tried], ev.TimerFired(), size=1)
     assert made_for(follows) == [("replace", f"replaces {name('a')} (gone)")]
 
 
 def test_a_refused_growth_is_tried_again_as_growth() -> None:
     tried = member("b", State.PENDING, created=NOW - 10.0)
     event = ev.VmCreateFailed(tried.id, Failure.REFUSED, "no")
-    follows = after([tried], event, size=1, facts={"b": Facts(heard=0.0, ours=True, creating=True)})
-    assert [code for code, _ in made_for(follows)] == [Code.SCALE_UP.value]
+    follows = after([tried], event, size=1, facts={"b": Observation(last_seen=0.0, ours=True, creating=True)})
+    assert [code for code, _ in made_for(follows)] == [ReasonCode.SCALE_UP.value]
 
 
 def test_a_replacement_for_one_that_is_gone_gives_way_to_one_that_comes_back() -> None:
@@ -126,5 +126,5 @@ def test_a_replacement_for_one_that_is_gone_gives_way_to_one_that_comes_back() -
     gone = member("a", State.DELETED, cause=Cause.GONE)
     coming = member("b", State.STARTING, predecessor=gone.id)
     back = member("c", State.DRAINING, cause=Cause.UNHEALTHY)
-    follows = after([gone, coming, back], ev.AgentConnected(back.id), group=wish(1))
+    follows = after([gone, coming, back], ev.AgentConnected(back.id), group=desired(1))
     assert follows["c"].state is State.RUNNING

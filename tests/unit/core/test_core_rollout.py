@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from nstance.model import events as ev
-from nstance.model.decision import Facts, Refused, Trend
+from nstance.model.decision import Observation, Rejection, Trend
 from nstance.model.group import Policy, UpdateOrder
 from nstance.model.instance import Cause, Instance, State
 from nstance.model.rollout import MAX_REVISIONS, GroupRecord, Outcome, Revision
-from unit.core.core_situation import KEY, NOW, After, after, healthy, member, name, newcomer, unready, wish
+from unit.core.core_situation import KEY, NOW, After, after, desired, healthy, member, name, replacement, unready
 
 BEFORE = Revision(infra_hash="old", started=NOW - 9000.0, outcome=Outcome.COMPLETE, finished=NOW - 8000.0)
 ROLLING = Revision(infra_hash="h", started=NOW - 60.0, by="config")
@@ -48,25 +48,33 @@ THREE = [old(x) for x in "abc"]
             [*THREE[1:], member("n"), old("a", State.DELETING, cause=Cause.DRIFT)], {}, 0, "", id="one is being deleted"
         ),
         pytest.param([*THREE[1:], member("n"), old("a", State.DELETED, cause=Cause.DRIFT)], {}, 1, "", id="it is gone"),
-        pytest.param([*THREE, newcomer("n", "a", Cause.DRIFT)], {"n": unready()}, 0, "", id="the new one is not ready"),
-        pytest.param([*THREE, newcomer("n", "a", Cause.DRIFT)], {}, 0, "a", id="the new one is ready"),
         pytest.param(
-            [*THREE, newcomer("n", "a", Cause.DRIFT)],
+            [*THREE, replacement("n", "a", Cause.DRIFT)], {"n": unready()}, 0, "", id="the new one is not ready"
+        ),
+        pytest.param([*THREE, replacement("n", "a", Cause.DRIFT)], {}, 0, "a", id="the new one is ready"),
+        pytest.param(
+            [*THREE, replacement("n", "a", Cause.DRIFT)],
             {"n": healthy(ready=False)},
             0,
             "",
             id="a new leader has not heard of it",
         ),
         pytest.param(
-            [*THREE, newcomer("n", "a", Cause.DRIFT)], {"b": unready()}, 0, "b", id="one that is not ready is no loss"
+            [*THREE, replacement("n", "a", Cause.DRIFT)],
+            {"b": unready()},
+            0,
+            "b",
+            id="one that is not ready is no loss",
         ),
         pytest.param(
             [*THREE, member("x", State.DELETING, cause=Cause.GONE)], {}, 0, "", id="an unplanned loss comes first"
         ),
     ],
 )
-def test_one_extra_and_none_missing(members: list[Instance], facts: dict[str, Facts], made: int, left: str) -> None:
-    follows = after(members, ev.Woke(), size=3, facts=facts, record=rolling())
+def test_one_extra_and_none_missing(
+    members: list[Instance], facts: dict[str, Observation], made: int, left: str
+) -> None:
+    follows = after(members, ev.TimerFired(), size=3, facts=facts, record=rolling())
     assert len(follows.made) == made
     assert follows.in_state(State.DRAINING) == left
 
@@ -81,18 +89,18 @@ def test_one_extra_and_none_missing(members: list[Instance], facts: dict[str, Fa
 )
 def test_a_group_that_may_not_grow_is_mended_one_by_one(broken: str, left: str) -> None:
     """Also where more are missing than may be: otherwise a revision that mends them could never come."""
-    group = wish(3, max_surge=0, max_unavailable=1)
+    group = desired(3, max_surge=0, max_unavailable=1)
     facts = {x: unready() for x in broken}
     follows = after(THREE, ev.GroupChanged(), group=group, facts=facts, record=rolling())
     assert follows.in_state(State.DRAINING) == left
-    again = after(list(follows.members.values()), ev.Woke(), group=group, facts=facts, record=rolling())
+    again = after(list(follows.members.values()), ev.TimerFired(), group=group, facts=facts, record=rolling())
     assert again.made == []  # its place is taken until it is gone
     assert again.in_state(State.DRAINING) == left
 
 
 def test_an_unplanned_loss_is_replaced_although_a_place_is_still_taken() -> None:
     there = [old("a", State.DRAINING, cause=Cause.DRIFT), old("b"), old("c", State.DELETING, cause=Cause.GONE)]
-    follows = after(there, ev.Woke(), group=wish(3, max_surge=0, max_unavailable=1), record=rolling())
+    follows = after(there, ev.TimerFired(), group=desired(3, max_surge=0, max_unavailable=1), record=rolling())
     assert len(follows.made) == 1
 
 
@@ -113,18 +121,18 @@ SERIAL = {"order": UpdateOrder.SERIAL, "settle": 30.0}
         pytest.param(THREE, {"b": healthy(ready=False)}, 0, id="one has not been heard of yet"),
     ],
 )
-def test_serial(members: list[Instance], facts: dict[str, Facts], made: int) -> None:
-    group = wish(3, max_surge=3, **SERIAL)
-    follows = after(members, ev.Woke(), group=group, facts=facts, record=rolling())
+def test_serial(members: list[Instance], facts: dict[str, Observation], made: int) -> None:
+    group = desired(3, max_surge=3, **SERIAL)
+    follows = after(members, ev.TimerFired(), group=group, facts=facts, record=rolling())
     assert len(follows.made) == made
 
 
 def test_settling_has_a_timer() -> None:
     follows = after(
         [*THREE[1:], member("n")],
-        ev.Woke(),
-        group=wish(3, **SERIAL),
-        facts={"n": healthy(heard=NOW, ready_since=NOW - 25.0)},
+        ev.TimerFired(),
+        group=desired(3, **SERIAL),
+        facts={"n": healthy(last_seen=NOW, ready_since=NOW - 25.0)},
         record=rolling(),
     )
     assert follows.decision.wake_at == NOW + 5.0
@@ -143,9 +151,9 @@ CANARY = {"canary": 1, "max_surge": 3}
     ],
 )
 def test_canaries(group: dict[str, Any], made: int, after_that: Outcome, message: str) -> None:
-    begun = after(THREE, ev.GroupChanged(), group=wish(3, **group), record=rolling())
+    begun = after(THREE, ev.GroupChanged(), group=desired(3, **group), record=rolling())
     assert len(begun.made) == made
-    done = after([*THREE[1:], member("n")], ev.Woke(), group=wish(3, **group), record=rolling())
+    done = after([*THREE[1:], member("n")], ev.TimerFired(), group=desired(3, **group), record=rolling())
     assert outcome(done) is after_that
     assert len(done.made) == (0 if group.get("canary") else 2)
     assert message in done.record.current.message  # type: ignore[union-attr]
@@ -156,7 +164,7 @@ def test_canaries_are_a_matter_of_rollouts_only(done: Outcome) -> None:
     """Found by the simulator: hints of the provider's were never heeded in a group with canaries."""
     facts = {"a": healthy(notice=ev.NoticeKind.REBALANCE), "b": healthy() if done is Outcome.COMPLETE else unready()}
     there = [member("a"), member("b")]
-    follows = after(there, ev.Woke(), group=wish(2, **CANARY), facts=facts, record=rolling(outcome=done))
+    follows = after(there, ev.TimerFired(), group=desired(2, **CANARY), facts=facts, record=rolling(outcome=done))
     assert [m.replaces for m in follows.made] == [name("a")]
 
 
@@ -173,10 +181,10 @@ PAUSED = {"outcome": Outcome.PAUSED, "paused_at": NOW - 60.0}
         pytest.param([ev.RolloutResumed()], None, {}, 2, id="somebody resumes it"),
     ],
 )
-def test_a_pause(events: list[ev.Event], pause: float | None, facts: dict[str, Facts], made: int) -> None:
-    group = wish(3, pause_after_canary=pause, **CANARY)
+def test_a_pause(events: list[ev.Event], pause: float | None, facts: dict[str, Observation], made: int) -> None:
+    group = desired(3, pause_after_canary=pause, **CANARY)
     members = [*THREE[1:], member("n")]
-    follows = after(members, *events, ev.Woke(), group=group, facts=facts, record=rolling(**PAUSED))
+    follows = after(members, *events, ev.TimerFired(), group=group, facts=facts, record=rolling(**PAUSED))
     assert len(follows.made) == made
     assert outcome(follows) is (Outcome.ROLLING if made else Outcome.PAUSED)
 
@@ -186,13 +194,13 @@ def test_expiry_waits_while_a_rollout_is_held() -> None:
     aged = Policy(eligible_age=50.0)
     there = [member("a"), old("b", created=NOW - 10.0)]
     for held in (Outcome.HALTED, Outcome.PAUSED):
-        follows = after(there, ev.Woke(), size=2, policy=aged, record=rolling(outcome=held))
+        follows = after(there, ev.TimerFired(), size=2, policy=aged, record=rolling(outcome=held))
         assert follows.made == []
-    assert len(after([member("a")], ev.Woke(), size=1, policy=aged, record=rolling()).made) == 1
+    assert len(after([member("a")], ev.TimerFired(), size=1, policy=aged, record=rolling()).made) == 1
 
 
 NEVER = {"registered": NOW - 700.0, "ready_at": None, "created": NOW - 30.0}
-TAKER = newcomer("n", "a", Cause.DRIFT, **NEVER)
+TAKER = replacement("n", "a", Cause.DRIFT, **NEVER)
 
 
 @pytest.mark.parametrize(
@@ -206,8 +214,8 @@ TAKER = newcomer("n", "a", Cause.DRIFT, **NEVER)
 def test_halt(failures: int, most: int, after_that: Outcome) -> None:
     follows = after(
         [*THREE, TAKER],
-        ev.Woke(),
-        group=wish(3, max_failures=most),
+        ev.TimerFired(),
+        group=desired(3, max_failures=most),
         facts={"n": unready()},
         record=rolling(failures=failures),
     )
@@ -220,30 +228,34 @@ def test_halt(failures: int, most: int, after_that: Outcome) -> None:
     ("instance", "event"),
     [
         pytest.param(
-            newcomer("n", "a", Cause.DRIFT, State.STARTING, created=NOW - 400.0), ev.Woke(), id="never registered"
+            replacement("n", "a", Cause.DRIFT, State.STARTING, created=NOW - 400.0),
+            ev.TimerFired(),
+            id="never registered",
         ),
         pytest.param(
-            newcomer("n", "a", Cause.DRIFT, State.PENDING),
+            replacement("n", "a", Cause.DRIFT, State.PENDING),
             ev.VmCreateFailed(name("n"), ev.Failure.REFUSED, "no such type"),
             id="refused",
         ),
         pytest.param(
-            newcomer("n", "a", Cause.DRIFT, ready_at=None),
+            replacement("n", "a", Cause.DRIFT, ready_at=None),
             ev.VmChecked(name("n"), ev.VmState.DOWN, None),
             id="ended before it was ready",
         ),
     ],
 )
 def test_what_counts_as_a_failure(instance: Instance, event: ev.Event) -> None:
-    facts = {"n": Facts(heard=NOW)} if instance.state is not State.RUNNING else {"n": unready(connected=False)}
+    facts = (
+        {"n": Observation(last_seen=NOW)} if instance.state is not State.RUNNING else {"n": unready(connected=False)}
+    )
     follows = after([*THREE, instance], event, size=3, facts=facts, record=rolling(failures=1))
     assert outcome(follows) is Outcome.HALTED
 
 
 def test_lack_of_capacity_is_not_the_revisions_fault() -> None:
-    coming = newcomer("n", "a", Cause.DRIFT, State.PENDING)
+    coming = replacement("n", "a", Cause.DRIFT, State.PENDING)
     event = ev.VmCreateFailed(name("n"), ev.Failure.NO_CAPACITY, "full")
-    facts = {"n": Facts(heard=NOW, ours=True, creating=True)}
+    facts = {"n": Observation(last_seen=NOW, ours=True, creating=True)}
     follows = after([*THREE, coming], event, size=3, facts=facts, record=rolling(failures=1))
     assert follows["n"].state is State.FAILED
     assert outcome(follows) is Outcome.ROLLING
@@ -252,7 +264,11 @@ def test_lack_of_capacity_is_not_the_revisions_fault() -> None:
 def test_the_first_revision_of_a_group_does_not_halt() -> None:
     """There is nothing to protect, and the group tries again under its back-off."""
     follows = after(
-        [member("n", **NEVER)], ev.Woke(), size=1, facts={"n": unready()}, record=record(replace(ROLLING, failures=5))
+        [member("n", **NEVER)],
+        ev.TimerFired(),
+        size=1,
+        facts={"n": unready()},
+        record=record(replace(ROLLING, failures=5)),
     )
     assert outcome(follows) is Outcome.ROLLING
 
@@ -261,13 +277,13 @@ BLOCKED = unready("its files cannot be made: no secret", blocked="no secret")
 
 
 def test_files_that_cannot_be_made_halt_the_rollout_and_nobody_else_goes() -> None:
-    follows = after([*THREE, TAKER], ev.Woke(), size=3, facts=dict.fromkeys("abcn", BLOCKED), record=rolling())
+    follows = after([*THREE, TAKER], ev.TimerFired(), size=3, facts=dict.fromkeys("abcn", BLOCKED), record=rolling())
     assert outcome(follows) is Outcome.HALTED
     assert "no secret" in follows.record.current.message  # type: ignore[union-attr]
     assert follows.made == []
     assert follows.in_state(State.DRAINING) == ""
     early = after(
-        [*THREE, replace(TAKER, registered=NOW - 20.0)], ev.Woke(), size=3, facts={"n": BLOCKED}, record=rolling()
+        [*THREE, replace(TAKER, registered=NOW - 20.0)], ev.TimerFired(), size=3, facts={"n": BLOCKED}, record=rolling()
     )
     assert outcome(early) is Outcome.ROLLING
 
@@ -279,27 +295,27 @@ def test_resuming_gives_another_chance() -> None:
     assert follows.record.current.failures == 0  # type: ignore[union-attr]
     assert follows.decision.refusals == {}
     idle = after([member("a")], ev.RolloutResumed(), size=1, record=record(replace(ROLLING, outcome=Outcome.COMPLETE)))
-    assert idle.decision.refusals == {0: Refused.NOT_HELD}
+    assert idle.decision.refusals == {0: Rejection.NOT_HELD}
 
 
 @pytest.mark.parametrize(
     ("members", "facts"),
     [
         pytest.param(THREE, {}, id="nobody begins"),
-        pytest.param([*THREE, newcomer("n", "a", Cause.DRIFT)], {}, id="nobody goes"),
+        pytest.param([*THREE, replacement("n", "a", Cause.DRIFT)], {}, id="nobody goes"),
     ],
 )
-def test_a_halted_rollout_stands_still(members: list[Instance], facts: dict[str, Facts]) -> None:
-    follows = after(members, ev.Woke(), size=3, facts=facts, record=rolling(outcome=Outcome.HALTED))
+def test_a_halted_rollout_stands_still(members: list[Instance], facts: dict[str, Observation]) -> None:
+    follows = after(members, ev.TimerFired(), size=3, facts=facts, record=rolling(outcome=Outcome.HALTED))
     assert follows.made == []
     assert follows.in_state(State.DRAINING) == ""
 
 
 def test_what_somebody_asks_for_by_name_goes_on() -> None:
-    members = [*THREE, newcomer("n", "a", Cause.REQUESTED)]
+    members = [*THREE, replacement("n", "a", Cause.REQUESTED)]
     follows = after(
         [replace(members[0], replace_wanted=True), *members[1:]],
-        ev.Woke(),
+        ev.TimerFired(),
         size=3,
         record=rolling(outcome=Outcome.HALTED),
         mass_absence=True,
@@ -318,9 +334,9 @@ def test_what_somebody_asks_for_by_name_goes_on() -> None:
 )
 def test_while_many_are_silent_or_missing(flag: str, since: float, made: int) -> None:
     view = {flag: True, "mass_since": since}
-    follows = after(THREE, ev.Woke(), size=3, record=rolling(), **view)
+    follows = after(THREE, ev.TimerFired(), size=3, record=rolling(), **view)
     assert len(follows.made) == made
-    ready = after([*THREE, newcomer("n", "a", Cause.DRIFT)], ev.Woke(), size=3, record=rolling(), **view)
+    ready = after([*THREE, replacement("n", "a", Cause.DRIFT)], ev.TimerFired(), size=3, record=rolling(), **view)
     assert ready.in_state(State.DRAINING) == "a" * made
 
 
@@ -335,7 +351,7 @@ def test_nothing_begins_before_the_revision_is_stored() -> None:
 
 
 def test_a_change_of_the_configuration_starts_a_revision() -> None:
-    follows = after(THREE, ev.GroupChanged(), group=wish(3, changed_by="opr-1"), record=record(BEFORE))
+    follows = after(THREE, ev.GroupChanged(), group=desired(3, changed_by="opr-1"), record=record(BEFORE))
     assert follows.record is not None
     assert [(r.infra_hash, r.outcome, r.by) for r in follows.record.revisions] == [
         ("old", Outcome.COMPLETE, ""),
@@ -355,7 +371,7 @@ def test_a_change_of_the_configuration_starts_a_revision() -> None:
     ],
 )
 def test_what_becomes_of_the_revision_before(was: Outcome, rolled_back: bool, now: Outcome) -> None:
-    group = wish(3, infra_hash="new", canary=1, rolled_back_from="h" if rolled_back else "")
+    group = desired(3, infra_hash="new", canary=1, rolled_back_from="h" if rolled_back else "")
     follows = after(THREE, ev.GroupChanged(), group=group, record=rolling(outcome=was))
     assert follows.record is not None
     assert follows.record.revisions[-2].outcome is now
@@ -374,8 +390,8 @@ def test_what_becomes_of_the_revision_before(was: Outcome, rolled_back: bool, no
         pytest.param([], {}, 0, False, id="nothing was tried"),
     ],
 )
-def test_complete(members: list[Instance], facts: dict[str, Facts], size: int, complete: bool) -> None:
-    follows = after(members, ev.Woke(), size=size, facts=facts, record=rolling())
+def test_complete(members: list[Instance], facts: dict[str, Observation], size: int, complete: bool) -> None:
+    follows = after(members, ev.TimerFired(), size=size, facts=facts, record=rolling())
     assert (outcome(follows) is Outcome.COMPLETE) is complete
 
 
@@ -398,7 +414,7 @@ def test_where_a_rollback_leads() -> None:
 
 def test_new_files_belong_to_the_same_revision() -> None:
     done = rolling(outcome=Outcome.COMPLETE)
-    follows = after([member("a")], ev.GroupChanged(), group=wish(1, runtime_hash="r2"), record=done)
+    follows = after([member("a")], ev.GroupChanged(), group=desired(1, runtime_hash="r2"), record=done)
     assert follows.record is not None
     assert len(follows.record.revisions) == 2
     assert follows.record.revisions[-1].runtime_hash == "r2"
@@ -407,19 +423,21 @@ def test_new_files_belong_to_the_same_revision() -> None:
 
 def test_the_record_of_a_deleted_group_goes_with_its_last_instance() -> None:
     ended = member("a", State.DELETED, ended=NOW - 9000.0)
-    follows = after([ended], ev.Woke(), record=rolling(), wish=None)
+    follows = after([ended], ev.TimerFired(), record=rolling(), desired=None)
     assert follows.decision.record is not None
     assert follows.decision.record.is_empty
-    still = after([member("a", State.DELETING, cause=Cause.SCALE_DOWN)], ev.Woke(), record=rolling(), wish=None)
+    still = after(
+        [member("a", State.DELETING, cause=Cause.SCALE_DOWN)], ev.TimerFired(), record=rolling(), desired=None
+    )
     assert still.decision.record is None
 
 
 def test_a_paused_group_records_nothing() -> None:
-    follows = after(THREE, ev.GroupChanged(), group=wish(3, paused=True), record=record(BEFORE))
+    follows = after(THREE, ev.GroupChanged(), group=desired(3, paused=True), record=record(BEFORE))
     assert follows.decision.record is None
 
 
 def test_backing_off_holds_a_rollout_that_may_not_grow() -> None:
     trend = Trend(failures=3, retry_at=NOW + 60.0, infra_hash="h")
-    group = wish(3, max_surge=0, max_unavailable=1)
-    assert after(THREE, ev.Woke(), group=group, trend=trend, record=rolling()).in_state(State.DRAINING) == ""
+    group = desired(3, max_surge=0, max_unavailable=1)
+    assert after(THREE, ev.TimerFired(), group=group, trend=trend, record=rolling()).in_state(State.DRAINING) == ""

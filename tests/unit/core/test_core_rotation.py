@@ -5,13 +5,13 @@ from typing import Any
 import pytest
 
 from nstance.model import events as ev
-from nstance.model.decision import Facts, Trend
+from nstance.model.decision import Observation, Trend
 from nstance.model.group import Policy
 from nstance.model.instance import Cause, Instance, State
-from unit.core.core_situation import NOW, after, lost, member, name, newcomer, unready, wish
+from unit.core.core_situation import NOW, after, desired, lost, member, name, replacement, unready
 
 OLD = [member(x, infra_hash="old") for x in "abc"]
-ASKED = {"n": Facts(heard=0.0, creating=True)}
+ASKED = {"n": Observation(last_seen=0.0, creating=True)}
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ ASKED = {"n": Facts(heard=0.0, creating=True)}
     ],
 )
 def test_limits(surge: int, unavailable: int, made: int, left: str) -> None:
-    group = wish(3, max_surge=surge, max_unavailable=unavailable)
+    group = desired(3, max_surge=surge, max_unavailable=unavailable)
     follows = after(OLD, ev.GroupChanged(), group=group)
     assert len(follows.made) == made
     assert follows.in_state(State.DRAINING) == left
@@ -46,8 +46,8 @@ def test_limits(surge: int, unavailable: int, made: int, left: str) -> None:
 )
 def test_eligible_expiry_obeys_the_limits(surge: int, unavailable: int, left: str) -> None:
     members = [member(x, created=NOW - 1000.0) for x in "abc"]
-    group = wish(3, max_surge=surge, max_unavailable=unavailable)
-    follows = after(members, ev.Woke(), group=group, policy=Policy(eligible_age=500.0))
+    group = desired(3, max_surge=surge, max_unavailable=unavailable)
+    follows = after(members, ev.TimerFired(), group=group, policy=Policy(eligible_age=500.0))
     assert [m.replaces for m in follows.made] == ([] if left else [name("a")])
     assert follows.in_state(State.DRAINING) == left
     assert "eligible-expiry" in follows.codes() or not left
@@ -63,16 +63,16 @@ def test_eligible_expiry_obeys_the_limits(surge: int, unavailable: int, left: st
     ],
 )
 def test_the_old_one_goes_when_the_new_one_is_there(state: State, suspect: bool, left: str) -> None:
-    there = newcomer("n", "a", Cause.DRIFT, state, suspect=suspect)
+    there = replacement("n", "a", Cause.DRIFT, state, suspect=suspect)
     facts = ASKED if state is State.PENDING else {"n": lost(30.0)} if suspect else {}
-    follows = after([*OLD, there], ev.Woke(), size=3, facts=facts)
+    follows = after([*OLD, there], ev.TimerFired(), size=3, facts=facts)
     assert follows.in_state(State.DRAINING) == left
 
 
 def test_a_replacement_that_only_starts_takes_no_place_although_one_may_be_missing() -> None:
-    there = newcomer("n", "a", Cause.DRIFT, State.STARTING)
+    there = replacement("n", "a", Cause.DRIFT, State.STARTING)
     others = [member(x) for x in "bc"]
-    follows = after([OLD[0], *others, there], ev.Woke(), group=wish(3, max_surge=1, max_unavailable=1))
+    follows = after([OLD[0], *others, there], ev.TimerFired(), group=desired(3, max_surge=1, max_unavailable=1))
     assert follows.in_state(State.DRAINING) == ""
 
 
@@ -83,23 +83,23 @@ def test_a_replacement_that_only_starts_takes_no_place_although_one_may_be_missi
         pytest.param(OLD, {}, Trend(failures=3, retry_at=NOW + 60.0, infra_hash="h"), id="backing off"),
     ],
 )
-def test_rotation_waits(members: list[Instance], facts: dict[str, Facts], trend: Trend) -> None:
+def test_rotation_waits(members: list[Instance], facts: dict[str, Observation], trend: Trend) -> None:
     """It begins nothing, and lets nobody go, while something is wrong."""
-    group = wish(3, max_surge=1, max_unavailable=1)
+    group = desired(3, max_surge=1, max_unavailable=1)
     follows = after(members, ev.GroupChanged(), group=group, facts=facts, trend=trend)
     assert {m.replaces_for for m in follows.made} <= {Cause.UNHEALTHY}
     assert follows.in_state(State.DRAINING) == ""
 
 
 def test_max_unavailable_holds_while_something_else_is_missing() -> None:
-    there = [*OLD[:2], newcomer("n", "a", Cause.DRIFT), member("s", State.STARTING)]
+    there = [*OLD[:2], replacement("n", "a", Cause.DRIFT), member("s", State.STARTING)]
     assert after(there, size=3).in_state(State.DRAINING) == ""
-    assert after(there, group=wish(3, max_unavailable=1)).in_state(State.DRAINING) == "a"
+    assert after(there, group=desired(3, max_unavailable=1)).in_state(State.DRAINING) == "a"
 
 
 @pytest.mark.parametrize("state", [State.STARTING, State.RUNNING])
 def test_a_change_taken_back_keeps_the_old_one(state: State) -> None:
-    there = newcomer("n", "a", Cause.DRIFT, state, infra_hash="new")
+    there = replacement("n", "a", Cause.DRIFT, state, infra_hash="new")
     follows = after([member("a"), there], ev.GroupChanged(), size=1)
     assert follows["a"].state is State.RUNNING
     assert not follows["n"].counts
@@ -117,9 +117,9 @@ def test_a_change_taken_back_keeps_the_old_one(state: State) -> None:
 def test_a_newcomer_overtaken_by_the_configuration_is_made_anew(
     state: State, fields: dict[str, Any], goes: bool
 ) -> None:
-    there = newcomer("n", "a", Cause.DRIFT, state, infra_hash="older", **fields)
+    there = replacement("n", "a", Cause.DRIFT, state, infra_hash="older", **fields)
     facts = {"n": unready()} if "ready_at" in fields else {}
-    follows = after([OLD[0], there], ev.GroupChanged(), group=wish(1, drain_timeout=0.0), facts=facts)
+    follows = after([OLD[0], there], ev.GroupChanged(), group=desired(1, drain_timeout=0.0), facts=facts)
     assert (follows["n"].state is State.DELETING) is goes
     assert follows["a"].state is (State.RUNNING if goes else State.DELETING)
     assert follows.made == []  # its VM is still there: one more would be too many
@@ -148,7 +148,7 @@ def test_rotation_runs_to_its_end() -> None:
     gone: list[str] = []
     for _ in range(20):
         before = {m.id for m in members if m.state is State.DRAINING}
-        follows = after(members, ev.Woke(), size=3)
+        follows = after(members, ev.TimerFired(), size=3)
         made = {m.id for m in follows.made}
         gone += [m.id[-1] for m in members if m.id in before]
         members = [m for m in follows.members.values() if m.id not in made and m.id not in before]
@@ -174,7 +174,7 @@ YOUNG = NOW - 10.0
             [member("a"), member("b", suspect=True)], {"b": lost(30.0)}, "b", id="not while one is suspect: that one"
         ),
         pytest.param(
-            [member("a"), member("b"), newcomer("n", "b", Cause.ELIGIBLE_EXPIRY, State.STARTING, created=YOUNG)],
+            [member("a"), member("b"), replacement("n", "b", Cause.ELIGIBLE_EXPIRY, State.STARTING, created=YOUNG)],
             {},
             "",
             id="not while another is being renewed",
@@ -182,8 +182,8 @@ YOUNG = NOW - 10.0
         pytest.param([member("a"), member("b", infra_hash="x")], {}, "b", id="drift comes first"),
     ],
 )
-def test_eligible_expiry(members: list[Instance], facts: dict[str, Facts], replaced: str) -> None:
-    follows = after(members, ev.Woke(), size=2, policy=AGED, facts=facts)
+def test_eligible_expiry(members: list[Instance], facts: dict[str, Observation], replaced: str) -> None:
+    follows = after(members, ev.TimerFired(), size=2, policy=AGED, facts=facts)
     assert "".join(m.replaces[-1] for m in follows.made if m.replaces) == replaced
 
 
@@ -206,10 +206,10 @@ def test_ages_have_a_timer() -> None:
 )
 def test_forced_expiry(state: State | None, left: str) -> None:
     members = [member("a"), member("b")]
-    facts = {x: Facts(heard=0.0, creating=True) for x in "mn"} if state is State.PENDING else {}
+    facts = {x: Observation(last_seen=0.0, creating=True) for x in "mn"} if state is State.PENDING else {}
     if state is not None:
-        members += [newcomer(n, o, Cause.FORCED_EXPIRY, state, created=YOUNG) for n, o in ("ma", "nb")]
-    follows = after(members, ev.Woke(), size=2, policy=Policy(forced_age=50.0), facts=facts)
+        members += [replacement(n, o, Cause.FORCED_EXPIRY, state, created=YOUNG) for n, o in ("ma", "nb")]
+    follows = after(members, ev.TimerFired(), size=2, policy=Policy(forced_age=50.0), facts=facts)
     assert follows.in_state(State.DRAINING) == left
     assert len(follows.made) == (2 if state is None else 0)
 
@@ -222,7 +222,7 @@ def test_forced_expiry(state: State | None, left: str) -> None:
     ],
 )
 def test_on_demand_expiry(instance: Instance, state: State) -> None:
-    follows = after([instance], ev.Woke(), size=0, policy=Policy(ondemand_age=50.0))
+    follows = after([instance], ev.TimerFired(), size=0, policy=Policy(ondemand_age=50.0))
     assert follows["a"].state is state
     assert follows.made == []
 
@@ -230,14 +230,14 @@ def test_on_demand_expiry(instance: Instance, state: State) -> None:
 @pytest.mark.parametrize(
     ("instance", "group", "refusal"),
     [
-        pytest.param(member("a"), wish(1), None, id="marked, and replaced first"),
-        pytest.param(member("a", on_demand=True), wish(0), "on-demand", id="on-demand is never replaced"),
-        pytest.param(member("a", State.DRAINING), wish(0), "ending", id="it goes already"),
-        pytest.param(member("a"), wish(1, paused=True), "paused", id="paused"),
+        pytest.param(member("a"), desired(1), None, id="marked, and replaced first"),
+        pytest.param(member("a", on_demand=True), desired(0), "on-demand", id="on-demand is never replaced"),
+        pytest.param(member("a", State.DRAINING), desired(0), "ending", id="it goes already"),
+        pytest.param(member("a"), desired(1, paused=True), "paused", id="paused"),
     ],
 )
 def test_requested_replacement(instance: Instance, group: object, refusal: str | None) -> None:
-    follows = after([instance], ev.ReplacementWanted(name("a")), group=group)  # type: ignore[arg-type]
+    follows = after([instance], ev.ReplacementRequested(name("a")), group=group)  # type: ignore[arg-type]
     assert [r.value for r in follows.decision.refusals.values()] == ([refusal] if refusal else [])
     assert len(follows.made) == (refusal is None)
     assert follows["a"].state is instance.state
@@ -248,11 +248,11 @@ def test_a_requested_replacement_survives_a_failed_newcomer() -> None:
     wanted = member("a", replace_wanted=True)
     failed = member("n", State.FAILED, replaces=name("a"), replaces_for=Cause.REQUESTED)
     assert [m.replaces for m in after([wanted, failed], size=1).made] == [name("a")]
-    done = after([wanted, newcomer("n", "a", Cause.REQUESTED)], size=1)
+    done = after([wanted, replacement("n", "a", Cause.REQUESTED)], size=1)
     assert done["a"].cause is Cause.REQUESTED
 
 
 def test_replacing_what_never_registered_needs_no_drain() -> None:
-    follows = after([member("a", State.STARTING)], ev.ReplacementWanted(name("a")), size=1)
+    follows = after([member("a", State.STARTING)], ev.ReplacementRequested(name("a")), size=1)
     assert follows["a"].state is State.DELETING
     assert len(follows.made) == 1

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from nstance.core.decide import decide
 from nstance.model import events as ev
-from nstance.model.decision import CreateVm, Decision, DeleteVm, Facts, View
+from nstance.model.decision import CreateVm, Decision, DeleteVm, Observation, View
 from nstance.model.events import NoticeKind, VmState
 from nstance.model.group import Policy
 from nstance.model.instance import Cause, Instance, Put, State
-from unit.core.core_situation import KEY, NOW, after, fresh_ids, healthy, lost, member, name, newcomer, wish
+from unit.core.core_situation import KEY, NOW, after, desired, fresh_ids, healthy, lost, member, name, replacement
 
 
 @pytest.mark.parametrize(
@@ -48,14 +48,14 @@ from unit.core.core_situation import KEY, NOW, after, fresh_ids, healthy, lost, 
         pytest.param(0, [member("a"), member("b", State.DRAINING)], 0, "a", id="to zero, and the drain goes on"),
         pytest.param(
             1,
-            [member("a", suspect=True), newcomer("n", "a", Cause.UNHEALTHY, State.STARTING)],
+            [member("a", suspect=True), replacement("n", "a", Cause.UNHEALTHY, State.STARTING)],
             0,
             "",
             id="a newcomer shares the place",
         ),
         pytest.param(
             0,
-            [member("a", suspect=True), newcomer("n", "a", Cause.UNHEALTHY, State.STARTING)],
+            [member("a", suspect=True), replacement("n", "a", Cause.UNHEALTHY, State.STARTING)],
             0,
             "an",
             id="the whole place goes",
@@ -64,7 +64,7 @@ from unit.core.core_situation import KEY, NOW, after, fresh_ids, healthy, lost, 
             2,
             [
                 *(member(x, infra_hash="x") for x in "abc"),
-                *(newcomer(n, o, Cause.DRIFT, State.STARTING) for n, o in ("na", "ob", "pc")),
+                *(replacement(n, o, Cause.DRIFT, State.STARTING) for n, o in ("na", "ob", "pc")),
             ],
             0,
             "an",
@@ -72,7 +72,7 @@ from unit.core.core_situation import KEY, NOW, after, fresh_ids, healthy, lost, 
         ),
         pytest.param(
             1,
-            [member("a", infra_hash="x"), newcomer("n", "a", Cause.DRIFT), member("b", infra_hash="x")],
+            [member("a", infra_hash="x"), replacement("n", "a", Cause.DRIFT), member("b", infra_hash="x")],
             0,
             "ab",
             id="a newcomer that has registered is kept rather than one that drifted",
@@ -81,7 +81,7 @@ from unit.core.core_situation import KEY, NOW, after, fresh_ids, healthy, lost, 
 )
 def test_scale(size: int, members: list[Instance], made: int, left: str) -> None:
     silent = {m.id[-1]: lost(30.0) for m in members if m.suspect}
-    follows = after(members, ev.GroupChanged(), group=wish(size, max_surge=9), facts=silent)
+    follows = after(members, ev.GroupChanged(), group=desired(size, max_surge=9), facts=silent)
     before = {m.id: m for m in members}
     gone = (m.id[-1] for m in follows.members.values() if m.id in before and before[m.id].counts and not m.counts)
     assert "".join(sorted(gone)) == left
@@ -89,10 +89,10 @@ def test_scale(size: int, members: list[Instance], made: int, left: str) -> None
 
 
 def test_a_registered_newcomer_outlives_the_suspect_it_replaces() -> None:
-    there = newcomer("n", "a", Cause.UNHEALTHY)
+    there = replacement("n", "a", Cause.UNHEALTHY)
     follows = after([member("a", suspect=True), there, member("x")], size=1, facts={"a": lost(30.0)})
     assert follows.in_state(State.RUNNING) == "x"
-    follows = after([member("a", suspect=True), there], group=wish(1), facts={"a": lost(30.0)})
+    follows = after([member("a", suspect=True), there], group=desired(1), facts={"a": lost(30.0)})
     assert follows.in_state(State.RUNNING) == "an"
 
 
@@ -105,7 +105,7 @@ def test_a_registered_newcomer_outlives_the_suspect_it_replaces() -> None:
         pytest.param("abc", {"c": healthy(notice=NoticeKind.SPOT)}, "ab", id="not one that is about to end"),
     ],
 )
-def test_growing_takes_drains_back(drains: str, facts: dict[str, Facts], cancelled: str) -> None:
+def test_growing_takes_drains_back(drains: str, facts: dict[str, Observation], cancelled: str) -> None:
     """F12: bounded churn."""
     follows = after([member(x, State.DRAINING) for x in drains], ev.GroupChanged(), size=2, facts=facts)
     assert follows.in_state(State.RUNNING) == cancelled
@@ -149,7 +149,7 @@ def test_flapping_sizes_churn_nothing() -> None:
     ],
 )
 def test_group_deletion(view: dict[str, Any], state: State) -> None:
-    follows = after([member("a"), member("b", on_demand=True)], ev.GroupChanged(), **{"wish": None} | view)
+    follows = after([member("a"), member("b", on_demand=True)], ev.GroupChanged(), **{"desired": None} | view)
     assert follows["a"].state is state
     assert follows["b"].state is State.RUNNING
 
@@ -161,7 +161,7 @@ def test_group_deletion(view: dict[str, Any], state: State) -> None:
 def test_f66_a_deleted_group_drains_by_its_own_timeout(kept: float | None, state: State, seconds: float | None) -> None:
     """Deleting a group is scaling it down to zero: its instances remember how long it drains."""
     policy = Policy(default_drain_timeout=40.0)
-    follows = after([member("a", drain_timeout=kept)], ev.GroupChanged(), wish=None, policy=policy)
+    follows = after([member("a", drain_timeout=kept)], ev.GroupChanged(), desired=None, policy=policy)
     assert follows["a"].state is state
     drain = follows["a"].drain
     assert (drain.deadline - drain.started if drain is not None else None) == seconds
@@ -169,18 +169,18 @@ def test_f66_a_deleted_group_drains_by_its_own_timeout(kept: float | None, state
 
 def test_f66_instances_remember_their_groups_drain_timeout() -> None:
     policy = Policy(default_drain_timeout=40.0)
-    made = after([], ev.GroupChanged(), group=wish(1, drain_timeout=25.0), policy=policy).made
+    made = after([], ev.GroupChanged(), group=desired(1, drain_timeout=25.0), policy=policy).made
     assert [m.drain_timeout for m in made] == [25.0]
     changed = after(
-        [member("a", drain_timeout=25.0)], ev.GroupChanged(), group=wish(1, drain_timeout=7.0), policy=policy
+        [member("a", drain_timeout=25.0)], ev.GroupChanged(), group=desired(1, drain_timeout=7.0), policy=policy
     )
     assert changed["a"].drain_timeout == 7.0
     default = after(
-        [member("a", drain_timeout=25.0)], ev.GroupChanged(), group=wish(1, drain_timeout=40.0), policy=policy
+        [member("a", drain_timeout=25.0)], ev.GroupChanged(), group=desired(1, drain_timeout=40.0), policy=policy
     )
     assert default["a"].drain_timeout is None
     resting = after(
-        [member("a", drain_timeout=7.0)], ev.GroupChanged(), group=wish(1, drain_timeout=7.0), policy=policy
+        [member("a", drain_timeout=7.0)], ev.GroupChanged(), group=desired(1, drain_timeout=7.0), policy=policy
     )
     assert resting.decision.changes == ()
 
@@ -190,10 +190,10 @@ def test_group_deleted_while_things_are_pending() -> None:
         member("a", State.PENDING, created=NOW),
         member("b", State.STARTING),
         member("c", suspect=True),
-        newcomer("n", "c", Cause.UNHEALTHY, State.STARTING),
+        replacement("n", "c", Cause.UNHEALTHY, State.STARTING),
         member("d", State.DRAINING),
     ]
-    follows = after(members, ev.GroupChanged(), wish=None, facts={"c": lost(30.0)})
+    follows = after(members, ev.GroupChanged(), desired=None, facts={"c": lost(30.0)})
     assert follows.in_state(State.DELETING) == "abn"
     assert follows.in_state(State.DRAINING) == "cd"
     assert follows.effects(CreateVm) == ""
@@ -206,7 +206,7 @@ def test_a_paused_group_rests_but_keeps_its_promises() -> None:
         member("c", State.DRAINING, deadline=NOW - 5.0),
         member("d", infra_hash="x"),
     ]
-    follows = after(members, ev.VmChecked(name("d"), VmState.DOWN), group=wish(9, paused=True))
+    follows = after(members, ev.VmChecked(name("d"), VmState.DOWN), group=desired(9, paused=True))
     assert follows.made == []
     assert follows.in_state(State.DRAINING) == "c"
     assert follows.in_state(State.RUNNING) == "d"
@@ -223,8 +223,8 @@ def test_urgent_work_gets_its_vm_first() -> None:
 def test_a_recovered_chain_keeps_the_first() -> None:
     chain = [
         member("a", suspect=True),
-        newcomer("b", "a", Cause.UNHEALTHY, suspect=True),
-        newcomer("c", "b", Cause.UNHEALTHY),
+        replacement("b", "a", Cause.UNHEALTHY, suspect=True),
+        replacement("c", "b", Cause.UNHEALTHY),
     ]
     facts = {"a": lost(30.0), "b": lost(30.0)}
     follows = after(chain, ev.AgentConnected(name("a")), size=1, facts=facts)
@@ -238,8 +238,8 @@ def test_in_a_chain_the_place_of_one_that_goes_is_handed_on(end: str, last: Stat
     """The replacement of a replacement got a place of its own, and the first one a second replacement (seed 5834)."""
     chain = [
         member("a", suspect=True),
-        newcomer("b", "a", Cause.UNHEALTHY),
-        newcomer("c", "b", Cause.SPOT, last),
+        replacement("b", "a", Cause.UNHEALTHY),
+        replacement("c", "b", Cause.SPOT, last),
     ]
     event = (
         ev.NoticeReceived(name("b"), ev.NoticeKind.SPOT, NOW + 60.0)
@@ -256,8 +256,8 @@ def test_in_a_chain_the_place_of_one_that_goes_is_handed_on(end: str, last: Stat
 def test_a_place_that_was_handed_on_is_kept_by_one_that_falls_silent() -> None:
     chain = [
         member("a", suspect=True),
-        newcomer("b", "a", Cause.UNHEALTHY),
-        newcomer("c", "b", Cause.SPOT),
+        replacement("b", "a", Cause.UNHEALTHY),
+        replacement("c", "b", Cause.SPOT),
     ]
     facts = {"a": lost(30.0), "c": lost(30.0)}
     follows = after(chain, ev.VmChecked(name("b"), ev.VmState.DELETED), size=1, facts=facts)
@@ -293,8 +293,8 @@ def situations(draw: st.DrawFn) -> tuple[View, Policy]:
         if draw(st.integers(0, 4)):
             vm = draw(st.sampled_from(VmState))
             notice = draw(st.sampled_from([None, None, None, *NoticeKind]))
-            facts[name(letter)] = Facts(
-                heard=NOW - draw(TIMES),
+            facts[name(letter)] = Observation(
+                last_seen=NOW - draw(TIMES),
                 connected=registered and draw(st.booleans()),
                 met=registered and draw(st.booleans()),
                 lost=NOW - draw(TIMES) if draw(st.booleans()) else None,
@@ -312,7 +312,7 @@ def situations(draw: st.DrawFn) -> tuple[View, Policy]:
                 deleting=draw(st.booleans()),
                 deletion_begun=NOW - draw(TIMES) if draw(st.booleans()) else None,
             )
-    group = wish(
+    group = desired(
         draw(st.integers(0, 6)),
         max_surge=draw(st.integers(0, 2)),
         max_unavailable=draw(st.integers(0, 2)),
@@ -321,7 +321,7 @@ def situations(draw: st.DrawFn) -> tuple[View, Policy]:
     )
     view = View(
         key=KEY,
-        wish=None if draw(st.integers(0, 9)) == 0 else group,
+        desired=None if draw(st.integers(0, 9)) == 0 else group,
         members={m.id: m for m in members},
         facts=facts,
         listed=draw(st.integers(0, 5)) != 0,
@@ -354,7 +354,7 @@ def apply(view: View, decision: Decision) -> View:
 def test_any_plan_settles(situation: tuple[View, Policy]) -> None:
     """From any state, likely or not: deciding again at the same instant changes nothing, asks nothing, wakes alike."""
     view, policy = situation
-    first = decide(view, (ev.Woke(),), now=NOW, policy=policy, fresh_ids=fresh_ids())
+    first = decide(view, (ev.TimerFired(),), now=NOW, policy=policy, fresh_ids=fresh_ids())
     second = decide(apply(view, first), (), now=NOW, policy=policy, fresh_ids=iter(()))
     assert second.changes == ()
     assert second.effects == ()

@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from nstance.core import collecting
+from nstance.core import inventory
 from nstance.core.adopting import LISTING_PATIENCE_SECONDS
 from nstance.model import events as ev
-from nstance.model.decision import CreateVm, DeleteVm, Refused
+from nstance.model.decision import CreateVm, DeleteVm, Rejection
 from nstance.model.events import VmState
 from nstance.model.group import Policy
 from nstance.model.ids import ClusterId, InstanceId, ProviderId, ShardId
 from nstance.model.instance import Cause, State
 from nstance.model.vm import AgentIdentity, SeenVm, UnknownVm
-from unit.core.core_situation import KEY, NOW, After, after, member, name, wish
+from unit.core.core_situation import KEY, NOW, After, after, desired, member, name
 
 CLUSTER, SHARD = ClusterId("c"), ShardId("s")
 
@@ -86,7 +86,7 @@ class TestAdoption:
         follows = after([], ev.GroupChanged(), size=2, unknown=(unknown("x", known=False),), **young)
         assert len(follows.made) == 1
         assert follows.decision.wake_at == NOW + 11.0
-        later = after([], ev.Woke(), size=2, unknown=(unknown("x", known=False),), now=NOW + 11.0, **young)
+        later = after([], ev.TimerFired(), size=2, unknown=(unknown("x", known=False),), now=NOW + 11.0, **young)
         assert len(later.made) == 2
 
     def test_a_term_looks_before_it_creates(self) -> None:
@@ -94,53 +94,53 @@ class TestAdoption:
         follows = after([], ev.GroupChanged(), size=1, **fresh)
         assert held(follows)
         assert follows.decision.wake_at == NOW + LISTING_PATIENCE_SECONDS
-        assert len(after([], ev.Woke(), size=1, now=NOW + LISTING_PATIENCE_SECONDS, **fresh).made) == 1
+        assert len(after([], ev.TimerFired(), size=1, now=NOW + LISTING_PATIENCE_SECONDS, **fresh).made) == 1
 
     def test_a_paused_group_adopts_nobody(self) -> None:
-        assert held(after([], ev.GroupChanged(), group=wish(1, paused=True), unknown=(unknown("x"),)))
+        assert held(after([], ev.GroupChanged(), group=desired(1, paused=True), unknown=(unknown("x"),)))
 
 
 class TestRequests:
     def test_a_person_may_adopt_without_the_agents_identity(self) -> None:
-        follows = after([], ev.AdoptionWanted(name("x"), "opr-1"), size=1, unknown=(unknown("x", known=False),))
+        follows = after([], ev.AdoptionRequested(name("x"), "opr-1"), size=1, unknown=(unknown("x", known=False),))
         assert (follows["x"].state, follows["x"].created, follows["x"].public_key) == (State.STARTING, NOW, "")
         assert not follows.effects(CreateVm)
 
     @pytest.mark.parametrize(
         ("size", "vm", "paused", "refusal"),
         [
-            pytest.param(1, unknown("x"), False, Refused.NO_ROOM, id="the group has its size"),
-            pytest.param(2, unknown("y"), False, Refused.UNKNOWN, id="another VM"),
-            pytest.param(2, unknown("x", state=VmState.DOWN), False, Refused.NOT_RUNNING, id="it does not run"),
-            pytest.param(2, unknown("x"), True, Refused.PAUSED, id="paused"),
+            pytest.param(1, unknown("x"), False, Rejection.NO_ROOM, id="the group has its size"),
+            pytest.param(2, unknown("y"), False, Rejection.UNKNOWN, id="another VM"),
+            pytest.param(2, unknown("x", state=VmState.DOWN), False, Rejection.NOT_RUNNING, id="it does not run"),
+            pytest.param(2, unknown("x"), True, Rejection.PAUSED, id="paused"),
         ],
     )
-    def test_refusals(self, size: int, vm: UnknownVm, paused: bool, refusal: Refused) -> None:
-        group = wish(size, paused=paused)
-        follows = after([member("a")], ev.AdoptionWanted(name("x")), group=group, unknown=(vm,))
+    def test_refusals(self, size: int, vm: UnknownVm, paused: bool, refusal: Rejection) -> None:
+        group = desired(size, paused=paused)
+        follows = after([member("a")], ev.AdoptionRequested(name("x")), group=group, unknown=(vm,))
         assert follows.decision.refusals == {0: refusal}
         assert name("x") not in follows.members
 
     def test_release_writes_the_tombstone_first(self) -> None:
-        follows = after([member("a")], ev.ReleaseWanted(name("x"), "opr-1"), size=1, unknown=(unknown("x"),))
+        follows = after([member("a")], ev.ReleaseRequested(name("x"), "opr-1"), size=1, unknown=(unknown("x"),))
         assert (follows["x"].state, follows["x"].cause) == (State.DELETING, Cause.REQUESTED)
         assert "opr-1" in follows["x"].message
         assert follows.effects(DeleteVm) == "x"
 
     def test_release_of_what_is_known_is_refused(self) -> None:
-        follows = after([member("a")], ev.ReleaseWanted(name("a")), size=1)
-        assert follows.decision.refusals == {0: Refused.UNKNOWN}
+        follows = after([member("a")], ev.ReleaseRequested(name("a")), size=1)
+        assert follows.decision.refusals == {0: Rejection.UNKNOWN}
         assert held(follows)
 
 
 class TestListings:
-    def compare(self, shown: list[SeenVm], records: int, *, delete: bool) -> collecting.Comparison:
+    def compare(self, shown: list[SeenVm], records: int, *, delete: bool) -> inventory.Comparison:
         letters = "abcdefghjkmnpqrstvwxyz"[:records]
         known = [member(x) for x in letters]
-        return collecting.compare(
+        return inventory.compare(
             [*(seen(x) for x in letters), *shown],
             {m.id: m for m in known},
-            {(collecting.Oddity.ORPHAN, vm.id): 9 for vm in shown},
+            {(inventory.Anomaly.ORPHAN, vm.id): 9 for vm in shown},
             cluster=CLUSTER,
             shard=SHARD,
             voices={},

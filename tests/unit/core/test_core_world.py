@@ -17,9 +17,9 @@ from functools import partial
 import pytest
 
 from nstance.core import rollout
-from nstance.core.collecting import UNKNOWN_AT_LEAST
+from nstance.core.inventory import UNKNOWN_AT_LEAST
 from nstance.model import events as ev
-from nstance.model.decision import CheckVm, CreateVm, DeleteDouble, DeleteVm, Refused
+from nstance.model.decision import CheckVm, CreateVm, DeleteDuplicateVm, DeleteVm, Rejection
 from nstance.model.events import NoticeKind, VmState
 from nstance.model.ids import Kind, ProviderId
 from nstance.model.instance import State
@@ -44,28 +44,30 @@ class Walk(World):
         self.advance(self.rng.choice((0.5, 5.0, 30.0, 100.0)))
 
     def do_scale(self) -> None:
-        if self.wish is not None:
-            self.wish = replace(self.wish, size=self.rng.randint(0, 4))
+        if self.desired is not None:
+            self.desired = replace(self.desired, size=self.rng.randint(0, 4))
             self.happen(ev.GroupChanged())
 
     def do_drift(self) -> None:
-        if self.wish is not None:
+        if self.desired is not None:
             self.hashes += 1
-            self.wish = replace(self.wish, infra_hash=f"h{self.rng.randint(0, self.hashes)}", rolled_back_from="")
+            self.desired = replace(self.desired, infra_hash=f"h{self.rng.randint(0, self.hashes)}", rolled_back_from="")
             self.happen(ev.GroupChanged())
 
     def do_spoil(self) -> None:
         """A revision whose instances never become ready; somebody may roll it back."""
-        if self.wish is not None:
+        if self.desired is not None:
             self.hashes += 1
             self.bad_hashes.add(f"h{self.hashes}")
-            self.wish = replace(self.wish, infra_hash=f"h{self.hashes}", rolled_back_from="")
+            self.desired = replace(self.desired, infra_hash=f"h{self.hashes}", rolled_back_from="")
             self.happen(ev.GroupChanged())
 
     def do_roll_back(self) -> None:
         complete = self.record.last_complete() if self.record is not None else None
-        if self.wish is not None and complete is not None:
-            self.wish = replace(self.wish, infra_hash=complete.infra_hash, rolled_back_from=self.wish.infra_hash)
+        if self.desired is not None and complete is not None:
+            self.desired = replace(
+                self.desired, infra_hash=complete.infra_hash, rolled_back_from=self.desired.infra_hash
+            )
             self.happen(ev.GroupChanged())
 
     def do_resume_rollout(self) -> None:
@@ -81,17 +83,17 @@ class Walk(World):
         self.report_all()
 
     def do_delete_group(self) -> None:
-        self.wish = None
+        self.desired = None
         self.happen(ev.GroupChanged())
 
     def do_create_group(self) -> None:
-        if self.wish is None:
-            self.wish = self.template
+        if self.desired is None:
+            self.desired = self.template
             self.happen(ev.GroupChanged())
 
     def do_pause(self) -> None:
-        if self.wish is not None:
-            self.wish = replace(self.wish, paused=not self.wish.paused)
+        if self.desired is not None:
+            self.desired = replace(self.desired, paused=not self.desired.paused)
             self.happen(ev.GroupChanged())
 
     def do_block(self) -> None:
@@ -107,7 +109,7 @@ class Walk(World):
                 now = self.records.get(record.id)
                 refused = self.happen(ev.DrainAcknowledged(record.id))
                 draining = now is not None and now.state is State.DRAINING
-                assert draining or not self.leading or refused[0] in (Refused.NOT_DRAINING, Refused.UNKNOWN)
+                assert draining or not self.leading or refused[0] in (Rejection.NOT_DRAINING, Rejection.UNKNOWN)
 
     def do_hang(self) -> None:
         for vm in self.running()[: self.rng.choice((1, 1, 1, 4))]:
@@ -152,12 +154,12 @@ class Walk(World):
 
     def do_on_demand(self) -> None:
         id = self.maker.make(Kind("web"))
-        self.happen(ev.InstanceWanted(id), ev.InstanceWanted(id))
+        self.happen(ev.InstanceRequested(id), ev.InstanceRequested(id))
 
     def do_request(self) -> None:
         if self.records:
             id = self.rng.choice(list(self.records))
-            self.happen(ev.DeletionWanted(id) if self.rng.random() < 0.5 else ev.ReplacementWanted(id))
+            self.happen(ev.DeletionRequested(id) if self.rng.random() < 0.5 else ev.ReplacementRequested(id))
 
     def do_orphan(self) -> None:
         if sum(v.alive and v.tagged and v.id not in self.records for v in self.vms.values()) >= UNKNOWN_AT_LEAST:
@@ -168,7 +170,7 @@ class Walk(World):
         self.vms[vm.provider_id] = vm
 
     def do_double(self) -> None:
-        known = [r for r in self.records.values() if r.provider_id is not None and r.double is None and r.counts]
+        known = [r for r in self.records.values() if r.provider_id is not None and r.duplicate_vm is None and r.counts]
         if known:
             record = self.rng.choice(known)
             self.dead_ids.add(record.id)
@@ -182,12 +184,12 @@ class Walk(World):
         absent = known if known == id or self.records[known].state is State.PENDING else id
         self.happen(
             ev.VmDeleteFailed(id, "?"),
-            ev.VmMissed(known),
+            ev.VmMissingFromListing(known),
             ev.VmChecked(absent, VmState.ABSENT),
             ev.VmChecked(known, VmState.UNKNOWN),
             ev.NoticeReceived(id, NoticeKind.SPOT),
             ev.AgentLost(id),
-            ev.DoubleDeleted(known, ProviderId("i-none")),
+            ev.DuplicateVmDeleted(known, ProviderId("i-none")),
         )
 
     def settle(self) -> None:
@@ -198,7 +200,7 @@ class Walk(World):
         self.bad_hashes.clear()
         for vm in self.vms.values():
             vm.unready = ""
-        self.wish = replace(self.wish or self.template, paused=False)
+        self.desired = replace(self.desired or self.template, paused=False)
         self.lead()
         for vm in list(self.vms.values()):
             if vm.agent == "hung":
@@ -224,18 +226,18 @@ class Walk(World):
                 self.happen(ev.DrainAcknowledged(record.id))
 
     def at_rest(self) -> bool:
-        assert self.wish is not None
+        assert self.desired is not None
         open_states = (State.PENDING, State.STARTING, State.DRAINING, State.DELETING)
-        if any(r.state in open_states or (r.suspect and r.counts) or r.double for r in self.records.values()):
+        if any(r.state in open_states or (r.suspect and r.counts) or r.duplicate_vm for r in self.records.values()):
             return False
         members = [r for r in self.records.values() if r.counts]
-        if len(members) != self.wish.size or any(m.infra_hash != self.wish.infra_hash for m in members):
+        if len(members) != self.desired.size or any(m.infra_hash != self.desired.infra_hash for m in members):
             return False
         if any(not (f := self.facts.get(m.id)) or not f.ready or m.ready_at is None for m in members):
             return False
-        if self.wish.size and (self.record is None or self.record.current is None):
+        if self.desired.size and (self.record is None or self.record.current is None):
             return False
-        if self.wish.size and self.record.current.outcome is not Outcome.COMPLETE:  # type: ignore[union-attr]
+        if self.desired.size and self.record.current.outcome is not Outcome.COMPLETE:  # type: ignore[union-attr]
             return False
         if self.late or any(v.state is VmState.DOWN for v in self.vms.values()):
             return False
@@ -266,4 +268,4 @@ def test_walks(chunk: int) -> None:
     for seed in range(FIRST + chunk, FIRST + WALKS, CHUNKS):
         effects += walk(seed).effects
     # What never happened was not tested.
-    assert all(effects[e.__name__] for e in (CreateVm, CheckVm, DeleteVm, DeleteDouble)), effects
+    assert all(effects[e.__name__] for e in (CreateVm, CheckVm, DeleteVm, DeleteDuplicateVm)), effects

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from nstance.clock import SystemClock
-from nstance.dev import care, leftovers
-from nstance.dev.care import Care
+from nstance.dev import leftovers, supervisor
 from nstance.dev.child import Child
 from nstance.dev.screen import Screen
+from nstance.dev.supervisor import Supervisor
 from nstance.providers import processes
 
 CODE = "import time\nprint('up', flush=True)\ntime.sleep(600)\n"
@@ -27,7 +27,7 @@ class Scene:
         self.sources.mkdir()
         self.out = io.StringIO()
         self.child = self.make()
-        self.care = Care([self.child], Screen(self.out, SystemClock(), timed=False), SystemClock())
+        self.care = Supervisor([self.child], Screen(self.out, SystemClock(), timed=False), SystemClock())
 
     def make(self) -> Child:
         return Child(
@@ -52,7 +52,7 @@ class Scene:
 
 @pytest.fixture
 async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
-    monkeypatch.setattr(care, "RESTART", 0.3)
+    monkeypatch.setattr(supervisor, "RESTART", 0.3)
     made = Scene(tmp_path)
     await made.care.start()
     yield made

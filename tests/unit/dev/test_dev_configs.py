@@ -12,7 +12,7 @@ from nstance.config.addresses import Service
 from nstance.dev import configs
 from nstance.model.ids import ShardId
 from nstance.objects.memory import MemoryStore
-from nstance.server import configuration
+from nstance.server.config import configuration
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 SHARD = ShardId("dev-2")
@@ -58,7 +58,7 @@ def test_folders_that_a_configuration_names_are_kept() -> None:
 def test_a_bad_file_is_refused_with_its_own_lines() -> None:
     text = (EXAMPLES / "config-dev.jsonc").read_text()
     line = 1 + text[: text.index('"size": 3')].count("\n")
-    with pytest.raises(configuration.NoConfiguration, match=f"line {line}.*did you mean"):
+    with pytest.raises(configuration.NoConfigurationError, match=f"line {line}.*did you mean"):
         configs.adapt(
             text.replace('"size": 3', '"siez": 3'),
             source="x",

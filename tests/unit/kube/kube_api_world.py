@@ -4,7 +4,7 @@ from typing import Any
 
 from nstance.kube.api import server
 from nstance.kube.api.resources import Served
-from nstance.sim.chance import SeededChance
+from nstance.sim.rng import SeededRng
 from support.hand_clock import HandClock
 
 Object = dict[str, Any]
@@ -15,7 +15,7 @@ class World:
 
     def __init__(self, *, window: int = 1000) -> None:
         self.clock = HandClock(1_700_000_000.0)
-        self.api = server.Api(self.clock, SeededChance(1), window=window)
+        self.api = server.Api(self.clock, SeededRng(1), window=window)
         self.api.begin()
 
     def served(self, resource: str) -> Served:

@@ -8,8 +8,8 @@ import pytest
 
 from nstance.kube import errors, events, kinds, memory
 from nstance.kube.port import Object
-from nstance.sim.chance import SeededChance
 from nstance.sim.loop import Machine
+from nstance.sim.rng import SeededRng
 from support.virtual_time import virtually
 
 POD: Object = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "namespace": "default", "uid": "u1"}}
@@ -21,9 +21,9 @@ class Scene:
         self.clock = clock
         self.calls: list[memory.Verb] = []
         self.fates: list[memory.Fate] = []
-        self.api = memory.cluster(clock, SeededChance(1))
+        self.api = memory.cluster(clock, SeededRng(1))
         self.kube = memory.MemoryKube(self.api, clock, faults=self._fate)
-        self.recorder = events.Recorder(self.kube, clock=clock, chance=SeededChance(2), instance="pod-1")
+        self.recorder = events.Recorder(self.kube, clock=clock, rng=SeededRng(2), instance="pod-1")
 
     async def _fate(self, verb: memory.Verb, kind: kinds.Kind, name: str) -> memory.Fate:
         self.calls.append(verb)
@@ -132,10 +132,10 @@ async def test_too_many_are_dropped_and_counted(clock: Machine) -> None:
 @pytest.mark.parametrize(
     ("problem", "arrives"),
     [
-        (errors.Unavailable("down"), True),
-        (errors.Busy("later", delay=3.0), True),
-        (errors.Forbidden("no right"), False),
-        (errors.Unknown("lost"), False),
+        (errors.UnavailableError("down"), True),
+        (errors.ThrottledError("later", delay=3.0), True),
+        (errors.ForbiddenError("no right"), False),
+        (errors.UnknownOutcomeError("lost"), False),
     ],
 )
 def test_a_failing_server_fails_nobody(problem: errors.KubeError, arrives: bool) -> None:
@@ -157,7 +157,7 @@ def test_a_failing_server_fails_nobody(problem: errors.KubeError, arrives: bool)
 @virtually
 async def test_a_server_that_stays_down_holds_nothing_up_for_ever(clock: Machine) -> None:
     scene = Scene(clock)
-    scene.fates = [memory.Fate(error=errors.Unavailable("down"))] * events.ATTEMPTS
+    scene.fates = [memory.Fate(error=errors.UnavailableError("down"))] * events.ATTEMPTS
     async with scene.running():
         scene.recorder.note(POD, "First", "a")
         scene.recorder.note(POD, "Second", "b" * 5000)

@@ -12,8 +12,8 @@ import pytest
 from nstance.kube import errors, kinds
 from nstance.kube.lease import NAME, Election, Lost, identity
 from nstance.kube.port import Kube, Object
-from nstance.sim.chance import SeededChance
 from nstance.sim.loop import Machine, VirtualLoop
+from nstance.sim.rng import SeededRng
 from support.virtual_time import virtually
 
 
@@ -60,13 +60,13 @@ class Door:
         assert (kind, name, namespace) == (kinds.LEASE, NAME, "here")
         await self._pass("get", self.before)
         if self.server.lease is None:
-            raise errors.NotFound(name)
+            raise errors.NotFoundError(name)
         return copy.deepcopy(self.server.lease)
 
     async def create(self, kind: kinds.Kind, body: Object, *, namespace: str = "") -> Object:
         await self._pass("create", self.before)
         if self.server.lease is not None:
-            raise errors.AlreadyExists(NAME)
+            raise errors.AlreadyExistsError(NAME)
         made = self.server.write(body)
         await self._pass("create", self.after)
         return made
@@ -74,9 +74,9 @@ class Door:
     async def replace(self, kind: kinds.Kind, body: Object, *, subresource: str = "") -> Object:
         await self._pass("replace", self.before)
         if self.server.lease is None:
-            raise errors.NotFound(NAME)
+            raise errors.NotFoundError(NAME)
         if body["metadata"]["resourceVersion"] != self.server.lease["metadata"]["resourceVersion"]:
-            raise errors.Conflict(NAME)
+            raise errors.ConflictError(NAME)
         made = self.server.write(body)
         await self._pass("replace", self.after)
         return made
@@ -84,7 +84,7 @@ class Door:
 
 def election(server: Server | Door, clock: Machine, name: str = "a", seed: int = 1) -> Election:
     door = server if isinstance(server, Door) else Door(server)
-    return Election(cast(Kube, door), namespace="here", identity=name, clock=clock, chance=SeededChance(seed))
+    return Election(cast(Kube, door), namespace="here", identity=name, clock=clock, rng=SeededRng(seed))
 
 
 @virtually
@@ -155,9 +155,9 @@ def test_a_leader_that_cannot_renew_stops_before_another_may_start(fault: str) -
         if fault == "hang":
             door.hang = True
         elif fault == "unavailable":
-            door.before = lambda verb: errors.Unavailable("down")
+            door.before = lambda verb: errors.UnavailableError("down")
         else:
-            door.before = lambda verb: errors.Unknown("lost")
+            door.before = lambda verb: errors.UnknownOutcomeError("lost")
         with pytest.raises(Lost, match="not renewed"):
             await one.keep()
         assert clock.loop.time() - began <= 10.01
@@ -173,7 +173,7 @@ async def test_a_short_outage_is_survived(clock: Machine) -> None:
     one = election(door, clock)
     await one.acquire()
     keeping = asyncio.ensure_future(one.keep())
-    door.before = lambda verb: errors.Unavailable("down")
+    door.before = lambda verb: errors.UnavailableError("down")
     await clock.sleep(7)
     door.before = lambda verb: None
     await clock.sleep(60)
@@ -185,7 +185,7 @@ async def test_a_short_outage_is_survived(clock: Machine) -> None:
 async def test_a_write_whose_answer_was_lost_is_no_loss(clock: Machine) -> None:
     server = Server()
     door = Door(server)
-    door.after = lambda verb: errors.Unknown("applied, and not told")
+    door.after = lambda verb: errors.UnknownOutcomeError("applied, and not told")
     one = election(door, clock)
     acquiring = asyncio.ensure_future(one.acquire())
     await clock.sleep(1)
@@ -193,7 +193,7 @@ async def test_a_write_whose_answer_was_lost_is_no_loss(clock: Machine) -> None:
     await acquiring
     assert server.spec()["leaseTransitions"] == 0
     keeping = asyncio.ensure_future(one.keep())
-    door.after = lambda verb: errors.Unknown("again")
+    door.after = lambda verb: errors.UnknownOutcomeError("again")
     await clock.sleep(3)
     door.after = lambda verb: None
     await clock.sleep(30)
@@ -331,14 +331,14 @@ async def test_losing_cancels_the_work_and_raises(clock: Machine) -> None:
 
 
 def test_identities_differ_between_processes() -> None:
-    assert identity("host", SeededChance(1)) != identity("host", SeededChance(2))
-    assert identity("host", SeededChance(1)).startswith("host_")
+    assert identity("host", SeededRng(1)) != identity("host", SeededRng(2))
+    assert identity("host", SeededRng(1)).startswith("host_")
 
 
 @pytest.mark.parametrize("seed", range(15))
 def test_never_two_leaders(seed: int) -> None:
     """Three candidates that are slow, cut off, stopped and drift, over hours; and somebody leads at the end."""
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     loop = VirtualLoop(seed)
     server = Server()
     leaders: set[str] = set()
@@ -364,19 +364,19 @@ def test_never_two_leaders(seed: int) -> None:
                 await election(door, clock, me, seed).run(work)
             await clock.sleep(1)
 
-    async def weather(doors: list[Door]) -> None:
+    async def fault_model(doors: list[Door]) -> None:
         for _ in range(200):
-            await asyncio.sleep(chance.uniform(1, 40))
-            door = chance.choice(doors)
+            await asyncio.sleep(rng.uniform(1, 40))
+            door = rng.choice(doors)
             door.hang = False
             door.before = door.after = lambda verb: None
-            slowness = chance.choice([0.01, 0.5, 3.0])
-            door.delay = lambda slowness=slowness: chance.uniform(0, slowness)  # type: ignore[misc]
-            match chance.randrange(4):
+            slowness = rng.choice([0.01, 0.5, 3.0])
+            door.delay = lambda slowness=slowness: rng.uniform(0, slowness)  # type: ignore[misc]
+            match rng.randrange(4):
                 case 0:
-                    door.before = lambda verb: errors.Unavailable("cut")
+                    door.before = lambda verb: errors.UnavailableError("cut")
                 case 1:
-                    door.after = lambda verb: errors.Unknown("answer lost") if chance.random() < 0.5 else None
+                    door.after = lambda verb: errors.UnknownOutcomeError("answer lost") if rng.random() < 0.5 else None
                 case 2:
                     door.hang = True
         for door in doors:
@@ -386,11 +386,9 @@ def test_never_two_leaders(seed: int) -> None:
 
     async def scene() -> None:
         doors = [Door(server) for _ in range(3)]
-        clocks = [
-            Machine(f"m{n}", loop, rate=chance.uniform(0.98, 1.02), wall=chance.uniform(0, 2e9)) for n in range(3)
-        ]
+        clocks = [Machine(f"m{n}", loop, rate=rng.uniform(0.98, 1.02), wall=rng.uniform(0, 2e9)) for n in range(3)]
         tasks = [asyncio.ensure_future(candidate(f"c{n}", clocks[n], doors[n])) for n in range(3)]
-        await weather(doors)
+        await fault_model(doors)
         await asyncio.sleep(60)
         assert len(leaders) == 1
         assert not any(task.done() for task in tasks)

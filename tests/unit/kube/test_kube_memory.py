@@ -8,7 +8,7 @@ import pytest
 from nstance import clock as clocks
 from nstance.kube import errors, kinds, memory
 from nstance.kube.port import Change
-from nstance.sim.chance import SeededChance
+from nstance.sim.rng import SeededRng
 from support.hand_clock import HandClock
 
 NODE = {"metadata": {"name": "a"}}
@@ -16,12 +16,12 @@ NODE = {"metadata": {"name": "a"}}
 
 def kube(faults: memory.Faults | None = None) -> memory.MemoryKube:
     clock = clocks.SystemClock()
-    return memory.MemoryKube(memory.cluster(clock, SeededChance(1)), clock, faults=faults)
+    return memory.MemoryKube(memory.cluster(clock, SeededRng(1)), clock, faults=faults)
 
 
 async def test_equal_chance_gives_equal_worlds() -> None:
     made = [
-        await memory.MemoryKube(memory.cluster(HandClock(), SeededChance(7)), HandClock()).create(kinds.NODE, NODE)
+        await memory.MemoryKube(memory.cluster(HandClock(), SeededRng(7)), HandClock()).create(kinds.NODE, NODE)
         for _ in range(2)
     ]
     assert made[0] == made[1]
@@ -40,19 +40,19 @@ async def test_a_lost_answer_leaves_the_write_done() -> None:
         return memory.Fate(lost=verb is memory.Verb.CREATE)
 
     world = kube(lose)
-    with pytest.raises(errors.Unknown):
+    with pytest.raises(errors.UnknownOutcomeError):
         await world.create(kinds.NODE, NODE)
     assert (await world.get(kinds.NODE, "a"))["metadata"]["name"] == "a"
 
 
 async def test_an_error_is_raised_and_nothing_done() -> None:
     async def fail(verb: memory.Verb, kind: kinds.Kind, name: str) -> memory.Fate:
-        return memory.Fate(error=errors.Unavailable("away") if verb is memory.Verb.CREATE else None)
+        return memory.Fate(error=errors.UnavailableError("away") if verb is memory.Verb.CREATE else None)
 
     world = kube(fail)
-    with pytest.raises(errors.Unavailable, match="away"):
+    with pytest.raises(errors.UnavailableError, match="away"):
         await world.create(kinds.NODE, NODE)
-    with pytest.raises(errors.NotFound):
+    with pytest.raises(errors.NotFoundError):
         await world.get(kinds.NODE, "a")
 
 
@@ -68,11 +68,11 @@ async def test_a_broken_watch_is_unavailable_and_a_forgotten_one_expired() -> No
         waiting = asyncio.ensure_future(anext(watch))
         await asyncio.sleep(0)
         world.break_watches()
-        with pytest.raises(errors.Unavailable):
+        with pytest.raises(errors.UnavailableError):
             async with asyncio.timeout(10):
                 await waiting
     world.api.store.forget()
-    with pytest.raises(errors.Expired):
+    with pytest.raises(errors.ExpiredError):
         await anext(world.watch(kinds.NODE, version=version))
 
 

@@ -11,8 +11,8 @@ import pytest
 from nstance.kube import errors, kinds
 from nstance.kube.mirror import Mirror
 from nstance.kube.port import Change, Kube, Listing, Object
-from nstance.sim.chance import SeededChance
 from nstance.sim.loop import Machine
+from nstance.sim.rng import SeededRng
 from support.virtual_time import virtually
 
 
@@ -67,7 +67,7 @@ class Server:
 class Scene:
     def __init__(self, clock: Machine) -> None:
         self.server = Server(clock)
-        self.mirror = Mirror(cast(Kube, self.server), kinds.POD, clock=clock, chance=SeededChance(1))
+        self.mirror = Mirror(cast(Kube, self.server), kinds.POD, clock=clock, rng=SeededRng(1))
         self.told: list[tuple[str, str]] = []
         self.mirror.listen(self._hear)
 
@@ -120,8 +120,8 @@ async def test_a_broken_watch_is_resumed_from_the_last_version_heard_of(clock: M
     scene = Scene(clock)
     scene.server.lists = [Listing([], "5")]
     scene.server.watches = [
-        [(Change.ADDED, thing("a", 6)), errors.Unavailable("torn")],
-        [(Change.BOOKMARK, {"metadata": {"resourceVersion": "90"}}), errors.Unavailable("silent")],
+        [(Change.ADDED, thing("a", 6)), errors.UnavailableError("torn")],
+        [(Change.BOOKMARK, {"metadata": {"resourceVersion": "90"}}), errors.UnavailableError("silent")],
         [End()],
     ]
     async with scene.running():
@@ -139,7 +139,7 @@ async def test_after_an_expired_version_what_the_list_lacks_was_deleted(clock: M
         Listing([thing("kept", 1), thing("changed", 2), thing("gone", 3), thing("reborn", 4)], "5"),
         Listing([thing("kept", 1), thing("changed", 20), thing("reborn", 21, "other"), thing("new", 22)], "30"),
     ]
-    scene.server.watches = [[errors.Expired("too old")]]
+    scene.server.watches = [[errors.ExpiredError("too old")]]
     async with scene.running():
         await clock.sleep(1)
         assert scene.told[4:] == [
@@ -177,7 +177,7 @@ async def test_a_repeated_event_is_told_once(clock: Machine) -> None:
 @virtually
 async def test_errors_slow_it_down_and_are_named(clock: Machine) -> None:
     scene = Scene(clock)
-    scene.server.lists = [errors.NotFound("no such kind")]
+    scene.server.lists = [errors.NotFoundError("no such kind")]
     async with scene.running():
         await clock.sleep(600)
         times = [at for _, _, at in scene.server.asked]
@@ -194,13 +194,13 @@ async def test_errors_slow_it_down_and_are_named(clock: Machine) -> None:
 @virtually
 async def test_a_busy_server_is_given_the_time_it_asks_for(clock: Machine) -> None:
     scene = Scene(clock)
-    scene.server.lists = [errors.Busy("later", delay=20.0), Listing([], "1")]
+    scene.server.lists = [errors.ThrottledError("later", delay=20.0), Listing([], "1")]
     async with scene.running():
         await clock.sleep(60)
         assert [at for what, _, at in scene.server.asked if what == "list"] == pytest.approx([0, 20], abs=0.01)
 
 
-@pytest.mark.parametrize("last", [End(), errors.Expired("always"), errors.Unavailable("always")])
+@pytest.mark.parametrize("last", [End(), errors.ExpiredError("always"), errors.UnavailableError("always")])
 def test_a_server_that_ends_every_watch_is_not_asked_in_a_tight_loop(last: Step) -> None:
     @virtually
     async def scene(clock: Machine) -> None:
@@ -218,7 +218,7 @@ def test_a_server_that_ends_every_watch_is_not_asked_in_a_tight_loop(last: Step)
 async def test_trouble_ends_with_the_first_sign_of_life(clock: Machine) -> None:
     scene = Scene(clock)
     scene.server.lists = [Listing([], "5")]
-    scene.server.watches = [[errors.Unavailable("down")], [errors.Unavailable("still down")]]
+    scene.server.watches = [[errors.UnavailableError("down")], [errors.UnavailableError("still down")]]
     async with scene.running():
         await clock.sleep(1)
         assert "still down" in scene.mirror.trouble, "open is not yet alive"
@@ -231,7 +231,7 @@ async def test_trouble_ends_with_the_first_sign_of_life(clock: Machine) -> None:
 async def test_a_watch_that_lives_long_enough_is_no_trouble_even_if_silent(clock: Machine) -> None:
     scene = Scene(clock)
     scene.server.lists = [Listing([], "5")]
-    scene.server.watches = [[errors.Unavailable("down")]]
+    scene.server.watches = [[errors.UnavailableError("down")]]
     async with scene.running():
         await clock.sleep(10)
         assert scene.mirror.trouble
@@ -242,13 +242,13 @@ async def test_a_watch_that_lives_long_enough_is_no_trouble_even_if_silent(clock
 @virtually
 async def test_one_bad_listener_harms_nobody(clock: Machine) -> None:
     scene = Scene(clock)
-    heard: list[object] = []
+    last_seen: list[object] = []
     scene.mirror.listen(lambda old, new: 1 / 0)  # type: ignore[arg-type]
-    scene.mirror.listen(lambda old, new: heard.append(new))
+    scene.mirror.listen(lambda old, new: last_seen.append(new))
     scene.server.lists = [Listing([thing("a", 1)], "5")]
     async with scene.running():
         await clock.sleep(1)
-        assert len(heard) == 1
+        assert len(last_seen) == 1
 
 
 @virtually
@@ -257,9 +257,9 @@ async def test_a_late_listener_hears_what_is_there(clock: Machine) -> None:
     scene.server.lists = [Listing([thing("a", 1)], "5")]
     async with scene.running():
         await clock.sleep(1)
-        heard: list[tuple[object, object]] = []
-        scene.mirror.listen(lambda old, new: heard.append((old, new)))
-        assert heard == [(None, thing("a", 1))]
+        last_seen: list[tuple[object, object]] = []
+        scene.mirror.listen(lambda old, new: last_seen.append((old, new)))
+        assert last_seen == [(None, thing("a", 1))]
 
 
 @virtually

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from nstance.kube import errors
 from nstance.kube.queue import Pass, Queue, Result
-from nstance.sim.chance import SeededChance
 from nstance.sim.loop import Machine
+from nstance.sim.rng import SeededRng
 from support.virtual_time import virtually
 
 Reconcile = Callable[[str], Awaitable[float | None]]
@@ -22,7 +22,7 @@ Reconcile = Callable[[str], Awaitable[float | None]]
 
 @contextlib.asynccontextmanager
 async def running(clock: Machine, reconcile: Reconcile, **options: Any) -> AsyncIterator[Queue[str]]:
-    queue: Queue[str] = Queue("test", reconcile, clock=clock, chance=SeededChance(1), **options)
+    queue: Queue[str] = Queue("test", reconcile, clock=clock, rng=SeededRng(1), **options)
     task = asyncio.ensure_future(queue.run())
     try:
         yield queue
@@ -125,7 +125,7 @@ async def test_a_returned_delay_is_kept(clock: Machine) -> None:
 
 @virtually
 async def test_failures_slow_down_to_a_minute_and_success_forgets_them(clock: Machine) -> None:
-    looks = Looks(clock, *[errors.Unavailable("down")] * 20)
+    looks = Looks(clock, *[errors.UnavailableError("down")] * 20)
     async with running(clock, looks) as queue:
         queue.add("a")
         await clock.sleep(1200)
@@ -134,7 +134,7 @@ async def test_failures_slow_down_to_a_minute_and_success_forgets_them(clock: Ma
         assert all(30.0 <= gap <= 60.0 for gap in gaps[15:])
         before = len(looks.starts)
         assert before == 21, "it was not looked at again after it had succeeded"
-        looks.ends = [errors.Unavailable("down")]
+        looks.ends = [errors.UnavailableError("down")]
         queue.add("a")
         await clock.sleep(0.1)
         assert len(looks.starts) == before + 2
@@ -142,7 +142,7 @@ async def test_failures_slow_down_to_a_minute_and_success_forgets_them(clock: Ma
 
 @virtually
 async def test_an_event_does_not_wait_for_the_back_off(clock: Machine) -> None:
-    looks = Looks(clock, *[errors.Unavailable("down")] * 12)
+    looks = Looks(clock, *[errors.UnavailableError("down")] * 12)
     async with running(clock, looks) as queue:
         queue.add("a")
         await clock.sleep(8)
@@ -154,7 +154,7 @@ async def test_an_event_does_not_wait_for_the_back_off(clock: Machine) -> None:
 
 @virtually
 async def test_a_busy_server_is_given_the_time_it_asks_for(clock: Machine) -> None:
-    looks = Looks(clock, errors.Busy("later", delay=17.0))
+    looks = Looks(clock, errors.ThrottledError("later", delay=17.0))
     async with running(clock, looks) as queue:
         queue.add("a")
         await clock.sleep(60)

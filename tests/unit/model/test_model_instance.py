@@ -7,7 +7,7 @@ import pytest
 
 from nstance.core.draft import Draft
 from nstance.model.consistency import violations
-from nstance.model.decision import TROUBLE, Code, View
+from nstance.model.decision import TROUBLE, ReasonCode, View
 from nstance.model.group import Policy
 from nstance.model.ids import GroupKey, GroupName, InstanceId, Kind, ProviderId, TenantId, instance_id
 from nstance.model.instance import CAPACITY, ENDED, TRANSITIONS, Cause, Drain, Instance, State
@@ -34,7 +34,7 @@ def instance(state: State, **fields: Any) -> Instance:
 @pytest.mark.parametrize("to", list(State))
 def test_transitions(before: State, to: State) -> None:
     """Whatever the table does not allow is refused where records are changed."""
-    view = View(key=KEY, wish=None, members={ID: instance(before)}, facts={})
+    view = View(key=KEY, desired=None, members={ID: instance(before)}, facts={})
     draft = Draft(view, now=2.0, policy=Policy(), fresh_ids=iter(()))
     assert (to in TRANSITIONS[before]) == ((before, to) in ALLOWED)
     if (before, to) in ALLOWED or before is to:
@@ -62,7 +62,7 @@ def test_what_counts(state: State) -> None:
 
 
 def test_trouble_is_a_code() -> None:
-    assert set(Code) > TROUBLE
+    assert set(ReasonCode) > TROUBLE
 
 
 RUNNING = instance(R, registered=2.0, public_key="k", provider_id=ProviderId("i"))
@@ -75,7 +75,7 @@ DRAIN = Drain(started=1.0, cause=Cause.SPOT, deadline=2.0, waits=True)
         instance(P),
         instance(S, provider_id=ProviderId("i")),
         RUNNING,
-        replace(RUNNING, suspect=True, double=ProviderId("j"), replaces=OTHER),
+        replace(RUNNING, suspect=True, duplicate_vm=ProviderId("j"), replaces=OTHER),
         replace(RUNNING, state=DRAINING, drain=DRAIN),
         replace(RUNNING, state=DELETING, drain=DRAIN),
         instance(DELETED, ended=2.0),
@@ -99,7 +99,7 @@ def test_no_violations(record: Instance) -> None:
         (instance(P, suspect=True), "is suspect"),
         (replace(RUNNING, replaces=ID), "replaces itself"),
         (replace(RUNNING, on_demand=True, replaces=OTHER), "is on-demand and replaces"),
-        (replace(RUNNING, double=ProviderId("i")), "is its own double"),
+        (replace(RUNNING, duplicate_vm=ProviderId("i")), "is its own double"),
         (instance(S), "exists without"),
     ],
 )

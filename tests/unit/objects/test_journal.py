@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from nstance.clock import SystemChance, SystemClock
+from nstance.clock import SystemClock, SystemRng
 from nstance.model import codec
 from nstance.model.ids import GroupName, InstanceId, TenantId
 from nstance.model.instance import Instance, Put, State
 from nstance.objects import journal, settle, slots
-from nstance.objects.errors import Denied, Unavailable, Unknown
+from nstance.objects.errors import PermissionDeniedError, UnavailableError, UnknownOutcomeError
 from nstance.objects.memory import Fate, MemoryStore, Verb
 from nstance.objects.port import Key
 
@@ -24,7 +24,9 @@ def instance(name: str) -> Instance:
 
 
 def entry(name: str) -> slots.Entry:
-    return slots.Entry(id=name, reason=(slots.Why("scale-up", "because", name),), changes=(Put(instance(name)),))
+    return slots.Entry(
+        id=name, reason=(slots.LoggedReason("scale-up", "because", name),), changes=(Put(instance(name)),)
+    )
 
 
 class Script:
@@ -53,7 +55,7 @@ def open_journal(store: MemoryStore) -> journal.Journal:
 @asynccontextmanager
 async def writing(store: MemoryStore, epoch: int = 1) -> AsyncIterator[journal.Writer]:
     book, _ = await open_journal(store).load()
-    writer = journal.Writer(open_journal(store), book, epoch=epoch, guard=no_guard, chance=SystemChance())
+    writer = journal.Writer(open_journal(store), book, epoch=epoch, guard=no_guard, rng=SystemRng())
     await writer.fence()
     task = asyncio.create_task(writer.run())
     try:
@@ -80,9 +82,9 @@ async def test_what_was_committed_is_read_back() -> None:
 @pytest.mark.parametrize(
     "fate",
     [
-        pytest.param(Fate(error=Unavailable("503")), id="F28: refused before it was applied"),
+        pytest.param(Fate(error=UnavailableError("503")), id="F28: refused before it was applied"),
         pytest.param(Fate(lost=True), id="F2 F30: applied, but the answer is lost"),
-        pytest.param(Fate(error=Unknown("reset")), id="F2: not applied, and nobody says so"),
+        pytest.param(Fate(error=UnknownOutcomeError("reset")), id="F2: not applied, and nobody says so"),
         pytest.param(Fate(late=0.05), id="F31: applied late"),
     ],
 )
@@ -105,9 +107,9 @@ async def test_an_older_leader_is_fenced_off() -> None:
     async with writing(store, epoch=1) as old:
         await old.commit(entry("a"))
         async with writing(store, epoch=2) as new:
-            with pytest.raises(journal.Deposed):
+            with pytest.raises(journal.DeposedError):
                 await old.commit(entry("late"))
-            with pytest.raises(journal.Deposed):
+            with pytest.raises(journal.DeposedError):
                 await old.commit(entry("later"))
             await new.commit(entry("b"))
     assert await state(store) == {"a", "b"}
@@ -118,7 +120,7 @@ async def test_the_fence_absorbs_what_an_older_leader_managed_to_write() -> None
     async with writing(store, epoch=1) as old:
         book, _ = await open_journal(store).load()
         await old.commit(entry("just-in-time"))
-        new = journal.Writer(open_journal(store), book, epoch=2, guard=no_guard, chance=SystemChance())
+        new = journal.Writer(open_journal(store), book, epoch=2, guard=no_guard, rng=SystemRng())
         await new.fence()
         assert "just-in-time" in book.instances
 
@@ -128,8 +130,8 @@ async def test_a_leader_that_reads_a_higher_epoch_is_deposed() -> None:
     async with writing(store, epoch=5):
         pass
     book, _ = await open_journal(store).load()
-    late = journal.Writer(open_journal(store), book, epoch=4, guard=no_guard, chance=SystemChance())
-    with pytest.raises(journal.Deposed):
+    late = journal.Writer(open_journal(store), book, epoch=4, guard=no_guard, rng=SystemRng())
+    with pytest.raises(journal.DeposedError):
         await late.fence()
 
 
@@ -139,9 +141,9 @@ async def test_equal_epochs_cannot_both_write() -> None:
     async with writing(store, epoch=3) as one:
         other_book, _ = await open_journal(store).load()
         await one.commit(entry("a"))
-        other = journal.Writer(open_journal(store), other_book, epoch=3, guard=no_guard, chance=SystemChance())
+        other = journal.Writer(open_journal(store), other_book, epoch=3, guard=no_guard, rng=SystemRng())
         task = asyncio.create_task(other.run())
-        with pytest.raises(journal.Deposed):
+        with pytest.raises(journal.DeposedError):
             await other.commit(entry("b"))
         await asyncio.gather(task, return_exceptions=True)
 
@@ -173,7 +175,7 @@ async def test_a_damaged_slot_stops_the_reader(damage: object, says: str) -> Non
     store = await filled(3)
     body = store.contents()[slot_key(2)]
     store.tamper(slot_key(2), damage(body))  # type: ignore[operator]
-    with pytest.raises(slots.Damaged, match=says):
+    with pytest.raises(slots.DamagedError, match=says):
         await open_journal(store).load()
 
 
@@ -184,7 +186,7 @@ async def test_a_newer_version_stops_the_reader() -> None:
         slot_key(3),
         slots._sealed({"v": 2, "slot": 3, "epoch": 1, "op": "x", "at": 1.0, "entries": []}),
     )
-    with pytest.raises(slots.Damaged, match="upgrade"):
+    with pytest.raises(slots.DamagedError, match="upgrade"):
         await open_journal(store).load()
 
 
@@ -192,7 +194,7 @@ async def test_a_hole_stops_the_reader() -> None:
     """F35: a rule that eats journal objects must not look like a short journal."""
     store = await filled(5)
     store.tamper(slot_key(3), None)
-    with pytest.raises(slots.Damaged, match="slot 3 is missing"):
+    with pytest.raises(slots.DamagedError, match="slot 3 is missing"):
         await open_journal(store).load()
 
 
@@ -200,9 +202,9 @@ async def test_an_unavailable_store_is_not_an_empty_one() -> None:
     store = await filled(2)
 
     async def down(verb: Verb, key: str) -> Fate:
-        return Fate(error=Unavailable("503"))
+        return Fate(error=UnavailableError("503"))
 
-    with pytest.raises(Unavailable):
+    with pytest.raises(UnavailableError):
         await open_journal(store.view(down)).load()
 
 
@@ -281,7 +283,7 @@ async def test_settle_reports_who_was_first() -> None:
     async def retry(problem: Exception) -> None:
         raise AssertionError("nothing to retry")
 
-    with pytest.raises(settle.Overtaken) as overtaken:
+    with pytest.raises(settle.OvertakenError) as overtaken:
         await settle.settle(store, Key("k"), b'{"op":"ours"}', op="ours", seen=None, timeout=lambda: 1.0, retry=retry)
     assert overtaken.value.found is not None
     assert overtaken.value.found.body == b'{"op":"theirs"}'
@@ -299,11 +301,11 @@ async def test_a_slot_that_is_too_large_is_damage_and_is_never_skipped() -> None
     async with writing(store) as writer:
         await writer.commit(entry("a"))
         store.tamper("j/00000000000000000003.json", bytes(5000))
-        with pytest.raises(slots.Damaged, match=r"slot 3 is taken .* has 5,000 bytes, expected at most 4,000"):
+        with pytest.raises(slots.DamagedError, match=r"slot 3 is taken .* has 5,000 bytes, expected at most 4,000"):
             await writer.commit(entry("b"))
-    with pytest.raises(slots.Damaged, match="slot 3 is larger than any that is written"):
+    with pytest.raises(slots.DamagedError, match="slot 3 is larger than any that is written"):
         await state(store)
-    with pytest.raises(slots.Damaged, match="slot 3"):
+    with pytest.raises(slots.DamagedError, match="slot 3"):
         async with writing(store, epoch=2):
             raise AssertionError("nobody leads on it")
 
@@ -324,8 +326,8 @@ async def test_a_snapshot_that_is_too_large_is_an_alarm_and_an_older_one_is_used
 async def test_nothing_is_written_that_could_not_be_read() -> None:
     store = MemoryStore(SystemClock())
     async with writing(store) as writer:
-        with pytest.raises(Denied, match="slot 2 would have"):
-            await writer.commit(slots.Entry(id="1", reason=(slots.Why("c", "x" * 5000),)))
+        with pytest.raises(PermissionDeniedError, match="slot 2 would have"):
+            await writer.commit(slots.Entry(id="1", reason=(slots.LoggedReason("c", "x" * 5000),)))
     assert list(store.contents()) == ["j/00000000000000000001.json"]
 
 

@@ -46,7 +46,7 @@ async def test_a_key_is_a_path_and_bookkeeping_is_hidden(store: file.FileStore, 
         store.create(Key(".nstance/x"), b""),
         store.delete(Key(".nstance/x")),
     ):
-        with pytest.raises(errors.Denied, match="keeps its own files"):
+        with pytest.raises(errors.PermissionDeniedError, match="keeps its own files"):
             await verb
 
 
@@ -91,7 +91,7 @@ async def test_an_edit_by_hand_is_another_version(store: file.FileStore, tmp_pat
             os.rename(tmp_path / "elsewhere", path)
         case _:
             path.unlink()
-    with pytest.raises(errors.Missing if how == "removed" else errors.Conflict):
+    with pytest.raises(errors.NotFoundError if how == "removed" else errors.ConflictError):
         await store.replace(K, b"three", seen=version)
 
 
@@ -101,25 +101,25 @@ async def test_a_file_made_by_hand_is_an_object(store: file.FileStore, tmp_path:
     assert await listed(store, "shard/") == ["shard/dev-2/config.jsonc"]
     found = await store.get(Key("shard/dev-2/config.jsonc"))
     await store.replace(Key("shard/dev-2/config.jsonc"), b"{ }", seen=found.version)
-    with pytest.raises(errors.Conflict):
+    with pytest.raises(errors.ConflictError):
         await store.create(Key("shard/dev-2/config.jsonc"), b"")
 
 
 async def test_a_key_cannot_be_the_beginning_of_another_path(store: file.FileStore) -> None:
     await store.create(Key("a/b"), b"")
-    with pytest.raises(errors.Denied, match="beginning of another"):
+    with pytest.raises(errors.PermissionDeniedError, match="beginning of another"):
         await store.create(Key("a"), b"")
-    with pytest.raises(errors.Denied, match="beginning of another"):
+    with pytest.raises(errors.PermissionDeniedError, match="beginning of another"):
         await store.create(Key("a/b/c"), b"")
     for absent in ("a", "a/b/c"):
-        with pytest.raises(errors.Missing):
+        with pytest.raises(errors.NotFoundError):
             await store.get(Key(absent))
     await store.delete(Key("a/b"))
     await store.create(Key("a"), b"now it can")
 
 
 async def test_a_long_name_is_refused_clearly(store: file.FileStore) -> None:
-    with pytest.raises(errors.Denied, match="255 bytes"):
+    with pytest.raises(errors.PermissionDeniedError, match="255 bytes"):
         await store.create(Key("x" * 256), b"")
 
 
@@ -145,7 +145,7 @@ async def test_a_bucket_that_is_gone_is_not_an_empty_one(store: file.FileStore, 
         store.delete(K),
         listed(store),
     ):
-        with pytest.raises(errors.Unavailable):
+        with pytest.raises(errors.UnavailableError):
             await call
     assert list(tmp_path.iterdir()) == []
 
@@ -171,7 +171,7 @@ async def test_a_sick_disk_before_the_write_f41(
 ) -> None:
     version = await store.create(K, b"one")
     failing(monkeypatch, step, code)
-    expected = errors.Unknown if (step, code) == ("rename", errno.EIO) else errors.Unavailable
+    expected = errors.UnknownOutcomeError if (step, code) == ("rename", errno.EIO) else errors.UnavailableError
     with pytest.raises(expected, match=os.strerror(code)):
         await store.replace(K, b"two", seen=version)
     assert (await store.get(K)).version == version
@@ -192,7 +192,7 @@ async def test_a_sick_disk_after_the_write_is_unknown_f41(
         real(descriptor)
 
     monkeypatch.setattr(os, "fsync", second_fails)
-    with pytest.raises(errors.Unknown):
+    with pytest.raises(errors.UnknownOutcomeError):
         await store.replace(K, b"two", seen=version)
     assert (await store.get(K)).body == b"two"
 
@@ -202,10 +202,10 @@ async def test_a_sick_disk_on_reading_is_unavailable_f41(
 ) -> None:
     await store.create(K, b"one")
     failing(monkeypatch, "fstat", errno.EIO)
-    with pytest.raises(errors.Unavailable):
+    with pytest.raises(errors.UnavailableError):
         await store.get(K)
     failing(monkeypatch, "scandir", errno.EIO)
-    with pytest.raises(errors.Unavailable):
+    with pytest.raises(errors.UnavailableError):
         await listed(store)
 
 
@@ -283,7 +283,7 @@ async def main():
         for write in (store.create("new", b"x" * size), store.replace("k", b"x" * size, seen=version)):
             try:
                 await write
-            except errors.Unavailable as problem:
+            except errors.UnavailableError as problem:
                 print(problem)
     await store.replace("k", b"y" * 1000, seen=version)
 asyncio.run(main())
@@ -305,7 +305,7 @@ async def test_a_full_disk_is_unavailable_and_nothing_is_lost_f28_f41(tmp_path: 
 
 async def test_no_permission_is_denied_f41(store: file.FileStore, monkeypatch: pytest.MonkeyPatch) -> None:
     failing(monkeypatch, "rename", errno.EACCES)
-    with pytest.raises(errors.Denied, match="give this user access"):
+    with pytest.raises(errors.PermissionDeniedError, match="give this user access"):
         await store.create(K, b"one")
 
 
@@ -316,20 +316,20 @@ async def test_a_lock_that_is_never_released_is_unavailable(
     lock = tmp_path / ".nstance/locks" / hashlib.sha256(K.encode()).hexdigest()[:2]
     with open(lock, "wb") as held:
         fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(errors.Unavailable, match="is one paused"):
+        with pytest.raises(errors.UnavailableError, match="is one paused"):
             await store.create(K, b"one")
     await store.create(K, b"one")
 
 
 async def test_a_closed_store_is_unavailable(store: file.FileStore) -> None:
     await store.close()
-    with pytest.raises(errors.Unavailable, match="closed"):
+    with pytest.raises(errors.UnavailableError, match="closed"):
         await store.get(K)
 
 
 async def test_opening_below_a_file_is_refused(tmp_path: pathlib.Path) -> None:
     (tmp_path / "plain").write_bytes(b"")
-    with pytest.raises(errors.Denied, match="open the bucket directory"):
+    with pytest.raises(errors.PermissionDeniedError, match="open the bucket directory"):
         file.FileStore(tmp_path / "plain")
 
 
@@ -344,7 +344,7 @@ async def main():
         seen = await store.get("k")
         try:
             await store.replace("k", body, seen=seen.version)
-        except errors.Conflict:
+        except errors.ConflictError:
             pass
 asyncio.run(main())
 """
@@ -389,14 +389,14 @@ async def main():
             try:
                 await store.replace("count", b"%d" % (int(seen.body) + 1), seen=seen.version)
                 break
-            except errors.Conflict:
+            except errors.ConflictError:
                 pass
     won = 0
     for number in range(25):
         try:
             await store.create(f"slot/{number}", sys.argv[2].encode())
             won += 1
-        except errors.Conflict:
+        except errors.ConflictError:
             pass
     print(won)
 asyncio.run(main())
@@ -438,10 +438,10 @@ def test_it_behaves_like_a_dictionary(actions: list[tuple[str, str]], questions:
                 continue
             try:
                 await store.create(Key(name), name.encode())
-            except errors.Denied:  # a path of another key: the one thing that a directory cannot do
+            except errors.PermissionDeniedError:  # a path of another key: the one thing that a directory cannot do
                 assert any(k.startswith(f"{name}/") or name.startswith(f"{k}/") for k in model.contents())
                 continue
-            except errors.Conflict:
+            except errors.ConflictError:
                 assert name in model.contents()
                 continue
             await model.create(Key(name), name.encode())
@@ -457,5 +457,5 @@ def test_it_behaves_like_a_dictionary(actions: list[tuple[str, str]], questions:
 async def test_an_unknown_version_never_matches(store: file.FileStore) -> None:
     await store.create(K, b"one")
     for odd in ("", "*", '"', "0-0-0"):
-        with pytest.raises(errors.Conflict):
+        with pytest.raises(errors.ConflictError):
             await store.replace(K, b"two", seen=Version(odd))

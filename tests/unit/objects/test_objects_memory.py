@@ -65,8 +65,8 @@ def scripted(*fates: memory.Fate, remember: float = 0.0) -> memory.MemoryStore:
 
 @virtually
 async def test_an_error_fate_applies_nothing_f28() -> None:
-    store = scripted(memory.Fate(error=errors.Unavailable("503")))
-    with pytest.raises(errors.Unavailable, match="503"):
+    store = scripted(memory.Fate(error=errors.UnavailableError("503")))
+    with pytest.raises(errors.UnavailableError, match="503"):
         await store.create(K, b"1")
     assert store.contents() == {}
 
@@ -74,17 +74,17 @@ async def test_an_error_fate_applies_nothing_f28() -> None:
 @virtually
 async def test_a_lost_answer_is_unknown_and_applied_f30() -> None:
     store = scripted(memory.Fate(lost=True), memory.Fate(), memory.Fate(lost=True))
-    with pytest.raises(errors.Unknown):
+    with pytest.raises(errors.UnknownOutcomeError):
         await store.create(K, b"1")
     assert (await store.get(K)).body == b"1"
-    with pytest.raises(errors.Unavailable):
+    with pytest.raises(errors.UnavailableError):
         await store.get(K)
 
 
 @virtually
 async def test_a_late_write_lands_after_the_caller_has_gone_f31() -> None:
     store = scripted(memory.Fate(late=5.0))
-    with pytest.raises(errors.Unknown):
+    with pytest.raises(errors.UnknownOutcomeError):
         await store.create(K, b"1")
     assert store.contents() == {}
     await asyncio.sleep(6.0)
@@ -95,7 +95,7 @@ async def test_a_late_write_lands_after_the_caller_has_gone_f31() -> None:
 async def test_a_late_write_never_overwrites_newer_f31() -> None:
     store = scripted(memory.Fate(), memory.Fate(late=5.0))
     first = await store.create(K, b"1")
-    with pytest.raises(errors.Unknown):
+    with pytest.raises(errors.UnknownOutcomeError):
         await store.replace(K, b"late", seen=first)
     other = store.view(None)
     await other.replace(K, b"2", seen=first)
@@ -133,7 +133,7 @@ async def test_stale_reads_and_listings_show_the_past_f33() -> None:
     second = await store.replace(K, b"2", seen=first)
     assert (await store.get(K)).version == first
     assert [key async for key in store.list("shard/")] == [K]
-    with pytest.raises(errors.Conflict):
+    with pytest.raises(errors.ConflictError):
         await store.replace(K, b"3", seen=first)
     assert (await store.head(K)).version == first
     assert (await store.get(K)).version == second
@@ -159,9 +159,9 @@ async def test_a_store_may_ignore_conditions_f36() -> None:
 @virtually
 async def test_views_share_objects_but_not_faults() -> None:
     store = memory.MemoryStore(LoopClock())
-    sick = store.view(Script(memory.Fate(error=errors.Denied("403"))))
+    sick = store.view(Script(memory.Fate(error=errors.PermissionDeniedError("403"))))
     await store.create(K, b"1")
-    with pytest.raises(errors.Denied):
+    with pytest.raises(errors.PermissionDeniedError):
         await sick.get(K)
     assert (await sick.get(K)).body == b"1"
 
@@ -171,8 +171,8 @@ async def test_tampering_changes_the_version_f34() -> None:
     store = memory.MemoryStore(LoopClock())
     version = await store.create(K, b"1")
     store.tamper(K, b"x")
-    with pytest.raises(errors.Conflict):
+    with pytest.raises(errors.ConflictError):
         await store.replace(K, b"2", seen=version)
     store.tamper(K, None)
-    with pytest.raises(errors.Missing):
+    with pytest.raises(errors.NotFoundError):
         await store.get(K)

@@ -35,19 +35,19 @@ def test_memory_needs_no_bucket() -> None:
     ],
 )
 def test_what_cannot_be_opened_is_said(provider: str, bucket: str, said: str) -> None:
-    with pytest.raises(errors.Denied, match=said):
+    with pytest.raises(errors.PermissionDeniedError, match=said):
         open.open_store(provider, bucket=bucket)
 
 
 @pytest.mark.parametrize("prefix", ["../x", "a//b", "a\0b"])
 def test_a_bad_prefix_is_refused(prefix: str) -> None:
-    with pytest.raises(errors.Denied):
+    with pytest.raises(errors.PermissionDeniedError):
         open.open_store("memory", bucket="", prefix=prefix)
 
 
 @pytest.mark.parametrize("endpoint", ["localhost:8989", "ftp://host", "http://", "nonsense"])
 def test_a_bad_endpoint_is_refused(endpoint: str) -> None:
-    with pytest.raises(errors.Denied, match="like https://host:port"):
+    with pytest.raises(errors.PermissionDeniedError, match="like https://host:port"):
         open.open_store("s3", bucket="dev", endpoint=endpoint)
 
 

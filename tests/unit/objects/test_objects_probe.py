@@ -5,7 +5,7 @@ import pytest
 from nstance import clock
 from nstance.objects import errors, memory, prefixed, probe
 
-CHANCE = clock.SystemChance()
+CHANCE = clock.SystemRng()
 
 
 def make(*ignored: memory.Verb) -> memory.MemoryStore:
@@ -24,19 +24,22 @@ async def test_a_good_store_passes_and_is_left_clean() -> None:
 )
 async def test_f36_ignored_conditions_are_named(ignored: memory.Verb, named: str) -> None:
     store = make(ignored)
-    with pytest.raises(probe.UnsuitableStore, match=named) as caught:
+    with pytest.raises(probe.UnsuitableStoreError, match=named) as caught:
         await probe.probe(store, "shard/a/", CHANCE)
     assert "memory store" in str(caught.value)
     assert store.contents() == {}
 
 
 async def test_the_name_says_where_in_the_store() -> None:
-    store = prefixed.Prefixed(make(memory.Verb.CREATE), "clusters/x")
-    with pytest.raises(probe.UnsuitableStore, match="memory store below clusters/x/"):
+    store = prefixed.PrefixedStore(make(memory.Verb.CREATE), "clusters/x")
+    with pytest.raises(probe.UnsuitableStoreError, match="memory store below clusters/x/"):
         await probe.probe(store, "", CHANCE)
 
 
-@pytest.mark.parametrize("problem", [errors.Denied("403"), errors.Unavailable("refused"), errors.Unknown("500")])
+@pytest.mark.parametrize(
+    "problem",
+    [errors.PermissionDeniedError("403"), errors.UnavailableError("refused"), errors.UnknownOutcomeError("500")],
+)
 @pytest.mark.parametrize("when", range(5))
 async def test_what_could_not_be_asked_is_passed_on(problem: errors.StorageError, when: int) -> None:
     calls = 0

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
-from nstance.clock import SystemChance
+from nstance.clock import SystemRng
 from nstance.kube import errors, kinds, memory
 from nstance.kube.kinds import Kind
 from nstance.kube.memory import Fate, MemoryKube, Verb
@@ -68,8 +68,8 @@ class World:
 
 @contextlib.asynccontextmanager
 async def world(clock: Machine) -> AsyncIterator[World]:
-    chance = SystemChance()
-    api = memory.cluster(clock, chance)
+    rng = SystemRng()
+    api = memory.cluster(clock, rng)
     person = MemoryKube(api, clock)
     fates: dict[Verb, Fate] = {}
 
@@ -78,7 +78,7 @@ async def world(clock: Machine) -> AsyncIterator[World]:
 
     kube = MemoryKube(api, clock, faults=fate)
     shard = OneShard()
-    parts = operator_parts.made(kube, cast(Any, shard), clock=clock, chance=chance)
+    parts = operator_parts.made(kube, cast(Any, shard), clock=clock, rng=rng)
     mirror = parts.mirrors.of(kinds.NODE)
     drains = Drains(parts, Nodes(kube, mirror))
     await person.create(kinds.NODE, {"metadata": {"name": NODE}, "spec": {"providerID": f"dev:///{NODE}"}})
@@ -102,7 +102,7 @@ async def stuck_pod(world: World) -> None:
 
 def lag(world: World) -> None:
     """From now on the mirror learns nothing."""
-    world.fates[Verb.WATCH] = world.fates[Verb.LIST] = Fate(error=errors.Unavailable("down"))
+    world.fates[Verb.WATCH] = world.fates[Verb.LIST] = Fate(error=errors.UnavailableError("down"))
     world.client.break_watches()
 
 
@@ -113,7 +113,7 @@ async def test_a_node_that_drains_again_is_not_given_back(clock: Machine) -> Non
         here.hear(DRAINS)
         await clock.sleep(10)
         assert await here.cordoned()
-        here.fates[Verb.PATCH] = Fate(error=errors.Unavailable("down"))
+        here.fates[Verb.PATCH] = Fate(error=errors.UnavailableError("down"))
         here.hear(RUNS)
         await clock.sleep(10)
         here.hear(DRAINS)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nstance.clock import SystemClock
 from nstance.operator import configuration
 from nstance.operator.configuration import Configuration, Endpoints, Following, Invalid, parse
-from nstance.operator.errors import Fatal
+from nstance.operator.errors import FatalError
 
 GOOD = """\
 cluster_id: example-cluster
@@ -95,12 +95,12 @@ def test_any_bytes_are_taken_or_refused_but_never_break_it(content: bytes) -> No
 
 
 def test_a_missing_file_is_one_fatal_line(tmp_path: Path) -> None:
-    with pytest.raises(Fatal, match=r"nothing\.yaml is missing; mount it there or name it with --config"):
+    with pytest.raises(FatalError, match=r"nothing\.yaml is missing; mount it there or name it with --config"):
         configuration.load(tmp_path / "nothing.yaml")
-    with pytest.raises(Fatal, match="cannot be read"):
+    with pytest.raises(FatalError, match="cannot be read"):
         configuration.load(tmp_path)
     (tmp_path / "bad").write_text("x: 1")
-    with pytest.raises(Fatal, match=r"not valid: .*unknown key 'x'"):
+    with pytest.raises(FatalError, match=r"not valid: .*unknown key 'x'"):
         configuration.load(tmp_path / "bad")
 
 

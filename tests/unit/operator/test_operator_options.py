@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from nstance.operator.errors import Fatal
+from nstance.operator.errors import FatalError
 from nstance.operator.options import Bind, Endpoint, Environment, Level, Options, parse
 
 
@@ -152,5 +152,5 @@ def test_the_endpoint(text: str, endpoint: Endpoint | None) -> None:
     ],
 )
 def test_wrong_variables_are_named(variables: dict[str, str]) -> None:
-    with pytest.raises(Fatal, match=next(iter(variables))):
+    with pytest.raises(FatalError, match=next(iter(variables))):
         parsed(**variables)

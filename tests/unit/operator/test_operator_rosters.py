@@ -106,23 +106,23 @@ def test_a_vm_is_listed_until_it_is_gone(last: pb.InstanceEvent, listed: list[st
     """It does not count from the moment on that it drains; a Node deleted then would be deleted under its pods."""
     told: list[tuple[str, str]] = []
     rosters = Rosters(nodes_of(NodeMirror()), lambda *key: told.append(key))
-    rosters.heard("a", event())
+    rosters.last_seen("a", event())
     assert rosters.listed("a", "web", ["i-1", "i-2"]) == ["i-1", "i-2"]
-    rosters.heard("a", last)
+    rosters.last_seen("a", last)
     assert rosters.listed("a", "web", []) == listed
     assert told == [("a", "web")] * (1 if listed else 2)
 
 
 def test_instances_on_demand_are_not_the_pools() -> None:
     rosters = Rosters(nodes_of(NodeMirror()), lambda *key: None)
-    rosters.heard("a", event(on_demand=True))
+    rosters.last_seen("a", event(on_demand=True))
     assert rosters.listed("a", "web", []) == []
 
 
 def test_a_shard_that_was_removed_is_forgotten() -> None:
     rosters = Rosters(nodes_of(NodeMirror()), lambda *key: None)
-    rosters.heard("a", event())
-    rosters.heard("b", event())
+    rosters.last_seen("a", event())
+    rosters.last_seen("b", event())
     rosters.forget("a")
     assert (rosters.listed("a", "web", []), rosters.listed("b", "web", [])) == ([], ["i-1"])
 
@@ -131,14 +131,14 @@ def test_nothing_is_listed_before_the_nodes_were_read() -> None:
     mirror = NodeMirror()
     mirror.synced.clear()
     rosters = Rosters(nodes_of(mirror), lambda *key: None)
-    rosters.heard("a", event())
+    rosters.last_seen("a", event())
     assert rosters.listed("a", "web", ["i-1"]) is None
 
 
 def test_a_node_that_comes_is_told_and_a_heartbeat_is_not() -> None:
     mirror, told = NodeMirror(), list[tuple[str, str]]()
     rosters = Rosters(nodes_of(mirror), lambda *key: told.append(key))
-    rosters.heard("a", event())
+    rosters.last_seen("a", event())
     told.clear()
     mirror.put("ip-10-0-0-1", node("ip-10-0-0-1", vm="aws:///zone/i-1"))
     assert told == [("a", "web")]

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from nstance.model.ids import ClusterId, InstanceId, OperatorId, ServerId, ShardId, TenantId
 from nstance.pki import ca, fields, keys, names, peer
-from nstance.sim.chance import SeededChance
+from nstance.sim.rng import SeededRng
 
 NOW = 1_800_000_000.75
-CHANCE = SeededChance(1)
+CHANCE = SeededRng(1)
 CLUSTER = ClusterId("prod")
-CA = ca.new_ca(CLUSTER, now=NOW, chance=CHANCE)
+CA = ca.new_ca(CLUSTER, now=NOW, rng=CHANCE)
 KEY = keys.generate(CHANCE)
 PUBLIC = keys.public_bytes(KEY)
 SERVER = names.Server(CLUSTER, ShardId("dev-1"), ServerId("srv-a"))
@@ -89,14 +89,14 @@ def test_the_ca_says_whose_it_is_and_lives_ten_years() -> None:
 
 def test_the_ca_subject_can_be_shaped() -> None:
     subject = fields.Subject(cn="Root", organization=("Acme",), country=("DE",))
-    made = ca.new_ca(CLUSTER, now=NOW, chance=CHANCE, subject=subject, life=86400)
+    made = ca.new_ca(CLUSTER, now=NOW, rng=CHANCE, subject=subject, life=86400)
     assert made.certificate.subject.rfc4514_string() == "CN=Root,O=Acme,C=DE"
     with pytest.raises(fields.CertificateError, match="cn"):
-        ca.new_ca(CLUSTER, now=NOW, chance=CHANCE, subject=fields.Subject())
+        ca.new_ca(CLUSTER, now=NOW, rng=CHANCE, subject=fields.Subject())
 
 
 def test_a_ca_of_two_halves_is_refused() -> None:
-    other = ca.new_ca(CLUSTER, now=NOW, chance=CHANCE)
+    other = ca.new_ca(CLUSTER, now=NOW, rng=CHANCE)
     with pytest.raises(fields.CertificateError, match="belong together"):
         ca.load_ca(CA.pem, keys.private_to_pem(other.key))
 
@@ -157,7 +157,7 @@ def test_f54_identities_of_another_cluster_are_refused() -> None:
 
 
 def test_b5_no_certificate_for_a_weak_key() -> None:
-    with pytest.raises(keys.UnacceptableKey):
+    with pytest.raises(keys.UnacceptableKeyError):
         CA.issue_agent(AGENT, bytes(32), serial=SERIAL, issued=NOW, expires=NOW + 1000)
 
 
@@ -406,6 +406,6 @@ def test_a_damaged_certificate_is_refused_or_names_a_sound_identity(position: in
 
 
 def test_keys_of_the_ca_stay_out_of_errors() -> None:
-    with pytest.raises(keys.UnacceptableKey) as caught:
+    with pytest.raises(keys.UnacceptableKeyError) as caught:
         ca.load_ca(CA.pem, keys.private_to_pem(Ed25519PrivateKey.from_private_bytes(b"x" * 32))[:-40])
     assert "PRIVATE" not in str(caught.value)

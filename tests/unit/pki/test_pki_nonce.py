@@ -85,9 +85,9 @@ def test_f70_both_keys_of_the_set_are_accepted() -> None:
     both = {kid: keys.public_bytes(other), KID: PUBLIC}
     for token in (TOKEN, nonce.sign(AGENT, other, kid)):
         assert nonce.verify_agent(token, keys=both, now=NOW, cluster=CLUSTER, shard=SHARD) == AGENT
-    with pytest.raises(nonce.UnknownKey):
+    with pytest.raises(nonce.UnknownKeyError):
         verify(nonce.sign(AGENT, other, kid))
-    with pytest.raises(nonce.InvalidNonce):
+    with pytest.raises(nonce.InvalidNonceError):
         verify(nonce.sign(AGENT, other, KID))
 
 
@@ -103,14 +103,14 @@ def test_f70_both_keys_of_the_set_are_accepted() -> None:
     ],
 )
 def test_b1_b2_only_one_header_is_accepted(header: dict[str, Any]) -> None:
-    with pytest.raises(nonce.UnknownKey):
+    with pytest.raises(nonce.UnknownKeyError):
         verify(forge(header))
 
 
 def test_b1_no_signature() -> None:
     head, body, _ = TOKEN.split(".")
     for token in (f"{head}.{body}.", f"{head}.{body}", f"{encode({'alg': 'none'})}.{body}."):
-        with pytest.raises(nonce.InvalidNonce):
+        with pytest.raises(nonce.InvalidNonceError):
             verify(token)
 
 
@@ -119,7 +119,7 @@ def test_b2_hmac_with_the_public_key(secret: bytes) -> None:
     for header in (HEADER, {**HEADER, "alg": "HS256"}):
         signed = f"{encode(header)}.{encode(CLAIMS)}"
         token = f"{signed}.{encode(hmac.digest(secret, signed.encode(), hashlib.sha256))}"
-        with pytest.raises(nonce.InvalidNonce):
+        with pytest.raises(nonce.InvalidNonceError):
             verify(token)
 
 
@@ -143,7 +143,7 @@ def test_b4_other_spellings_of_the_same_bytes() -> None:
         TOKEN.replace("-", "+").replace("_", "/") + "+",
         TOKEN + "A" * nonce.MAX_TOKEN,
     ):
-        with pytest.raises(nonce.InvalidNonce):
+        with pytest.raises(nonce.InvalidNonceError):
             verify(token)
 
 
@@ -152,7 +152,7 @@ def test_b5_second_spelling_of_the_signature() -> None:
     raw = base64.urlsafe_b64decode(tail + "==")
     order = 2**252 + 27742317777372353535851937790883648493
     second = raw[:32] + (int.from_bytes(raw[32:], "little") + order).to_bytes(32, "little")
-    with pytest.raises(nonce.InvalidNonce):
+    with pytest.raises(nonce.InvalidNonceError):
         verify(f"{head}.{body}.{encode(second)}")
 
 
@@ -163,7 +163,7 @@ def test_b6_times_within_the_leeway(now: float) -> None:
 
 @pytest.mark.parametrize("now", [NOW - 60.1, NOW + 360, 0, -1, float("inf"), float("nan")])
 def test_b6_times_beyond_the_leeway(now: float) -> None:
-    with pytest.raises(nonce.InvalidNonce):
+    with pytest.raises(nonce.InvalidNonceError):
         verify(TOKEN, now)
 
 
@@ -188,7 +188,7 @@ WRONG = [
 
 @pytest.mark.parametrize("claims", WRONG)
 def test_b6_b8_wrong_claims_are_refused_although_signed(claims: dict[str, Any]) -> None:
-    with pytest.raises(nonce.InvalidNonce):
+    with pytest.raises(nonce.InvalidNonceError):
         verify(forge(claims=claims))
 
 
@@ -209,13 +209,13 @@ def test_b6_b8_wrong_claims_are_refused_although_signed(claims: dict[str, Any]) 
     ],
 )
 def test_unreadable_claims(payload: bytes) -> None:
-    with pytest.raises(nonce.InvalidNonce):
+    with pytest.raises(nonce.InvalidNonceError):
         verify(forge(claims=payload))
 
 
 def test_doubled_claims_are_refused() -> None:
     payload = json.dumps(CLAIMS, separators=(",", ":")).replace('"tenant":', '"tenant":"other","tenant":').encode()
-    with pytest.raises(nonce.InvalidNonce):
+    with pytest.raises(nonce.InvalidNonceError):
         verify(forge(claims=payload))
 
 
@@ -228,17 +228,17 @@ def test_doubled_claims_are_refused() -> None:
     ],
 )
 def test_b8_nonces_for_somebody_else(claims: nonce.Claims) -> None:
-    with pytest.raises(nonce.InvalidNonce) as caught:
+    with pytest.raises(nonce.InvalidNonceError) as caught:
         verify(nonce.sign(claims, KEY, KID))
     assert str(caught.value) == "invalid registration nonce"
 
 
 def test_b8_an_agents_nonce_registers_no_operator() -> None:
-    with pytest.raises(nonce.InvalidNonce) as caught:
+    with pytest.raises(nonce.InvalidNonceError) as caught:
         nonce.verify_operator(TOKEN, keys={KID: PUBLIC}, now=NOW, cluster=CLUSTER)
     assert str(caught.value) == "invalid registration nonce"
     other = nonce.sign(dataclasses.replace(OPERATOR, cluster=ClusterId("other")), KEY, KID)
-    with pytest.raises(nonce.InvalidNonce):
+    with pytest.raises(nonce.InvalidNonceError):
         nonce.verify_operator(other, keys={KID: PUBLIC}, now=NOW, cluster=CLUSTER)
 
 
@@ -247,7 +247,7 @@ def test_b34_claims_are_not_read_before_the_signature_is_checked() -> None:
     stranger = Ed25519PrivateKey.from_private_bytes(b"s" * 32)
     reasons = set()
     for claims in (CLAIMS, {**CLAIMS, "tenant": "other"}, {**CLAIMS, "exp": 1}, b"no json"):
-        with pytest.raises(nonce.InvalidNonce) as caught:
+        with pytest.raises(nonce.InvalidNonceError) as caught:
             verify(forge(claims=claims, key=stranger))
         reasons.add(caught.value.reason)
     assert len(reasons) == 1
@@ -258,19 +258,19 @@ def test_a_changed_token_never_verifies(position: int, letter: str) -> None:
     changed = TOKEN[:position] + letter + TOKEN[position + 1 :]
     if changed == TOKEN:
         return
-    with pytest.raises(nonce.InvalidNonce):
+    with pytest.raises(nonce.InvalidNonceError):
         verify(changed)
 
 
 @given(st.integers(0, len(TOKEN)), st.text(min_size=1, max_size=5))
 def test_an_extended_token_never_verifies(position: int, extra: str) -> None:
-    with pytest.raises(nonce.InvalidNonce):
+    with pytest.raises(nonce.InvalidNonceError):
         verify(TOKEN[:position] + extra + TOKEN[position:])
 
 
 @given(st.integers(0, len(TOKEN) - 1))
 def test_a_shortened_token_never_verifies(length: int) -> None:
-    with pytest.raises(nonce.InvalidNonce):
+    with pytest.raises(nonce.InvalidNonceError):
         verify(TOKEN[:length])
 
 
@@ -286,7 +286,7 @@ def test_a_signed_claim_of_any_shape_is_refused_or_right(name: str, value: objec
     claims = {**CLAIMS, name: value}
     try:
         assert verify(forge(claims=claims)) is not None
-    except nonce.InvalidNonce:
+    except nonce.InvalidNonceError:
         return
     assert name in {"jti", "tenant", "iat", "exp", "group", "config_hash", "on_demand"} or claims == CLAIMS
     assert type(value) is type(CLAIMS[name])
@@ -294,12 +294,12 @@ def test_a_signed_claim_of_any_shape_is_refused_or_right(name: str, value: objec
 
 @given(st.text(max_size=300) | st.binary(max_size=300).map(lambda b: forge(claims=b or b"x")))
 def test_no_input_breaks_the_reader(token: str) -> None:
-    with pytest.raises(nonce.InvalidNonce):
+    with pytest.raises(nonce.InvalidNonceError):
         verify(token)
 
 
 def test_only_claims_that_would_verify_are_signed() -> None:
-    with pytest.raises(nonce.InvalidNonce):
+    with pytest.raises(nonce.InvalidNonceError):
         nonce.sign(dataclasses.replace(AGENT, tenant=TenantId("No")), KEY, KID)
 
 
@@ -319,7 +319,7 @@ def test_b12_proof_of_possession() -> None:
         (good, public, CLUSTER, TOKEN + "\0"),
         (proof.prove_renewal(key, cluster=CLUSTER, id=TOKEN), public, CLUSTER, TOKEN),
     ):
-        with pytest.raises(proof.InvalidProof):
+        with pytest.raises(proof.InvalidProofError):
             proof.check_registration(bad, public_key=owner, cluster=cluster, nonce=token)
 
 
@@ -329,8 +329,8 @@ def test_proof_for_renewal() -> None:
     good = proof.prove_renewal(key, cluster=CLUSTER, id=AGENT.instance)
     assert key.sign(b"nstance-renew-v1\0prod\0" + AGENT.instance.encode()) == good
     proof.check_renewal(good, public_key=public, cluster=CLUSTER, id=AGENT.instance)
-    with pytest.raises(proof.InvalidProof):
+    with pytest.raises(proof.InvalidProofError):
         proof.check_renewal(good, public_key=public, cluster=CLUSTER, id="etc-01jw51srryegh9snf9cmeh3k4r")
     registration = proof.prove_registration(key, cluster=CLUSTER, nonce=AGENT.instance)
-    with pytest.raises(proof.InvalidProof):
+    with pytest.raises(proof.InvalidProofError):
         proof.check_renewal(registration, public_key=public, cluster=CLUSTER, id=AGENT.instance)

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from nstance.clock import Chance
+from nstance.clock import Rng
 from nstance.model.ids import InstanceId
 from nstance.providers import errors, port
-from nstance.providers.behaviour import CHANGES, Call, Life, Outcome
+from nstance.providers.memory_behavior import CHANGES, Call, Life, Outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,23 +31,29 @@ class Odds:
 class Fickle:
     """Faults by chance. With a seeded chance, the same calls in the same order go the same way."""
 
-    def __init__(self, chance: Chance, odds: Odds) -> None:
-        self._chance = chance
+    def __init__(self, rng: Rng, odds: Odds) -> None:
+        self._rng = rng
         self.odds = odds
 
     def outcome(self, call: Call, id: InstanceId | None) -> Outcome:
-        odds, draw = self.odds, self._chance.uniform(0.0, 1.0)
+        odds, draw = self.odds, self._rng.uniform(0.0, 1.0)
         before, after = self._up_to(odds.delay), self._up_to(odds.delay)
         answer = Outcome(before=before, after=after)
-        unknown = errors.Unknown("the answer was lost")
+        unknown = errors.UnknownOutcomeError("the answer was lost")
         faults = [
-            (odds.unavailable, Outcome(before=before, applied=False, error=errors.Unavailable("the cloud is away"))),
-            (odds.throttled, Outcome(applied=False, error=errors.Throttled("too many calls", delay=1.0))),
+            (
+                odds.unavailable,
+                Outcome(before=before, applied=False, error=errors.UnavailableError("the cloud is away")),
+            ),
+            (odds.throttled, Outcome(applied=False, error=errors.ThrottledError("too many calls", delay=1.0))),
         ]
         if call is Call.CREATE:
             faults += [
-                (odds.no_capacity, Outcome(before=before, applied=False, error=errors.NoCapacity("no room left"))),
-                (odds.refused, Outcome(before=before, applied=False, error=errors.Refused("the quota is used up"))),
+                (odds.no_capacity, Outcome(before=before, applied=False, error=errors.NoCapacityError("no room left"))),
+                (
+                    odds.refused,
+                    Outcome(before=before, applied=False, error=errors.PermanentError("the quota is used up")),
+                ),
             ]
         if call is Call.DELETE:
             faults.append((odds.ignored, Outcome(before=before, after=after, applied=False)))
@@ -75,4 +81,4 @@ class Fickle:
         )
 
     def _up_to(self, most: float) -> float:
-        return self._chance.uniform(0.0, most)
+        return self._rng.uniform(0.0, most)

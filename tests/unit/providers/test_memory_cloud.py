@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from contracts.provider_worlds import fresh_id, request, scope
 from nstance.model.ids import ProviderId
 from nstance.providers import errors, port
-from nstance.providers.behaviour import Call, Life, Outcome, Script
-from nstance.providers.memory import Image, MemoryCloud, MemoryProvider
+from nstance.providers.memory import MemoryProvider
+from nstance.providers.memory_behavior import Call, Life, Outcome, Script
+from nstance.providers.memory_cloud import Image, MemoryCloud
 from nstance.providers.port import Status
-from nstance.sim.chance import SeededChance
+from nstance.sim.rng import SeededRng
 from support.hand_clock import HandClock
 from unit.providers.fickle_cloud import Fickle, Odds
 
@@ -51,16 +52,22 @@ async def _nothing_fails_in_the_background() -> AsyncIterator[None]:
     assert failures == []
 
 
-UNKNOWN = errors.Unknown("the answer was lost")
+UNKNOWN = errors.UnknownOutcomeError("the answer was lost")
 
 
 @pytest.mark.parametrize(
     ("outcome", "error", "made"),
     [
-        pytest.param(Outcome(applied=False, error=errors.Unavailable("away")), errors.Unavailable, False, id="before"),
-        pytest.param(Outcome(applied=False, error=errors.Throttled("slow")), errors.Throttled, False, id="throttled"),
-        pytest.param(Outcome(applied=False, error=UNKNOWN), errors.Unknown, False, id="unknown, not applied"),
-        pytest.param(Outcome(error=UNKNOWN), errors.Unknown, True, id="lost reply"),
+        pytest.param(
+            Outcome(applied=False, error=errors.UnavailableError("away")), errors.UnavailableError, False, id="before"
+        ),
+        pytest.param(
+            Outcome(applied=False, error=errors.ThrottledError("slow")), errors.ThrottledError, False, id="throttled"
+        ),
+        pytest.param(
+            Outcome(applied=False, error=UNKNOWN), errors.UnknownOutcomeError, False, id="unknown, not applied"
+        ),
+        pytest.param(Outcome(error=UNKNOWN), errors.UnknownOutcomeError, True, id="lost reply"),
     ],
 )
 async def test_a_create_that_fails(outcome: Outcome, error: type[Exception], made: bool) -> None:
@@ -80,7 +87,7 @@ async def test_a_vm_appears_late() -> None:
     world = World()
     world.script.then(Call.CREATE, Outcome(late=100.0, error=UNKNOWN))
     asked = request()
-    with pytest.raises(errors.Unknown):
+    with pytest.raises(errors.UnknownOutcomeError):
         await world.door.create(asked)
     await world.clock.advance(99.0)
     assert world.cloud.vms() == []
@@ -95,7 +102,7 @@ async def test_a_late_create_after_a_delete_shows_up() -> None:
     world = World()
     world.script.then(Call.CREATE, Outcome(late=30.0, error=UNKNOWN))
     asked = request()
-    with pytest.raises(errors.Unknown):
+    with pytest.raises(errors.UnknownOutcomeError):
         await world.door.create(asked)
     assert await world.door.delete(asked.id, None) is Status.DELETING
     await world.clock.advance(30.0)
@@ -161,7 +168,7 @@ async def test_a_deleted_vm_runs_on_for_a_while() -> None:
     assert (await world.door.get(vm.id, None)).status is Status.DELETED
     assert await world.door.delete(vm.id, None) is Status.DELETED
     await world.clock.advance(60.0)
-    with pytest.raises(errors.Gone):
+    with pytest.raises(errors.NotFoundError):
         await world.door.get(vm.id, None)
     assert await world.door.delete(vm.id, None) is Status.DELETED
 
@@ -179,7 +186,7 @@ async def test_answers_lag_behind() -> None:
     """F48, F49, and lists that lag more than single answers."""
     world = World(Life(get_lag=2.0, list_lag=5.0))
     vm = await world.door.create(request())
-    with pytest.raises(errors.Gone):
+    with pytest.raises(errors.NotFoundError):
         await world.door.get(vm.id, None)
     await world.clock.advance(2.0)
     assert (await world.door.get(vm.id, None)).status is Status.RUNNING
@@ -189,7 +196,7 @@ async def test_answers_lag_behind() -> None:
     assert await world.door.delete(vm.id, None) is Status.DELETED
     assert (await world.door.get(vm.id, None)).status is Status.RUNNING, "a lie, as clouds tell it"
     await world.clock.advance(2.0)
-    with pytest.raises(errors.Gone):
+    with pytest.raises(errors.NotFoundError):
         await world.door.get(vm.id, None)
     assert len(await world.door.list()) == 1
     await world.clock.advance(3.0)
@@ -202,9 +209,9 @@ async def test_a_listing_fails_or_is_quietly_short() -> None:
     for _ in range(5):
         await world.door.create(request())
     world.script.then(
-        Call.LIST, Outcome(applied=False, error=errors.Unavailable("page 2")), Outcome(first=2), Outcome(first=0)
+        Call.LIST, Outcome(applied=False, error=errors.UnavailableError("page 2")), Outcome(first=2), Outcome(first=0)
     )
-    with pytest.raises(errors.Unavailable):
+    with pytest.raises(errors.UnavailableError):
         await world.door.list()
     assert [len(await world.door.list()) for _ in range(3)] == [2, 0, 5]
 
@@ -215,7 +222,7 @@ async def test_subnets_fill_up() -> None:
     vm = await world.door.create(request(subnet="small"))
     assert await world.door.subnet_capacity("small") == 0
     refused = request(subnet="small")
-    with pytest.raises(errors.NoCapacity):
+    with pytest.raises(errors.NoCapacityError):
         await world.door.create(refused)
     await world.door.create(request(refused.id, subnet="large"))
     assert await world.door.subnet_capacity("large") is None
@@ -230,9 +237,9 @@ async def test_destroyed_by_hand() -> None:
     vm = await world.door.create(asked)
     world.cloud.destroy(vm.id)
     assert world.ended == [vm.id]
-    with pytest.raises(errors.Gone):
+    with pytest.raises(errors.NotFoundError):
         await world.door.get(vm.id, None)
-    with pytest.raises(errors.Refused):
+    with pytest.raises(errors.PermanentError):
         await world.door.create(asked)
     await world.clock.advance(60.0)
     assert world.ended == [vm.id]
@@ -261,7 +268,7 @@ async def test_two_vms_of_one_id() -> None:
     world = World()
     asked = request()
     first = await world.door.create(asked)
-    second = world.cloud.double(asked.id)
+    second = world.cloud.duplicate_vm(asked.id)
     assert len(await world.door.list()) == 2
     assert await world.door.delete(asked.id, second) is Status.DELETED
     assert [vm.provider_id for vm in await world.door.list()] == [first.provider_id]
@@ -271,7 +278,7 @@ async def test_two_vms_of_one_id() -> None:
 async def test_get_shows_the_one_that_is_meant() -> None:
     world = World()
     first = await world.door.create(request())
-    second = world.cloud.double(first.id)
+    second = world.cloud.duplicate_vm(first.id)
     assert (await world.door.get(first.id, second)).provider_id == second
     assert (await world.door.get(first.id, first.provider_id)).provider_id == first.provider_id
 
@@ -286,7 +293,7 @@ async def test_load_balancers() -> None:
     for _ in range(2):
         await world.door.load_balancer_register("lb", vm.provider_id)
     assert await world.door.load_balancer_members("lb") == (vm.provider_id,)
-    with pytest.raises(errors.Gone):
+    with pytest.raises(errors.NotFoundError):
         await world.door.load_balancer_register("lb", ProviderId("memory-999999"))
     await world.door.delete(vm.id, None)
     assert await world.door.load_balancer_members("lb") == ()
@@ -321,7 +328,7 @@ async def test_images(query: port.ImageQuery, found: str) -> None:
     ]
     world = World(images=images)
     assert await world.door.find_image(query) == found
-    with pytest.raises(errors.Gone):
+    with pytest.raises(errors.NotFoundError):
         await world.door.find_image(port.ImageQuery(filters={"name": ["arch"]}))
 
 
@@ -338,10 +345,10 @@ async def test_calls_and_mismatches_are_counted() -> None:
 
 async def test_one_error_serves_many_calls() -> None:
     world = World()
-    world.script.usual = Outcome(applied=False, error=errors.Throttled("slow down", delay=7.0))
+    world.script.usual = Outcome(applied=False, error=errors.ThrottledError("slow down", delay=7.0))
     seen = []
     for _ in range(2):
-        with pytest.raises(errors.Throttled, match="slow down") as caught:
+        with pytest.raises(errors.ThrottledError, match="slow down") as caught:
             await world.door.create(request())
         assert caught.value.delay == 7.0
         seen.append(caught.value)
@@ -386,10 +393,15 @@ ODDS = Odds(
 
 def test_faults_come_as_often_as_the_odds_say() -> None:
     """Each fault has its own share of the draws, in whatever order they are looked at."""
-    fickle = Fickle(SeededChance(1), Odds(unavailable=0.2, throttled=0.2, lost=0.2))
+    fickle = Fickle(SeededRng(1), Odds(unavailable=0.2, throttled=0.2, lost=0.2))
     kinds = [type(fickle.outcome(Call.CREATE, None).error).__name__ for _ in range(3000)]
-    shares = {kind: kinds.count(kind) / 3000 for kind in ("Unavailable", "Throttled", "Unknown", "NoneType")}
-    assert shares == pytest.approx({"Unavailable": 0.2, "Throttled": 0.2, "Unknown": 0.2, "NoneType": 0.4}, abs=0.04)
+    shares = {
+        kind: kinds.count(kind) / 3000
+        for kind in ("UnavailableError", "ThrottledError", "UnknownOutcomeError", "NoneType")
+    }
+    assert shares == pytest.approx(
+        {"UnavailableError": 0.2, "ThrottledError": 0.2, "UnknownOutcomeError": 0.2, "NoneType": 0.4}, abs=0.04
+    )
 
 
 async def story(seed: int, steps: Sequence[int]) -> tuple[list[str], MemoryCloud, dict[str, list[str]]]:
@@ -398,12 +410,12 @@ async def story(seed: int, steps: Sequence[int]) -> tuple[list[str], MemoryCloud
     lives: dict[str, list[str]] = {"boot": [], "end": []}
     cloud = MemoryCloud(
         clock,
-        behaviour=Fickle(SeededChance(seed), ODDS),
+        behaviour=Fickle(SeededRng(seed), ODDS),
         on_boot=lambda asked, vm: lives["boot"].append(asked.id),
         on_end=lambda asked, vm: lives["end"].append(asked.id),
     )
     door = MemoryProvider(scope(), clock, cloud=cloud)
-    heard = []
+    last_seen = []
     wanted = [request(fresh_id()) for _ in range(3)]
     for step in steps:
         asked = wanted[step % 3]
@@ -413,18 +425,18 @@ async def story(seed: int, steps: Sequence[int]) -> tuple[list[str], MemoryCloud
         assert call.done(), "no call takes longer than its delays"
         error = call.exception()
         assert error is None or isinstance(error, errors.ProviderError)
-        heard.append(type(error).__name__)
+        last_seen.append(type(error).__name__)
     await clock.advance(60.0)
-    return heard, cloud, lives
+    return last_seen, cloud, lives
 
 
 @given(st.integers(0, 2**32), st.lists(st.integers(0, 8), max_size=25))
 async def test_faults_never_double_a_vm(seed: int, steps: list[int]) -> None:
     """F4, F46, F55 at random: at most one VM per ID, at most one life each; and the same seed tells the same story."""
-    heard, cloud, lives = await story(seed, steps)
+    last_seen, cloud, lives = await story(seed, steps)
     ids = [vm.id for vm in cloud.vms()]
     assert len(ids) == len(set(ids))
     assert len(lives["boot"]) == len(set(lives["boot"]))
     assert len(lives["end"]) == len(set(lives["end"]))
     assert not set(lives["end"]) & set(ids)
-    assert (await story(seed, steps))[0] == heard
+    assert (await story(seed, steps))[0] == last_seen

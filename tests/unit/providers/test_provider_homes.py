@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from contracts.provider_worlds import fresh_id
 from nstance.model.ids import ClusterId, GroupName, InstanceId, Kind, ShardId, TenantId
-from nstance.providers import errors, homes
+from nstance.providers import errors, instance_dirs
 
 
-def record(id: InstanceId) -> homes.Record:
-    return homes.Record(
+def record(id: InstanceId) -> instance_dirs.Record:
+    return instance_dirs.Record(
         id=id,
         cluster=ClusterId("one"),
         shard=ShardId("a"),
@@ -30,18 +30,18 @@ def record(id: InstanceId) -> homes.Record:
 
 
 @pytest.fixture
-def here(tmp_path: Path) -> homes.Homes:
-    made = homes.Homes(tmp_path / "instances")
+def here(tmp_path: Path) -> instance_dirs.InstanceDirs:
+    made = instance_dirs.InstanceDirs(tmp_path / "instances")
     made.prepare()
     return made
 
 
-def bury(here: homes.Homes, id: InstanceId) -> None:
+def bury(here: instance_dirs.InstanceDirs, id: InstanceId) -> None:
     with here.hold(id) as held:
         here.bury(held)
 
 
-def test_a_record_is_read_as_it_was_written(here: homes.Homes) -> None:
+def test_a_record_is_read_as_it_was_written(here: instance_dirs.InstanceDirs) -> None:
     id = fresh_id()
     assert here.read(id) is None
     here.make(record(id), {"ca.crt": "x"})
@@ -51,7 +51,7 @@ def test_a_record_is_read_as_it_was_written(here: homes.Homes) -> None:
     assert here.read(id) is None
 
 
-def test_what_a_crash_left_half_made_is_made_anew(here: homes.Homes) -> None:
+def test_what_a_crash_left_half_made_is_made_anew(here: instance_dirs.InstanceDirs) -> None:
     id = fresh_id()
     (here.root / ".new" / id / "identity").mkdir(parents=True)
     (here.root / ".new" / id / "identity" / "ca.crt").write_text("half")
@@ -60,7 +60,7 @@ def test_what_a_crash_left_half_made_is_made_anew(here: homes.Homes) -> None:
     assert (here.root / id / "identity" / "ca.crt").read_text() == "whole"
 
 
-def test_what_a_crash_left_half_removed_goes(here: homes.Homes) -> None:
+def test_what_a_crash_left_half_removed_goes(here: instance_dirs.InstanceDirs) -> None:
     id = fresh_id()
     here.make(record(id), {})
     (here.root / id).rename(here.root / ".trash" / id)
@@ -68,9 +68,11 @@ def test_what_a_crash_left_half_removed_goes(here: homes.Homes) -> None:
     assert list((here.root / ".trash").iterdir()) == []
 
 
-def test_deleted_ids_are_remembered_up_to_a_bound(here: homes.Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_deleted_ids_are_remembered_up_to_a_bound(
+    here: instance_dirs.InstanceDirs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The newest stay, whatever their kind; those of living instances are not among the spent."""
-    monkeypatch.setattr(homes, "REMEMBERED", 3)
+    monkeypatch.setattr(instance_dirs, "REMEMBERED", 3)
     alive = fresh_id()
     with here.hold(alive):
         here.make(record(alive), {})
@@ -82,15 +84,15 @@ def test_deleted_ids_are_remembered_up_to_a_bound(here: homes.Homes, monkeypatch
     assert (here.root / ".ids" / alive).exists()
 
 
-def test_sweeping_comes_by_itself(here: homes.Homes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(homes, "REMEMBERED", 2)
-    monkeypatch.setattr(homes, "SWEEP_EVERY", 5)
+def test_sweeping_comes_by_itself(here: instance_dirs.InstanceDirs, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(instance_dirs, "REMEMBERED", 2)
+    monkeypatch.setattr(instance_dirs, "SWEEP_EVERY", 5)
     for _ in range(20):
         bury(here, fresh_id())
     assert len(list((here.root / ".ids").iterdir())) <= 2 + 5
 
 
-def test_a_forgotten_lock_is_not_held_by_two(here: homes.Homes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_forgotten_lock_is_not_held_by_two(here: instance_dirs.InstanceDirs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever locked a file that was removed at that moment takes the new one, as everybody after him would."""
     id, real, removed = fresh_id(), fcntl.flock, []
     path = here.root / ".ids" / id
@@ -101,12 +103,12 @@ def test_a_forgotten_lock_is_not_held_by_two(here: homes.Homes, monkeypatch: pyt
             path.unlink()
         real(lock, operation)
 
-    monkeypatch.setattr(homes.fcntl, "flock", slow)
+    monkeypatch.setattr(instance_dirs.fcntl, "flock", slow)
     with here.hold(id) as held:
         assert os.fstat(held.lock).st_ino == path.stat().st_ino
 
 
-def test_the_tail_of_a_log(here: homes.Homes) -> None:
+def test_the_tail_of_a_log(here: instance_dirs.InstanceDirs) -> None:
     id = fresh_id()
     here.make(record(id), {})
     assert here.tail(id, 10) == b""
@@ -132,17 +134,17 @@ FIELDS = st.sampled_from(
 @given(st.binary(max_size=40) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_any_other_record_is_unreadable(body: bytes) -> None:
     """F42: never a crash, never an absence."""
-    with pytest.raises(homes.Unreadable):
-        homes._parse(body, InstanceId("knc-01jw51srryegh9snf9cmeh3k4q"))
+    with pytest.raises(instance_dirs.UnreadableError):
+        instance_dirs._parse(body, InstanceId("knc-01jw51srryegh9snf9cmeh3k4q"))
 
 
 @given(FIELDS, JSON)
 def test_a_record_with_one_damaged_field_is_whole_or_unreadable(name: str, value: object) -> None:
     id = InstanceId("knc-01jw51srryegh9snf9cmeh3k4q")
-    whole = homes.asdict(record(id))
+    whole = instance_dirs.asdict(record(id))
     try:
-        read = homes._parse(json.dumps({**whole, name: value}).encode(), id)
-    except homes.Unreadable:
+        read = instance_dirs._parse(json.dumps({**whole, name: value}).encode(), id)
+    except instance_dirs.UnreadableError:
         return
     assert read.id == id
     assert isinstance(getattr(read, name), str | int | float | tuple | dict)
@@ -151,5 +153,5 @@ def test_a_record_with_one_damaged_field_is_whole_or_unreadable(name: str, value
 @given(st.text(max_size=40))
 def test_only_instance_ids_become_paths(text: str) -> None:
     """B20."""
-    with pytest.raises(errors.Refused):
-        homes.Homes(Path("/nowhere")).home(InstanceId(text))
+    with pytest.raises(errors.PermanentError):
+        instance_dirs.InstanceDirs(Path("/nowhere")).home(InstanceId(text))

@@ -38,14 +38,14 @@ def opened(kind: str, options: dict[str, object], cachedir: Path) -> port.Provid
     ],
 )
 def test_refusals(kind: str, options: dict[str, object], message: str, tmp_path: Path) -> None:
-    with pytest.raises(errors.Refused) as caught:
+    with pytest.raises(errors.PermanentError) as caught:
         opened(kind, options, tmp_path)
     assert message in str(caught.value)
     assert list(tmp_path.iterdir()) == [], "a refusal leaves nothing"
 
 
 def test_a_wrong_value_is_not_repeated(tmp_path: Path) -> None:
-    with pytest.raises(errors.Refused) as caught:
+    with pytest.raises(errors.PermanentError) as caught:
         opened("process", {"dir": {"token": "hunter2"}}, tmp_path)
     assert "hunter2" not in str(caught.value)
 
@@ -55,7 +55,7 @@ async def test_memory(kind: str, tmp_path: Path) -> None:
     provider = opened(kind, {"subnets": {"full": 0}}, tmp_path)
     assert isinstance(provider, memory.MemoryProvider)
     await provider.create(request(subnet="other"))
-    with pytest.raises(errors.NoCapacity):
+    with pytest.raises(errors.NoCapacityError):
         await provider.create(request(subnet="full"))
 
 

@@ -12,8 +12,8 @@ from nstance.secretstore import settled
 
 KEY = Key("cluster/x")
 LOST = Fate(lost=True)
-NOT_APPLIED = Fate(error=errors.Unknown("no answer, and it was not applied"))
-DOWN = Fate(error=errors.Unavailable("down"))
+NOT_APPLIED = Fate(error=errors.UnknownOutcomeError("no answer, and it was not applied"))
+DOWN = Fate(error=errors.UnavailableError("down"))
 
 
 class Script:
@@ -59,14 +59,14 @@ async def test_replace_never_overwrites_somebody_else(fate: Fate) -> None:
     truth, store = world(fate)
     version = await truth.create(KEY, b"old")
     await truth.replace(KEY, b"theirs", seen=version)
-    with pytest.raises(errors.Conflict):
+    with pytest.raises(errors.ConflictError):
         await settled.replace(store, KEY, b"new", seen=Stored(b"old", version))
     assert truth.contents() == {KEY: b"theirs"}
 
 
 async def test_replace_of_what_is_gone_is_a_conflict() -> None:
     truth, store = world()
-    with pytest.raises(errors.Conflict):
+    with pytest.raises(errors.ConflictError):
         await settled.replace(store, KEY, b"new", seen=Stored(b"old", Version("v1")))
     assert truth.contents() == {}
 
@@ -89,7 +89,7 @@ async def test_f31_a_create_that_lands_late_is_recognised_as_ours() -> None:
 
 async def test_f28_unavailable_is_passed_on_and_nothing_is_written() -> None:
     truth, store = world(DOWN)
-    with pytest.raises(errors.Unavailable):
+    with pytest.raises(errors.UnavailableError):
         await settled.create_or_adopt(store, KEY, b"mine")
     assert truth.contents() == {}
 
@@ -97,10 +97,10 @@ async def test_f28_unavailable_is_passed_on_and_nothing_is_written() -> None:
 async def test_what_stays_unknown_is_said() -> None:
     for call in (settled.create_or_adopt, settled.put):
         _, store = world(*[NOT_APPLIED] * 50)
-        with pytest.raises(errors.Unknown):
+        with pytest.raises(errors.UnknownOutcomeError):
             await call(store, KEY, b"mine")
     _, store = world(*[NOT_APPLIED] * 50)
-    with pytest.raises(errors.Unknown):
+    with pytest.raises(errors.UnknownOutcomeError):
         await settled.delete(store, KEY)
 
 
@@ -118,9 +118,9 @@ async def test_a_store_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> No
         return Fate(before=3600)
 
     store = memory.MemoryStore(clock.SystemClock(), faults=silent)
-    with pytest.raises(errors.Unavailable, match="no answer"):
+    with pytest.raises(errors.UnavailableError, match="no answer"):
         await settled.read(store, KEY)
-    with pytest.raises(errors.Unavailable, match="no answer"):
+    with pytest.raises(errors.UnavailableError, match="no answer"):
         await settled.list_keys(store, "cluster/")
-    with pytest.raises(errors.Unavailable):
+    with pytest.raises(errors.UnavailableError):
         await settled.create_or_adopt(store, KEY, b"x")

@@ -3,7 +3,7 @@
 import pytest
 
 from nstance.model.ids import InstanceId
-from nstance.server.clones import MAX_FORMER, REMEMBERED_SECONDS, Clones, Report
+from nstance.server.liveness.clones import MAX_FORMER, REMEMBERED_SECONDS, Clones, Report
 
 ID = InstanceId("web-01jw51srryegh9snf9cmeh3k4q")
 

@@ -11,7 +11,7 @@ from nstance.config import load, storage_keys
 from nstance.config.settings import Settings
 from nstance.model.ids import ShardId
 from nstance.objects import memory
-from nstance.server import configuration
+from nstance.server.config import configuration
 from nstance.sim.loop import VirtualLoop
 
 SHARD = ShardId("a")
@@ -45,7 +45,7 @@ async def test_the_event_loop_turns_while_a_large_configuration_is_read(monkeypa
 
 
 async def test_what_is_wrong_with_a_large_one_is_told_as_ever() -> None:
-    with pytest.raises(configuration.NoConfiguration) as told:
+    with pytest.raises(configuration.NoConfigurationError) as told:
         await configuration.read(await bucket({**LARGE, "nonsense": 1}), SHARD)
     assert [problem.path for problem in told.value.problems] == ["nonsense"]
 

@@ -1,7 +1,7 @@
 """Who counts as a drainer, for how long, and what the journal is told of it."""
 
 from nstance.model.ids import TenantId
-from nstance.server.drainers import Drainers
+from nstance.server.state.drainers import Drainers
 from nstance.sim.loop import Machine
 from support.virtual_time import virtually
 

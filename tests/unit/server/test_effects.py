@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from nstance.clock import SystemChance, SystemClock
+from nstance.clock import SystemClock, SystemRng
 from nstance.config import blocks
 from nstance.model import decision as dec
 from nstance.model import events as ev
@@ -14,14 +14,14 @@ from nstance.model.ids import GroupKey, GroupName, IdMaker, Kind, ProviderId, Te
 from nstance.model.instance import Instance, State
 from nstance.providers import errors
 from nstance.providers.port import Capabilities, CreateRequest
-from nstance.server.calls import Calls
-from nstance.server.effects import LIST_INSTEAD_FROM, Effects
+from nstance.server.cloud.effects import LIST_INSTEAD_FROM, Effects
+from nstance.server.cloud.provider_calls import ProviderCalls
 from nstance.telemetry.metrics import Metrics
 
 KEY = GroupKey(TenantId("acme"), GroupName("web"))
 SETTINGS = blocks.Shard.model_validate({"infra": {"provider": "memory", "region": "here", "zone": "a"}})
 CLOCK = SystemClock()
-IDS = IdMaker(wall=CLOCK.wall, bits=SystemChance().bits)
+IDS = IdMaker(wall=CLOCK.wall, bits=SystemRng().bits)
 
 
 class FailingProvider:
@@ -49,10 +49,10 @@ class Scene:
 
         self.effects = Effects(
             provider=FailingProvider(error),  # type: ignore[arg-type]
-            calls=Calls(
+            calls=ProviderCalls(
                 ready=now,
                 clock=CLOCK,
-                chance=SystemChance(),
+                rng=SystemRng(),
                 metrics=metrics,
                 timeout=lambda: 10.0,
                 announce=lambda code, message: None,
@@ -89,7 +89,12 @@ def instance(**fields: Any) -> Instance:
 
 
 @pytest.fixture(
-    params=[errors.Unavailable("no"), errors.Unknown("no"), errors.Refused("no"), errors.ProviderError("no")],
+    params=[
+        errors.UnavailableError("no"),
+        errors.UnknownOutcomeError("no"),
+        errors.PermanentError("no"),
+        errors.ProviderError("no"),
+    ],
     ids=lambda error: type(error).__name__,
 )
 async def unclear(request: pytest.FixtureRequest) -> AsyncIterator[Scene]:
@@ -114,7 +119,7 @@ async def test_an_intent_whose_look_up_failed_is_not_absent(unclear: Scene) -> N
 
 
 async def test_an_intent_that_the_provider_does_not_know_is_stale() -> None:
-    scene, overtaken = Scene(errors.Gone("not found")), instance(request_hash="of another configuration")
+    scene, overtaken = Scene(errors.NotFoundError("not found")), instance(request_hash="of another configuration")
     event = await scene.outcome(dec.CreateVm(overtaken.id), overtaken)
     assert isinstance(event, ev.VmCreateFailed)
     assert event.failure is ev.Failure.STALE

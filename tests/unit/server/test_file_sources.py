@@ -10,8 +10,8 @@ from nstance.config.dynamic import DynamicGroups
 from nstance.config.settings import Settings
 from nstance.model.ids import GroupKey, GroupName, InstanceId, ShardId, TenantId
 from nstance.model.instance import Instance, State
-from nstance.server import rendering
-from nstance.server.rendering import CannotRender, Surroundings
+from nstance.server.workload import rendering
+from nstance.server.workload.rendering import RenderContext, RenderError
 
 KEY = GroupKey(TenantId("default"), GroupName("web"))
 
@@ -26,8 +26,8 @@ def settings(template: Mapping[str, object], *, prefix: str = "cluster/", **vars
     return load.load(json.dumps(told).encode(), source="test", shard=None)
 
 
-def around(told: Settings) -> tuple[Surroundings, resolve.Resolved]:
-    made = Surroundings(
+def around(told: Settings) -> tuple[RenderContext, resolve.Resolved]:
+    made = RenderContext(
         settings=told,
         shard=ShardId("one"),
         ca_bundle="CA",
@@ -65,7 +65,7 @@ INSTANCE = Instance(id=InstanceId("web-1"), tenant=KEY.tenant, group=KEY.name, s
 def test_no_var_leads_a_storage_file_to_one_of_our_own_objects(prefix: str, path: str) -> None:
     told = settings({}, prefix=prefix, path=path)
     values = rendering.data(*around(told), INSTANCE)
-    with pytest.raises(CannotRender, match="source: expected an object"):
+    with pytest.raises(RenderError, match="source: expected an object"):
         rendering.object_key("{{ .Vars.path }}", values, told.cluster)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from nstance.objects import journal, memory
 from nstance.objects.port import MAX_READ, Key, Stored
-from nstance.server.follower import Follower
+from nstance.server.state.follower import Follower
 from support.hand_clock import HandClock
 
 

@@ -3,7 +3,7 @@
 from nstance.model.ids import DEFAULT_TENANT, GroupName, InstanceId
 from nstance.model.instance import Instance, Put, State
 from nstance.objects import slots
-from nstance.server import history
+from nstance.server.leader import history
 
 ID = InstanceId("knc-01jw51srryegh9snf9cmeh3k4q")
 RECORD = Instance(id=ID, tenant=DEFAULT_TENANT, group=GroupName("web"), state=State.RUNNING, created=5.0)
@@ -14,8 +14,12 @@ def slot(number: int, *entries: slots.Entry) -> slots.Slot:
 
 
 def test_ids_grow_within_a_slot_and_over_slots() -> None:
-    one = slots.Entry(id="1-1", reason=(slots.Why("a", "1"), slots.Why("unhealthy", "2", ID)), changes=(Put(RECORD),))
-    two = slots.Entry(id="1-2", reason=(slots.Why("b", "3", "", "acme", ""),))
+    one = slots.Entry(
+        id="1-1",
+        reason=(slots.LoggedReason("a", "1"), slots.LoggedReason("unhealthy", "2", ID)),
+        changes=(Put(RECORD),),
+    )
+    two = slots.Entry(id="1-2", reason=(slots.LoggedReason("b", "3", "", "acme", ""),))
     found = [*history.events(slot(7, one, two)), *history.events(slot(8, two))]
     assert [event.id - history.first_id(7) for event in found] == [0, 1, 2, history.PLACES]
     assert [(event.tenant, event.group) for event in found[:3]] == [
@@ -36,7 +40,7 @@ def test_ids_are_above_those_of_older_versions_and_exact_in_a_double() -> None:
 
 def test_a_reason_without_a_group_keeps_its_place() -> None:
     """Older versions wrote such ones where an entry only removes records."""
-    old = slots.Entry(id="1-1", reason=(slots.Why("gone", "whose?"),))
-    new = slots.Entry(id="1-2", reason=(slots.Why("gone", "known", "", "acme", "web"),))
+    old = slots.Entry(id="1-1", reason=(slots.LoggedReason("gone", "whose?"),))
+    new = slots.Entry(id="1-2", reason=(slots.LoggedReason("gone", "known", "", "acme", "web"),))
     [event] = history.events(slot(3, old, new))
     assert (event.id, event.tenant, event.group) == (history.first_id(3) + 1, "acme", "web")

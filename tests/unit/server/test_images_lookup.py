@@ -9,15 +9,16 @@ import pytest
 from nstance.config.workload import Image
 from nstance.model.ids import ClusterId, ShardId
 from nstance.providers import errors
-from nstance.providers.behaviour import Call, Outcome, Script
-from nstance.providers.memory import Image as CloudImage
-from nstance.providers.memory import MemoryCloud, MemoryProvider
+from nstance.providers.memory import MemoryProvider
+from nstance.providers.memory_behavior import Call, Outcome, Script
+from nstance.providers.memory_cloud import Image as CloudImage
+from nstance.providers.memory_cloud import MemoryCloud
 from nstance.providers.port import Scope
-from nstance.server import rendering
-from nstance.server.calls import Calls
-from nstance.server.images import RETRY_FIRST, Images
-from nstance.sim.chance import SeededChance
+from nstance.server.cloud.images import RETRY_FIRST, Images
+from nstance.server.cloud.provider_calls import ProviderCalls
+from nstance.server.workload import rendering
 from nstance.sim.loop import Machine
+from nstance.sim.rng import SeededRng
 from nstance.telemetry.metrics import Metrics
 from support.virtual_time import virtually
 
@@ -25,7 +26,7 @@ INTERVAL = 3600.0
 BASE = Image.model_validate({"filters": [{"name": "name", "values": ["base-*"]}], "owners": ["me"]})
 WITH_FALLBACK = BASE.model_copy(update={"fallback": "img-fallback"})
 MOMENT = 0.1
-AWAY = Outcome(applied=False, error=errors.Unavailable("the cloud is away"))
+AWAY = Outcome(applied=False, error=errors.UnavailableError("the cloud is away"))
 
 
 async def _at_once() -> None:
@@ -39,10 +40,10 @@ class Lookups:
         self.cloud = MemoryCloud(self.clock, behaviour=self.script)
         self.changes = 0
         provider = MemoryProvider(Scope(cluster=ClusterId("c"), shard=ShardId("s")), self.clock, cloud=self.cloud)
-        self.calls = Calls(
+        self.calls = ProviderCalls(
             ready=_at_once,
             clock=self.clock,
-            chance=SeededChance("images"),
+            rng=SeededRng("images"),
             metrics=Metrics(),
             timeout=lambda: 30.0,
             announce=lambda code, message: None,
@@ -109,7 +110,7 @@ async def test_a_failed_lookup_leaves_what_was_found(clock: Machine) -> None:
 
 @pytest.mark.parametrize("delay", [1.0, 40.0])
 def test_f45_a_throttled_lookup_is_made_again_when_the_provider_wants_to_be_asked(delay: float) -> None:
-    throttled = Outcome(applied=False, error=errors.Throttled("too many calls", delay=delay))
+    throttled = Outcome(applied=False, error=errors.ThrottledError("too many calls", delay=delay))
 
     @virtually
     async def story(clock: Machine) -> None:
@@ -193,7 +194,7 @@ def test_which_images_a_template_may_print(template: str, expected: list[str]) -
     assert rendering.unknown_images([template], images) == expected
     values: dict[str, object] = {"Image": images, "Vars": {"base": "x"}}
     if expected:
-        with pytest.raises(rendering.NotYet, match="base"):
+        with pytest.raises(rendering.NotFetchedError, match="base"):
             rendering.text(template, values, "args")
     else:
         rendering.text(template, values, "args")

@@ -11,9 +11,9 @@ from nstance.authority.operators import Operators
 from nstance.model.ids import ClusterId, OperatorId, TenantId
 from nstance.objects import errors
 from nstance.pki import names
-from nstance.server import admission
-from nstance.server.admission import Admission
-from nstance.server.api.operator import SEEN_EVERY
+from nstance.server.api import admission
+from nstance.server.api.admission import Admission
+from nstance.server.api.operator_service import SEEN_EVERY
 
 WHO = names.Operator(ClusterId("demo"), TenantId("acme"), OperatorId("opr-01jw51srryegh9snf9cmeh3k4q"))
 OTHER = names.Operator(ClusterId("demo"), TenantId("acme"), OperatorId("opr-01jw51srryegh9snf9cmeh3k4r"))
@@ -38,7 +38,7 @@ class Storage:
         self.asked += 1
         await asyncio.sleep(0)
         if self.silent:
-            raise errors.Unavailable("no answer")
+            raise errors.UnavailableError("no answer")
         return who in self.registered
 
 

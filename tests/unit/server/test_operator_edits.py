@@ -17,8 +17,9 @@ from nstance.config.dynamic import DynamicGroup, DynamicGroups
 from nstance.config.settings import Settings
 from nstance.model.group import Group
 from nstance.model.ids import GroupKey, GroupName, Kind, TenantId
-from nstance.server import edits, group_changes, groups
-from nstance.server.statuses import group_config
+from nstance.server.api import group_edits, group_writer
+from nstance.server.api.statuses import group_config
+from nstance.server.config import group_changes
 from nstance.v1.operator_pb2 import GroupConfig
 
 ACME = TenantId("acme")
@@ -45,14 +46,14 @@ def settings(**more: Any) -> Settings:
 SETTINGS = settings()
 
 
-def refusal(edit: groups.Edit, dynamic: DynamicGroups = DynamicGroups()) -> GRPCError:  # noqa: B008
+def refusal(edit: group_writer.Edit, dynamic: DynamicGroups = DynamicGroups()) -> GRPCError:  # noqa: B008
     with pytest.raises(GRPCError) as refused:
         edit(SETTINGS, dynamic)
     return refused.value
 
 
 def upserted(config: GroupConfig, dynamic: DynamicGroups = DynamicGroups(), key: GroupKey = WEB) -> DynamicGroups:  # noqa: B008
-    return edits.upsert(key, config, etag="")(SETTINGS, dynamic)
+    return group_edits.upsert(key, config, etag="")(SETTINGS, dynamic)
 
 
 def test_vars_stand_in_the_file_in_their_order_whatever_the_wire_says() -> None:
@@ -63,7 +64,7 @@ def test_vars_stand_in_the_file_in_their_order_whatever_the_wire_says() -> None:
 
 def test_a_new_group_without_a_size_has_its_templates() -> None:
     made = upserted(GroupConfig(template="web"))
-    found = groups.mine(SETTINGS, made, WEB)
+    found = group_writer.mine(SETTINGS, made, WEB)
     assert found is not None
     assert found.group.size == 4
 
@@ -85,20 +86,20 @@ def test_an_override_that_says_nothing_is_not_kept() -> None:
 
 def test_etags() -> None:
     made = upserted(GroupConfig(template="web", size=1))
-    found = groups.mine(SETTINGS, made, WEB)
+    found = group_writer.mine(SETTINGS, made, WEB)
     assert found is not None
-    edits.upsert(WEB, GroupConfig(template="web", size=2), etag=found.etag)(SETTINGS, made)
+    group_edits.upsert(WEB, GroupConfig(template="web", size=2), etag=found.etag)(SETTINGS, made)
     for edit in (
-        edits.upsert(WEB, GroupConfig(template="web", size=2), etag="sha256:other"),
-        edits.delete(WEB, etag="sha256:other"),
+        group_edits.upsert(WEB, GroupConfig(template="web", size=2), etag="sha256:other"),
+        group_edits.delete(WEB, etag="sha256:other"),
     ):
         assert refusal(edit, made).status is Status.ABORTED
-    gone = edits.upsert(WEB, GroupConfig(template="web"), etag=found.etag)
+    gone = group_edits.upsert(WEB, GroupConfig(template="web"), etag=found.etag)
     assert refusal(gone).status is Status.ABORTED
 
 
 def test_the_subnet_pools_of_static_groups_are_not_for_the_api() -> None:
-    refused = refusal(edits.upsert(WEB, GroupConfig(template="web", subnet_pool="other"), etag=""))
+    refused = refusal(group_edits.upsert(WEB, GroupConfig(template="web", subnet_pool="other"), etag=""))
     assert (refused.status, (refused.message or "")[:18]) == (Status.INVALID_ARGUMENT, "config.subnet_pool")
 
 
@@ -117,10 +118,10 @@ def many(count: int, tenant: TenantId = ACME, **fields: Any) -> DynamicGroups:
 )
 def test_a_tenant_that_has_too_much_gets_no_more_and_others_do(full: DynamicGroups) -> None:
     """B19."""
-    edit = edits.upsert(WEB, GroupConfig(template="web", size=100, vars={"b": "y" * 52_000}), etag="")
+    edit = group_edits.upsert(WEB, GroupConfig(template="web", size=100, vars={"b": "y" * 52_000}), etag="")
     assert refusal(edit, full).status is Status.RESOURCE_EXHAUSTED
     other = GroupKey(TenantId("globex"), GroupName("web"))
-    edits.upsert(other, GroupConfig(template="web", size=100), etag="")(SETTINGS, full)
+    group_edits.upsert(other, GroupConfig(template="web", size=100), etag="")(SETTINGS, full)
 
 
 def test_pausing_takes_one_group_or_all_of_the_tenant() -> None:
@@ -130,12 +131,12 @@ def test_pausing_takes_one_group_or_all_of_the_tenant() -> None:
     def paused(dynamic: DynamicGroups) -> set[str]:
         return {str(key) for key, group in dynamic.groups.items() if group.paused}
 
-    everything = edits.pause(ACME, None, paused=True)(SETTINGS, made)
+    everything = group_edits.pause(ACME, None, paused=True)(SETTINGS, made)
     assert paused(everything) == {"acme/web", "acme/static"}
-    assert paused(edits.pause(ACME, WEB, paused=False)(SETTINGS, everything)) == {"acme/static"}
-    assert edits.pause(ACME, None, paused=False)(SETTINGS, everything) == made
+    assert paused(group_edits.pause(ACME, WEB, paused=False)(SETTINGS, everything)) == {"acme/static"}
+    assert group_edits.pause(ACME, None, paused=False)(SETTINGS, everything) == made
     absent = GroupKey(ACME, GroupName("absent"))
-    assert refusal(edits.pause(ACME, absent, paused=True), made).status is Status.NOT_FOUND
+    assert refusal(group_edits.pause(ACME, absent, paused=True), made).status is Status.NOT_FOUND
 
 
 @given(
@@ -183,23 +184,23 @@ BOB = dynamics.stamp("bob", 1_700_000_060.0)
 
 
 def test_a_value_names_who_set_it_until_somebody_sets_another() -> None:
-    made = edits.upsert(STATIC, GroupConfig(size=3, vars={"a": "b"}), by=ALICE)(SETTINGS, DynamicGroups())
+    made = group_edits.upsert(STATIC, GroupConfig(size=3, vars={"a": "b"}), by=ALICE)(SETTINGS, DynamicGroups())
     assert made.groups[STATIC].set_by == {"size": ALICE, "vars": ALICE}
-    again = edits.upsert(STATIC, GroupConfig(size=3, vars={"a": "b"}), by=BOB)(SETTINGS, made)
+    again = group_edits.upsert(STATIC, GroupConfig(size=3, vars={"a": "b"}), by=BOB)(SETTINGS, made)
     assert again == made
-    changed = edits.upsert(STATIC, GroupConfig(size=4, vars={"a": "b"}), by=BOB)(SETTINGS, made)
+    changed = group_edits.upsert(STATIC, GroupConfig(size=4, vars={"a": "b"}), by=BOB)(SETTINGS, made)
     assert changed.groups[STATIC].set_by == {"size": BOB, "vars": ALICE}
-    paused = edits.pause(ACME, STATIC, paused=True, by=BOB)(SETTINGS, made)
+    paused = group_edits.pause(ACME, STATIC, paused=True, by=BOB)(SETTINGS, made)
     assert paused.groups[STATIC].set_by == {"size": ALICE, "vars": ALICE, "paused": BOB}
-    assert edits.pause(ACME, STATIC, paused=False, by=BOB)(SETTINGS, paused) == made
+    assert group_edits.pause(ACME, STATIC, paused=False, by=BOB)(SETTINGS, paused) == made
 
 
 def test_what_is_unset_follows_the_configuration_file_again() -> None:
     told = GroupConfig(size=3, instance_type="big", vars={"a": "b", "c": "d"})
-    made = edits.upsert(STATIC, told, by=ALICE)(SETTINGS, DynamicGroups())
+    made = group_edits.upsert(STATIC, told, by=ALICE)(SETTINGS, DynamicGroups())
 
     def unset(config: GroupConfig, *names: str) -> dict[str, object]:
-        changed = edits.upsert(STATIC, config, unset=names, by=BOB)(SETTINGS, made)
+        changed = group_edits.upsert(STATIC, config, unset=names, by=BOB)(SETTINGS, made)
         written = changed.groups[STATIC].written() if STATIC in changed.groups else {}
         return {name: value for name, value in written.items() if name != "set_by"}
 
@@ -209,7 +210,7 @@ def test_what_is_unset_follows_the_configuration_file_again() -> None:
     assert unset(read, "vars.a") == {"size": 3, "instance_type": "big", "vars": {"c": "d"}}
     assert unset(read, "vars") == {"size": 3, "instance_type": "big"}
     assert unset(read, "size", "instance_type", "vars") == {}
-    found = groups.mine(SETTINGS, edits.upsert(STATIC, read, unset=["size"])(SETTINGS, made), STATIC)
+    found = group_writer.mine(SETTINGS, group_edits.upsert(STATIC, read, unset=["size"])(SETTINGS, made), STATIC)
     assert found is not None
     assert found.group.size == 2
 
@@ -217,7 +218,7 @@ def test_what_is_unset_follows_the_configuration_file_again() -> None:
 @pytest.mark.parametrize("name", ["", "template", "paused", "vars.", "size.x", "VARS"])
 def test_only_overrides_can_be_unset(name: str) -> None:
     with pytest.raises(GRPCError) as caught:
-        edits.upsert(STATIC, GroupConfig(), unset=[name])
+        group_edits.upsert(STATIC, GroupConfig(), unset=[name])
     refused = caught.value
     assert (refused.status, (refused.message or "")[:6]) == (Status.INVALID_ARGUMENT, "unset:")
 
@@ -227,9 +228,9 @@ def test_a_size_is_not_unset_where_the_file_says_none() -> None:
     bare = settings(
         templates={"web": {"kind": "web"}}, groups={"acme": {"static": {"template": "web", "subnet_pool": "other"}}}
     )
-    made = edits.upsert(STATIC, GroupConfig(size=3))(bare, DynamicGroups())
+    made = group_edits.upsert(STATIC, GroupConfig(size=3))(bare, DynamicGroups())
     with pytest.raises(GRPCError, match="says no size") as refused:
-        edits.upsert(STATIC, GroupConfig(), unset=["size"])(bare, made)
+        group_edits.upsert(STATIC, GroupConfig(), unset=["size"])(bare, made)
     assert refused.value.status is Status.FAILED_PRECONDITION
     with pytest.raises(GRPCError, match="not both"):
-        edits.upsert(STATIC, GroupConfig(size=1), unset=["size"])
+        group_edits.upsert(STATIC, GroupConfig(size=1), unset=["size"])

@@ -9,17 +9,17 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from nstance.model import events as ev
-from nstance.model.decision import Refused
+from nstance.model.decision import Rejection
 from nstance.model.group import Group
 from nstance.model.ids import ClusterId, GroupKey, GroupName, InstanceId, Kind, OperatorId, TenantId
 from nstance.model.instance import Instance, Put, State
 from nstance.objects import journal
 from nstance.pki import names
-from nstance.server import requests
-from nstance.server.records import Records
-from nstance.server.requests import Requests
-from nstance.server.shard import Committed, Overloaded
-from nstance.server.tenancy import Tenancy
+from nstance.server.api import instance_requests
+from nstance.server.api.instance_requests import InstanceRequests
+from nstance.server.api.tenancy import Tenancy
+from nstance.server.state.committed_records import CommittedRecords
+from nstance.server.state.shard import Committed, OverloadedError
 from nstance.v1.operator_pb2 import CreateInstanceRequest
 
 ACME = TenantId("acme")
@@ -36,20 +36,20 @@ class World:
     """A shard that answers when it is told to."""
 
     def __init__(self) -> None:
-        self.answer: asyncio.Future[Refused | None] = asyncio.get_running_loop().create_future()
+        self.answer: asyncio.Future[Rejection | None] = asyncio.get_running_loop().create_future()
         self.asked: list[tuple[ev.Event, GroupKey | None]] = []
         resolved = {g.key: SimpleNamespace(group=g) for g in (group("one"), group("two"))}
         self.lead = SimpleNamespace(
             shard=SimpleNamespace(
-                instances={}, wishes={}, ask=self._ask, notes=SimpleNamespace(tell=lambda *args: None)
+                instances={}, desired_groups={}, ask=self._ask, notes=SimpleNamespace(tell=lambda *args: None)
             ),
             configuration=SimpleNamespace(groups=resolved),
         )
-        self.records = Records({})
-        self.requests = Requests(cast(Any, self.lead), self.records)
+        self.records = CommittedRecords({})
+        self.requests = InstanceRequests(cast(Any, self.lead), self.records)
         self.tenancy = Tenancy(WHO, cast(Any, self.lead), self.records)
 
-    async def _ask(self, event: ev.Event, *, key: GroupKey | None = None) -> Refused | None:
+    async def _ask(self, event: ev.Event, *, key: GroupKey | None = None) -> Rejection | None:
         self.asked.append((event, key))
         return await asyncio.shield(self.answer)
 
@@ -77,7 +77,7 @@ async def test_a_uuid_of_another_group_is_refused_and_the_same_one_is_found_agai
     assert await world.create("two") is Status.FAILED_PRECONDITION
 
 
-@pytest.mark.parametrize("problem", [journal.Deposed("it is over"), Overloaded("too much")])
+@pytest.mark.parametrize("problem", [journal.DeposedError("it is over"), OverloadedError("too much")])
 async def test_a_shard_that_cannot_answer_is_unavailable(problem: Exception) -> None:
     world = World()
     world.answer.set_exception(problem)
@@ -85,5 +85,5 @@ async def test_a_shard_that_cannot_answer_is_unavailable(problem: Exception) -> 
 
 
 async def test_an_answer_that_does_not_come_in_time_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(instance_requests, "ANSWER_SECONDS", 0.01)
     assert await World().create("one") is Status.UNAVAILABLE

@@ -8,15 +8,15 @@ from typing import Any, cast
 import pytest
 
 from nstance.config.overrides import InFile
-from nstance.model.decision import Code, Reason
+from nstance.model.decision import Reason, ReasonCode
 from nstance.model.ids import GroupKey, GroupName, InstanceId, TenantId
 from nstance.model.instance import Cause, Drain, Instance, Put, Remove, State
-from nstance.server import watchers
-from nstance.server.readiness import Readiness
-from nstance.server.records import Records
-from nstance.server.shard import Committed
-from nstance.server.statuses import Statuses
-from nstance.server.watchers import Kinds, Overrun, Watcher, Watchers
+from nstance.server.api import watchers
+from nstance.server.api.statuses import Statuses
+from nstance.server.api.watchers import Kinds, Watcher, WatcherOverrunError, Watchers
+from nstance.server.liveness.readiness import Readiness
+from nstance.server.state.committed_records import CommittedRecords
+from nstance.server.state.shard import Committed
 from nstance.v1.operator_pb2 import WatchMessage, WatchRequest
 
 ACME = TenantId("acme")
@@ -37,7 +37,7 @@ class World:
         self.resolved = SimpleNamespace(group=group, etag="e", file=InFile(size=None, instance_type="", vars={}))
         shard = SimpleNamespace(
             facts={},
-            wishes={},
+            desired_groups={},
             blocked={},
             group_records={},
             trend=lambda key: SimpleNamespace(last_error=""),
@@ -52,7 +52,7 @@ class World:
         )
         self.left: set[InstanceId] = set()  # agents that have gone away
         self.lead.readiness = Readiness(cast(Any, self.lead))
-        self.records = Records({m.id: m for m in members})
+        self.records = CommittedRecords({m.id: m for m in members})
         clock = cast(Any, SimpleNamespace(wall=lambda: 5.0, steady=lambda: 5.0))
         lead = cast(Any, self.lead)
         self.watchers = Watchers(lead, self.records, Statuses(lead, self.records, clock))
@@ -116,7 +116,7 @@ async def test_only_what_an_operator_sees_is_told() -> None:
         world.put(replace(one, certificate_serial="ff"))
         world.put(replace(one, certificate_serial="ff", ip4="10.0.0.1"))
         gone = replace(one, state=State.DELETING, cause=Cause.GONE, ip4="10.0.0.1")
-        world.put(gone, Reason(Code.GONE, "it is gone", one.id), Reason(Code.REPLACE, "no trouble", one.id))
+        world.put(gone, Reason(ReasonCode.GONE, "it is gone", one.id), Reason(ReasonCode.REPLACE, "no trouble", one.id))
         world.put(replace(gone, state=State.DELETED))
         world.commit(Committed(WEB, (Remove(one.id),), (), {}))
         told = await drained(watcher)
@@ -155,7 +155,7 @@ async def test_other_tenants_hear_nothing() -> None:
     one = instance(1)
     world = World(one)
     with world.watchers.open(TenantId("globex"), ALL) as stranger:
-        world.put(replace(one, suspect=True), Reason(Code.SUSPECT, "silent", one.id))
+        world.put(replace(one, suspect=True), Reason(ReasonCode.SUSPECT, "silent", one.id))
         assert (stranger.snapshot, await drained(stranger)) == ([], [])
 
 
@@ -165,7 +165,7 @@ async def test_too_much_is_an_end_and_not_a_gap(monkeypatch: pytest.MonkeyPatch)
     with world.watchers.open(ACME, Kinds(False, True, False)) as watcher:
         for number in range(4):
             world.put(instance(number))
-        with pytest.raises(Overrun):
+        with pytest.raises(WatcherOverrunError):
             await watcher.take()
     assert len(world.watchers) == 0
 

@@ -6,10 +6,10 @@ from nstance.clock import SystemClock
 from nstance.model.ids import GroupName, InstanceId, TenantId
 from nstance.model.instance import Instance, State
 from nstance.pki import nonce
-from nstance.server.issuing import Issuer
-from nstance.sim.chance import SeededChance
+from nstance.server.identity.issuer import Issuer
+from nstance.sim.desired_groups import SHARD
+from nstance.sim.rng import SeededRng
 from nstance.sim.server import authority
-from nstance.sim.wishes import SHARD
 
 HOUR, DAY = 3600.0, 86_400.0
 NOW = 1.7e9
@@ -31,7 +31,7 @@ class Clocks(SystemClock):
 
 
 def issuer(wall: float = 0.0, steady: float = 0.0, *, later: float = 0.0) -> Issuer:
-    return Issuer(authority(), shard=SHARD, clock=Clocks(wall, steady, later), chance=SeededChance("issuing"))
+    return Issuer(authority(), shard=SHARD, clock=Clocks(wall, steady, later), rng=SeededRng("issuing"))
 
 
 def token(made_by: Issuer) -> str:
@@ -62,7 +62,7 @@ def test_a_clock_put_right_after_the_start_expires_no_nonce(off: float) -> None:
 @pytest.mark.parametrize("later", [LIFE + nonce.LEEWAY, -nonce.LEEWAY - 1.0])
 def test_out_of_date_by_both_clocks(later: float) -> None:
     """B6."""
-    with pytest.raises(nonce.InvalidNonce):
+    with pytest.raises(nonce.InvalidNonceError):
         issuer(later=later).verify(token(issuer()))
 
 

@@ -9,13 +9,13 @@ import pytest
 from nstance.clock import SystemClock
 from nstance.model import decision as dec
 from nstance.model import events as ev
-from nstance.model.decision import Code
+from nstance.model.decision import ReasonCode
 from nstance.model.group import Group, Policy
 from nstance.model.ids import GroupKey, GroupName, IdMaker, InstanceId, Kind, TenantId
 from nstance.model.instance import Instance
 from nstance.objects import slots
-from nstance.objects.journal import Deposed
-from nstance.server.shard import Committed, Shard, ShardFailedError
+from nstance.objects.journal import DeposedError
+from nstance.server.state.shard import Committed, Shard, ShardFailedError
 
 KEY = GroupKey(TenantId("acme"), GroupName("web"))
 
@@ -66,10 +66,10 @@ class Scene:
             clock=clock,
             ids=self._ids,
             policy=Policy(),
-            wishes={KEY: Group(key=KEY, size=0, template="web", kind=Kind("web"))},
+            desired_groups={KEY: Group(key=KEY, size=0, template="web", kind=Kind("web"))},
             prepare=lambda instance: instance,
             act=self._act,
-            heard=lambda id: clock.monotonic(),
+            last_seen=lambda id: clock.monotonic(),
         )
         self.running = asyncio.create_task(self.shard.run())
 
@@ -82,7 +82,7 @@ class Scene:
         return self._ids.make(Kind("web"))
 
     def ask(self) -> "asyncio.Task[object]":
-        return asyncio.create_task(self.shard.ask(ev.InstanceWanted(id=self.fresh()), key=KEY))
+        return asyncio.create_task(self.shard.ask(ev.InstanceRequested(id=self.fresh()), key=KEY))
 
     async def failed(self) -> str:
         """Why the shard ended by itself."""
@@ -115,7 +115,7 @@ async def test_an_observer_that_raises_ends_the_term_and_the_caller_is_answered(
     scene.shard.observers.append(observe)
     asked = scene.ask()
     await scene.writer.write()
-    with pytest.raises(Deposed):
+    with pytest.raises(DeposedError):
         await asyncio.wait_for(asked, 10)
     assert await scene.failed() == "observing a decision failed: RuntimeError('the observer is broken')"
 
@@ -123,7 +123,7 @@ async def test_an_observer_that_raises_ends_the_term_and_the_caller_is_answered(
 @pytest.mark.usefixtures("logged")
 async def test_an_observer_that_raises_for_a_note_ends_the_term_too(scene: Scene) -> None:
     scene.shard.observers.append(observe)
-    scene.shard.notes.tell(KEY, Code.CONFIG, "something")  # its caller is not the one to blame
+    scene.shard.notes.tell(KEY, ReasonCode.CONFIG, "something")  # its caller is not the one to blame
     assert "the observer is broken" in await scene.failed()
 
 
@@ -134,7 +134,7 @@ async def test_an_effect_that_cannot_be_started_ends_the_term(scene: Scene) -> N
     asked, other = scene.ask(), scene.ask()
     await scene.writer.write()
     for each in (asked, other):
-        with pytest.raises(Deposed):
+        with pytest.raises(DeposedError):
             await asyncio.wait_for(each, 10)
     assert "effects are broken" in await scene.failed()
     assert any(facts.creating for facts in scene.shard.facts.values())
@@ -157,7 +157,7 @@ async def test_whoever_asks_when_a_term_ends_is_answered(scene: Scene) -> None:
     await asyncio.sleep(0)
     scene.running.cancel()
     undecided = scene.ask()
-    with pytest.raises(Deposed):
+    with pytest.raises(DeposedError):
         await asyncio.wait_for(undecided, 10)
-    with pytest.raises(Deposed):
+    with pytest.raises(DeposedError):
         await asyncio.wait_for(scene.ask(), 10)

@@ -14,8 +14,8 @@ from nstance.model.group import Group, Policy
 from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName, IdMaker, InstanceId, Kind, ProviderId
 from nstance.model.instance import Instance, State
 from nstance.objects import slots
-from nstance.server.hearing import RECONNECT_FLOOR, RECONNECT_MOST
-from nstance.server.shard import Shard
+from nstance.server.liveness.agent_liveness import RECONNECT_FLOOR, RECONNECT_MOST
+from nstance.server.state.shard import Shard
 
 KEY = GroupKey(DEFAULT_TENANT, GroupName("web"))
 START = 1_000.0
@@ -58,7 +58,7 @@ class Scene:
         self.clock = HandClock()
         self.writer = QuickWriter()
         self.effects: list[dec.Effect] = []
-        self.heard: float | None = None  # when a byte came last
+        self.last_seen: float | None = None  # when a byte came last
         ids = IdMaker(wall=self.clock.wall, bits=lambda count: 1)
         self.ids = [ids.make(Kind("web")) for _ in range(AGENTS)]
         self.shard = Shard(
@@ -69,10 +69,10 @@ class Scene:
             clock=self.clock,
             ids=ids,
             policy=Policy(),
-            wishes={KEY: Group(key=KEY, size=AGENTS, template="web", kind=Kind("web"))},
+            desired_groups={KEY: Group(key=KEY, size=AGENTS, template="web", kind=Kind("web"))},
             prepare=lambda instance: instance,
             act=lambda effect, instance, posted: self.effects.append(effect),
-            heard=lambda id: self.heard,
+            last_seen=lambda id: self.last_seen,
         )
         self.shard.set_listing(mass_absence=False)
 
@@ -80,7 +80,7 @@ class Scene:
         """So long after the term began, this happens; time passes in small steps, so that the shard is not deaf in it."""
         while self.clock.now < START + seconds:
             self.clock.now = min(self.clock.now + 1.0, START + seconds)
-            self.shard.post(ev.Woke(), key=KEY)
+            self.shard.post(ev.TimerFired(), key=KEY)
             await self.settle()
         for event in (*events, *(ev.VmChecked(id, ev.VmState.RUNNING, ProviderId(id)) for id in self.ids)):
             self.shard.post(event)
@@ -140,7 +140,7 @@ async def test_who_was_back_already_lengthens_nothing(scene: Scene) -> None:
 
 async def test_there_is_an_end_to_it(scene: Scene) -> None:
     await scene.at(RECONNECT_MOST - 1, *_connected(scene.ids[:1]))
-    assert scene.shard.hearing.reconnect_grace == RECONNECT_MOST
+    assert scene.shard.liveness.reconnect_grace == RECONNECT_MOST
 
 
 async def test_a_slow_journal_is_not_the_silence_of_an_agent_that_registers(scene: Scene) -> None:
@@ -149,7 +149,7 @@ async def test_a_slow_journal_is_not_the_silence_of_an_agent_that_registers(scen
     starting = replace(scene.shard.instances[new], state=State.STARTING)
     patience = scene.shard.policy.suspect_after
     scene.shard.instances[new] = scene.shard._group(KEY).members[new] = starting
-    scene.shard.hearing.forget(new)
+    scene.shard.liveness.forget(new)
     await scene.at(1, *_connected(others))
     scene.writer.slow = asyncio.get_running_loop().create_future()
     registered = ev.Registered(id=new, public_key="key", certificate_serial="1", certificate_expires=START + 9_000)
@@ -170,13 +170,13 @@ async def test_a_slow_journal_is_not_the_silence_of_an_agent_that_registers(scen
 
 async def test_a_plan_asks_the_connections_before_it_calls_an_agent_silent(scene: Scene) -> None:
     """While a group is paused nobody asks them: pings make no events."""
-    wish = scene.shard.wishes[KEY]
+    desired = scene.shard.desired_groups[KEY]
     await scene.at(1.0, *_connected(scene.ids))
-    scene.shard.configure({KEY: replace(wish, paused=True)}, scene.shard.policy)
+    scene.shard.configure({KEY: replace(desired, paused=True)}, scene.shard.policy)
     await scene.settle()
     for second in range(2, 40):  # without any event
-        scene.clock.now = scene.heard = START + second
-        scene.shard.hearing.notice_deafness()
+        scene.clock.now = scene.last_seen = START + second
+        scene.shard.liveness.notice_deafness()
     for id in scene.ids:  # the provider's word is younger than the last report
         scene.shard.facts[id] = replace(scene.shard.facts[id], vm=ev.VmState.RUNNING, vm_at=scene.clock.now)
-    assert scene.shard.plan(KEY, wish).changes == ()
+    assert scene.shard.plan(KEY, desired).changes == ()

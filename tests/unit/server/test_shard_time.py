@@ -3,10 +3,10 @@
 import pytest
 
 from nstance.objects import errors
-from nstance.objects.lease import Holder, Lease, Seen
+from nstance.objects.lease import Holder, Lease, ReadLease
 from nstance.objects.memory import MemoryStore
 from nstance.objects.port import Head, Key, Version
-from nstance.server.shard_time import HEAD_ATTEMPTS, ODD, ShardTime
+from nstance.server.election.shard_time import HEAD_ATTEMPTS, ODD, ShardTime
 
 KEY = Key("leader.json")
 NOW = 1_000_000.0  # by the shard and by the store
@@ -45,7 +45,7 @@ class Store(MemoryStore):
     async def head(self, key: Key) -> Head:
         if self.broken:
             self.broken -= 1
-            raise errors.Unavailable("head: 503")
+            raise errors.UnavailableError("head: 503")
         return await super().head(key)
 
 
@@ -63,7 +63,7 @@ class Scene:
         self.store.tamper(KEY, body)
 
 
-def found(version: str, at: float) -> Seen:
+def found(version: str, at: float) -> ReadLease:
     lease = Lease(
         epoch=1,
         sequence=1,
@@ -74,7 +74,7 @@ def found(version: str, at: float) -> Seen:
         promise=2.0,
         at=at,
     )
-    return Seen(lease, Version(version))
+    return ReadLease(lease, Version(version))
 
 
 @pytest.mark.parametrize("off", [HOUR, -HOUR, 0.0], ids=["ahead", "behind", "right"])
@@ -82,7 +82,7 @@ async def test_f20_a_standby_goes_on_from_the_last_heartbeat(off: float) -> None
     scene = Scene(off)
     scene.time.read(found("1", NOW - 500.0))  # a lease that was there before it
     scene.pass_(100.0)
-    scene.time.heard(NOW + 100.0)
+    scene.time.last_seen(NOW + 100.0)
     scene.pass_(3.0)
     await scene.time.before_claim()
     assert scene.clock.steady() == NOW + 103.0  # also in the record that is written now
@@ -109,7 +109,7 @@ async def test_f20_a_lease_that_is_read_late_is_older_than_the_last_heartbeat() 
     scene = Scene(HOUR)
     scene.time.read(found("1", NOW))
     scene.pass_(20.0)
-    scene.time.heard(NOW + 20.0)
+    scene.time.last_seen(NOW + 20.0)
     scene.pass_(2.5)
     scene.time.read(found("2", NOW + 12.0))
     await scene.time.before_claim()
@@ -138,7 +138,7 @@ async def test_f20_when_the_store_does_not_say_ages_go_on_where_they_were() -> N
     await scene.write(b"1")
     scene.time.read(found("1", NOW))
     scene.store.broken = 1
-    with pytest.raises(errors.Unavailable):  # nothing is claimed
+    with pytest.raises(errors.UnavailableError):  # nothing is claimed
         await scene.time.before_claim()
     await scene.time.before_claim()
     scene.store.broken = HEAD_ATTEMPTS
@@ -160,6 +160,6 @@ async def test_a_server_that_led_itself_goes_on_with_its_own_time() -> None:
 
 async def test_a_clock_that_is_a_little_off_is_not_worth_a_word() -> None:
     scene = Scene(ODD - 1.0)
-    scene.time.heard(NOW)
+    scene.time.last_seen(NOW)
     await scene.time.before_claim()
     assert await scene.time.claimed() == ""

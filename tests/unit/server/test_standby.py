@@ -9,8 +9,8 @@ from nstance.core.election import MARGIN, STRETCH, Timings
 from nstance.objects import lease, memory
 from nstance.objects.lease import Holder, Lease
 from nstance.objects.port import Stored, Version
-from nstance.server import peers
-from nstance.server.standby import Standby, Target
+from nstance.server.election import peers
+from nstance.server.election.standby import Standby, Target
 from support.hand_clock import HandClock
 from support.standbys import KEY, LED, OTHER, Link, beat, new_standby
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from nstance.objects.journal import Deposed
-from nstance.server.term import Term
+from nstance.objects.journal import DeposedError
+from nstance.server.election.term import Term
 
 LENGTH = 2.0
 
@@ -84,7 +84,7 @@ async def test_after_a_sleep_storage_is_asked_before_anything_is_done(how: str) 
 async def test_a_lease_that_was_taken_meanwhile_ends_the_term() -> None:
     machine, storage, term = leading()
     machine.asleep, storage.ours = 60.0, False
-    with pytest.raises(Deposed):
+    with pytest.raises(DeposedError):
         await term.ready()
     assert not term.leading()
 

@@ -7,8 +7,8 @@ import pytest
 from nstance.model.events import VmState
 from nstance.model.ids import ClusterId, GroupKey, GroupName, InstanceId, ProviderId, ShardId, TenantId
 from nstance.model.vm import AgentIdentity, SeenVm
-from nstance.server import unknown
-from nstance.server.unknown import MAX_PRESENTED, UnknownVms, describe, why_held
+from nstance.server.state import unknown_vms
+from nstance.server.state.unknown_vms import MAX_PRESENTED, UnknownVms, describe, why_held
 
 ID = InstanceId("web-01jw51srryegh9snf9cmeh3k4q")
 KEY = GroupKey(TenantId("acme"), GroupName("web"))
@@ -82,7 +82,7 @@ def test_what_has_a_record_now_is_forgotten() -> None:
 
 def test_what_agents_present_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert MAX_PRESENTED >= 10_000
-    monkeypatch.setattr(unknown, "MAX_PRESENTED", 2)
+    monkeypatch.setattr(unknown_vms, "MAX_PRESENTED", 2)
     vms = UnknownVms()
     for id in ("a", "b", "c"):
         vms.present(agent(id))

@@ -10,8 +10,8 @@ import pytest
 
 from nstance.config import load
 from nstance.config.errors import ConfigError
-from nstance.server import fetching
-from nstance.server.fetching import CannotFetch, fetch
+from nstance.server.workload import http_fetch
+from nstance.server.workload.http_fetch import FetchError, fetch
 
 NEVER = "never fetched from"
 PRIVATE = "not public"
@@ -47,14 +47,14 @@ PRIVATE = "not public"
     ],
 )
 async def test_b30_refused(url: str, why: str) -> None:
-    with pytest.raises(CannotFetch, match=why) as refused:
+    with pytest.raises(FetchError, match=why) as refused:
         await fetch(url)
     assert "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize("host", ["169.254.169.254", "[fe80::1]"])
 async def test_b30_no_configuration_opens_link_local_addresses(host: str) -> None:
-    with pytest.raises(CannotFetch, match=NEVER):
+    with pytest.raises(FetchError, match=NEVER):
         await fetch(f"http://{host}/", private=[host.strip("[]")])
 
 
@@ -77,14 +77,14 @@ async def test_b30_a_name_is_judged_by_all_that_it_resolves_to(
     monkeypatch: pytest.MonkeyPatch, addresses: list[str]
 ) -> None:
     asked = resolve_to(monkeypatch, addresses)
-    with pytest.raises(CannotFetch, match=r"10\.0\.0\.1|169\.254"):
+    with pytest.raises(FetchError, match=r"10\.0\.0\.1|169\.254"):
         await fetch("http://innocent.example/")
     assert asked == ["innocent.example"]
 
 
 async def test_what_is_shown_of_a_url_holds_no_secret() -> None:
-    assert fetching.shown("https://x.example/a.sh?X-Signature=abc#f") == "https://x.example/a.sh"
-    assert "pw" not in fetching.shown("https://me:pw@x.example/a.sh")
+    assert http_fetch.shown("https://x.example/a.sh?X-Signature=abc#f") == "https://x.example/a.sh"
+    assert "pw" not in http_fetch.shown("https://me:pw@x.example/a.sh")
 
 
 def userdata_hosts(*hosts: str) -> tuple[str, ...]:

@@ -16,8 +16,8 @@ from nstance.config.errors import ConfigError
 from nstance.config.workload import EnvFile, JsonFile
 from nstance.model.ids import GroupKey, GroupName, InstanceId, ShardId, TenantId
 from nstance.model.instance import Instance, State
-from nstance.server import rendering
-from nstance.server.rendering import CannotRender, Surroundings
+from nstance.server.workload import rendering
+from nstance.server.workload.rendering import RenderContext, RenderError
 
 KEY = GroupKey(TenantId("default"), GroupName("web"))
 HOSTILE = [
@@ -32,7 +32,7 @@ HOSTILE = [
 ]
 
 
-def world(content: str, *, encoding: str = "plain", value: str = "") -> tuple[Surroundings, resolve.Resolved]:
+def world(content: str, *, encoding: str = "plain", value: str = "") -> tuple[RenderContext, resolve.Resolved]:
     told = {
         "cluster": {"id": "demo"},
         "shard": {"infra": {"provider": "memory"}, "subnet_pools": {"main": ["subnet-1"]}},
@@ -40,7 +40,7 @@ def world(content: str, *, encoding: str = "plain", value: str = "") -> tuple[Su
         "groups": {"default": {"web": {"template": "web", "size": 1, "vars": {"x": value}}}},
     }
     settings = load.load(json.dumps(told).encode(), source="test", shard=None)
-    around = Surroundings(
+    around = RenderContext(
         settings=settings,
         shard=ShardId("one"),
         ca_bundle="CA",
@@ -79,7 +79,7 @@ def test_b29_an_env_file_holds_a_value_on_its_line_or_refuses_it(value: str) -> 
     spec = EnvFile(kind="env", template={"X": "{{ .Vars.x }}", "Y": "after"})
     try:
         text = rendering.env_file(spec, {"Vars": {"x": value}}).decode()
-    except CannotRender:
+    except RenderError:
         assert any(ord(c) < 32 or c == "\x7f" for c in value)
         return
     first, second, end = text.split("\n")
@@ -99,7 +99,7 @@ def test_encodings() -> None:
 
 
 def test_b28_userdata_has_an_upper_limit() -> None:
-    with pytest.raises(CannotRender):
+    with pytest.raises(RenderError):
         made("x" * (rendering.MAX_USERDATA + 1))
 
 

@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from nstance import clock
-from nstance.server import term as terms
-from nstance.server.watchdog import Watchdog
+from nstance.server.election import term as terms
+from nstance.server.leader.watchdog import Watchdog
 
 SECONDS = 10.0
 

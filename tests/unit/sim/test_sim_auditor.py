@@ -10,12 +10,12 @@ from nstance.points import Point
 from nstance.providers.port import Scope
 from nstance.sim import exhaustive
 from nstance.sim.auditor import JOURNAL, LEASE
+from nstance.sim.desired_groups import CLUSTER, SHARD, DesiredGroup, DesiredGroups
 from nstance.sim.nemesis import Nemesis
 from nstance.sim.setup import Setup
-from nstance.sim.wishes import CLUSTER, SHARD, GroupWish, Wishes
 from nstance.sim.world import World, world
 
-SETUP = Setup(operator=False, wishes=Wishes(groups={"web": GroupWish(size=2, drain=0.0)}))
+SETUP = Setup(operator=False, desired_groups=DesiredGroups(groups={"web": DesiredGroup(size=2, drain=0.0)}))
 OURS = Scope(cluster=CLUSTER, shard=SHARD)
 
 

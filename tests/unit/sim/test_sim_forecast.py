@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from nstance.model.ids import InstanceId
-from nstance.server.configuration import NoConfiguration
+from nstance.server.config.configuration import NoConfigurationError
 from nstance.sim import chart, forecast, forecast_rounds, main, scenarios
 
 CONFIG = """{
@@ -141,13 +141,13 @@ def test_hours_that_are_left_out_count_the_same(scenario: str, hours: float, qui
 
 def rounds(*ends: tuple[float, int, str]) -> forecast_rounds.Rounds:
     """When each ended, how many had been made by then, and who ran."""
-    heard = forecast_rounds.Rounds()
+    last_seen = forecast_rounds.Rounds()
     for number, (at, made, running) in enumerate(ends):
         counts = Counter({"calls create": made, "request get": number * number})
-        heard.ended(
+        last_seen.ended(
             forecast_rounds.End(at=at, counts=counts, running=frozenset(map(InstanceId, running)), point=number)
         )
-    return heard
+    return last_seen
 
 
 def test_rounds_that_do_the_same_in_the_same_time_are_alike() -> None:
@@ -257,7 +257,7 @@ def test_a_picture_that_cannot_be_written_is_told_at_once(tmp_path: Path, capsys
 
 
 def test_adapting_says_what_is_wrong() -> None:
-    with pytest.raises(NoConfiguration):
+    with pytest.raises(NoConfigurationError):
         forecast.adapt("[]", source="config.jsonc", agents=None)
 
 

@@ -32,7 +32,7 @@ def _own_handlers() -> Iterator[None]:
 
 def record(message: str, *args: object, **extras: object) -> logging.LogRecord:
     made = logging.getLogger("x").makeRecord(
-        "nstance.server.shard", logging.INFO, "", 0, message, args, None, extra=extras
+        "nstance.server.state.shard", logging.INFO, "", 0, message, args, None, extra=extras
     )
     made.created = 1_763_195_400.1234
     return made
@@ -54,7 +54,7 @@ def test_readable() -> None:
         record("instance %s replaced", "a", reason=Reason.GONE, took=0.25, note="two words", empty="", n=3)
     )
     assert line == (
-        "2025-11-15T08:30:00.123Z INFO    server.shard: instance a replaced"
+        "2025-11-15T08:30:00.123Z INFO    server.state.shard: instance a replaced"
         ' reason=gone took=0.25 note="two words" empty="" n=3'
     )
 
@@ -67,7 +67,7 @@ def test_json() -> None:
         "time": "2025-11-15T08:30:00.123Z",
         "level": "info",  # an extra does not replace it
         "program": "nstance-server",
-        "component": "server.shard",
+        "component": "server.state.shard",
         "message": "instance replaced",
         "reason": "gone",
         "took": 0.25,

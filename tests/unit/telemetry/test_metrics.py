@@ -3,7 +3,7 @@
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from nstance.model.decision import Code
+from nstance.model.decision import ReasonCode
 from nstance.model.ids import GroupKey, GroupName, TenantId
 from nstance.model.instance import State
 from nstance.telemetry import metrics as module
@@ -36,7 +36,7 @@ def test_every_promised_metric() -> None:
     metrics.agents_connected(5)
     metrics.loop_lag(0.5)
     metrics.loop_failed()
-    metrics.decided(Code.SCALE_UP)
+    metrics.decided(ReasonCode.SCALE_UP)
     assert "nstance_cache_on_disk{}" not in samples(metrics)  # there is none yet
     metrics.count_cache(lambda: CacheCount(on_disk=False, dropped=3))
     found = samples(metrics)

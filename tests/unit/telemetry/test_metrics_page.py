@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from nstance.model.decision import Code
+from nstance.model.decision import ReasonCode
 from nstance.model.ids import GroupKey, GroupName, TenantId
 from nstance.telemetry.metrics import CacheCount, GroupCount, Metrics
 
@@ -20,7 +20,7 @@ def said() -> dict[str, set[str]]:
         told(WEB, 1.0)
     metrics.storage_request("get", "ok")
     metrics.provider_request("get", "ok")
-    metrics.decided(Code.SCALE_UP)
+    metrics.decided(ReasonCode.SCALE_UP)
     metrics.certificates_expire(server=1.0, ca=2.0)
     text = metrics.render().decode()
     found: dict[str, set[str]] = {}
@@ -42,4 +42,4 @@ def test_the_alarms_name_metrics_that_exist() -> None:
     [alarms] = re.findall(r"```promql\n(.*?)```", PAGE, re.DOTALL)
     assert set(re.findall(r"nstance_\w+", alarms)) <= said().keys()
     codes = re.findall(r'reason=~"(.*?)"', alarms)
-    assert {code for each in codes for code in each.split("|")} <= {code.value for code in Code}
+    assert {code for each in codes for code in each.split("|")} <= {code.value for code in ReasonCode}

@@ -146,7 +146,7 @@ async def test_strikes_are_forgotten_after_a_while() -> None:
     server, wire, clock = made(Limits(pings=2, strike_seconds=10))
     for _ in range(5):
         clock.now += 6.0
-        server.peer.heard = clock.now
+        server.peer.last_seen = clock.now
         server.strike("pings", 2)
     assert not wire.closed
     for _ in range(2):

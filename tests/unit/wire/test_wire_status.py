@@ -49,7 +49,7 @@ def test_a_sentence_has_a_bound(text: str) -> None:
         (status.not_found("group web"), "not found: group web"),
         (GRPCError(Status.INTERNAL), "a bug in the server; its log has the details"),
         (TimeoutError(), "no answer in time"),
-        (status.Unreachable("a:1: connection refused"), "a:1: connection refused"),
+        (status.UnreachableError("a:1: connection refused"), "a:1: connection refused"),
         (ValueError(), "ValueError"),
         (status.denied("two\nlines\x1b[31m"), "not allowed: two lines�[31m"),
     ],

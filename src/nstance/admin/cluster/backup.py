@@ -68,12 +68,12 @@ class _Backup:
         self._progress(len(writer.objects), f"shard {name}: journal up to slot {book.tail}")
         return ShardState(slot=book.tail, epoch=book.epoch, instances=len(book.instances))
 
-    async def _journal(self, name: ShardId) -> tuple[journal.Book, dict[str, bytes]]:
+    async def _journal(self, name: ShardId) -> tuple[journal.JournalState, dict[str, bytes]]:
         """The state, and the newest snapshot and the slots behind it that it follows from."""
         books = _Recording(self._place, name)
         try:
             book, alarms = await books.load()
-        except slots.Damaged as damage:
+        except slots.DamagedError as damage:
             raise failures.Refused(f"the journal of shard {name} cannot be backed up: {damage}") from damage
         for alarm in alarms:
             self._progress(0, f"shard {name}: {alarm}")

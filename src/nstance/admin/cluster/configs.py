@@ -94,8 +94,8 @@ async def _write(place: Opened, key: Key, body: bytes, present: Stored | None) -
         if present is not None:
             await settled.replace(place.store, key, body, seen=present)
         elif (await settled.create_or_adopt(place.store, key, body)).body != body:
-            raise storage.Conflict(key)
-    except storage.Conflict as error:
+            raise storage.ConflictError(key)
+    except storage.ConflictError as error:
         raise failures.Refused(
             f"{key} was written by somebody else meanwhile; nothing was changed: look at it, then put yours again"
         ) from error

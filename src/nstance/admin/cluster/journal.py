@@ -109,7 +109,7 @@ async def _next(book: journal.Journal, number: int) -> Found | None:
     """None if it is not there yet, or the store does not answer: whoever follows is told, and goes on."""
     try:
         return await _read(book, number)
-    except storage.Unavailable as problem:
+    except storage.UnavailableError as problem:
         output.note(f"{problem}; trying on")
         return None
 
@@ -117,5 +117,5 @@ async def _next(book: journal.Journal, number: int) -> Found | None:
 async def _read(book: journal.Journal, number: int) -> Found | None:
     try:
         return await book.read(number)
-    except slots.Damaged as damage:
+    except slots.DamagedError as damage:
         return Trouble(number, str(damage))

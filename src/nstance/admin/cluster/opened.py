@@ -11,7 +11,7 @@ from nstance.admin.options import OBJECT_STORAGE, KeyAt, Target
 from nstance.authority import errors as authority
 from nstance.authority import keyset, operators, vault
 from nstance.authority import open as opening
-from nstance.clock import Chance, Clock, SystemChance, SystemClock
+from nstance.clock import Clock, Rng, SystemClock, SystemRng
 from nstance.config import storage_keys
 from nstance.model.ids import ClusterId
 from nstance.objects import open as stores
@@ -25,7 +25,7 @@ class Opened:
     store: ObjectStore
     places: opening.Places
     clock: Clock
-    chance: Chance
+    rng: Rng
 
     async def cluster(self) -> ClusterId:
         found = await self.owner()
@@ -42,9 +42,9 @@ class Opened:
         given = self.target.cluster
         try:
             found = await opening.find_cluster(self.store, self.places)
-        except authority.Absent:
+        except authority.NotFoundError:
             return given
-        except authority.Unreadable:
+        except authority.UnreadableError:
             if given is None:
                 raise
             return given
@@ -59,7 +59,7 @@ class Opened:
             keyring=self._keyring(),
             cluster=await self.cluster(),
             clock=self.clock,
-            chance=self.chance,
+            rng=self.rng,
             create=False,
             insecure_dev=self.target.insecure_dev,
         )
@@ -67,13 +67,11 @@ class Opened:
     async def vault(self) -> vault.Vault:
         keyring, insecure_dev = self._keyring(), self.target.insecure_dev
         cluster = await self.cluster()
-        return opening.vault(
-            self.store, keyring=keyring, insecure_dev=insecure_dev, cluster=cluster, chance=self.chance
-        )
+        return opening.vault(self.store, keyring=keyring, insecure_dev=insecure_dev, cluster=cluster, rng=self.rng)
 
     async def operators(self) -> operators.Operators:
         prefix, cluster = self.places.prefix, await self.cluster()
-        return operators.Operators(self.store, prefix=prefix, cluster=cluster, clock=self.clock, chance=self.chance)
+        return operators.Operators(self.store, prefix=prefix, cluster=cluster, clock=self.clock, rng=self.rng)
 
     async def secrets(self) -> port.SecretStore:
         sealed = self.target.secrets == OBJECT_STORAGE
@@ -84,7 +82,7 @@ class Opened:
             prefix=prefix,
             sealer=kinds.sealer(self._keyring(), insecure_dev=self.target.insecure_dev) if sealed else None,
             cluster=await self.cluster() if sealed else ClusterId(""),
-            chance=self.chance,
+            rng=self.rng,
             environment=os.environ,
         )
 
@@ -120,7 +118,7 @@ async def opened(target: Target, *, create: bool = False) -> AsyncIterator[Opene
     if target.dry_run:
         store = Rehearsal(store)
     try:
-        yield Opened(target=target, store=store, places=places, clock=SystemClock(), chance=SystemChance())
+        yield Opened(target=target, store=store, places=places, clock=SystemClock(), rng=SystemRng())
     finally:
         await store.close()
 

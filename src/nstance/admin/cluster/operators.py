@@ -10,7 +10,7 @@ from nstance.admin.cluster import shards
 from nstance.admin.cluster.opened import opened
 from nstance.admin.options import Target
 from nstance.authority import registration
-from nstance.clock import Chance
+from nstance.clock import Rng
 from nstance.model.ids import OperatorId, TenantId
 from nstance.pki import keys
 
@@ -54,7 +54,7 @@ async def register(
             )
         if not target.dry_run:
             os.makedirs(directory, mode=0o700, exist_ok=True)
-        public, made = _public_key(public_key_file, directory / KEY, cluster.chance, dry_run=target.dry_run)
+        public, made = _public_key(public_key_file, directory / KEY, cluster.rng, dry_run=target.dry_run)
         people = await cluster.operators()
         kept, issued = await people.register_directly(authority, public, tenant=tenant, operator=operator, life=life)
         if issued.expires <= cluster.clock.wall():
@@ -69,7 +69,7 @@ async def register(
         return Registered(operator=kept.operator, serial=issued.serial_hex, expires=issued.expires, written=written)
 
 
-def _public_key(given: Path | None, kept: Path, chance: Chance, *, dry_run: bool) -> tuple[bytes, bool]:
+def _public_key(given: Path | None, kept: Path, rng: Rng, *, dry_run: bool) -> tuple[bytes, bool]:
     """The key to certify, and whether its private half was made here."""
     mine = keys.private_key_from_pem(kept.read_bytes()) if kept.exists() else None
     if given is not None:
@@ -80,7 +80,7 @@ def _public_key(given: Path | None, kept: Path, chance: Chance, *, dry_run: bool
         return public, False
     if mine is not None:  # an earlier run got as far as this
         return keys.public_bytes(mine), False
-    made = keys.generate(chance)
+    made = keys.generate(rng)
     if not dry_run:
         files.write(kept, keys.private_to_pem(made).encode())
     return keys.public_bytes(made), True

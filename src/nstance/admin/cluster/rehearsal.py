@@ -24,7 +24,7 @@ class Rehearsal:
             return await self._store.get(key, limit=limit)
         kept = self._written[key]
         if kept is None:
-            raise errors.Missing(key)
+            raise errors.NotFoundError(key)
         return kept
 
     async def head(self, key: Key) -> Head:
@@ -36,13 +36,13 @@ class Rehearsal:
     async def create(self, key: Key, body: bytes) -> Version:
         try:
             await self.get(key)
-        except errors.Missing:
+        except errors.NotFoundError:
             return self._write(key, body)
-        raise errors.Conflict(key)
+        raise errors.ConflictError(key)
 
     async def replace(self, key: Key, body: bytes, *, seen: Version) -> Version:
         if (await self.get(key)).version != seen:
-            raise errors.Conflict(key)
+            raise errors.ConflictError(key)
         return self._write(key, body)
 
     async def delete(self, key: Key) -> None:

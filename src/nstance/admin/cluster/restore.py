@@ -100,7 +100,7 @@ class _Restore:
             return found
         try:
             held = lease.decode(found.body)
-        except lease.BadLease as problem:
+        except lease.BadLeaseError as problem:
             raise failures.Refused(f"shard {name}: {problem}") from problem
         if not held.free:
             self._progress(0, f"shard {name}: waiting {held.length:.0f} s to see whether {held.holder.server} leads it")
@@ -145,7 +145,7 @@ class _Restore:
         return stored_now
 
     def _operation(self) -> str:
-        return f"{self._place.chance.bits(96):024x}"
+        return f"{self._place.rng.bits(96):024x}"
 
     async def write(self, path: Path) -> None:
         await self._remove_newer()
@@ -196,7 +196,7 @@ class _Restore:
             )
             try:
                 book, _ = await books.load()
-            except slots.Damaged as damage:
+            except slots.DamagedError as damage:
                 raise failures.Refused(f"the restored journal of shard {name} cannot be read: {damage}") from damage
             if book.tail != state.slot:
                 raise failures.Refused(

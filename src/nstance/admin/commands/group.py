@@ -69,7 +69,7 @@ def _wish_flags(command: Function) -> Function:
     return command
 
 
-def _wish(*, vars: tuple[tuple[str, str], ...], **said: Any) -> "Wish":
+def _desired(*, vars: tuple[tuple[str, str], ...], **said: Any) -> "Wish":
     from nstance.admin.shard.groups import Wish
 
     return Wish(vars=dict(vars), **said)
@@ -131,8 +131,8 @@ def plan(reach: Reach, group: str, form: str, **said: Any) -> None:
     """Show what will be done to GROUP, or would be if it were changed, and why. Changes nothing."""
     from nstance.admin.shard import asking, groups
 
-    wish = _wish(**said)
-    answers = asking.ask(reach, lambda client: groups.plan(client, group, wish)).forgive_absence()
+    desired = _desired(**said)
+    answers = asking.ask(reach, lambda client: groups.plan(client, group, desired)).forgive_absence()
     paused = any(answer.paused for _, answer in answers.good)
     output.warn(warning for _, answer in answers.good for warning in answer.warnings)
     _note_rollouts(answers, form)
@@ -180,8 +180,8 @@ def create(reach: Reach, group: str, dry_run: bool, form: str, **said: Any) -> N
     """Make GROUP. Without --size it has the size that its template says."""
     from nstance.admin.shard import groups
 
-    wish = _wish(**said)
-    _upsert(reach, form, dry_run, lambda client: groups.create(client, group, wish, dry_run=dry_run))
+    desired = _desired(**said)
+    _upsert(reach, form, dry_run, lambda client: groups.create(client, group, desired, dry_run=dry_run))
 
 
 @command.command(examples=UPDATE_EXAMPLES)
@@ -203,17 +203,17 @@ def update(reach: Reach, group: str, dry_run: bool, form: str, **said: Any) -> N
     A static group takes only size, instance type and vars. They override the config file until --unset-… gives them back."""
     from nstance.admin.shard import groups
 
-    wish = _wish(**said)
-    if wish.empty:
+    desired = _desired(**said)
+    if desired.empty:
         raise click.UsageError("nothing to change: name at least one setting, such as --size or --var")
-    for flag, both in (("size", wish.unset_size), ("instance-type", wish.unset_instance_type)):
+    for flag, both in (("size", desired.unset_size), ("instance-type", desired.unset_instance_type)):
         if both and said[flag.replace("-", "_")] is not None:
             raise click.UsageError(f"expected either --{flag} or --unset-{flag}")
     _upsert(
         reach,
         form,
         dry_run,
-        lambda client: groups.change(client, group, wish.apply, unset=wish.unset, dry_run=dry_run),
+        lambda client: groups.change(client, group, desired.apply, unset=desired.unset, dry_run=dry_run),
     )
 
 
@@ -227,8 +227,8 @@ def scale(reach: Reach, group: str, size: int, dry_run: bool, form: str) -> None
     """Set the number of instances of GROUP to SIZE, in each shard that is asked."""
     from nstance.admin.shard import groups
 
-    wish = groups.Wish(size=size, vars={})
-    _upsert(reach, form, dry_run, lambda client: groups.change(client, group, wish.apply, dry_run=dry_run))
+    desired = groups.Wish(size=size, vars={})
+    _upsert(reach, form, dry_run, lambda client: groups.change(client, group, desired.apply, dry_run=dry_run))
 
 
 @command.command(examples=DELETE_EXAMPLES)

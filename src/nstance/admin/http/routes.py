@@ -172,8 +172,8 @@ class Api:
 
     async def group_scale(self, request: web.Request) -> web.Response:
         name, size = await _scale_request(request)
-        wish = groups.Wish(size=size, vars={})
-        answers = await self._ask(request, lambda client: groups.change(client, name, wish.apply, dry_run=False))
+        desired = groups.Wish(size=size, vars={})
+        answers = await self._ask(request, lambda client: groups.change(client, name, desired.apply, dry_run=False))
         found = [{"shard": shard, "group": told.group.key, "size": told.group.size} for shard, told in answers.good]
         return _reply("results", found, answers)
 

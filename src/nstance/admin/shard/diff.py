@@ -8,7 +8,7 @@ from nstance.admin.shard import groups, instances
 from nstance.admin.shard.records import Record
 from nstance.admin.shard.records import group as group_record
 
-COLUMNS = ("group", "setting", "file", "api", "in_force", "actual", "differs")
+COLUMNS = ("group", "setting", "file", "api", "active", "actual", "differs")
 LEAVING = ("draining", "deleting")
 
 
@@ -58,7 +58,14 @@ def rows(group: Record, types: Counter[str]) -> list[Record]:
 
 
 def _row(
-    group: Record, setting: str, file: object, api: object, in_force: object, *, actual: str = "", drifts: bool = False
+    group: Record,
+    setting: str,
+    file: object,
+    api: object,
+    active_config: object,
+    *,
+    actual: str = "",
+    drifts: bool = False,
 ) -> Record:
     overridden = group["static"] and api is not None and file != api
     return {
@@ -67,7 +74,7 @@ def _row(
         "setting": setting,
         "file": file,
         "api": api,
-        "in_force": in_force,
+        "active": active_config,
         "actual": actual or None,
         "differs": [*(["overridden"] if overridden else []), *(["actual"] if drifts else [])],
     }
@@ -75,5 +82,5 @@ def _row(
 
 def table(rows: Sequence[Record]) -> list[Record]:
     """Without instance types where nobody names any."""
-    named = ("file", "api", "in_force", "actual")
+    named = ("file", "api", "active", "actual")
     return [row for row in rows if row["setting"] != "instance_type" or any(row[each] for each in named)]

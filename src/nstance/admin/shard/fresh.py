@@ -2,7 +2,7 @@
 
 import uuid as uuids
 
-from nstance.clock import SystemChance, SystemClock
+from nstance.clock import SystemClock, SystemRng
 from nstance.model import ids
 
 
@@ -12,4 +12,4 @@ def now() -> float:
 
 def uuid() -> str:
     """A UUIDv7: repeating the call that carries it makes no second instance."""
-    return str(uuids.UUID(int=ids.uuid7(int(now() * 1000), SystemChance().bits(74))))
+    return str(uuids.UUID(int=ids.uuid7(int(now() * 1000), SystemRng().bits(74))))

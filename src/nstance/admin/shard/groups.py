@@ -110,11 +110,11 @@ def _few(names: list[str]) -> str:
     return ", ".join(names[:10]) + (f" and {len(names) - 10} more" if len(names) > 10 else "")
 
 
-async def create(client: Client, name: str, wish: Wish, *, dry_run: bool) -> Any:
+async def create(client: Client, name: str, desired: Wish, *, dry_run: bool) -> Any:
     if any(group.key == name for group in await everything(client)):
         raise Refusal(f"group {name} exists already; change it with `group update`", Status.ALREADY_EXISTS)
     config = operator_pb2.GroupConfig()
-    wish.apply(config)
+    desired.apply(config)
     return await client.call("UpsertGroup", key=name, config=config, dry_run=dry_run)
 
 
@@ -138,18 +138,18 @@ async def change(
     raise AssertionError("unreachable")
 
 
-async def plan(client: Client, name: str, wish: Wish) -> Any:
+async def plan(client: Client, name: str, desired: Wish) -> Any:
     """Of the group as it is, or as it would be; with a template also of one that is not there yet."""
     request = operator_pb2.PlanGroupRequest(key=name)
     try:
         group = await find(client, name)
     except Refusal as refusal:
-        if refusal.code is not Status.NOT_FOUND or not wish.template:
+        if refusal.code is not Status.NOT_FOUND or not desired.template:
             raise
     else:
-        if not wish.empty:
+        if not desired.empty:
             request.config.CopyFrom(group.config)
-    if not wish.empty:
-        wish.apply(request.config)
-        request.unset.extend(wish.unset)
+    if not desired.empty:
+        desired.apply(request.config)
+        request.unset.extend(desired.unset)
     return await client.call("PlanGroup", request)

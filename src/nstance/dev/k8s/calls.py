@@ -81,10 +81,10 @@ class Call:
         return {**asked, **({"dryRun": ["All"]} if self.dry_run else {}), **body}
 
 
-def propagation(wish: Object) -> Propagation:
-    if wish.get("orphanDependents") in (True, "true"):
+def propagation(desired: Object) -> Propagation:
+    if desired.get("orphanDependents") in (True, "true"):
         return Propagation.ORPHAN
-    asked = wish.get("propagationPolicy") or Propagation.BACKGROUND
+    asked = desired.get("propagationPolicy") or Propagation.BACKGROUND
     try:
         return Propagation(asked)
     except ValueError:

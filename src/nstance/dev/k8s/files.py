@@ -39,9 +39,7 @@ class Place:
 
 
 class Files:
-    def __init__(
-        self, folder: Path, clock: clocks.Clock, chance: clocks.Chance, *, window: int = server.WINDOW
-    ) -> None:
+    def __init__(self, folder: Path, clock: clocks.Clock, rng: clocks.Rng, *, window: int = server.WINDOW) -> None:
         """Reads everything. Raises OSError when the folder cannot be used."""
         self.folder = folder.absolute()
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -51,7 +49,7 @@ class Files:
         kept = {path: read for path in self._paths() if (read := self._read(path)) is not None}
         self._mark = 0
         self._reserve(max([self._read_mark(), *map(_version, kept.values())]))
-        self.api = server.Api(clock, chance, version=self._mark - _BLOCK, window=window, sink=self._sink)
+        self.api = server.Api(clock, rng, version=self._mark - _BLOCK, window=window, sink=self._sink)
         self._load(kept)
         self.api.begin()
 

@@ -48,7 +48,7 @@ async def serving(folder: pathlib.Path, *, port: int, window: int = server.WINDO
     clock = clocks.SystemClock()
     sockets = loopback.listen(port)
     try:
-        files = Files(folder, clock, clocks.SystemChance(), window=window)
+        files = Files(folder, clock, clocks.SystemRng(), window=window)
         service = Service(files, clock)
         runner = web.ServerRunner(web.Server(service.handle), shutdown_timeout=GRACE)
         await runner.setup()

@@ -180,16 +180,16 @@ class Service:
         return self._shown(call, changed, code=201 if made else 200)
 
     def _delete(self, call: Call) -> web.StreamResponse:
-        named, wish = call.named, call.deletion()
-        conditions = part(wish, "preconditions")
+        named, desired = call.named, call.deletion()
+        conditions = part(desired, "preconditions")
         last, gone = self._api.delete(
             call.served,
             named.name,
             namespace=named.namespace,
             uid=str(conditions.get("uid") or ""),
             version=str(conditions.get("resourceVersion") or ""),
-            propagation=propagation(wish),
-            dry_run=bool(wish.get("dryRun")),
+            propagation=propagation(desired),
+            dry_run=bool(desired.get("dryRun")),
         )
         resource = call.served.resource
         if not gone or resource.id == "pods":
@@ -198,18 +198,18 @@ class Service:
         return _json(status.success(group=resource.group, plural=resource.plural, name=named.name, uid=uid))
 
     def _delete_all(self, call: Call) -> web.StreamResponse:
-        wish = call.deletion()
+        desired = call.deletion()
         page = self._api.list(call.served, namespace=call.named.namespace, selector=call.selector())
         for each in page.items:
             meta = each["metadata"]
             space = meta.get("namespace", "")
-            if call.served.resource.id != "namespaces" or not wish.get("dryRun"):
+            if call.served.resource.id != "namespaces" or not desired.get("dryRun"):
                 self._api.delete(
                     call.served,
                     meta["name"],
                     namespace=space,
-                    propagation=propagation(wish),
-                    dry_run=bool(wish.get("dryRun")),
+                    propagation=propagation(desired),
+                    dry_run=bool(desired.get("dryRun")),
                 )
         kind = f"{call.served.resource.kind}List"
         meta = {"resourceVersion": str(self._api.store.version)}
@@ -226,14 +226,14 @@ class Service:
         if not isinstance(body, dict):
             raise status.bad_request("expected an object")
         if named.subresource == "eviction":
-            wish = part(body, "deleteOptions")
-            conditions = part(wish, "preconditions")
+            desired = part(body, "deleteOptions")
+            conditions = part(desired, "preconditions")
             self._api.evict(
                 named.name,
                 namespace=named.namespace,
                 uid=str(conditions.get("uid") or ""),
                 version=str(conditions.get("resourceVersion") or ""),
-                dry_run=bool(wish.get("dryRun")) or call.dry_run,
+                dry_run=bool(desired.get("dryRun")) or call.dry_run,
             )
             return _json(
                 {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}, code=201

@@ -26,13 +26,13 @@ MAX_OBJECT = 5 << 40  # bytes, as on S3
 
 
 class Bucket:
-    def __init__(self, name: str, folder: pathlib.Path, *, clock: clocks.Clock, chance: clocks.Chance) -> None:
+    def __init__(self, name: str, folder: pathlib.Path, *, clock: clocks.Clock, rng: clocks.Rng) -> None:
         self.name = name
         self.folder = folder
         self.store = file.FileStore(folder, clock=clock)
         self._clock = clock
-        self._kept = kept.Kept(folder, chance)
-        self._uploads = uploads.Uploads(folder, chance)
+        self._kept = kept.Kept(folder, rng)
+        self._uploads = uploads.Uploads(folder, rng)
 
     async def close(self) -> None:
         await self.store.close()

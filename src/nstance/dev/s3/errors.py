@@ -21,13 +21,13 @@ def not_implemented(what: str) -> S3Error:
 
 def translated(problem: storage.StorageError) -> S3Error:
     match problem:
-        case storage.Missing():
+        case storage.NotFoundError():
             return S3Error(404, "NoSuchKey", str(problem))
-        case storage.Conflict():
+        case storage.ConflictError():
             return S3Error(412, "PreconditionFailed", str(problem))
-        case storage.Denied():
+        case storage.PermissionDeniedError():
             return S3Error(400, "InvalidArgument", str(problem))
-        case storage.Unavailable():
+        case storage.UnavailableError():
             return S3Error(503, "ServiceUnavailable", str(problem))
         case _:
             return S3Error(500, "InternalError", str(problem))

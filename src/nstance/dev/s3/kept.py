@@ -23,15 +23,15 @@ _OWN = "x-amz-meta-"
 
 
 class Kept:
-    def __init__(self, bucket: pathlib.Path, chance: clocks.Chance) -> None:
+    def __init__(self, bucket: pathlib.Path, rng: clocks.Rng) -> None:
         self._folder = bucket / directory.HIDDEN / "headers"
-        self._chance = chance
+        self._rng = rng
 
     def write(self, key: str, version: str, headers: Mapping[str, str]) -> None:
         if not headers:
             return  # what is there belongs to another version
         self._folder.mkdir(exist_ok=True)
-        temporary = self._folder / f"{self._chance.bits(64):016x}"
+        temporary = self._folder / f"{self._rng.bits(64):016x}"
         temporary.write_text(json.dumps({"key": key, "version": version, "headers": dict(headers)}))
         os.replace(temporary, self._path(key))
 

@@ -39,10 +39,10 @@ async def serving(
     buckets: Mapping[str, pathlib.Path], *, port: int, credentials: Mapping[str, str]
 ) -> AsyncIterator[int]:
     """Serves until the block ends and gives the port; 0 asks for a free one. Raises OSError when it is taken."""
-    clock, chance = clocks.SystemClock(), clocks.SystemChance()
+    clock, rng = clocks.SystemClock(), clocks.SystemRng()
     sockets = loopback.listen(port)
     try:
-        opened = {name: Bucket(name, folder.absolute(), clock=clock, chance=chance) for name, folder in buckets.items()}
+        opened = {name: Bucket(name, folder.absolute(), clock=clock, rng=rng) for name, folder in buckets.items()}
         service = Service(opened, credentials=credentials, clock=clock)
         server = web.Server(service.handle, auto_decompress=False)
         runner = web.ServerRunner(server, shutdown_timeout=GRACE)

@@ -30,13 +30,13 @@ class Upload:
 
 
 class Uploads:
-    def __init__(self, bucket: pathlib.Path, chance: clocks.Chance) -> None:
+    def __init__(self, bucket: pathlib.Path, rng: clocks.Rng) -> None:
         self._folder = bucket / directory.HIDDEN / "uploads"
-        self._chance = chance
+        self._rng = rng
 
     async def begin(self, key: str, headers: Mapping[str, str]) -> str:
         """`headers` wait for the object."""
-        upload = f"{self._chance.bits(128):032x}"
+        upload = f"{self._rng.bits(128):032x}"
 
         def make() -> None:
             (self._folder / upload).mkdir(parents=True)

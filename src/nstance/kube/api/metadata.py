@@ -32,14 +32,14 @@ def timestamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def uid(chance: clocks.Chance) -> str:
-    bits = (chance.bits(128) & ~(0xF << 76) & ~(0x3 << 62)) | (4 << 76) | (2 << 62)
+def uid(rng: clocks.Rng) -> str:
+    bits = (rng.bits(128) & ~(0xF << 76) & ~(0x3 << 62)) | (4 << 76) | (2 << 62)
     text = f"{bits:032x}"
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
 
-def generated(prefix: str, chance: clocks.Chance) -> str:
-    return prefix[:58] + "".join(_SUFFIX[chance.bits(16) % len(_SUFFIX)] for _ in range(5))
+def generated(prefix: str, rng: clocks.Rng) -> str:
+    return prefix[:58] + "".join(_SUFFIX[rng.bits(16) % len(_SUFFIX)] for _ in range(5))
 
 
 def checked(resource: Resource, body: Any) -> Object:

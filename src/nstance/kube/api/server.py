@@ -59,7 +59,7 @@ class Api:
     def __init__(
         self,
         clock: clocks.Clock,
-        chance: clocks.Chance,
+        rng: clocks.Rng,
         *,
         version: int = 0,
         window: int = WINDOW,
@@ -67,7 +67,7 @@ class Api:
         resources: tuple[Resource, ...] = builtin.RESOURCES,
     ) -> None:
         self._clock = clock
-        self._chance = chance
+        self._rng = rng
         self.registry = Registry(resources)
         self.store = Store(version=version, window=window, sink=sink)
         self._keeper = keeper.Keeper(self.store, self.registry, clock)
@@ -136,11 +136,11 @@ class Api:
             raise status.bad_request("resourceVersion should not be set on objects to be created")
         name = meta.get("name", "")
         if not name and meta.get("generateName"):
-            name = metadata.generated(meta["generateName"], self._chance)
+            name = metadata.generated(meta["generateName"], self._rng)
         given = {**meta, "name": name} | ({"namespace": namespace} if resource.namespaced else {})
         now = metadata.timestamp(self._clock.wall())
         stored = writing.new(
-            served, {**body, "metadata": given}, uid=metadata.uid(self._chance), now=now, strict=options.strict
+            served, {**body, "metadata": given}, uid=metadata.uid(self._rng), now=now, strict=options.strict
         )
         key = _key(resource, namespace, name)
         if self.store.get(key) is not None:
@@ -266,7 +266,7 @@ class Api:
                 "spec.expirationSeconds", f"Invalid value: {seconds}: may not specify less than 10 minutes"
             )
             raise status.invalid("authentication.k8s.io", "TokenRequest", service_account, [cause])
-        now, uid = self._clock.wall(), metadata.uid(self._chance)
+        now, uid = self._clock.wall(), metadata.uid(self._rng)
         return tokens.unsigned(account, now=int(now), seconds=seconds, audiences=audiences, uid=uid)
 
     # From outside: a person or a program that wrote or removed what this server keeps
@@ -294,7 +294,7 @@ class Api:
         now = metadata.timestamp(self._clock.wall())
         if old is None:
             taken = {each["metadata"]["uid"] for each in self.store.all(resource.id)}  # a copied file has another's
-            uid = meta["uid"] if meta.get("uid") and meta["uid"] not in taken else metadata.uid(self._chance)
+            uid = meta["uid"] if meta.get("uid") and meta["uid"] not in taken else metadata.uid(self._rng)
             since = meta.get("creationTimestamp") or now
             stored = writing.new(served, whole, uid=uid, now=since)
             stored["metadata"].pop("resourceVersion", None)

@@ -1,0 +1,371 @@
+"""An account in memory, shared by the servers, shards and clusters that have a `MemoryProvider` on it.
+
+It holds the truth and is deterministic: time comes from a clock, everything else from a `Behaviour`. A VM's status is a
+function of time, so a lagging answer is the truth of some seconds ago. The trap: a call that was sent is applied even if
+its caller is cancelled, times out or crashes, as in a real cloud; that work belongs to the cloud's own tasks.
+"""
+
+import asyncio
+import contextvars
+import copy
+import fnmatch
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from nstance import clock as clocks
+from nstance.model.ids import ClusterId, GroupName, InstanceId, ProviderId, ShardId, TenantId
+from nstance.providers import errors, port
+from nstance.providers import memory_behavior as behaviours
+from nstance.providers.memory_behavior import Call
+
+CONSOLE = 64 * 1024
+_REMEMBERED = 100_000  # deleted IDs
+
+T = TypeVar("T")
+Hook = Callable[[port.CreateRequest, port.Vm], None]
+
+
+@dataclass(slots=True)
+class _Machine:
+    request: port.CreateRequest
+    provider_id: ProviderId
+    ip4: str
+    life: behaviours.Life
+    made: float
+    cluster: ClusterId | None
+    shard: ShardId | None
+    tenant: TenantId | None
+    group: GroupName | None
+    stopped: float | None = None
+    deleted: float | None = None
+    dead: float | None = None
+    console: str = ""
+
+    def status(self, at: float) -> port.Status | None:
+        """What it is at a moment; None if it is not shown."""
+        if at < self.made:
+            return None
+        if self.dead is not None and at >= self.dead:
+            return port.Status.DELETED if at < self.dead + self.life.linger else None
+        if self.deleted is not None and at >= self.deleted:
+            return port.Status.DELETING
+        if self.stopped is not None and at >= self.stopped:
+            return port.Status.STOPPED
+        return port.Status.RUNNING if at >= self.made + self.life.boot else port.Status.PENDING
+
+    def show(self, status: port.Status) -> port.Vm:
+        return port.Vm(
+            id=self.request.id,
+            provider_id=self.provider_id,
+            status=status,
+            ip4=self.ip4,
+            hostname=self.request.id,
+            cluster=self.cluster,
+            shard=self.shard,
+            tenant=self.tenant,
+            group=self.group,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    id: str
+    created: float
+    owner: str = ""
+    attributes: Mapping[str, str] = field(default_factory=dict)
+
+
+class MemoryCloud:
+    """One account. `on_boot` is called when a VM starts to run, `on_end` when it runs no more, whatever the reason."""
+
+    def __init__(
+        self,
+        clock: clocks.Clock,
+        *,
+        behaviour: behaviours.Behaviour | None = None,
+        subnets: Mapping[str, int] | None = None,
+        images: Sequence[Image] = (),
+        on_boot: Hook | None = None,
+        on_end: Hook | None = None,
+    ) -> None:
+        self.behaviour: behaviours.Behaviour = behaviour or behaviours.Script()
+        self.subnets = dict(subnets or {})  # addresses in each; a subnet that is not named has room for all
+        self.images = list(images)
+        self.calls: Counter[Call] = Counter()
+        self.mismatched: list[InstanceId] = []  # creates repeated with another request: a fault of the caller
+        self.leader_networks: dict[port.Scope, str] = {}
+        self.load_balancers: dict[str, list[ProviderId]] = {}
+        self._clock = clock
+        self._on_boot = on_boot
+        self._on_end = on_end
+        self._machines: dict[ProviderId, _Machine] = {}
+        self._by_id: dict[InstanceId, list[ProviderId]] = {}
+        self._deleted: dict[InstanceId, None] = {}
+        self._made = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        # Hooks and late work run in the cloud's own context, not in that of the server that happened to call.
+        self._context = contextvars.copy_context()
+
+    # What a person does in the cloud's console, or the cloud by itself.
+
+    def vms(self) -> list[port.Vm]:
+        """The truth: every VM of every scope that is shown now, without lag."""
+        now = self._clock.monotonic()
+        return [m.show(status) for m in self._machines.values() if (status := m.status(now)) is not None]
+
+    def stop(self, id: InstanceId) -> None:
+        """It stops by itself, and stays."""
+        for machine in self._running(id):
+            machine.stopped = self._clock.monotonic()
+            self._end(machine)
+
+    def destroy(self, id: InstanceId) -> None:
+        """Deleted by hand: gone at once (F13)."""
+        for machine in self._of(id):
+            self._kill(machine, after=0.0)
+
+    def strip_tags(self, id: InstanceId) -> None:
+        """Somebody removed its tags (F53)."""
+        for machine in self._of(id):
+            machine.cluster = machine.shard = machine.tenant = machine.group = None
+
+    def duplicate_vm(self, id: InstanceId) -> ProviderId:
+        """A second VM with the same ID, as clouds without idempotency make them."""
+        first = self._of(id)[0]
+        return self._boot(first.request, cluster=first.cluster, shard=first.shard).provider_id
+
+    def write_console(self, id: InstanceId, text: str) -> None:
+        for machine in self._of(id):
+            machine.console = (machine.console + text)[-CONSOLE:]
+
+    async def close(self) -> None:
+        """Forget work that is still to come."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # What providers do.
+
+    async def call(
+        self,
+        call: Call,
+        id: InstanceId | None,
+        work: Callable[[behaviours.Outcome], T],
+        *,
+        pretend: Callable[[], T] | None = None,
+    ) -> T:
+        """One call from a server: counted, and going the way the behaviour says. `pretend` gives the answer of a call that
+        says yes and does nothing."""
+        self.calls[call] += 1
+        outcome = self.behaviour.outcome(call, id)
+        applied: asyncio.Future[tuple[T, None] | tuple[None, errors.ProviderError]]
+        applied = asyncio.get_running_loop().create_future()
+
+        def apply() -> None:
+            try:
+                applied.set_result((work(outcome), None))
+            except errors.ProviderError as error:
+                applied.set_result((None, error))
+            except Exception as error:  # a bug, in a hook for one: to be seen, not to leave the caller waiting
+                applied.set_exception(error)
+
+        if outcome.applied:
+            self._later(outcome.before + outcome.late, apply)
+        if outcome.applied and not outcome.late:
+            await asyncio.shield(applied)
+            await self._clock.sleep(outcome.after)
+        else:
+            await self._clock.sleep(outcome.before + outcome.after)
+        if outcome.error is not None:
+            raise copy.copy(outcome.error)  # one outcome may serve many calls
+        if not outcome.applied:
+            assert pretend is not None, f"a {call.value} that is not applied needs an error as its outcome"
+            return pretend()
+        match applied.result():
+            case (None, errors.ProviderError() as error):
+                raise error
+            case (result, _):
+                return result
+
+    def create(self, scope: port.Scope, request: port.CreateRequest) -> port.Vm:
+        existing = self._of(request.id)
+        machine = next((m for m in existing if m.deleted is None), None)
+        if machine is None:
+            if existing or request.id in self._deleted:
+                raise errors.PermanentError(f"{request.id} was deleted; a new instance needs a new ID")
+            free = self.free(request.subnet)
+            if free is not None and free <= 0:
+                raise errors.NoCapacityError(f"subnet {request.subnet!r} has no free address")
+            machine = self._boot(request, cluster=scope.cluster, shard=scope.shard)
+        self._refuse_foreign(scope, machine)
+        if machine.request != request:
+            self.mismatched.append(request.id)
+        status = machine.status(self._clock.monotonic())
+        assert status is not None, "a machine that was not deleted is shown"
+        return machine.show(status)
+
+    def delete(self, scope: port.Scope, id: InstanceId, provider_id: ProviderId | None) -> port.Status:
+        machines = self._of(id, provider_id)
+        for machine in machines:
+            self._refuse_foreign(scope, machine)
+        for machine in machines:
+            self._kill(machine, after=machine.life.dying)
+        now = self._clock.monotonic()
+        # Of an ID that was never seen, a VM may be on its way: only what was there can be positively gone.
+        known = bool(machines) or id in self._deleted
+        gone = known and all(machine.dead is not None and machine.dead <= now for machine in machines)
+        return port.Status.DELETED if gone else port.Status.DELETING
+
+    def get(self, scope: port.Scope, id: InstanceId, provider_id: ProviderId | None) -> port.Vm:
+        now = self._clock.monotonic()
+        for machine in self._of(id, provider_id):
+            self._refuse_foreign(scope, machine)
+            status = machine.status(now - machine.life.get_lag)
+            if status is not None:
+                return machine.show(status)
+        raise errors.NotFoundError(f"there is no VM {id}")
+
+    def listing(self, scope: port.Scope) -> list[port.Vm]:
+        now = self._clock.monotonic()
+        return [
+            machine.show(status)
+            for machine in self._machines.values()
+            if (machine.cluster, machine.shard) == (scope.cluster, scope.shard)
+            and (status := machine.status(now - machine.life.list_lag)) is not None
+        ]
+
+    def console(self, scope: port.Scope, id: InstanceId, provider_id: ProviderId | None) -> str:
+        self.get(scope, id, provider_id)
+        return self._of(id, provider_id)[0].console
+
+    def free(self, subnet: str) -> int | None:
+        if subnet not in self.subnets:
+            return None
+        now = self._clock.monotonic()
+        used = sum(m.request.subnet == subnet and (m.dead is None or m.dead > now) for m in self._machines.values())
+        return self.subnets[subnet] - used
+
+    def find_image(self, query: port.ImageQuery) -> str:
+        fitting = [image for image in self.images if _fits(image, query)]
+        if not fitting:
+            raise errors.NotFoundError(f"no image fits {dict(query.filters)}")
+
+        def rank(image: Image) -> tuple[str, float]:
+            return image.attributes.get(query.sort, ""), image.created
+
+        return (max if query.order == "desc" else min)(fitting, key=rank).id
+
+    def register(self, name: str, provider_id: ProviderId) -> None:
+        machine = self._machines.get(provider_id)
+        if machine is None or machine.dead is not None:
+            raise errors.NotFoundError(f"there is no VM {provider_id} to register with {name!r}")
+        members = self.load_balancers.setdefault(name, [])
+        if provider_id not in members:
+            members.append(provider_id)
+
+    def deregister(self, name: str, provider_id: ProviderId) -> None:
+        members = self.load_balancers.get(name, [])
+        if provider_id in members:
+            members.remove(provider_id)
+
+    # How it works.
+
+    def _of(self, id: InstanceId, provider_id: ProviderId | None = None) -> list[_Machine]:
+        known = self._by_id.get(id, [])
+        return [self._machines[each] for each in known if provider_id in (None, each)]
+
+    def _running(self, id: InstanceId) -> Iterator[_Machine]:
+        now = self._clock.monotonic()
+        return (m for m in self._of(id) if m.status(now) in (port.Status.PENDING, port.Status.RUNNING))
+
+    def _boot(self, request: port.CreateRequest, *, cluster: ClusterId | None, shard: ShardId | None) -> _Machine:
+        self._made += 1
+        number = self._made
+        machine = _Machine(
+            request=request,
+            provider_id=ProviderId(f"memory-{number:06}"),
+            ip4=f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}",
+            life=self.behaviour.life(request),
+            made=self._clock.monotonic(),
+            cluster=cluster,
+            shard=shard,
+            tenant=request.tenant,
+            group=request.group,
+        )
+        self._machines[machine.provider_id] = machine
+        self._by_id.setdefault(request.id, []).append(machine.provider_id)
+        if self._on_boot is not None:
+            self._later(machine.life.boot, lambda: self._booted(machine))
+        return machine
+
+    def _booted(self, machine: _Machine) -> None:
+        if self._on_boot is not None and machine.stopped is None and machine.deleted is None:
+            self._on_boot(machine.request, machine.show(port.Status.RUNNING))
+
+    def _kill(self, machine: _Machine, *, after: float) -> None:
+        now = self._clock.monotonic()
+        if machine.deleted is None:
+            machine.deleted = now
+        dead = now + after
+        if machine.dead is None or dead < machine.dead:
+            machine.dead = dead
+            self._later(after, lambda: self._died(machine, dead))
+
+    def _died(self, machine: _Machine, dead: float) -> None:
+        if machine.dead != dead:
+            return  # somebody destroyed it meanwhile
+        if machine.stopped is None:
+            machine.stopped = dead
+            self._end(machine)
+        id = machine.request.id
+        self._deleted[id] = None
+        if len(self._deleted) > _REMEMBERED:
+            del self._deleted[next(iter(self._deleted))]
+        for name in self.load_balancers:
+            self.deregister(name, machine.provider_id)
+        shown = machine.life.linger + max(machine.life.get_lag, machine.life.list_lag)
+        self._later(shown, lambda: self._forget(machine))
+
+    def _forget(self, machine: _Machine) -> None:
+        del self._machines[machine.provider_id]
+        siblings = self._by_id[machine.request.id]
+        siblings.remove(machine.provider_id)
+        if not siblings:
+            del self._by_id[machine.request.id]
+
+    def _end(self, machine: _Machine) -> None:
+        if self._on_end is not None:
+            self._on_end(machine.request, machine.show(port.Status.STOPPED))
+
+    def _refuse_foreign(self, scope: port.Scope, machine: _Machine) -> None:
+        """Tags that somebody stripped prove nothing; tags of another cluster or shard do (F54)."""
+        if machine.cluster not in (None, scope.cluster) or machine.shard not in (None, scope.shard):
+            raise errors.PermanentError(
+                f"{machine.request.id} belongs to shard {machine.shard} of cluster {machine.cluster}"
+            )
+
+    def _later(self, delay: float, work: Callable[[], None]) -> None:
+        context = self._context.copy()
+        if delay <= 0:
+            context.run(work)
+            return
+
+        async def wait() -> None:
+            await self._clock.sleep(delay)
+            work()
+
+        task = asyncio.get_running_loop().create_task(wait(), context=context)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _fits(image: Image, query: port.ImageQuery) -> bool:
+    if query.owners and image.owner not in query.owners:
+        return False
+    return all(
+        any(fnmatch.fnmatchcase(image.attributes.get(name, ""), pattern) for pattern in patterns)
+        for name, patterns in query.filters.items()
+    )

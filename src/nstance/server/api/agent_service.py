@@ -1,0 +1,378 @@
+"""AgentService: five calls over one connection. An agent speaks only for the instance in its certificate.
+
+Services authenticate, translate, post events and read snapshots; they decide nothing. The traps: a report for another
+instance is a violation, not a mistake; reports may arrive twice or out of order, so only a newer sequence of the same
+boot counts.
+"""
+
+import asyncio
+import functools
+import logging
+from typing import Any
+
+from google.protobuf import json_format
+from grpclib.exceptions import GRPCError
+
+from nstance.clock import Clock, Rng
+from nstance.model import events as ev
+from nstance.model.decision import ReasonCode
+from nstance.model.ids import InstanceId
+from nstance.model.instance import Instance, State
+from nstance.objects import journal
+from nstance.pki import keys, names, proof
+from nstance.server.identity.restored_agents import recognize_agent
+from nstance.server.leader.context import TermContext
+from nstance.server.liveness import clones as clones_of
+from nstance.server.liveness.connected_agents import Presence
+from nstance.server.state.shard import OverloadedError
+from nstance.server.workload import file_sets
+from nstance.server.workload.file_sets import FileSet, FileSetError
+from nstance.v1 import agent_grpc, agent_pb2, registration_pb2
+from nstance.wire import status
+from nstance.wire.peer import Connection, connection_of
+
+log = logging.getLogger(__name__)
+
+ADMITTED = frozenset({State.RUNNING, State.DRAINING})
+RECONNECTS_PER_SECOND = 300
+LAST_WORD = 1.0  # seconds that a refused stream's connection stays, so that its agent learns why
+FRESH = 0.1  # of a certificate's life: until then it is not made anew
+RETRY_FIRST = 2.0
+RETRY_MOST = 60.0
+MAX_KEYS = 256
+MAX_CHECKS = 64  # results in a report: more than an agent runs
+NOTICES = {
+    agent_pb2.Notice.SPOT_TERMINATION: ev.NoticeKind.SPOT,
+    agent_pb2.Notice.SPOT_REBALANCE: ev.NoticeKind.REBALANCE,
+    agent_pb2.Notice.SHUTDOWN: ev.NoticeKind.SHUTDOWN,
+}
+
+
+class AgentService(agent_grpc.AgentServiceBase):
+    def __init__(self, lead: TermContext, clock: Clock, rng: Rng) -> None:
+        self._lead = lead
+        self._clock = clock
+        self._rng = rng
+
+    # ---- who is it?
+
+    def _instance(self, connection: Connection) -> Instance:
+        who = connection.identity
+        assert isinstance(who, names.Agent)  # the listener admits no other role
+        instance = self._lead.shard.instances.get(who.id)
+        if instance is None or instance.tenant != who.tenant:
+            raise status.denied("this instance is not registered")
+        if instance.state not in ADMITTED:
+            raise status.denied(f"this instance is {instance.state.value}")
+        return instance
+
+    def _presence(self, stream: Any) -> Presence:
+        connection = connection_of(stream)
+        id = self._instance(connection).id
+        self._hear(id)
+        return self._lead.agents.at(id, connection)
+
+    def _hear(self, id: InstanceId) -> None:
+        if not self._lead.agents.allowance(id).messages.take(self._clock.monotonic()):
+            raise status.exhausted("too many messages")
+
+    def _may_write(self, id: InstanceId) -> bool:
+        return self._lead.agents.allowance(id).writes.take(self._clock.monotonic())
+
+    def _write(self, id: InstanceId) -> None:
+        if not self._may_write(id):
+            raise status.exhausted("this instance was given too many certificates lately, try again in some minutes")
+
+    # ---- health
+
+    async def SubmitHealthReport(self, stream: Any) -> None:
+        connection = connection_of(stream)
+        try:
+            await recognize_agent(self._lead.shard, connection)
+        except (journal.DeposedError, OverloadedError) as problem:
+            raise status.unavailable(str(problem)) from None
+        presence = self._presence(stream)
+        agents = self._lead.agents
+        sending = asyncio.Lock()  # a push comes from another task, and a message may take several frames
+
+        async def answer(sequence: int = 0) -> None:
+            async with sending:
+                await stream.send_message(self._answer(presence, sequence))
+
+        agents.came(presence)
+        presence.push = answer
+        goodbye = refused = False
+        try:
+            await stream.send_initial_metadata()
+            while (message := await stream.recv_message()) is not None:
+                self._hear(presence.id)
+                match message.WhichOneof("kind"):
+                    case "report":
+                        self._report(presence, message.report)
+                        await answer(message.report.sequence)
+                    case "notice":
+                        self._notice(presence, message.notice)
+                    case "goodbye":
+                        goodbye = True
+                        self._goodbye(presence, message.goodbye)
+                    case _:
+                        raise status.invalid("kind", "expected a report, a notice or a goodbye")
+        except GRPCError:
+            refused = True
+            raise
+        finally:
+            presence.push = None
+            agents.went(presence, goodbye=goodbye)
+            if agents.get(presence.id) is None:  # no newer connection has taken its place
+                self._keep(presence)
+                self._lead.readiness.disconnected(presence)
+            if not goodbye and not connection.closed.is_set():
+                # Without its health stream the agent counts as gone; let it begin anew instead of staying half here.
+                if refused:
+                    asyncio.get_running_loop().call_later(LAST_WORD, connection.abort)
+                else:
+                    connection.abort()
+
+    def _report(self, presence: Presence, report: agent_pb2.HealthReport) -> None:
+        if (whose := report.instance_id) and whose != presence.id:
+            self._violation(presence.id, f"it reported for {whose[:64]!r}")
+            raise status.denied("an agent can report only for its own instance")
+        if len(report.checks) > MAX_CHECKS:
+            raise status.invalid("checks", f"at most {MAX_CHECKS} results, found {len(report.checks)}")
+        boot, sequence = report.boot_id, report.sequence
+        self._watch_for_clones(presence, report)
+        same_boot = boot == presence.boot_id
+        if same_boot and sequence <= presence.sequence:
+            return
+        presence.boot_id, presence.sequence = boot, sequence
+        presence.reported = self._clock.steady()
+        before, presence.report = presence.report, report
+        error, known_error = report.files_error, before.files_error if before is not None else ""
+        if error and error != known_error:
+            self._trouble(presence.id, f"its files are not installed or not received: {error[:500]}")
+        if (  # one by one, because most reports say nothing new; an agent has one version from its start on
+            before is None
+            or not same_boot
+            or error != known_error
+            or report.config_hash != before.config_hash
+            or report.files != before.files
+        ):
+            self._keep(presence)
+        self._lead.readiness.assess(presence)
+
+    def _watch_for_clones(self, presence: Presence, report: agent_pb2.HealthReport) -> None:
+        if self._lead.agents.get(presence.id) is not presence:
+            return  # the instance is gone, or a newer connection counts: nothing is to be remembered
+        clones, now, connection = self._lead.agents.clones, self._clock.monotonic(), presence.connection
+        known = clones.is_seen(presence.id, now)
+        said = clones_of.Report(report.boot_id, report.sequence, connection.address, connection.since, now)
+        other = clones.evidence(presence.id, said)
+        if not other:
+            return
+        if not known:
+            places = " and ".join(sorted({other, connection.address}))
+            self._tell(presence.id, ReasonCode.SECURITY, f"two agents use its identity at the same time, from {places}")
+        self._lead.shard.post(ev.CloneDetected(presence.id))
+
+    def _keep(self, presence: Presence) -> None:
+        """The last report, for people: in the cache when it says something new, and when there will be no further one."""
+        cache, report = self._lead.cache, presence.report
+        if cache is not None and report is not None and presence.reported is not None:
+            cache.put_report(presence.id, functools.partial(json_format.MessageToDict, report), at=presence.reported)
+
+    def _answer(self, presence: Presence, sequence: int) -> agent_pb2.HealthAnswer:
+        spread = 1000 * len(self._lead.agents) // RECONNECTS_PER_SECOND
+        return agent_pb2.HealthAnswer(
+            sequence=sequence,
+            server_time_unix_ms=int(self._clock.wall() * 1000),
+            report_interval_ms=int(self._lead.configuration.settings.shard.health_check_interval * 1000),
+            reconnect_spread_ms=spread,
+            checks=self._lead.readiness.checks_to_send(presence),
+        )
+
+    def _notice(self, presence: Presence, notice: agent_pb2.Notice) -> None:
+        kind = NOTICES.get(notice.kind)
+        if kind is None:
+            raise status.invalid("kind", "a notice of an unknown kind")
+        deadline = None
+        if notice.deadline_unix_ms > 0:
+            # The deadline is wall-clock time; records count in steady time.
+            deadline = notice.deadline_unix_ms / 1000 - self._clock.wall() + self._clock.steady()
+        self._lead.shard.post(ev.NoticeReceived(presence.id, kind, deadline))
+
+    def _goodbye(self, presence: Presence, goodbye: agent_pb2.Goodbye) -> None:
+        if goodbye.reason == agent_pb2.Goodbye.SHUTDOWN:
+            self._lead.shard.post(ev.NoticeReceived(presence.id, ev.NoticeKind.SHUTDOWN))
+            self._lead.shard.post(ev.AgentLost(presence.id))
+        else:
+            self._lead.shard.post(ev.AgentRestarting(presence.id))
+
+    # ---- keys and files
+
+    async def ReceiveKeyRequests(self, stream: Any) -> None:
+        await stream.recv_message()
+        presence = self._presence(stream)
+        asked: list[str] | None = None
+        while True:
+            names_wanted = self._key_names(presence.id)
+            if names_wanted != asked and names_wanted:
+                await stream.send_message(agent_pb2.KeyRequest(names=names_wanted))
+            asked = names_wanted
+            presence.keys_changed.clear()
+            await presence.keys_changed.wait()
+
+    def _key_names(self, id: InstanceId) -> list[str]:
+        instance = self._lead.shard.instances.get(id)
+        resolved = self._lead.resolved(instance) if instance is not None else None
+        return file_sets.key_names(resolved) if resolved is not None else []
+
+    async def SubmitPublicKeys(self, stream: Any) -> None:
+        request = await stream.recv_message()
+        presence = self._presence(stream)
+        wanted = set(self._key_names(presence.id))
+        if len(request.keys) > MAX_KEYS:
+            raise status.invalid("keys", f"at most {MAX_KEYS} keys, found {len(request.keys)}")
+        accepted: dict[str, bytes] = {}
+        for key in request.keys:
+            if key.name not in wanted:
+                continue  # no longer asked for
+            try:
+                accepted[key.name] = keys.public_key_from_pem(key.pem)
+            except keys.UnacceptableKeyError as problem:
+                raise status.invalid(f"keys[{key.name[:64]}]", str(problem)) from None
+        presence.public_keys.update(accepted)
+        if self._lead.cache is not None:
+            pems = {name: keys.public_to_pem(key) for name, key in accepted.items()}
+            self._lead.cache.put_public_keys(presence.id, pems)
+        presence.changed.set()
+        await stream.send_message(agent_pb2.SubmitPublicKeysResponse())
+
+    async def ReceiveFiles(self, stream: Any) -> None:
+        request = await stream.recv_message()
+        presence = self._presence(stream)
+        have, renew_at = request.config_hash, _renewal(request.files, self._clock.wall())
+        failures = 0
+        while True:
+            presence.changed.clear()
+            wait: float | None = None
+            try:
+                made = await self._needed(presence, have, renew_at)
+                failures = 0
+                self._lead.readiness.unblock(presence)
+                if made is not None:
+                    await _send(stream, made)
+                    have, renew_at = made.hash, made.renew_at
+                if renew_at is not None:
+                    wait = max(1.0, min(3600.0, renew_at - self._clock.wall()))
+            except FileSetError as problem:
+                self._lead.readiness.block(presence, str(problem))
+                wait = min(RETRY_MOST, RETRY_FIRST * 2.0 ** min(failures, 6)) if problem.again else None
+                failures += 1
+            await _changed(presence.changed, wait)
+
+    async def _needed(self, presence: Presence, have: str, renew_at: float | None) -> FileSet | None:
+        """The set that the instance should get now, if it has another one and its keys are here."""
+        lead = self._lead
+        instance = lead.shard.instances.get(presence.id)
+        resolved = lead.resolved(instance) if instance is not None else None
+        if instance is None or resolved is None or instance.state not in ADMITTED:
+            return None
+        due = renew_at is not None and self._clock.wall() >= renew_at
+        wanted = file_sets.set_hash(lead.around, resolved, instance)
+        lead.readiness.set_wanted(presence, wanted)
+        if wanted == have and not due:
+            return None
+        if any(name not in presence.public_keys for name in file_sets.key_names(resolved)):
+            presence.keys_changed.set()
+            return None
+        issued = lead.agents.issued(presence.id)
+        made = await lead.file_sets.make(
+            lead.around, resolved, instance, presence.public_keys, issued, spend=lambda: self._write(presence.id)
+        )
+        for path in made.missing:
+            lead.lacks(instance.key, path)
+        return made
+
+    # ---- certificate
+
+    async def RenewCertificate(self, stream: Any) -> None:
+        request = await stream.recv_message()
+        instance = self._instance(connection_of(stream))
+        self._hear(instance.id)
+        lead = self._lead
+        try:
+            if request.public_key_pem:
+                public_key = keys.public_key_from_pem(request.public_key_pem)
+                proof.check_renewal(
+                    request.proof, public_key=public_key, cluster=lead.issuer.authority.cluster, id=instance.id
+                )
+            else:
+                public_key = lead.issuer.key_of(instance)
+        except (keys.UnacceptableKeyError, proof.InvalidProofError) as problem:
+            raise status.invalid("public_key_pem", str(problem)) from None
+        drawn = lead.issuer.draw(public_key, life=lead.agent_ttl)
+        owner = lead.shard.owner_of_key(drawn.public_key)
+        if owner is not None and owner != instance.id:
+            self._violation(instance.id, f"it presented the key of {owner}")
+            raise status.denied("this key belongs to another instance")
+        if drawn.public_key != instance.public_key or not self._is_fresh(instance):
+            self._write(instance.id)
+            refusal = await lead.shard.ask(
+                ev.Renewed(
+                    id=instance.id,
+                    public_key=drawn.public_key,
+                    certificate_serial=drawn.serial,
+                    certificate_expires=drawn.expires,
+                )
+            )
+            if refusal is not None:
+                raise status.denied("this instance is not registered any more")
+        made = lead.issuer.agent_certificate(lead.shard.instances[instance.id], life=lead.agent_ttl)
+        await stream.send_message(
+            registration_pb2.RegisterResponse(
+                certificate_pem=made.pem, expires_unix=int(made.expires), ca_bundle_pem=lead.issuer.authority.bundle
+            )
+        )
+
+    def _is_fresh(self, instance: Instance) -> bool:
+        """Asking again gives the same certificate, and costs nothing."""
+        left = (instance.certificate_expires or 0.0) - self._clock.wall()
+        return (1 - FRESH) * self._lead.agent_ttl < left <= self._lead.agent_ttl
+
+    def _violation(self, id: InstanceId, message: str) -> None:
+        self._tell(id, ReasonCode.SECURITY, f"{message}, and was refused")
+
+    def _trouble(self, id: InstanceId, message: str) -> None:
+        self._tell(id, ReasonCode.CONFIG, message)
+
+    def _tell(self, id: InstanceId, code: ReasonCode, message: str) -> None:
+        log.warning(message, extra={"instance": id})
+        instance = self._lead.shard.instances.get(id)
+        if instance is not None and self._may_write(id):
+            self._lead.shard.notes.tell(instance.key, code, message, id)
+
+
+def _renewal(files: Any, now: float) -> float | None:
+    """When the certificates that an instance already has want renewal: it says until when they live, not since when,
+    so what has less than a week or is past its end is renewed now, the rest in its last third at the latest."""
+    expiries = [f.expires_unix for f in files if f.expires_unix]
+    if not expiries:
+        return None
+    left = min(expiries) - now
+    return now if left <= 0 else now + left * 2 / 3
+
+
+async def _send(stream: Any, made: FileSet) -> None:
+    for name, content in made.files.items():
+        await stream.send_message(agent_pb2.FileMessage(file=agent_pb2.File(name=name, content=content)))
+    await stream.send_message(
+        agent_pb2.FileMessage(commit=agent_pb2.Commit(config_hash=made.hash, files=len(made.files)))
+    )
+
+
+async def _changed(event: asyncio.Event, seconds: float | None) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,145 @@
+"""What would happen, from the decision that would be taken: the same code as for the act, with its reasons."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from nstance.core import rollout
+from nstance.core.draft import drifted
+from nstance.model.decision import Decision, Reason, ReasonCode
+from nstance.model.group import Group, Policy
+from nstance.model.ids import GroupKey, InstanceId
+from nstance.model.instance import CAPACITY, Cause, Instance, Put, State
+from nstance.model.rollout import Outcome
+from nstance.server.state.shard import Shard
+from nstance.v1 import operator_pb2
+
+LATER = "its configuration will be out of date; it leaves when its turn has come and its replacement is there"
+TAKEN = "it leaves when its replacement is there"
+PUSHED = "its files change; it goes on running"
+
+
+def plan(
+    shard: Shard, key: GroupKey, desired: Group | None, *, policy: Policy | None = None
+) -> list[operator_pb2.PlannedAction]:
+    """What would be done if the group's wish were this one; of a paused group: what would follow once it is resumed."""
+    desired = replace(desired, paused=False) if desired is not None else None
+    return actions(shard, key, desired, shard.plan(key, desired, policy=policy))
+
+
+def actions(shard: Shard, key: GroupKey, desired: Group | None, decision: Decision) -> list[operator_pb2.PlannedAction]:
+    """A decision for people: what it does at once, and what is bound to follow from it."""
+    members = shard.members(key)
+    reasons: dict[InstanceId, Reason] = {}
+    for reason in decision.reasons:
+        if reason.instance is not None:
+            reasons.setdefault(reason.instance, reason)
+    found = []
+    handled: set[InstanceId] = set()
+    made = []
+    for change in decision.changes:
+        if not isinstance(change, Put):
+            continue
+        instance, before = change.instance, members.get(change.instance.id)
+        action = _action(before, instance)
+        if action is None:
+            continue
+        handled.add(instance.id)
+        made += [instance] if action == "create" else []
+        why = reasons.get(instance.id)
+        found.append(
+            _planned(
+                action,
+                key,
+                "" if action == "create" else instance.id,
+                why.code.value if why is not None else instance.cause.value if instance.cause else "",
+                why.message if why is not None else instance.message,
+            )
+        )
+    if desired is not None:
+        drifting = [m for m in _sorted(members.values()) if _rotates(m, desired) and m.id not in handled]
+        if drifting and (held := _held(shard, key, decision)) is not None:
+            found.append(held)
+            drifting = []
+        replaced = {m.replaces: m.replaces_for for m in made if m.replaces is not None and m.replaces not in handled}
+        found += [
+            _planned("drain", key, id, cause.value if cause is not None else "", TAKEN)
+            for id, cause in replaced.items()
+            if cause is not Cause.DRIFT
+        ]
+        found += [
+            _planned("drain", key, m.id, ReasonCode.DRIFT.value, LATER)
+            for m in drifting
+            if replaced.get(m.id, Cause.DRIFT) is Cause.DRIFT
+        ]
+        found += _pushes(members.values(), shard.desired_groups.get(key), desired, handled)
+        found += _waiting(shard, key, desired, decision)
+    return sorted(found, key=lambda action: action.action != "create")  # as they are done: creations first
+
+
+def _held(shard: Shard, key: GroupKey, decision: Decision) -> operator_pb2.PlannedAction | None:
+    """The rollout that would replace the rest does not go on by itself."""
+    record = decision.record or shard.group_records.get(key)
+    current = record.current if record is not None else None
+    if current is None or current.outcome not in rollout.HELD:
+        return None
+    code = ReasonCode.ROLLOUT_HALTED if current.outcome is Outcome.HALTED else ReasonCode.ROLLOUT
+    message = f"no further instance is replaced, because the rollout is {current.outcome.value}: {current.message}"
+    return _planned("hold", key, "", code.value, message)
+
+
+def _waiting(shard: Shard, key: GroupKey, desired: Group, decision: Decision) -> list[operator_pb2.PlannedAction]:
+    """What is missing and will be made only later: after failures, or once something is there that it needs."""
+    members = {**shard.members(key), **{c.instance.id: c.instance for c in decision.changes if isinstance(c, Put)}}
+    counting = {m.id: m for m in members.values() if m.counts}
+    lack = desired.size - sum(m.replaces not in counting for m in counting.values())  # a newcomer shares a place
+    trend = decision.trend
+    if blocked := shard.blocked.get(key):
+        why = _planned("create", key, "", ReasonCode.BLOCKED.value, blocked)
+    else:
+        message = f"when its wait after {trend.failures} failed tries in a row is over: {trend.last_error}"
+        why = _planned("create", key, "", ReasonCode.BACK_OFF.value, message)
+    return [why] * lack if blocked or trend.failures else []
+
+
+def _planned(action: str, key: GroupKey, id: str, reason: str, message: str) -> operator_pb2.PlannedAction:
+    return operator_pb2.PlannedAction(action=action, instance_id=id, reason=reason, message=message, group=key.name)
+
+
+def _action(before: Instance | None, after: Instance) -> str | None:
+    if before is None and after.state in (State.STARTING, State.RUNNING):
+        return "adopt"  # its VM is there
+    if before is None:
+        return "delete" if after.state is State.DELETING else "create"
+    if before.state is after.state:
+        # Somebody wants it gone that drains already: nothing takes it back any more.
+        return "drain" if after.drain is not None and before.drain != after.drain else None
+    match after.state:
+        case State.DRAINING:
+            return "drain"
+        case State.DELETING:
+            return "delete"
+        case State.RUNNING if before.state is State.DRAINING:
+            return "cancel-drain"
+        case _:
+            return None
+
+
+def _rotates(member: Instance, desired: Group) -> bool:
+    """A rotation takes one after the other; the decision shows only its first step."""
+    return member.state in CAPACITY and not member.on_demand and drifted(member, desired)
+
+
+def _sorted(members: Iterable[Instance]) -> list[Instance]:
+    return sorted(members, key=lambda m: m.id)
+
+
+def _pushes(
+    members: Iterable[Instance], now: Group | None, desired: Group, handled: set[InstanceId]
+) -> list[operator_pb2.PlannedAction]:
+    if now is None or now.runtime_hash == desired.runtime_hash:
+        return []
+    return [
+        _planned("push-files", desired.key, m.id, ReasonCode.CONFIG.value, PUSHED)
+        for m in _sorted(members)
+        if m.state is State.RUNNING and m.id not in handled and not drifted(m, desired)
+    ]

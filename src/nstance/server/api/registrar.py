@@ -1,0 +1,197 @@
+"""A nonce and a key become an identity.
+
+Open to everybody who can reach the port, so it checks the signature before it looks anything up, says nothing beyond
+"invalid registration nonce", and limits failures per address. The log says why.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+from nstance import points
+from nstance.authority import errors as authority_errors
+from nstance.authority.operators import Operators
+from nstance.clock import Clock
+from nstance.model import events as ev
+from nstance.model.decision import ReasonCode
+from nstance.model.ids import DEFAULT_TENANT
+from nstance.model.instance import Instance
+from nstance.objects import errors as storage
+from nstance.objects import journal
+from nstance.pki import ca, keys, nonce, proof
+from nstance.server.leader.context import TermContext
+from nstance.server.state.shard import OverloadedError
+from nstance.v1 import registration_pb2
+from nstance.wire import status
+
+log = logging.getLogger(__name__)
+
+Claims = TypeVar("Claims", nonce.AgentClaims, nonce.OperatorClaims)
+Request = registration_pb2.RegisterAgentRequest | registration_pb2.RegisterOperatorRequest
+
+INVALID = "invalid registration nonce"
+FAILURES = 30  # per address and window; the machine itself is not limited
+WINDOW = 60.0
+MAX_ADDRESSES = 10_000
+LOOPBACK = ("127.", "::1")
+
+
+class Failures:
+    """How often an address has failed lately."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._seen: dict[str, tuple[float, int]] = {}
+
+    @contextmanager
+    def counted(self, address: str) -> Iterator[None]:
+        """Refused beforehand if there were too many; counted if it is refused now."""
+        self._check(address)
+        try:
+            yield
+        except GRPCError as error:
+            if error.status is not Status.UNAVAILABLE:
+                self._count(address)
+            raise
+
+    def _check(self, address: str) -> None:
+        began, count = self._seen.get(address, (0.0, 0))
+        if count >= FAILURES and self._clock.monotonic() - began < WINDOW:
+            raise status.exhausted("too many failed registrations from this address, wait a minute")
+
+    def _count(self, address: str) -> None:
+        if address.startswith(LOOPBACK):
+            return
+        now = self._clock.monotonic()
+        began, count = self._seen.pop(address, (now, 0))
+        if now - began >= WINDOW:
+            began, count = now, 0
+        if len(self._seen) >= MAX_ADDRESSES:
+            self._seen.pop(next(iter(self._seen)))
+        self._seen[address] = (began, count + 1)
+
+
+class Registrar:
+    def __init__(self, lead: TermContext, operators: Operators, clock: Clock) -> None:
+        self._lead = lead
+        self._operators = operators
+        self._clock = clock
+        self._failures = Failures(clock)
+
+    async def register_agent(
+        self, request: registration_pb2.RegisterAgentRequest, address: str
+    ) -> registration_pb2.RegisterResponse:
+        with self._failures.counted(address):
+            return await self._agent(request, address)
+
+    async def register_operator(
+        self, request: registration_pb2.RegisterOperatorRequest, address: str
+    ) -> registration_pb2.RegisterResponse:
+        with self._failures.counted(address):
+            return await self._operator(request, address)
+
+    async def _agent(
+        self, request: registration_pb2.RegisterAgentRequest, address: str
+    ) -> registration_pb2.RegisterResponse:
+        lead = self._lead
+        claims, public_key = self._verified(request, address, lead.issuer.verify)
+        instance = lead.shard.instances.get(claims.instance)
+        if instance is None or not _matches(claims, instance):
+            raise self._refused(address, f"there is no instance {claims.instance} that it was made for")
+        drawn = lead.issuer.draw(public_key, life=lead.agent_ttl)
+        owner = lead.shard.owner_of_key(drawn.public_key)
+        if owner is not None and owner != instance.id:
+            self._alarm(instance, f"it presented the key of {owner}, and was refused")
+            raise status.denied("this key belongs to another instance")
+        for claimed in (request.ipv4, request.ipv6):
+            if claimed and claimed in lead.server_addresses:
+                self._alarm(instance, f"it claims this server's address {claimed}, and was refused")
+                raise status.denied("this address is a server's")
+        await points.reach(points.Point.BEFORE_REGISTRATION)
+        try:
+            refusal = await lead.shard.ask(
+                ev.Registered(
+                    id=instance.id,
+                    public_key=drawn.public_key,
+                    certificate_serial=drawn.serial,
+                    certificate_expires=drawn.expires,
+                    ip4=_clip(request.ipv4),
+                    ip6=_clip(request.ipv6),
+                    hostname=_clip(request.hostname),
+                )
+            )
+        except (journal.DeposedError, OverloadedError) as problem:
+            raise status.unavailable(str(problem)) from None
+        await points.reach(points.Point.AFTER_REGISTRATION)
+        if refusal is not None:
+            raise self._refused(address, f"{instance.id}: {refusal.value}")
+        record = lead.shard.instances[instance.id]
+        lead.registered(record)
+        return self._response(lead.issuer.agent_certificate(record, life=lead.agent_ttl))
+
+    async def _operator(
+        self, request: registration_pb2.RegisterOperatorRequest, address: str
+    ) -> registration_pb2.RegisterResponse:
+        lead = self._lead
+        authority, settings = lead.issuer.authority, lead.configuration.settings
+        claims, public_key = self._verified(
+            request, address, lambda token: authority.verify_operator_nonce(token, now=self._clock.wall())
+        )
+        if claims.tenant != DEFAULT_TENANT and claims.tenant not in settings.tenants:
+            raise self._refused(address, f"the tenant {claims.tenant} is not configured")
+        try:
+            _, issued = await self._operators.register(
+                authority, claims, public_key, life=settings.shard.identity.operator_ttl
+            )
+        except (authority_errors.NonceUsedError, authority_errors.NotRegisteredError) as problem:
+            raise self._refused(address, str(problem)) from None
+        except (storage.StorageError, authority_errors.AuthorityError) as problem:
+            log.warning("an operator could not be registered", extra={"error": str(problem)})
+            raise status.unavailable("the registration could not be stored, try again") from None
+        return self._response(issued)
+
+    def _verified(self, request: Request, address: str, verify: Callable[[str], Claims]) -> tuple[Claims, bytes]:
+        """The signature first: what was not signed by us costs and tells nothing."""
+        try:
+            claims = verify(request.nonce)
+            public_key = keys.public_key_from_pem(request.public_key_pem)
+            proof.check_registration(request.proof, public_key=public_key, cluster=claims.cluster, nonce=request.nonce)
+            return claims, public_key
+        except nonce.InvalidNonceError as problem:
+            raise self._refused(address, problem.reason) from None
+        except proof.InvalidProofError as problem:
+            raise self._refused(address, str(problem)) from None
+        except keys.UnacceptableKeyError as problem:
+            raise status.invalid("public_key_pem", str(problem)) from None
+
+    def _response(self, issued: ca.Issued) -> registration_pb2.RegisterResponse:
+        return registration_pb2.RegisterResponse(
+            certificate_pem=issued.pem,
+            expires_unix=int(issued.expires),
+            ca_bundle_pem=self._lead.issuer.authority.bundle,
+        )
+
+    def _refused(self, address: str, why: str) -> GRPCError:
+        log.warning("a registration was refused", extra={"address": address, "reason": why})
+        return status.unauthenticated(INVALID)
+
+    def _alarm(self, instance: Instance, message: str) -> None:
+        self._lead.shard.notes.tell(instance.key, ReasonCode.SECURITY, message, instance.id)
+
+
+def _matches(claims: nonce.AgentClaims, instance: Instance) -> bool:
+    return (
+        instance.nonce is not None
+        and instance.nonce.jti == claims.jti
+        and instance.tenant == claims.tenant
+        and instance.group == claims.group
+        and instance.on_demand == claims.on_demand
+    )
+
+
+def _clip(text: str) -> str:
+    return text if len(text) <= 255 and text.isprintable() else ""

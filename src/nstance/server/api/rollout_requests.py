@@ -1,0 +1,269 @@
+"""Rollouts as people see and steer them: rolling back, resuming, the history of revisions, and what is left to be done.
+
+A rollback is an entry of `groups.jsonc` that carries all parts of the earlier revision. It counts as long as the
+configuration asks for the revision that was rolled back, so the next change of the configuration ends it by itself.
+"""
+
+import asyncio
+import logging
+import math
+from collections.abc import Iterable
+
+from grpclib.const import Status
+from grpclib.exceptions import GRPCError
+
+from nstance.clock import Clock
+from nstance.config import dynamic as dynamics
+from nstance.config.dynamic import DynamicGroups, Rollback
+from nstance.config.errors import ConfigError
+from nstance.config.resolve import Parts
+from nstance.config.settings import Settings
+from nstance.core import rollout
+from nstance.core.draft import drifted
+from nstance.core.rotation import max_surge
+from nstance.model import events as ev
+from nstance.model.decision import ReasonCode, Rejection
+from nstance.model.group import Group, OnFailure, UpdateOrder
+from nstance.model.ids import GroupKey, OperatorId
+from nstance.model.instance import Instance, State
+from nstance.model.rollout import GroupRecord, Outcome, Revision
+from nstance.objects import errors, journal
+from nstance.server.api import group_writer as grouping
+from nstance.server.api.group_writer import Edit, GroupWriter
+from nstance.server.api.tenancy import no_group
+from nstance.server.config.configuration import Configuration
+from nstance.server.leader.context import TermContext
+from nstance.server.state.shard import Committed, OverloadedError, Shard
+from nstance.v1 import operator_pb2
+from nstance.wire import status
+
+log = logging.getLogger(__name__)
+
+ANSWER_SECONDS = 20.0
+RETRY_SECONDS = 5.0
+AUTOMATIC = OperatorId("on_failure")
+_LATER = (Status.UNAVAILABLE, Status.ABORTED, Status.RESOURCE_EXHAUSTED)
+
+
+class RolloutRequests:
+    def __init__(self, lead: TermContext, groups: GroupWriter, clock: Clock) -> None:
+        self._lead = lead
+        self._groups = groups
+        self._clock = clock
+        self._news = asyncio.Event()
+        self._news.set()  # an earlier leader may not have come to it
+        self._refused: set[tuple[GroupKey, str]] = set()  # revisions that cannot be rolled back
+
+    async def roll_back(self, key: GroupKey, revision: str, *, by: str) -> Edit:
+        """The edit that returns the group to an earlier revision: the given one, or the last one that was complete."""
+        record = self._lead.shard.group_records.get(key)
+        target = _target(record, revision)
+        parts = await self._read(key, target)
+
+        def edit(settings: Settings, dynamic: DynamicGroups) -> DynamicGroups:
+            told = dynamic.groups.get(key)
+            own = grouping.mine(settings, dynamics.roll_back(dynamic, key, None), key)
+            if own is None:
+                raise no_group()
+            if own.group.infra_hash == target.infra_hash:
+                if told is None or told.rollback is None:
+                    raise status.failed_precondition("this is the revision that the configuration asks for")
+                return dynamics.roll_back(dynamic, key, None)
+            entry = Rollback(
+                to=target.infra_hash,
+                instead_of=own.group.infra_hash,
+                by=by,
+                template=parts.template,
+                certificates=parts.certificates,
+            )
+            return dynamics.roll_back(dynamic, key, entry)
+
+        return edit
+
+    async def _read(self, key: GroupKey, target: Revision) -> Parts:
+        name = rollout.short(target.infra_hash)
+        try:
+            parts = await self._lead.revisions.read(key, target)
+        except (errors.NotFoundError, ConfigError) as problem:
+            raise status.failed_precondition(
+                f"revision {name} cannot be restored, because what it was made of is not in the bucket ({problem}): "
+                "change the configuration instead"
+            ) from None
+        except (errors.StorageError, TimeoutError):
+            raise status.unavailable("the revision cannot be read now, try again") from None
+        if parts.infra_hash != target.infra_hash:
+            raise status.failed_precondition(
+                f"revision {name} cannot be restored, because this version understands it otherwise: "
+                "change the configuration instead"
+            )
+        return parts
+
+    def is_rolled_back(self, key: GroupKey) -> bool:
+        resolved = self._lead.configuration.groups.get(key)
+        return resolved is not None and bool(resolved.group.rolled_back_from)
+
+    async def resume(self, key: GroupKey) -> None:
+        """Of a rollout that is paused or halted."""
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                refusal = await self._lead.shard.ask(ev.RolloutResumed(), key=key)
+        except (journal.DeposedError, OverloadedError) as problem:
+            raise status.unavailable(str(problem)) from None
+        except TimeoutError:
+            raise status.unavailable("it was not written down in time, ask again") from None
+        if refusal is Rejection.NOT_HELD:
+            raise not_held()
+
+    # ---- what is done without being asked
+
+    def observe(self, committed: Committed) -> None:
+        if any(reason.code is ReasonCode.ROLLOUT_HALTED for reason in committed.reasons):
+            self._news.set()
+
+    def configured(self) -> None:
+        self._news.set()
+
+    async def run(self) -> None:
+        """Roll back what halted and is configured so, and remove rollbacks that no longer count. Until cancelled."""
+        while True:
+            await self._news.wait()
+            self._news.clear()
+            await self._lead.shard.term.ready()
+            for key in self._ended():
+                # Otherwise it would count again, should the configuration ask for that revision once more.
+                await self._attempt(key, end_rollback(key, only_if_ended=True))
+            for key, revision in list(self._to_roll_back()):
+                try:
+                    await self._attempt(key, await self.roll_back(key, "", by=AUTOMATIC))
+                except GRPCError as refusal:
+                    if self._is_final(key, refusal):
+                        self._refused.add((key, revision))
+                        self._lead.shard.notes.tell(
+                            key, ReasonCode.ROLLOUT, f"it cannot be rolled back: {refusal.message}"
+                        )
+
+    async def _attempt(self, key: GroupKey, edit: Edit) -> None:
+        try:
+            await self._groups.change(edit, who=AUTOMATIC)
+        except GRPCError as refusal:
+            self._is_final(key, refusal)
+
+    def _is_final(self, key: GroupKey, refusal: GRPCError) -> bool:
+        """Whether trying again is of no use; if it is, that happens after a while."""
+        log.warning("failed to change a rollback", extra={"group": str(key), "error": refusal.message})
+        if refusal.status not in _LATER:
+            return True
+        asyncio.get_running_loop().call_later(RETRY_SECONDS, self._news.set)
+        return False
+
+    def _ended(self) -> list[GroupKey]:
+        configuration = self._lead.configuration
+        return [
+            key
+            for key, said in configuration.dynamic.groups.items()
+            if said.rollback is not None
+            and key in configuration.groups
+            and not configuration.groups[key].group.rolled_back_from
+        ]
+
+    def _to_roll_back(self) -> Iterable[tuple[GroupKey, str]]:
+        shard = self._lead.shard
+        for key, record in shard.group_records.items():
+            desired, current = shard.desired_groups.get(key), record.current
+            if (
+                desired is not None
+                and current is not None
+                and desired.on_failure is OnFailure.ROLLBACK
+                and not desired.rolled_back_from
+                and not desired.paused
+                and current.outcome is Outcome.HALTED
+                and current.failures  # not one that stops after its canaries
+                and current.infra_hash == desired.infra_hash
+                and (key, current.infra_hash) not in self._refused
+            ):
+                yield key, current.infra_hash
+
+
+def _target(record: GroupRecord | None, revision: str) -> Revision:
+    if not revision:
+        found = record.last_complete() if record is not None else None
+        if found is None:
+            raise status.failed_precondition("no earlier revision of this group was ever complete")
+        return found
+    known = [r for r in record.revisions if r.infra_hash.removeprefix("sha256:").startswith(revision)] if record else []
+    if len({r.infra_hash for r in known}) != 1:
+        what = "names several revisions" if known else "is no revision of this group"
+        raise status.invalid("revision", f"{revision[:64]} {what}: see `group history`")
+    return known[-1]
+
+
+def end_rollback(key: GroupKey, *, only_if_ended: bool = False) -> Edit:
+    """The configuration counts again. `only_if_ended`: not if the rollback still counts."""
+
+    def edit(settings: Settings, dynamic: DynamicGroups) -> DynamicGroups:
+        found = grouping.mine(settings, dynamic, key)
+        if only_if_ended and found is not None and found.group.rolled_back_from:
+            return dynamic
+        return dynamics.roll_back(dynamic, key, None)
+
+    return edit
+
+
+def not_held() -> GRPCError:
+    return status.failed_precondition("its rollout is neither paused nor halted, and it is not rolled back")
+
+
+def revision_status(revision: Revision) -> operator_pb2.RolloutStatus:
+    return operator_pb2.RolloutStatus(
+        revision=revision.infra_hash,
+        outcome=revision.outcome.value,
+        by=revision.by,
+        started_unix_ms=int(revision.started * 1000),
+        finished_unix_ms=int(revision.finished * 1000) if revision.finished is not None else 0,
+        failures=revision.failures,
+        message=revision.message,
+    )
+
+
+def current_status(shard: Shard, desired: Group) -> operator_pb2.RolloutStatus | None:
+    """How far the current revision has come."""
+    record = shard.group_records.get(desired.key)
+    if record is None or record.current is None:
+        return None
+    shown = revision_status(record.current)
+    counted = [m for m in shard.members(desired.key).values() if m.counts]
+    current = [m for m in counted if m.infra_hash == record.current.infra_hash]
+    shown.updated, shown.outdated = len(current), len(counted) - len(current)
+    shown.ready = sum(_is_ready(shard, m) for m in current)
+    if desired.rolled_back_from:
+        asked = rollout.short(desired.rolled_back_from)
+        shown.message = f"rolled back, the configuration asks for {asked}{'; ' if shown.message else ''}{shown.message}"
+    return shown
+
+
+def _is_ready(shard: Shard, instance: Instance) -> bool:
+    facts = shard.facts.get(instance.id)
+    if facts is None or instance.state is not State.RUNNING or instance.suspect:
+        return False
+    return facts.ready and facts.connected
+
+
+def plan(lead: TermContext, configuration: Configuration, key: GroupKey) -> operator_pb2.RolloutPlan | None:
+    """What is left to be replaced if this configuration were in force."""
+    desired = configuration.groups[key].group
+    outdated = sum(m.counts and drifted(m, desired) for m in lead.shard.members(key).values())
+    if not outdated:
+        return None
+    record = lead.shard.group_records.get(key)
+    current = record.current if record is not None else None
+    held = current is not None and current.infra_hash == desired.infra_hash and current.outcome in rollout.HELD
+    at_once = 1 if desired.order is UpdateOrder.SERIAL else min(outdated, max_surge(desired) + desired.max_unavailable)
+    step = lead.step_times.step_seconds(key)
+    seconds = None if step is None else math.ceil(outdated / at_once) * (step + desired.settle)
+    return operator_pb2.RolloutPlan(
+        instances=outdated,
+        at_once=at_once,
+        order=desired.order.value,
+        estimate_ms=0 if seconds is None else max(1, int(seconds * 1000)),
+        held=f"{current.outcome.value}: {current.message}" if held and current is not None else "",
+    )

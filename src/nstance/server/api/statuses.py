@@ -1,0 +1,228 @@
+"""From records to what operators read.
+
+Numbers of a group come from its records; which of its instances are ready, `readiness` says. A change of leaders does not
+make a group flicker; an agent that is away, a VM that is known not to run, or a failing check does.
+Times in records are steady time; a deadline is shown in wall time.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from nstance.clock import Clock
+from nstance.config.durations import format as format_duration
+from nstance.config.dynamic import DynamicGroup
+from nstance.config.overrides import overrides
+from nstance.config.resolve import Resolved
+from nstance.config.workload import WAIT, Update
+from nstance.core.draft import drifted
+from nstance.model.decision import TROUBLE, Reason
+from nstance.model.events import VmState
+from nstance.model.ids import GroupKey
+from nstance.model.instance import ENDED, Instance, State
+from nstance.server.api import rollout_requests
+from nstance.server.cache.cache import CacheUnavailableError
+from nstance.server.leader.context import TermContext
+from nstance.server.state.committed_records import CommittedRecords
+from nstance.v1 import operator_pb2
+
+NOT_RUNNING = frozenset({VmState.DOWN, VmState.DELETED})
+
+
+class Statuses:
+    def __init__(self, lead: TermContext, records: CommittedRecords, clock: Clock) -> None:
+        self._lead = lead
+        self._records = records
+        self._clock = clock
+
+    def group(self, resolved: Resolved, told: DynamicGroup | None) -> operator_pb2.GroupStatus:
+        """`told`: what the API has set of it."""
+        group = resolved.group
+        members = self._records.members(group.key).values()
+        counted = [m for m in members if m.counts]
+        shard, readiness = self._lead.shard, self._lead.readiness
+        ready = sum(readiness.is_ready(m) for m in counted)
+        cannot_make = self._lead.told_blocked(group.key)
+        return operator_pb2.GroupStatus(
+            key=group.key.name,
+            tenant=group.key.tenant,
+            template=group.template,
+            size=group.size,
+            instance_type=group.instance_type,
+            subnet_pool=group.subnet_pool,
+            vars=group.vars,
+            static=group.static,
+            etag=resolved.etag,
+            actual_size=len(counted),
+            ready_size=ready,
+            not_ready=sum(m.state is State.RUNNING for m in counted) - ready,
+            blocked=[*([cannot_make] if cannot_make else []), *readiness.blocked(group.key)],
+            provider_ids=sorted(m.provider_id for m in counted if m.provider_id is not None),
+            paused=group.paused,
+            last_error=shard.blocked.get(group.key) or shard.trend(group.key).last_error,
+            draining=sum(m.state is State.DRAINING for m in members),
+            on_demand=sum(m.on_demand and m.state not in ENDED for m in members),
+            config=group_config(told or DynamicGroup()),
+            size_source=_size_source(resolved, told),
+            overrides=_overrides(resolved, told),
+            rollout=rollout_requests.current_status(shard, group),
+        )
+
+    def instance(
+        self, instance: Instance, plan: Iterable[operator_pb2.PlannedAction] = ()
+    ) -> operator_pb2.InstanceStatus:
+        facts = self._lead.shard.facts.get(instance.id)
+        presence = self._lead.agents.get(instance.id)
+        desired = self._lead.shard.desired_groups.get(instance.key)
+        not_ready = self._not_ready(instance)
+        return operator_pb2.InstanceStatus(
+            instance_id=instance.id,
+            provider_id=instance.provider_id or "",
+            group=instance.group,
+            state=instance.state.value,
+            reason=instance.cause.value if instance.cause is not None else "",
+            message=instance.message,
+            on_demand=instance.on_demand,
+            suspect=instance.suspect,
+            connected=presence is not None and presence.healthy,
+            drifted=not instance.on_demand and instance.state not in ENDED and drifted(instance, desired),
+            instance_type=instance.instance_type,
+            subnet=instance.subnet,
+            ipv4=instance.ip4,
+            ipv6=instance.ip6,
+            hostname=instance.hostname,
+            created_unix_ms=_milliseconds(instance.created),
+            registered_unix_ms=_milliseconds(instance.registered),
+            drain_deadline_unix_ms=self._deadline(instance),
+            vm_gone=self._is_gone(instance),
+            replaces=instance.replaces or instance.predecessor or "",
+            last_report_unix_ms=_milliseconds(presence.reported if presence is not None else None),
+            vm_status=(facts.vm if facts is not None else VmState.UNKNOWN).value,
+            plan=plan,
+            cloned=self._lead.agents.clones.is_seen(instance.id, self._clock.monotonic()),
+            ready=instance.state is State.RUNNING and not not_ready,
+            not_ready=not_ready,
+            ready_unix_ms=_milliseconds(instance.ready_at),
+            checks=self._lead.readiness.checks(instance) if instance.state is State.RUNNING else (),
+            revision=instance.infra_hash,
+        )
+
+    async def whole(self, instance: Instance) -> operator_pb2.InstanceStatus:
+        """With what only the cache remembers."""
+        status, cache = self.instance(instance), self._lead.cache
+        if not status.last_report_unix_ms and cache is not None:
+            with contextlib.suppress(CacheUnavailableError):
+                kept = await cache.report(instance.id)
+                status.last_report_unix_ms = _milliseconds(kept.at if kept is not None else None)
+        return status
+
+    def _not_ready(self, instance: Instance) -> str:
+        """Why a running instance is not ready; of others their state says enough."""
+        return self._lead.readiness.why_not(instance) if instance.state is State.RUNNING else ""
+
+    def instance_event(self, instance: Instance, before: Instance | None = None) -> operator_pb2.InstanceEvent:
+        not_ready = self._not_ready(instance)
+        return operator_pb2.InstanceEvent(
+            instance_id=instance.id,
+            provider_id=instance.provider_id or "",
+            group=instance.group,
+            state=instance.state.value,
+            reason=instance.cause.value if instance.cause is not None else "",
+            deadline_unix_ms=self._deadline(instance),
+            vm_gone=self._is_gone(instance),
+            waits=instance.drain is not None and instance.state is State.DRAINING and instance.drain.waits,
+            drain_cancelled=before is not None and before.state is State.DRAINING and instance.state is State.RUNNING,
+            on_demand=instance.on_demand,
+            hostname=instance.hostname,
+            ipv4=instance.ip4,
+            ipv6=instance.ip6,
+            ready=instance.state is State.RUNNING and not not_ready,
+            not_ready=not_ready,
+        )
+
+    def event(self, key: GroupKey, reason: Reason) -> operator_pb2.Event:
+        return operator_pb2.Event(
+            time_unix_ms=_milliseconds(self._clock.wall()),
+            group=key.name,
+            instance_id=reason.instance or "",
+            reason=reason.code.value,
+            message=reason.message,
+            trouble=reason.code in TROUBLE,
+        )
+
+    def _deadline(self, instance: Instance) -> int:
+        if instance.drain is None or instance.state is not State.DRAINING:
+            return 0
+        return _milliseconds(instance.drain.deadline - self._clock.steady() + self._clock.wall())
+
+    def _is_gone(self, instance: Instance) -> bool:
+        """There is nothing left to drain."""
+        if instance.state in ENDED:
+            return True
+        facts = self._lead.shard.facts.get(instance.id)
+        if facts is None:
+            return False
+        return facts.vm in NOT_RUNNING or (facts.vm is VmState.ABSENT and instance.state is State.DELETING)
+
+
+def _size_source(resolved: Resolved, told: DynamicGroup | None) -> operator_pb2.SizeSource:
+    if told is None or told.size is None:
+        return operator_pb2.SizeSource(kind="config", config_size=resolved.file.size)
+    stamp = told.set_by.get("size")
+    return operator_pb2.SizeSource(
+        kind="api",
+        by=stamp.by if stamp is not None else "",
+        at_unix_ms=_milliseconds(stamp.seconds if stamp is not None else None),
+        config_size=resolved.file.size,
+    )
+
+
+def _overrides(resolved: Resolved, told: DynamicGroup | None) -> list[operator_pb2.Override]:
+    if not resolved.group.static:
+        return []
+    return [
+        operator_pb2.Override(
+            field=each.field,
+            value=each.value,
+            file_value=each.file_value,
+            by=each.stamp.by if each.stamp is not None else "",
+            at_unix_ms=_milliseconds(each.stamp.seconds if each.stamp is not None else None),
+        )
+        for each in overrides(told, resolved.file)
+    ]
+
+
+def group_config(told: DynamicGroup) -> operator_pb2.GroupConfig:
+    return operator_pb2.GroupConfig(
+        template=told.template or "",
+        size=told.size,
+        instance_type=told.instance_type or "",
+        subnet_pool=told.subnet_pool or "",
+        vars=told.vars,
+        drain_timeout=format_duration(told.drain_timeout) if told.drain_timeout is not None else "",
+        **_update_fields(told.update),
+        load_balancers=told.load_balancers or (),
+        args_json=json.dumps(told.args, ensure_ascii=False, sort_keys=True) if told.args else "",
+    )
+
+
+def _update_fields(update: Update | None) -> dict[str, Any]:
+    if update is None:
+        return {}
+    pause = update.pause_after_canary
+    return {
+        "update_set": True,
+        "max_surge": update.max_surge,
+        "max_unavailable": update.max_unavailable,
+        "update_order": update.order,
+        "update_settle": format_duration(update.settle) if update.settle else "",
+        "canary": update.canary,
+        "pause_after_canary": format_duration(pause) if isinstance(pause, float) else pause if pause != WAIT else "",
+        "max_failures": update.max_failures,
+        "on_failure": update.on_failure,
+    }
+
+
+def _milliseconds(seconds: float | None) -> int:
+    return int(seconds * 1000) if seconds is not None else 0

@@ -1,0 +1,64 @@
+"""What one operator's tenant may see and name: the one place that knows.
+
+The tenant comes from the certificate and from nowhere else. What belongs to another tenant and what does not exist are
+the same here, in code, words and cost (B18, B34): every look-up of the operator's API goes through this.
+"""
+
+from nstance.config.resolve import Resolved
+from nstance.model import ids
+from nstance.model.ids import GroupKey, GroupName, InstanceId
+from nstance.model.instance import ENDED, Instance
+from nstance.pki import names
+from nstance.server.leader.context import TermContext
+from nstance.server.state.committed_records import CommittedRecords
+from nstance.wire import status
+
+
+class Tenancy:
+    def __init__(self, who: names.Operator, lead: TermContext, records: CommittedRecords) -> None:
+        self.who = who
+        self.tenant = who.tenant
+        self._lead = lead
+        self._records = records
+
+    def key(self, name: str) -> GroupKey:
+        """Of a group that need not exist."""
+        if not ids.is_name(name):
+            raise status.invalid("key", "expected a name of lower-case letters, digits and single hyphens, at most 32")
+        return GroupKey(self.tenant, GroupName(name))
+
+    def group(self, name: str) -> Resolved:
+        found = self._lead.configuration.groups.get(GroupKey(self.tenant, GroupName(name)))
+        if found is None:
+            raise no_group()
+        return found
+
+    def groups(self) -> list[Resolved]:
+        """Sorted by name."""
+        mine = (r for key, r in self._lead.configuration.groups.items() if key.tenant == self.tenant)
+        return sorted(mine, key=lambda resolved: resolved.group.key)
+
+    def instance(self, id: str) -> Instance:
+        found = self._records.get(InstanceId(id))
+        if found is None or found.tenant != self.tenant:
+            raise no_instance()
+        return found
+
+    def instances(self, group: str = "", *, ended: bool = False) -> list[Instance]:
+        """Sorted by ID. A group that is deleted has them for a while."""
+        if group:
+            key = GroupKey(self.tenant, GroupName(group))
+            found = list(self._records.members(key).values())
+            if not found:
+                self.group(group)
+        else:
+            found = list(self._records.of_tenant(self.tenant))
+        return sorted((i for i in found if ended or i.state not in ENDED), key=lambda instance: instance.id)
+
+
+def no_group() -> Exception:
+    return status.not_found("there is no such group")
+
+
+def no_instance() -> Exception:
+    return status.not_found("there is no such instance")

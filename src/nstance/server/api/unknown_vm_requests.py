@@ -1,0 +1,114 @@
+"""What an operator asks about VMs that no record knows, and about groups that are held."""
+
+from nstance.clock import Clock
+from nstance.model import events as ev
+from nstance.model import ids
+from nstance.model.decision import Rejection
+from nstance.model.ids import GroupKey
+from nstance.model.vm import UnknownVm
+from nstance.server.api import plans
+from nstance.server.api.instance_requests import InstanceRequests, Outcome
+from nstance.server.api.tenancy import Tenancy
+from nstance.server.leader.context import HELD_GROUP, TermContext
+from nstance.server.state.unknown_vms import key_of, why_held
+from nstance.v1 import operator_pb2
+from nstance.wire import status
+
+
+class UnknownVmRequests:
+    def __init__(self, lead: TermContext, requests: InstanceRequests, clock: Clock) -> None:
+        self._lead = lead
+        self._requests = requests
+        self._clock = clock
+
+    # ---- VMs
+
+    def listed(self, tenancy: Tenancy) -> operator_pb2.ListUnknownVmsResponse:
+        found = [self._shown(u) for u in self._lead.shard.unknown.all() if u.vm.tenant == tenancy.tenant]
+        return operator_pb2.ListUnknownVmsResponse(vms=found)
+
+    async def adopt(self, tenancy: Tenancy, id: str, *, dry_run: bool) -> Outcome:
+        vm = self._find(tenancy, id).vm
+        key = key_of(vm)
+        if key not in self._lead.shard.desired_groups:
+            raise status.failed_precondition(f"its group {key.name} is not configured: make the group first")
+        event = ev.AdoptionRequested(vm.id, tenancy.who.id)
+        refusal, outcome = await self._requests.do(event, key, vm.id, dry_run=dry_run)
+        match refusal:
+            case None if outcome is not None:
+                return outcome
+            case Rejection.NO_ROOM:
+                size = self._lead.shard.desired_groups[key].size
+                raise status.failed_precondition(
+                    f"its group {key.name} has its size of {size}: scale it up first, or release the VM"
+                )
+            case Rejection.NOT_RUNNING:
+                raise status.failed_precondition("its VM does not run: start it, or release it")
+            case Rejection.PAUSED:
+                raise status.failed_precondition("its group is paused, resume it first")
+            case _:
+                raise _no_vm()
+
+    async def release(self, tenancy: Tenancy, id: str, *, dry_run: bool) -> operator_pb2.ReleaseInstanceResponse:
+        vm = self._find(tenancy, id).vm
+        event = ev.ReleaseRequested(vm.id, tenancy.who.id)
+        refusal, _ = await self._requests.do(event, key_of(vm), vm.id, dry_run=dry_run)
+        if refusal is not None:
+            raise _no_vm()
+        action = operator_pb2.PlannedAction(
+            action="delete",
+            instance_id=vm.id,
+            reason="requested",
+            message=f"deletes the VM {vm.provider_id}, which no record knows",
+            group=key_of(vm).name,
+        )
+        return operator_pb2.ReleaseInstanceResponse(plan=[action] if dry_run else [])
+
+    def _find(self, tenancy: Tenancy, id: str) -> UnknownVm:
+        for unknown in self._lead.shard.unknown.all():
+            if unknown.vm.id == id and unknown.vm.tenant == tenancy.tenant:
+                return unknown
+        raise _no_vm()
+
+    def _shown(self, unknown: UnknownVm) -> operator_pb2.UnknownVm:
+        vm, shard = unknown.vm, self._lead.shard
+        desired = shard.desired_groups.get(key_of(vm))
+        counting = sum(m.counts for m in shard.members(key_of(vm)).values())
+        first_seen = unknown.first_seen - self._clock.steady() + self._clock.wall()
+        return operator_pb2.UnknownVm(
+            instance_id=vm.id,
+            provider_id=vm.provider_id,
+            group=key_of(vm).name,
+            state=vm.state.value,
+            first_seen_unix_ms=int(first_seen * 1000),
+            created_unix_ms=int(ids.created_at(vm.id) * 1000),
+            ipv4=vm.ip4,
+            ipv6=vm.ip6,
+            why=why_held(
+                unknown,
+                configured=desired is not None,
+                room=desired is not None and counting < desired.size,
+                too_many=shard.too_many_unknown,
+            ),
+        )
+
+    # ---- groups
+
+    def held(self, tenancy: Tenancy) -> list[str]:
+        """What is to be told of the tenant's groups that are held."""
+        return [f"{key.name}: {HELD_GROUP}" for key in self._lead.shard.held_groups() if key.tenant == tenancy.tenant]
+
+    def is_held(self, key: GroupKey) -> bool:
+        return key in self._lead.shard.held_groups()
+
+    async def delete_group(self, key: GroupKey) -> None:
+        """Write down that the deletion was asked for: without that, a group that is not configured is held."""
+        await self._requests.ask(ev.GroupDeleted(), key=key)
+
+    def plan_deletion(self, key: GroupKey) -> list[operator_pb2.PlannedAction]:
+        shard = self._lead.shard
+        return plans.actions(shard, key, None, shard.plan(key, None, ev.GroupDeleted()))
+
+
+def _no_vm() -> Exception:
+    return status.not_found("there is no such VM without a record")

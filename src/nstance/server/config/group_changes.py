@@ -1,0 +1,82 @@
+"""What changed in groups and who asked for it: told to the history, one event for each group."""
+
+from collections.abc import Callable, Iterator
+
+from nstance.config.dynamic import DynamicGroup
+from nstance.model import durations
+from nstance.model.group import Group
+from nstance.model.ids import GroupKey
+from nstance.server.config.configuration import Configuration
+
+
+def changes(
+    before: Configuration, after: Configuration, author: Callable[[GroupKey], str]
+) -> Iterator[tuple[GroupKey, str]]:
+    """Each group that changed, with what changed and by whom. `author`: empty if nobody knows."""
+    for key in sorted({*before.groups, *after.groups}):
+        old, new = before.groups.get(key), after.groups.get(key)
+        if old is new:
+            continue
+        what = describe(old.group if old is not None else None, new.group if new is not None else None)
+        if old is not None and new is not None and new.group.static:
+            given_back = _given_back(before.dynamic.groups.get(key), after.dynamic.groups.get(key))
+            what = "; ".join(filter(None, (what, given_back)))
+        if what:
+            who = author(key)
+            yield key, f"{what} (by {who})" if who else what
+
+
+def _given_back(old: DynamicGroup | None, new: DynamicGroup | None) -> str:
+    """Of a static group: what follows the configuration file again."""
+    old, new = old or DynamicGroup(), new or DynamicGroup()
+    names = ["size"] if old.size is not None and new.size is None else []
+    names += ["instance type"] if old.instance_type and not new.instance_type else []
+    if gone := sorted(old.vars.keys() - new.vars.keys()):
+        names.append(f"vars {', '.join(gone[:10])}")
+    return f"{', '.join(names)} given back to the configuration file" if names else ""
+
+
+def describe(old: Group | None, new: Group | None) -> str:
+    """What changed, for people. Vars may be confidential: only their names are told."""
+    if new is None:
+        return "the group was deleted"
+    if old is None:
+        return f"the group was made with size {new.size}"
+    names = {
+        "size": "size",
+        "template": "template",
+        "instance_type": "instance type",
+        "subnet_pool": "subnet pool",
+        "drain_timeout": "drain timeout",
+        "max_surge": "max surge",
+        "max_unavailable": "max unavailable",
+        "order": "order",
+        "load_balancers": "load balancers",
+    }
+    told = [
+        f"{name} {_shown(getattr(old, field))} → {_shown(getattr(new, field))}"
+        for field, name in names.items()
+        if getattr(old, field) != getattr(new, field)
+    ]
+    vars = sorted(name for name in {*old.vars, *new.vars} if old.vars.get(name) != new.vars.get(name))
+    if vars:
+        told.append(f"vars {', '.join(vars[:10])} changed")
+    if old.rolled_back_from != new.rolled_back_from:
+        told.append("rolled back to an earlier revision" if new.rolled_back_from else "no longer rolled back")
+    if old.paused != new.paused:
+        told.append("paused" if new.paused else "resumed")
+    if not told and old.infra_hash != new.infra_hash:
+        told.append("args changed")
+    return "; ".join(told)
+
+
+def _shown(value: object) -> str:
+    match value:
+        case "" | ():
+            return "none"
+        case tuple():
+            return ", ".join(map(str, value))
+        case float():
+            return durations.format(value)
+        case _:
+            return str(value)

@@ -1,0 +1,50 @@
+"""What leading and standing by have in common: the lease's place, this server's name, and the rules' numbers."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nstance.clock import Clock, Rng
+from nstance.core import election as rules
+from nstance.core.election import Timings
+from nstance.core.latency import Latency
+from nstance.objects import lease
+from nstance.objects.lease import Holder, ReadLease
+from nstance.objects.port import Key, ObjectStore
+
+READ_TIMEOUT = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ElectionContext:
+    store: ObjectStore
+    key: Key
+    me: Holder
+    timings: Timings  # for a store that answers at once
+    clock: Clock
+    rng: Rng
+    latency: Callable[[], Latency] = Latency  # of the store, as measured
+    anchor: Callable[[float], None] = lambda steady: None  # sets the steady clock
+
+    def adapted(self) -> Timings:
+        """The timings for the store as it is now."""
+        return rules.adapted(self.timings, self.latency().usual)
+
+    def timeout(self) -> float:
+        """How long to wait for a write of the lease."""
+        return self.latency().timeout
+
+    async def read(self) -> ReadLease | None:
+        """The lease; None only if the store says that there is none. Raises storage errors and TimeoutError."""
+        async with asyncio.timeout(max(READ_TIMEOUT, self.timeout())):
+            return await lease.read(self.store, self.key)
+
+    async def wait(self, event: asyncio.Event, seconds: float) -> None:
+        """Until the event is set or the time has passed, on the clock that was given."""
+        waiting = asyncio.ensure_future(event.wait())
+        sleeping = asyncio.ensure_future(self.clock.sleep(seconds))
+        try:
+            await asyncio.wait({waiting, sleeping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            sleeping.cancel()

@@ -1,0 +1,132 @@
+"""What each revision of a group is made of, kept in the bucket so that a group can be rolled back to it.
+
+The configuration holds only what is wanted now. So the parts of a revision are stored while it is in force, before a
+rollout takes its first step. An object's key names what is in it, so it is written once and never changed. For each group
+only the revisions that its record remembers are kept.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+
+from nstance.clock import Clock
+from nstance.config import parts as stored_parts
+from nstance.config import storage_keys
+from nstance.config.resolve import Parts, Resolved
+from nstance.model.ids import GroupKey, ShardId
+from nstance.model.rollout import Revision
+from nstance.objects import errors
+from nstance.objects.port import Key, ObjectStore
+from nstance.server.state.shard import Shard
+
+log = logging.getLogger(__name__)
+
+STORE_SECONDS = 10.0
+LIST_SECONDS = 60.0
+RETRY_SECONDS = 2.0
+WRITES_AT_ONCE = 8
+
+
+class RevisionStore:
+    def __init__(
+        self,
+        shard: Shard,
+        *,
+        name: ShardId,
+        store: ObjectStore,
+        clock: Clock,
+        groups: Callable[[], Mapping[GroupKey, Resolved]],
+    ) -> None:
+        self._shard = shard
+        self._name = name
+        self._store = store
+        self._clock = clock
+        self._groups = groups
+        self._stored: dict[GroupKey, set[Key]] | None = None  # None: not listed yet
+        self._wake = asyncio.Event()
+        self.configured()
+
+    def configured(self) -> None:
+        """The configuration is new: what is not stored yet may not be rolled out yet."""
+        self._shard.unstored = {key for key, each in self._groups().items() if not self._is_stored(key, each)}
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            await self._shard.term.ready()
+            try:
+                if self._stored is None:
+                    await self._list()
+                await self._store_all()
+            except (errors.StorageError, TimeoutError) as problem:
+                log.warning("failed to store a group revision", extra={"error": str(problem) or "timed out"})
+                await self._clock.sleep(RETRY_SECONDS)
+                self._wake.set()
+
+    async def read(self, group: GroupKey, revision: Revision) -> Parts:
+        """Raises storage errors, ConfigError for an object that cannot be used."""
+        key = self._key(group, revision.infra_hash, revision.runtime_hash)
+        async with asyncio.timeout(STORE_SECONDS):
+            stored = await self._store.get(key)
+        return stored_parts.parse(stored.body, source=key)
+
+    async def _list(self) -> None:
+        found: dict[GroupKey, set[Key]] = {}
+        async with asyncio.timeout(LIST_SECONDS):
+            async for key in self._store.list(storage_keys.revision_prefix(self._name)):
+                group = storage_keys.group_of_revision(self._name, key)
+                if group is not None:
+                    found.setdefault(group, set()).add(key)
+        self._stored = found
+        before = self._shard.unstored
+        self.configured()
+        self._shard.look_again(before - self._shard.unstored)
+        for group in [group for group in found if group not in self._groups()]:
+            await self._forget(group)
+
+    async def _store_all(self) -> None:
+        waiting = [key for key in self._groups() if key in self._shard.unstored]
+        for start in range(0, len(waiting), WRITES_AT_ONCE):
+            await self._shard.term.ready()
+            await asyncio.gather(*(self._store_one(key) for key in waiting[start : start + WRITES_AT_ONCE]))
+
+    async def _store_one(self, group: GroupKey) -> None:
+        resolved = self._groups().get(group)
+        if resolved is None or self._stored is None:
+            return
+        key = self._key_of(group, resolved)
+        try:
+            async with asyncio.timeout(STORE_SECONDS):
+                await self._store.create(key, stored_parts.dump(resolved.parts))
+        except errors.ConflictError:
+            pass  # it says the same: its key names its content
+        self._stored.setdefault(group, set()).add(key)
+        now = self._groups().get(group)
+        if now is None or self._is_stored(group, now):
+            self._shard.unstored.discard(group)
+            self._shard.look_again([group])
+        await self._forget(group)
+
+    async def _forget(self, group: GroupKey) -> None:
+        """Remove what nobody can be rolled back to any more."""
+        assert self._stored is not None
+        record, resolved = self._shard.group_records.get(group), self._groups().get(group)
+        kept = {self._key(group, r.infra_hash, r.runtime_hash) for r in (record.revisions if record else ())}
+        if resolved is not None:
+            kept.add(self._key_of(group, resolved))
+        for key in sorted(self._stored.get(group, set()) - kept):
+            async with asyncio.timeout(STORE_SECONDS):
+                await self._store.delete(key)
+            self._stored[group].discard(key)
+
+    def _is_stored(self, group: GroupKey, resolved: Resolved) -> bool:
+        return self._stored is not None and self._key_of(group, resolved) in self._stored.get(group, ())
+
+    def _key_of(self, group: GroupKey, resolved: Resolved) -> Key:
+        return self._key(group, resolved.group.infra_hash, resolved.group.runtime_hash)
+
+    def _key(self, group: GroupKey, infra_hash: str, runtime_hash: str) -> Key:
+        return storage_keys.revision(self._name, group, infra_hash=infra_hash, runtime_hash=runtime_hash)

@@ -1,0 +1,262 @@
+"""Which instances are ready, as their agents report it, and which checks agents are told to run.
+
+An assessment is posted to the shard when it changed; load balancers and watchers follow it at once. The trap: after a
+change of leaders nothing is known of agents that have not come back yet. Until they do, what the journal says counts: an
+instance that was ready before is shown as ready, or each failover would make a whole fleet look broken.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING
+
+from grpclib.exceptions import GRPCError, StreamTerminatedError
+from h2.exceptions import ProtocolError
+
+from nstance.config.readiness import CheckSpec, CommandCheck, HttpCheck, SystemdCheck, TcpCheck
+from nstance.config.resolve import Resolved
+from nstance.core import readiness
+from nstance.model.decision import ReasonCode
+from nstance.model.events import VmState
+from nstance.model.ids import GroupKey, InstanceId
+from nstance.model.instance import Instance, State
+from nstance.server.liveness.connected_agents import Presence
+from nstance.server.workload import file_sets
+from nstance.v1 import agent_pb2, operator_pb2
+
+if TYPE_CHECKING:
+    from nstance.server.leader.context import TermContext
+
+log = logging.getLogger(__name__)
+
+MAX_MESSAGE = 500  # characters of what an agent says about itself
+MAX_REASONS = 5  # that are shown of a group
+MAX_ANNOUNCED = 100  # reasons of a group that are told as events before it has recovered
+PUSH_SECONDS = 10.0
+NOT_RUNNING = frozenset({VmState.DOWN, VmState.DELETED})
+
+
+class Readiness:
+    """Of all instances of a shard, during one term."""
+
+    def __init__(self, lead: "TermContext") -> None:
+        self.on_change: list[Callable[[InstanceId], None]] = []
+        self._lead = lead
+        self._groups = lead.configuration.groups
+        self._configs: dict[str, agent_pb2.CheckConfig] = {}  # by hash
+        self._announced: dict[GroupKey, set[str]] = {}  # why groups are blocked, as far as it was told
+        self._pushing: set[asyncio.Task[None]] = set()
+
+    # ---- what agents report
+
+    def assess(self, presence: Presence) -> None:
+        """Post what the last report says about readiness, if that is new."""
+        report = presence.report
+        instance = self._lead.shard.instances.get(presence.id)
+        if report is None or instance is None or not presence.healthy:
+            return
+        resolved = self._lead.resolved(instance)
+        if not presence.wanted_hash and resolved is not None:
+            presence.wanted_hash = file_sets.set_hash(self._lead.around, resolved, instance)
+        knows_readiness = report.HasField("received_hash")
+        problem = "" if report.received_hash else report.files_error
+        if not knows_readiness and resolved is not None and resolved.checks:
+            problem = f"its agent of version {report.version} does not run checks"
+        found = readiness.assess(
+            presence.id,
+            wanted_hash=presence.wanted_hash,
+            installed_hash=report.received_hash if knows_readiness else report.config_hash,
+            checks=resolved.checks if resolved is not None else (),
+            results={each.name: each.passing for each in _results(resolved, report)},
+            blocked=presence.blocked,
+            problem=_plain(problem),
+        )
+        if found == presence.readiness:
+            return
+        presence.readiness = found
+        self._lead.shard.post(found)
+        self._lead.balancers.set_ready(presence.id, found.ready)
+        self._tell(presence.id)
+
+    def disconnected(self, presence: Presence) -> None:
+        self._lead.balancers.set_ready(presence.id, False)
+        self._tell(presence.id)
+
+    def set_wanted(self, presence: Presence, wanted_hash: str) -> None:
+        """The hash of the file set that it should have."""
+        if presence.wanted_hash != wanted_hash:
+            presence.wanted_hash = wanted_hash
+            self.assess(presence)
+
+    def _tell(self, id: InstanceId) -> None:
+        for tell in self.on_change:
+            tell(id)
+
+    # ---- file sets that cannot be rendered
+
+    def block(self, presence: Presence, problem: str) -> None:
+        """Its file set cannot be rendered. It keeps the one that it has."""
+        problem = _plain(problem)
+        if presence.blocked == problem:
+            return
+        presence.blocked = problem
+        self.assess(presence)
+        instance = self._lead.shard.instances.get(presence.id)
+        if instance is None:
+            return
+        announced = self._announced.setdefault(instance.key, set())
+        if problem not in announced and len(announced) < MAX_ANNOUNCED:
+            announced.add(problem)
+            message = f"files cannot be rendered, instances keep what they have: {problem}"
+            log.warning(message, extra={"group": str(instance.key), "instance": instance.id})
+            self._lead.shard.notes.tell(instance.key, ReasonCode.BLOCKED, message, instance.id)
+
+    def unblock(self, presence: Presence) -> None:
+        if not presence.blocked:
+            return
+        presence.blocked = ""
+        self.assess(presence)
+        instance = self._lead.shard.instances.get(presence.id)
+        if instance is not None and not self.blocked(instance.key) and instance.key in self._announced:
+            del self._announced[instance.key]
+            self._lead.shard.notes.tell(instance.key, ReasonCode.RECOVERED, "files can be rendered again")
+
+    def blocked(self, key: GroupKey) -> list[str]:
+        """Why files of the group's instances cannot be rendered: each reason once."""
+        agents = self._lead.agents
+        present = (agents.get(id) for id in self._lead.shard.members(key))
+        reasons = dict.fromkeys(each.blocked for each in present if each is not None and each.blocked)
+        return list(reasons)[:MAX_REASONS]
+
+    # ---- what is shown
+
+    def is_ready(self, instance: Instance) -> bool:
+        return instance.state is State.RUNNING and not self.why_not(instance)
+
+    def why_not(self, instance: Instance) -> str:
+        """Why a running instance is not ready; empty if it is."""
+        lead = self._lead
+        facts = lead.shard.facts.get(instance.id)
+        if facts is not None and facts.vm in NOT_RUNNING:
+            return f"its VM is {facts.vm.value}"
+        if instance.suspect:
+            return "its agent is silent"
+        presence = lead.agents.get(instance.id)
+        connected = presence is not None and presence.healthy
+        if presence is not None and connected and presence.readiness is not None:
+            return readiness.explain(presence.readiness)
+        if instance.ready_at is not None and not lead.agents.has_left(instance.id):
+            return ""  # it has not come back to this leader yet
+        return "its agent has not reported yet" if connected else "its agent is not connected"
+
+    def checks(self, instance: Instance) -> list[operator_pb2.CheckStatus]:
+        resolved = self._lead.resolved(instance)
+        presence = self._lead.agents.get(instance.id)
+        if resolved is None or presence is None or presence.report is None:
+            return []
+        results = {each.name: each for each in _results(resolved, presence.report)}
+        shown = []
+        for name in sorted(resolved.checks):
+            result = results.get(name)
+            if result is None:
+                shown.append(operator_pb2.CheckStatus(name=name, message="no result yet"))
+            else:
+                shown.append(
+                    operator_pb2.CheckStatus(
+                        name=name,
+                        passing=result.passing,
+                        message=_plain(result.message),
+                        since_unix_ms=result.since_unix_ms,
+                    )
+                )
+        return shown
+
+    # ---- the checks that agents run
+
+    def checks_to_send(self, presence: Presence) -> agent_pb2.CheckConfig | None:
+        """What the next answer on its health stream must tell it; None: it runs the right ones, or was told already."""
+        instance = self._lead.shard.instances.get(presence.id)
+        resolved = self._lead.resolved(instance) if instance is not None else None
+        if resolved is None:
+            return None
+        known = presence.checks_sent
+        if known is None:
+            known = presence.report.checks_hash if presence.report is not None else ""
+        if known == resolved.checks_hash:
+            return None
+        presence.checks_sent = resolved.checks_hash
+        config = self._configs.get(resolved.checks_hash)
+        if config is None:
+            config = self._configs[resolved.checks_hash] = check_config(resolved)
+        return config
+
+    def configured(self) -> None:
+        """A new configuration is active. Agents whose files or checks it changes are not ready until they have them."""
+        lead = self._lead
+        before, self._groups = self._groups, lead.configuration.groups
+        self._configs.clear()
+        for key in [key for key in self._announced if key not in self._groups]:
+            del self._announced[key]
+        for key, resolved in self._groups.items():
+            old = before.get(key)
+            if old is resolved or old is None:
+                continue
+            files = old.group.runtime_hash != resolved.group.runtime_hash
+            checks = old.checks_hash != resolved.checks_hash
+            if not files and not checks:
+                continue
+            for id in lead.shard.members(key):
+                presence = lead.agents.get(id)
+                if presence is None:
+                    continue
+                presence.wanted_hash = ""  # worked out again
+                self.assess(presence)
+                if checks and presence.push is not None:
+                    task = asyncio.create_task(self._push(presence, presence.push))
+                    self._pushing.add(task)
+                    task.add_done_callback(self._pushing.discard)
+
+    async def _push(self, presence: Presence, push: Callable[[], Awaitable[None]]) -> None:
+        try:
+            async with asyncio.timeout(PUSH_SECONDS):
+                await push()
+        except (OSError, TimeoutError, GRPCError, StreamTerminatedError, ProtocolError) as problem:
+            # Its connection ends, or stalls and is ended; the next one begins with the checks.
+            log.debug("failed to push checks", extra={"instance": presence.id, "error": str(problem)})
+
+
+def check_config(resolved: Resolved) -> agent_pb2.CheckConfig:
+    """A group's checks as agents are told them."""
+    checks = [_check(name, spec) for name, spec in sorted(resolved.checks.items())]
+    return agent_pb2.CheckConfig(hash=resolved.checks_hash, checks=checks)
+
+
+def _check(name: str, spec: CheckSpec) -> agent_pb2.Check:
+    made = agent_pb2.Check(
+        name=name,
+        interval_ms=int(spec.interval * 1000),
+        timeout_ms=max(1, int(spec.timeout * 1000)),
+        failures=spec.failures,
+        successes=spec.successes,
+        start_period_ms=int(spec.start_period * 1000),
+    )
+    match spec:
+        case HttpCheck():
+            made.http.CopyFrom(agent_pb2.HttpCheck(port=spec.port, path=spec.path, tls=spec.tls))
+        case TcpCheck():
+            made.tcp.port = spec.port
+        case CommandCheck():
+            made.command.argv[:] = spec.argv
+        case SystemdCheck():
+            made.systemd.unit = spec.unit
+    return made
+
+
+def _results(resolved: Resolved | None, report: agent_pb2.HealthReport) -> Iterable[agent_pb2.CheckResult]:
+    """Those that belong to the group's checks as they are now."""
+    return report.checks if resolved is not None and report.checks_hash == resolved.checks_hash else ()
+
+
+def _plain(text: str) -> str:
+    """What somebody else wrote, short and without anything that would steer a terminal."""
+    return "".join(c if c.isprintable() else " " for c in text[:MAX_MESSAGE])

@@ -1,0 +1,268 @@
+"""From a group's templates and an instance's record to the values that a VM is made of.
+
+Rendering is a function of the configuration and the record, so a create request can be repeated byte by byte; its hash is
+in the intent. Secrets are not looked up here.
+"""
+
+import base64
+import gzip
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from nstance import gotemplate
+from nstance.config import blocks, hashes, storage_keys
+from nstance.config.errors import quoted
+from nstance.config.resolve import Resolved
+from nstance.config.settings import Settings
+from nstance.config.workload import Certificate, EnvFile, JsonFile, StringFile, Userdata
+from nstance.model import ids
+from nstance.model.instance import Instance
+from nstance.objects import keys
+from nstance.pki import ca, fields
+from nstance.providers.port import CreateRequest
+
+MAX_USERDATA = 1 << 20
+
+
+class RenderError(Exception):
+    """A template does not yield what it must. The message names it."""
+
+
+class NotFetchedError(RenderError):
+    """Something that it uses is not to be had now. Try again later."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenderContext:
+    """What templates can see that is the same for all instances of a shard."""
+
+    settings: Settings
+    shard: ids.ShardId
+    ca_bundle: str
+    registration_addr: str
+    agent_addr: str
+    operator_addr: str
+    images: Mapping[str, str | None]  # None: not found yet
+
+
+def shared(around: RenderContext) -> tuple[object, ...]:
+    """What all instances' files depend on, whatever their group. Images do not count: a new one changes no files."""
+    return around.settings.cluster, around.settings.shard.infra, around.ca_bundle
+
+
+class Values(dict[str, object]):
+    """What a template can see, and the paths that one printed although nobody has set them."""
+
+    def __init__(self, seen: Mapping[str, object]) -> None:
+        super().__init__(seen)
+        self.missing: dict[str, None] = {}
+
+
+def data(around: RenderContext, resolved: Resolved, instance: Instance, *, nonce: str | None = None) -> Values:
+    infra = around.settings.shard.infra
+    values: dict[str, object] = {
+        "Cluster": {"ID": around.settings.cluster.id, "CACert": around.ca_bundle},
+        "Server": {
+            "Shard": around.shard,
+            "RegistrationAddr": around.registration_addr,
+            "AgentAddr": around.agent_addr,
+            "OperatorAddr": around.operator_addr,
+        },
+        "Provider": {"Kind": infra.provider, "Region": infra.region, "Zone": infra.zone},
+        "Instance": {
+            "ID": instance.id,
+            "Kind": ids.kind_of(instance.id),
+            "Arch": resolved.arch,
+            "Type": instance.instance_type,
+            "Hostname": instance.hostname or instance.id,
+            "FQDN": instance.hostname or instance.id,
+            "IP4": instance.ip4,
+            "IP6": instance.ip6,
+        },
+        "Vars": dict(resolved.vars) | dict(instance.vars),
+        "Image": dict(around.images),
+    }
+    if nonce is not None:
+        values["Nonce"] = nonce
+    return Values(values)
+
+
+def request(
+    around: RenderContext,
+    resolved: Resolved,
+    instance: Instance,
+    *,
+    nonce: str,
+    userdata: bytes | None,
+    missing: Callable[[str], None] = lambda path: None,
+) -> CreateRequest:
+    """`userdata`: its template as fetched; None if the provider uses none. `missing` is told each path that a template
+    prints although nobody has set it."""
+    values = data(around, resolved, instance, nonce=nonce)
+    made = CreateRequest(
+        id=instance.id,
+        tenant=instance.tenant,
+        group=instance.group,
+        kind=ids.kind_of(instance.id),
+        template=instance.template,
+        created=instance.created,
+        instance_type=instance.instance_type,
+        arch=resolved.arch,
+        subnet=instance.subnet,
+        args=_rendered(resolved.args, values, "args"),  # type: ignore[arg-type]
+        userdata=_userdata(resolved.userdata, userdata, values),
+        nonce=nonce,
+        ca_certificate=around.ca_bundle,
+        registration_addr=around.registration_addr,
+        agent_addr=around.agent_addr,
+        report_interval=around.settings.shard.health_check_interval,
+    )
+    for path in values.missing:
+        missing(path)
+    return made
+
+
+def request_hash(made: CreateRequest) -> str:
+    """Over everything that the provider is told; the token enters only through its hash."""
+    told = {
+        "id": made.id,
+        "tenant": made.tenant,
+        "group": made.group,
+        "template": made.template,
+        "type": made.instance_type,
+        "arch": made.arch,
+        "subnet": made.subnet,
+        "args": made.args,
+        "userdata": hashlib.sha256(made.userdata).hexdigest(),
+        "nonce": hashlib.sha256(made.nonce.encode()).hexdigest(),
+    }
+    return hashes.digest(told)
+
+
+def text(template: str, values: Mapping[str, object], what: str) -> str:
+    images = values.get("Image")
+    if isinstance(images, Mapping) and (lacking := unknown_images([template], images)):
+        raise NotFetchedError(f"{what}: the image {lacking[0]} is not known yet")
+    missing = values.missing if isinstance(values, Values) else {}
+    try:
+        return gotemplate.parse(template).render(values, missing=lambda path: missing.update({path: None}))
+    except gotemplate.TemplateError as error:
+        raise RenderError(f"{what}: {error}") from error
+
+
+def unknown_images(texts: Iterable[str], images: Mapping[str, str | None]) -> list[str]:
+    """The images that these templates may print and that are not known yet."""
+    unknown = [name for name, id in images.items() if id is None]
+    used = {path[:2] for text in texts for path in _paths(text)} if unknown else set()
+    # A path that ends before a name leads to one that only rendering shows.
+    return sorted(name for name in unknown if used & {(), ("Image",), ("Image", name)})
+
+
+def _paths(text: str) -> frozenset[tuple[str, ...]]:
+    if "{{" not in text:
+        return frozenset()
+    try:
+        return gotemplate.parse(text).fields()
+    except gotemplate.TemplateError:
+        return frozenset()  # it is refused elsewhere, with its place
+
+
+def texts(value: object) -> Iterator[str]:
+    """All strings of a JSON value."""
+    match value:
+        case str():
+            yield value
+        case Mapping():
+            for each in value.values():
+                yield from texts(each)
+        case list() | tuple():
+            for each in value:
+                yield from texts(each)
+
+
+def _rendered(value: object, values: Mapping[str, object], what: str) -> object:
+    match value:
+        case str():
+            return text(value, values, what) if "{{" in value else value
+        case Mapping():
+            return {key: _rendered(each, values, f"{what}.{key}") for key, each in value.items()}
+        case list() | tuple():
+            return [_rendered(each, values, f"{what}[{index}]") for index, each in enumerate(value)]
+        case _:
+            return value
+
+
+def _userdata(spec: Userdata | None, fetched: bytes | None, values: Mapping[str, object]) -> bytes:
+    if spec is None or fetched is None:
+        return b""
+    try:
+        template = fetched.decode()
+    except UnicodeDecodeError as error:
+        raise RenderError(f"userdata: expected text in UTF-8, found other bytes at {error.start}") from error
+    body = text(template, values, "userdata").encode()
+    if spec.encoding in ("gzip", "base64+gzip"):
+        body = gzip.compress(body, mtime=0)
+    if spec.encoding in ("base64", "base64+gzip"):
+        body = base64.b64encode(body)
+    if len(body) > MAX_USERDATA:
+        raise RenderError(f"userdata has {len(body)} bytes, at most {MAX_USERDATA} are possible")
+    return body
+
+
+def env_file(spec: EnvFile, values: Mapping[str, object]) -> bytes:
+    """As systemd reads it: one assignment a line, quoted; a value cannot break out of its line."""
+    lines = []
+    for key, template in spec.template.items():
+        value = text(template, values, key)
+        if any(ord(c) < 32 and c != "\t" for c in value) or "\x7f" in value:
+            raise RenderError(
+                f"{key} renders to a value with control characters or line breaks, which env files cannot hold"
+            )
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$").replace("`", "\\`")
+        lines.append(f'{key}="{escaped}"\n')
+    return "".join(lines).encode()
+
+
+def json_file(spec: JsonFile, values: Mapping[str, object]) -> bytes:
+    return (json.dumps(_rendered(spec.template, values, "template"), indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def string_file(spec: StringFile, values: Mapping[str, object]) -> bytes:
+    return text(spec.template, values, "template").encode()
+
+
+def object_key(template: str, values: Mapping[str, object], cluster: blocks.Cluster) -> str:
+    """Of a file that is an object. None of our own: the CA's key and others' secrets lie beside it."""
+    key = text(template, values, "source")
+    if not keys.possible(key):
+        raise RenderError(f"source: expected an object's key, found {quoted(key)}")
+    if storage_keys.is_ours(key, cluster=cluster.storage.prefix):
+        raise RenderError(f"source: expected an object that is not Nstance's own, found {quoted(key)}")
+    return key
+
+
+def workload(template: Certificate, values: Mapping[str, object]) -> ca.WorkloadSpec:
+    """A certificate template, rendered. What renders empty is left out."""
+
+    def many(name: str, templates: tuple[str, ...]) -> tuple[str, ...]:
+        rendered = (text(each, values, name).strip() for each in templates)
+        return tuple(dict.fromkeys(each for each in rendered if each))
+
+    return ca.WorkloadSpec(
+        usages=frozenset(ca.Usage(kind) for kind in template.kind),
+        subject=fields.Subject(
+            cn=text(template.cn, values, "cn").strip(),
+            organization=many("organization", template.organization),
+            country=many("country", template.country),
+            province=many("province", template.province),
+            locality=many("locality", template.locality),
+            street=many("street", template.street),
+            postal_code=many("postalCode", template.postalCode),
+        ),
+        alternatives=fields.Alternatives(
+            dns=many("dns", template.dns), ip=many("ip", template.ip), uri=many("uri", template.uri)
+        ),
+        life=template.ttl,
+    )

@@ -1,0 +1,117 @@
+"""What the simulated shard is told: a configuration file as a person would write it, with short times."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from nstance.model.ids import DEFAULT_TENANT, ClusterId, GroupKey, GroupName, ShardId
+
+CLUSTER = ClusterId("sim")
+SHARD = ShardId("sim-1")
+SUBNETS = ("north", "south")
+
+SUSPECT_AFTER = 5.0
+DEAD_AFTER = 15.0
+COLLECT_EVERY = 10.0
+REGISTRATION_TIMEOUT = 30.0
+READY_TIMEOUT = 20.0
+BALANCER = "front"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesiredGroup:
+    size: int = 1
+    generation: int = 0  # of its template's arguments: a new one makes instances drift
+    max_surge: int = 1
+    max_unavailable: int = 0
+    drain: float = 8.0
+    files: int = 0  # of its vars: new ones are pushed to running instances
+    balanced: bool = False  # its instances belong to a load balancer
+    order: str = "parallel"
+    settle: float = 0.0
+    canary: int = 0
+    pause: str = "wait"
+    max_failures: int = 2
+    on_failure: str = "halt"
+
+    def update(self) -> dict[str, object]:
+        said: dict[str, object] = {
+            "max_surge": self.max_surge,
+            "max_unavailable": self.max_unavailable,
+            "order": self.order,
+            "max_failures": self.max_failures,
+            "on_failure": self.on_failure,
+        }
+        if self.order == "serial":
+            said["settle"] = f"{self.settle}s"
+        if self.canary:
+            said |= {"canary": self.canary, "pause_after_canary": self.pause}
+        return said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesiredGroups:
+    groups: Mapping[str, DesiredGroup] = field(default_factory=lambda: {"web": DesiredGroup()})
+    heartbeat: float = 0.6
+    on_clone: str = "alarm"
+    collect: float = COLLECT_EVERY  # seconds between two listings of the provider
+    unknown: str = "hold"  # what happens to VMs that no record knows
+
+    def text(self) -> bytes:
+        return json.dumps(self._document(), sort_keys=True).encode()
+
+    def _document(self) -> dict[str, object]:
+        return {
+            "cluster": {
+                "id": CLUSTER,
+                "secrets": {"encryption_key": {"provider": "env", "source": "NSTANCE_KEY"}, "cache_ttl": "1s"},
+            },
+            "load_balancers": {BALANCER: {"provider": "memory"}},
+            "shard": {
+                "infra": {"provider": "memory", "region": "sim", "zone": "a"},
+                "subnet_pools": {"pool": list(SUBNETS)},
+                "request_timeout": "6s",
+                "health": {
+                    "suspect_after": f"{SUSPECT_AFTER}s",
+                    "dead_after": f"{DEAD_AFTER}s",
+                    "shutdown_grace": "2s",
+                },
+                "garbage_collection": {
+                    "interval": f"{self.collect}s",
+                    "registration_timeout": f"{REGISTRATION_TIMEOUT}s",
+                    "deleted_record_retention": "30m",
+                    "unknown": self.unknown,
+                },
+                "expiry": {"forced_age": "50m"},  # nobody here lives that long
+                "leader_election": {"heartbeat": f"{self.heartbeat}s"},
+                "identity": {"on_clone": self.on_clone},
+            },
+            "templates": {
+                f"{name}-vm": {
+                    "kind": "sim",
+                    "instance_type": "small",
+                    "subnet_pool": "pool",
+                    "args": {"generation": desired.generation},
+                    "vars": {"files": str(desired.files)},
+                    "files": {"token": {"kind": "secret", "source": f"token-{name}"}},
+                    "ready_timeout": f"{READY_TIMEOUT}s",
+                }
+                for name, desired in self.groups.items()
+            },
+            "groups": {
+                DEFAULT_TENANT: {
+                    name: {
+                        "template": f"{name}-vm",
+                        "size": desired.size,
+                        "drain_timeout": f"{desired.drain}s",
+                        "load_balancers": [BALANCER] if desired.balanced else [],
+                        "update": desired.update(),
+                    }
+                    for name, desired in self.groups.items()
+                }
+            },
+        }
+
+
+def key(name: str) -> GroupKey:
+    return GroupKey(DEFAULT_TENANT, GroupName(name))

@@ -1,0 +1,159 @@
+"""How storage and the provider behave from call to call.
+
+Every call has four endings: it works, it fails, it works and the answer is lost, or it works long after its caller gave up.
+Most faults live in the last two.
+"""
+
+import random
+from collections.abc import Callable
+
+from nstance.model.ids import InstanceId
+from nstance.objects import errors as storage
+from nstance.objects import memory
+from nstance.objects.memory import Fate, Verb
+from nstance.providers import errors, port
+from nstance.providers.memory_behavior import CHANGES, Call, Life, Outcome
+from nstance.sim.loop import Machine
+from nstance.sim.setup import Setup
+
+Count = Callable[[str], None]
+WRITES = frozenset({Verb.CREATE, Verb.REPLACE, Verb.DELETE})
+
+
+class StorageFaults:
+    def __init__(self, r: random.Random, setup: Setup, now: Callable[[], float], count: Count) -> None:
+        self._r = r
+        self._setup = setup
+        self._now = now
+        self._count = count
+        self.quiet = False
+        self.cut: dict[str, int] = {}  # machines that cannot reach it, and how many cuts are in force
+        self.brown_until = 0.0
+        self.slow = 0.0  # seconds that each request takes longer
+        self.script: list[tuple[int, str]] = []  # the n-th write ends like this: for runs that try each of them
+        self._writes = 0
+
+    def faults(self, machine: Machine) -> memory.Faults:
+        async def fate(verb: Verb, key: str) -> Fate:
+            return self._fate(machine, verb)
+
+        return fate
+
+    def _fate(self, machine: Machine, verb: Verb) -> Fate:
+        r = self._r
+        self._count(f"request {verb}")
+        if self.cut.get(machine.name):
+            self._count("storage cut off")
+            return Fate(before=5.0, error=storage.UnavailableError("cut off"))
+        # A median of 28 ms, a 99th percentile of 140 ms, and a straggler now and then.
+        latency = r.lognormvariate(-3.58, 0.7) + (r.uniform(0.5, 2.5) if r.random() < 0.001 else 0.0)
+        latency = latency * self._setup.latency + self.slow
+        p = 0.0 if self.quiet else self._setup.storage
+        if self._now() < self.brown_until:
+            latency = latency * 8 + r.uniform(0.0, 0.6)
+            p = max(p, 0.15)
+        before, after = latency * 0.6, latency * 0.4
+        if self.script and verb in WRITES:
+            self._writes += 1
+            for number, ending in self.script:
+                if number == self._writes:
+                    return self._ending(ending, before, after)
+        if p:
+            draw = r.random()
+            if draw < 3 * p:
+                return self._ending(("failed", "lost", "late")[int(draw / p)], before, after)
+        if verb is Verb.LIST and not self.quiet and r.random() < self._setup.stale_lists:
+            self._count("storage stale listing")
+            return Fate(before=before, after=after, stale=r.uniform(0.0, 3.0))
+        return Fate(before=before, after=after)
+
+    def _ending(self, ending: str, before: float, after: float) -> Fate:
+        self._count(f"storage {ending}")
+        match ending:
+            case "failed":
+                return Fate(before=before, error=storage.UnavailableError("503"))
+            case "lost":
+                return Fate(before=before, after=after, lost=True)
+            case _:
+                return Fate(before=before, after=after, late=self._r.uniform(0.1, 8.0))
+
+
+class ProviderFaults:
+    """A `providers.memory_behavior.Behaviour`."""
+
+    def __init__(self, r: random.Random, setup: Setup, now: Callable[[], float], count: Count) -> None:
+        self._r = r
+        self._setup = setup
+        self._now = now
+        self._count = count
+        self.quiet = False
+        self.brown_until = 0.0
+        self.brown = 0.2  # likelihood of each of five bad endings then: none ends well
+        self.throttled_until = 0.0
+        self.full: dict[str, float] = {}  # subnets without capacity, until when
+        self.lying_until = 0.0  # listings are incomplete and do not say so
+        self.script: list[tuple[int, str]] = []
+        self._changes = 0
+
+    def outcome(self, call: Call, id: InstanceId | None) -> Outcome:
+        r, now = self._r, self._now()
+        before = r.uniform(0.05, 1.0) if call is Call.CREATE else r.uniform(0.02, 0.2)
+        after = r.uniform(0.01, 0.2)
+        p = 0.0 if self.quiet else self._setup.provider
+        if now < self.brown_until:
+            before, p = before * 4, self.brown
+        if now < self.throttled_until and r.random() < 0.7:
+            self._count("provider throttled")
+            return Outcome(
+                before=0.02, applied=False, error=errors.ThrottledError("too many calls", delay=r.uniform(0.2, 2))
+            )
+        if self.script and call in CHANGES:
+            self._changes += 1
+            for number, ending in self.script:
+                if number == self._changes:
+                    return self._ending(ending, call, before, after)
+        if p and (draw := r.random()) < 5 * p:
+            return self._ending(("failed", "lost", "unsent", "late", "ignored")[int(draw / p)], call, before, after)
+        if call is Call.LIST and now < self.lying_until:
+            self._count("provider partial listing")
+            return Outcome(before=before, after=after, first=r.choice((0, 0, 1, 2)))
+        return Outcome(before=before, after=after)
+
+    def _ending(self, ending: str, call: Call, before: float, after: float) -> Outcome:
+        if call not in CHANGES:
+            ending = "failed"
+        elif ending == "ignored" and call is not Call.DELETE:
+            ending = "unsent"
+        self._count(f"provider {ending} {call.value}" if call in CHANGES else f"provider {ending} look")
+        unknown = errors.UnknownOutcomeError("the answer was lost")
+        match ending:
+            case "failed":
+                return Outcome(before=before, applied=False, error=errors.UnavailableError("the cloud is away"))
+            case "lost":
+                return Outcome(before=before, after=after, error=unknown)
+            case "unsent":
+                return Outcome(before=before, after=after, applied=False, error=unknown)
+            case "late":
+                late = self._r.uniform(0.1, self._r.choice((3.0, 20.0)))
+                return Outcome(before=before, after=after, late=late, error=unknown)
+            case _:
+                return Outcome(before=before, after=after, applied=False)
+
+    def life(self, request: port.CreateRequest) -> Life:
+        r, setup = self._r, self._setup
+        return Life(
+            boot=r.uniform(*setup.boot),
+            dying=r.uniform(0.0, setup.dying),
+            # Without a trace of what was deleted, two minutes pass before an absence is believed; some clouds are so.
+            linger=0.0 if r.random() < 0.03 else r.uniform(10.0, 40.0),
+            get_lag=setup.lag if setup.contradicts else self._lag(),
+            list_lag=0.0 if setup.contradicts else self._lag(),
+        )
+
+    def _lag(self) -> float:
+        """Often none or all of it: looks and listings that contradict each other are rare otherwise."""
+        lag = self._setup.lag
+        return self._r.choice((0.0, lag, self._r.uniform(0.0, lag))) if lag else 0.0
+
+    def is_full(self, subnet: str) -> bool:
+        return self._now() < self.full.get(subnet, 0.0)

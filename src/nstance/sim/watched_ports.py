@@ -1,0 +1,95 @@
+"""Storage and cloud as they are, with somebody who watches each change at the moment it is applied."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from nstance import clock as clocks
+from nstance.model.ids import InstanceId, ProviderId
+from nstance.objects import memory
+from nstance.objects.port import Version
+from nstance.providers import port
+from nstance.providers.memory import MemoryProvider
+from nstance.providers.memory_cloud import MemoryCloud
+
+
+class Watcher(Protocol):
+    def stored(self, key: str, body: bytes | None) -> None: ...
+
+    def creating(self, id: InstanceId) -> None:
+        """A create is applied now."""
+        ...
+
+    def deleting(self, id: InstanceId, provider_id: ProviderId | None) -> None: ...
+
+    def registering(self, provider_id: ProviderId) -> None:
+        """A VM joins a load balancer now."""
+        ...
+
+    def acting(self, server: str, what: str, id: InstanceId) -> None:
+        """A server begins a call that changes something."""
+        ...
+
+    def listed(self) -> None:
+        """A server knows what a listing shows."""
+        ...
+
+
+class WatchedStore(memory.MemoryStore):
+    watcher: Watcher
+
+    def view(self, faults: memory.Faults | None) -> "WatchedStore":
+        other = WatchedStore(self._clock, faults=faults, ignores=self._ignores, remember=self._remember)
+        other._objects = self._objects
+        other.watcher = self.watcher
+        return other
+
+    def _set(self, key: str, body: bytes | None) -> Version:
+        version = super()._set(key, body)
+        self.watcher.stored(key, body)
+        return version
+
+
+class WatchedCloud(MemoryCloud):
+    watcher: Watcher
+    is_full: Callable[[str], bool]
+
+    def create(self, scope: port.Scope, request: port.CreateRequest) -> port.Vm:
+        made = super().create(scope, request)  # a call that comes late, for an ID that was deleted, makes nothing
+        self.watcher.creating(request.id)
+        return made
+
+    def delete(self, scope: port.Scope, id: InstanceId, provider_id: ProviderId | None) -> port.Status:
+        self.watcher.deleting(id, provider_id)
+        return super().delete(scope, id, provider_id)
+
+    def register(self, name: str, provider_id: ProviderId) -> None:
+        self.watcher.registering(provider_id)
+        super().register(name, provider_id)
+
+    def free(self, subnet: str) -> int | None:
+        return 0 if self.is_full(subnet) else super().free(subnet)
+
+    def truth(self, id: InstanceId) -> list[port.Vm]:
+        """The VMs that carry this ID and are not gone."""
+        now = self._clock.monotonic()
+        shown = [(m, m.status(now)) for m in self._of(id)]
+        return [m.show(s) for m, s in shown if s is not None and s is not port.Status.DELETED]
+
+
+class WatchedProvider(MemoryProvider):
+    def __init__(self, scope: port.Scope, clock: clocks.Clock, *, cloud: WatchedCloud, server: str) -> None:
+        super().__init__(scope, clock, cloud=cloud, server=server)
+        self._watcher = cloud.watcher
+
+    async def create(self, request: port.CreateRequest) -> port.Vm:
+        self._watcher.acting(self._server, "create", request.id)
+        return await super().create(request)
+
+    async def delete(self, id: InstanceId, provider_id: ProviderId | None) -> port.Status:
+        self._watcher.acting(self._server, "delete", id)
+        return await super().delete(id, provider_id)
+
+    async def list(self) -> Sequence[port.Vm]:
+        shown = await super().list()
+        self._watcher.listed()
+        return shown

@@ -1,0 +1,56 @@
+"""A port for plain HTTP requests: whoever leaves before the answer is nobody's error."""
+
+import asyncio
+import logging
+
+import pytest
+from aiohttp import web
+
+from nstance.wire import http_listener
+
+SECONDS = 60.0
+
+
+async def ask(handler: http_listener.Handler) -> bytes:
+    """Everything that comes back."""
+    port = http_listener.HttpListener(handler)
+    await port.start("127.0.0.1", 0)
+    try:
+        async with asyncio.timeout(SECONDS):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port.port)
+            writer.write(b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n")
+            try:
+                return await reader.read()
+            except ConnectionResetError:
+                return b""
+            finally:
+                writer.transport.abort()
+    finally:
+        await port.close()
+
+
+async def test_a_peer_that_left_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    """Found by chaos: a busy server logged a traceback for each peer that had given up on it."""
+    prepared = asyncio.Event()
+
+    async def too_late(request: web.BaseRequest) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.abort()
+        try:
+            await web.StreamResponse().prepare(request)
+        finally:
+            prepared.set()
+        raise AssertionError("expected a connection that is gone")
+
+    with caplog.at_level(logging.DEBUG, logger="nstance"):
+        assert await ask(too_late) == b""
+    assert prepared.is_set()
+    assert [record.message for record in caplog.records] == ["a peer left before it was answered"]
+
+
+async def test_a_failure_of_ours_is_one(caplog: pytest.LogCaptureFixture) -> None:
+    async def fail(request: web.BaseRequest) -> web.StreamResponse:
+        raise ConnectionResetError("of somebody else's connection")
+
+    assert b"500" in await ask(fail)
+    assert [record.message for record in caplog.records] == ["a request could not be answered"]

@@ -1,0 +1,32 @@
+"""A leader that cannot renew its lease says why."""
+
+import asyncio
+from dataclasses import replace
+
+from nstance.core.election import Timings
+from nstance.objects import errors, memory
+from nstance.server.election.lease_holder import HeldLease
+from nstance.server.election.standby import Target
+from support.hand_clock import HandClock
+from support.standbys import seated
+
+
+async def test_what_the_storage_said_is_the_reason() -> None:
+    """F17, F41: nobody should have to guess whether the bucket is full, gone or out of reach."""
+
+    async def full(verb: memory.Verb, key: str) -> memory.Fate:
+        return (
+            memory.Fate(error=errors.UnavailableError("no space left"))
+            if verb is memory.Verb.REPLACE
+            else memory.Fate()
+        )
+
+    clock = HandClock()
+    seat, time = seated(clock)
+    holding = HeldLease(replace(seat, store=memory.MemoryStore(clock, faults=full)), time, tail=0)
+    term = await holding.claim(Target(1, None, alone=True))
+    tasks = [asyncio.create_task(holding.renew()), asyncio.create_task(holding.beat())]
+    await clock.advance(Timings().length_alone + Timings().frozen_most + 1)
+    for task in tasks:
+        task.cancel()
+    assert term.why == "the lease could not be renewed for 5 s: no space left"
