@@ -21,12 +21,13 @@ def grow(draft: Draft) -> None:
     lack = draft.size - draft.places()
     if lack > 0:
         lack -= draining.cancel_for_size(draft, lack)
+    if lack > 0:
+        lack = adopting.adopt_missing(draft, lack)
     vacancies = sorted((m for m in draft.needs_attention() if m.vacant), key=attrgetter("id"))
-    if lack <= 0:
-        for vacancy in vacancies:  # filled just now, or not wanted any more: what is made later is growth
+    if draft.places() >= draft.size:
+        for vacancy in vacancies:  # filled just now, or not desired any more: what is made later is growth
             draft.change(vacancy, vacant=False)
         return
-    lack = adopting.adopt_missing(draft, lack)
     have, size = draft.size - lack, draft.size
     lack = max(0, lack - rotation.places_still_taken(draft))
     for place in [*vacancies, *[None] * lack][:lack]:
@@ -37,6 +38,8 @@ def grow(draft: Draft) -> None:
             made = creating.create(draft, old.cause, f"replaces {old.id} ({old.cause.value})", predecessor=old)
         if made is None:
             return
+        if place is not None:
+            draft.change(place, vacant=False)
 
 
 def _predecessor(draft: Draft, vacancy: Instance) -> Instance:

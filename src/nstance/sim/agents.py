@@ -358,7 +358,7 @@ class SimAgent:
         elsewhere = port.Vm(
             id=self.id, provider_id=ProviderId(f"copy-of-{self.provider_id}"), status=port.Status.RUNNING, ip4=ELSEWHERE
         )
-        copy = SimAgent(self.world, self.request, elsewhere, number=self.number, mute=False, broken=False)
+        copy = SimAgent(self.world, self.request, elsewhere, number=self.number, mute=False, broken=self.broken)
         copy.registered = True
         copy.ready_told = self.ready_told  # nobody can tell which of the two says it
         self.world.later(seconds, lambda: copy.die(reset=True))

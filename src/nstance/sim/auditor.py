@@ -65,6 +65,7 @@ class Checkpoint:
     epoch: int
     lease: tuple[int, str]
     groups: dict[GroupKey, GroupRecord]
+    drainers: frozenset[TenantId]
 
 
 class Auditor:
@@ -102,12 +103,14 @@ class Auditor:
     # ---- storage
 
     def checkpoint(self) -> Checkpoint:
-        return Checkpoint(dict(self.fold), self.tail, self.epoch, self._lease, dict(self.rollouts.groups))
+        return Checkpoint(
+            dict(self.fold), self.tail, self.epoch, self._lease, dict(self.rollouts.groups), frozenset(self.drainers)
+        )
 
     def roll_back(self, to: Checkpoint) -> None:
         """Storage is as it was then."""
         self.fold, self.tail, self.epoch, self._lease = dict(to.fold), to.tail, to.epoch, to.lease
-        self.rollouts.groups = dict(to.groups)
+        self.rollouts.groups, self.drainers = dict(to.groups), set(to.drainers)
         self.lost = {id for id in self._ever if id not in self.fold}
         # Without tags no listing shows it, and without a record nobody asks for it.
         self.anybodys |= {vm.id for vm in self._world.cloud.vms() if vm.id in self.lost and vm.cluster is None}
@@ -233,7 +236,8 @@ class Auditor:
         places, most = self._places(new.key), max(g.size for g in wished)
         if places > most:
             self._wrong("I2", f"{new.key} has {places} places filled, {most} were wished: {new.id} is one too many")
-        self._attributed(new)
+        if new.state is State.PENDING:  # an adopted VM was not made to take a place, it only fills one
+            self._attributed(new)
         if new.replaces is not None:
             self._world.on_moment("replacement")
             rivals = [m.id for m in self._members(new.key) if m.counts and m.replaces == new.replaces]

@@ -5,7 +5,7 @@ import pytest
 from nstance.model import events as ev
 from nstance.model.decision import Observation, ReasonCode, Trend
 from nstance.model.events import Failure, VmState
-from nstance.model.instance import Cause, Instance, State
+from nstance.model.instance import Cause, Instance, Put, State
 from unit.core.core_situation import NOW, After, after, desired, healthy, member, name, replacement
 
 GONE = {"a": healthy(connected=False, lost=NOW - 1.0, vm=VmState.DOWN, vm_at=NOW)}
@@ -128,3 +128,13 @@ def test_a_replacement_for_one_that_is_gone_gives_way_to_one_that_comes_back() -
     back = member("c", State.DRAINING, cause=Cause.UNHEALTHY)
     follows = after([gone, coming, back], ev.AgentConnected(back.id), group=desired(1))
     assert follows["c"].state is State.RUNNING
+
+
+def test_a_place_is_taken_before_others_are_added() -> None:
+    """Whoever reads the journal entry in order never sees growth beside a vacant place."""
+    vacancy = member("a", State.DELETING, cause=Cause.DRIFT, vacant=True)
+    follows = after([vacancy], size=3)
+    order = [change.instance for change in follows.decision.changes if isinstance(change, Put)]
+    taken = next(i for i, record in enumerate(order) if record.id == vacancy.id and not record.vacant)
+    assert [record.predecessor for record in order[:taken]] == [vacancy.id]
+    assert [record.predecessor for record in order[taken + 1 :]] == [None, None]
