@@ -199,6 +199,7 @@ class SimAgent:
         self.ready_told: dict[
             AgentPort, tuple[float, float | None]
         ] = {}  # since when it said to be ready, and until when
+        self._ready_lines: dict[AgentPort, Line] = {}  # on which connection it said so last
         self._sequence = 0
         self._arrived: tuple[Line, str] | None = None  # what came while it was silent
         self.idle_since: float | None = None  # cut off or hung, since when
@@ -276,14 +277,17 @@ class SimAgent:
             )
         )
         if not self.is_ready:
-            self._unready(line.door)
-        elif self.ready_told.get(line.door, (0.0, 0.0))[1] is not None:
+            self._unready(line)
+            return
+        if self.ready_told.get(line.door, (0.0, 0.0))[1] is not None:
             self.ready_told[line.door] = self.world.now, None
+        self._ready_lines[line.door] = line
 
-    def _unready(self, door: AgentPort) -> None:
-        since, until = self.ready_told.get(door, (0.0, 0.0))
-        if until is None:
-            self.ready_told[door] = since, self.world.now
+    def _unready(self, line: Line) -> None:
+        """The server takes it for ready no more, unless a copy of it has said so on a newer connection."""
+        since, until = self.ready_told.get(line.door, (0.0, 0.0))
+        if until is None and self._ready_lines[line.door] is line:
+            self.ready_told[line.door] = since, self.world.now
 
     # ---- what happens to it
 
@@ -326,7 +330,7 @@ class SimAgent:
             line.door.server.later(wait, lambda: None if line.closed.is_set() else line.abort())
 
     def lost(self, line: Line) -> None:
-        self._unready(line.door)
+        self._unready(line)
         if self.line is line:
             self._spoken()
             self.line = None
@@ -360,7 +364,8 @@ class SimAgent:
         )
         copy = SimAgent(self.world, self.request, elsewhere, number=self.number, mute=False, broken=self.broken)
         copy.registered = True
-        copy.ready_told = self.ready_told  # nobody can tell which of the two says it
+        # Nobody can tell which of the two says it.
+        copy.ready_told, copy._ready_lines = self.ready_told, self._ready_lines
         self.world.later(seconds, lambda: copy.die(reset=True))
         return copy
 
