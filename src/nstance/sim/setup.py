@@ -174,7 +174,7 @@ class Setup:
 
     @property
     def freezes(self) -> bool:
-        return "freeze" in self.faults
+        return "freeze" in self.faults or any("freeze" in aim.faults for aim in self.aims)
 
 
 def draw(seed: int, *, servers: int | None = None) -> Setup:
