@@ -13,11 +13,11 @@ from nstance.objects.journal import DeposedError
 from nstance.providers import errors
 from nstance.providers.port import Provider
 from nstance.server.cloud.provider_calls import ProviderCalls
+from nstance.tasks.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
-RETRY_FIRST = 1.0
-RETRY_MOST = 60.0
+RETRY = Backoff(1.0, 60.0)
 
 
 class LeaderAddress:
@@ -36,7 +36,7 @@ class LeaderAddress:
         await asyncio.Event().wait()
 
     async def _assign(self) -> None:
-        wait = RETRY_FIRST
+        failures = 0
         while not self._over.is_set():
             try:
                 self._asked = True
@@ -45,9 +45,10 @@ class LeaderAddress:
                 )
                 return
             except errors.ProviderError as problem:
+                failures += 1
+                wait = RETRY.delay(failures)
                 log.warning("the leader network could not be assigned", extra={"error": str(problem), "retry": wait})
                 await self._clock.sleep(wait)
-                wait = min(RETRY_MOST, wait * 2)
 
     async def release(self, seconds: float) -> None:
         """Give it back, if this server may have it; whoever leads next does not wait longer for that."""

@@ -23,6 +23,7 @@ from nstance.providers.port import Provider
 from nstance.server.cache.cache import Cache, CacheUnavailableError
 from nstance.server.cloud.provider_calls import NotSentError, ProviderCalls
 from nstance.server.state.shard import Committed, Shard
+from nstance.tasks.backoff import Backoff
 from nstance.tasks.keyed_tasks import KeyedTasks
 
 log = logging.getLogger(__name__)
@@ -30,8 +31,7 @@ log = logging.getLogger(__name__)
 LEAVE_SECONDS = 5.0  # so long a deletion waits for a balancer that does not answer
 CALLS_AT_ONCE = 8  # of each kind, for each balancer
 GATHER_SECONDS = 0.01  # what changes within this time is looked at once
-RETRY_FIRST = 1.0
-RETRY_MOST = 60.0
+RETRY = Backoff(1.0, 60.0)
 
 
 class Verb(Enum):
@@ -202,7 +202,7 @@ class LoadBalancerSync:
 
     async def _rest(self, seconds: float) -> None:
         """For so long, or until there is something to do."""
-        sleeping = asyncio.ensure_future(self.tools.clock.sleep(max(0.01, min(seconds, RETRY_MOST))))
+        sleeping = asyncio.ensure_future(self.tools.clock.sleep(max(0.01, min(seconds, RETRY.most))))
         waking = asyncio.ensure_future(self._wake.wait())
         try:
             await asyncio.wait([sleeping, waking], return_when=asyncio.FIRST_COMPLETED)
@@ -243,8 +243,8 @@ class LoadBalancerSync:
             self._out.pop(id).set()
 
     def _listing_failed(self, problem: BaseException) -> None:
-        self._list_at = self.tools.clock.monotonic() + _backoff(self._list_failures, problem)
         self._list_failures += 1
+        self._list_at = self.tools.clock.monotonic() + _backoff(self._list_failures, problem)
         if isinstance(problem, errors.ThrottledError):
             return  # nothing is wrong; it is only slow
         self._complain(f"its members cannot be listed: {str(problem) or 'timed out'}")
@@ -323,7 +323,7 @@ class LoadBalancerSync:
     def _failed(self, verb: Verb, id: ProviderId, problem: BaseException) -> None:
         before = self._failures.get(id)
         attempts = before.attempts + 1 if before is not None and before.verb is verb else 1
-        wait = _backoff(attempts - 1, problem)
+        wait = _backoff(attempts, problem)
         now = self.tools.clock.monotonic()
         self._failures[id] = _Failure(verb, now + wait, attempts)
         if isinstance(problem, errors.ThrottledError):
@@ -373,4 +373,4 @@ class LoadBalancerSync:
 
 def _backoff(failures: int, problem: BaseException) -> float:
     asked = problem.delay if isinstance(problem, errors.ThrottledError) else 0.0
-    return max(asked, min(RETRY_MOST, RETRY_FIRST * 2.0 ** min(failures, 10)))
+    return max(asked, RETRY.delay(failures))

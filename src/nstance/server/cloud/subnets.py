@@ -13,6 +13,7 @@ from nstance.providers import errors
 from nstance.providers.port import Provider
 from nstance.server.cloud.provider_calls import ProviderCalls
 from nstance.tasks.keyed_tasks import KeyedTasks
+from nstance.tasks.refresher import refresh_forever
 
 log = logging.getLogger(__name__)
 
@@ -40,16 +41,23 @@ class Subnets:
         await self._workers.run()
 
     async def _keep(self, name: str) -> None:
-        while True:
-            try:
-                free = await self._calls.once(
-                    "subnet_capacity", self._calls.questions, lambda: self._provider.subnet_capacity(name)
-                )
-            except errors.ProviderError as problem:
-                log.info("how full a subnet is cannot be told", extra={"subnet": name, "error": str(problem)})
-            else:
-                self._note(name, crowded=free is not None and free <= SPARE)
-            await self._clock.sleep(INTERVAL)
+        def on_failure(problem: errors.ProviderError, failures: int) -> float:
+            log.info("failed to get the free addresses of a subnet", extra={"subnet": name, "error": str(problem)})
+            return INTERVAL
+
+        await refresh_forever(
+            lambda: self._refresh(name),
+            clock=self._clock,
+            interval=lambda: INTERVAL,
+            expected=errors.ProviderError,
+            on_failure=on_failure,
+        )
+
+    async def _refresh(self, name: str) -> None:
+        free = await self._calls.once(
+            "subnet_capacity", self._calls.questions, lambda: self._provider.subnet_capacity(name)
+        )
+        self._note(name, crowded=free is not None and free <= SPARE)
 
     def _note(self, name: str, *, crowded: bool) -> None:
         if crowded and name not in self.crowded:
