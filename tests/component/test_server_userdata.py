@@ -9,7 +9,7 @@ import pytest
 from aiohttp import web
 
 from component.whole_server import Json, World, config, eventually, states
-from nstance.providers.port import Capabilities
+from nstance.providers.port import Traits
 from nstance.server.workload import http_fetch, userdata
 from nstance.server.workload.http_fetch import FetchError, fetch
 from nstance.tasks.backoff import Backoff
@@ -250,7 +250,7 @@ async def test_b30_a_host_is_allowed_by_configuration_and_at_once(
 async def test_a_provider_without_userdata_never_fetches_it(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nstance.providers.memory.MemoryProvider.capabilities", Capabilities(userdata=False))
+    monkeypatch.setattr("nstance.providers.memory.MemoryProvider.traits", Traits(reads_userdata=False))
     async with World(tmp_path, told(f"{site.url}/page")) as world:
         await world.start()
         await running(world, 1)

@@ -25,7 +25,7 @@ from nstance.objects.open import open_store
 from nstance.objects.port import ObjectStore
 from nstance.pki import names
 from nstance.providers import errors as provider_errors
-from nstance.providers.port import Provider, Scope
+from nstance.providers.port import Instances, Scope
 from nstance.providers.registry import open_provider
 from nstance.server import reserved_ports
 from nstance.server.api import grpc_ports
@@ -68,7 +68,7 @@ class Server:
         clock: AnchoredClock,
         rng: Rng,
         store: ObjectStore | None = None,
-        provider: Provider | None = None,
+        provider: Instances | None = None,
     ) -> None:
         """`store` and `provider` take the place of those that the options and the configuration name; they are not
         closed here."""

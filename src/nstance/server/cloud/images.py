@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 
 from nstance.clock import Clock
 from nstance.config import hashes, workload
-from nstance.providers import errors
-from nstance.providers.port import ImageQuery, Provider
+from nstance.providers import errors, port
+from nstance.providers.port import ImageQuery
 from nstance.server.cache.cache import Cache, CacheUnavailableError
 from nstance.server.cloud.provider_calls import ProviderCalls
 from nstance.tasks.backoff import Backoff
@@ -30,7 +30,7 @@ class Images:
 
     def __init__(
         self,
-        provider: Provider,
+        provider: port.Images | None,
         *,
         clock: Clock,
         calls: ProviderCalls,
@@ -57,7 +57,7 @@ class Images:
         asked = [
             (name, image)
             for name, image in images.items()
-            if self._provider.capabilities.images and image.filters and image.provider in (None, kind)
+            if self._provider is not None and image.filters and image.provider in (None, kind)
         ]
         self._asked = frozenset(name for name, _ in asked)
         self._found = {lookup: id for lookup, id in self._found.items() if lookup in asked}
@@ -108,7 +108,9 @@ class Images:
             sort=image.sort,
             order=image.order,
         )
-        return await self._calls.once("find_image", self._calls.questions, lambda: self._provider.find_image(query))
+        provider = self._provider
+        assert provider is not None, "without it no image is looked up"
+        return await self._calls.once("find_image", self._calls.questions, lambda: provider.find_image(query))
 
     async def _remember(self, lookup: Lookup) -> None:
         if self._cache is None or lookup in self._found:

@@ -14,7 +14,7 @@ from nstance.model.events import VmState
 from nstance.model.ids import ClusterId, GroupKey, InstanceId, ShardId
 from nstance.model.vm import SeenVm
 from nstance.providers import errors
-from nstance.providers.port import Provider, Vm
+from nstance.providers.port import Instances, Vm
 from nstance.server.cloud.effects import MEANING
 from nstance.server.cloud.provider_calls import ProviderCalls
 from nstance.server.state.shard import Shard
@@ -31,7 +31,7 @@ class InventoryReconciler:
     def __init__(
         self,
         shard: Shard,
-        provider: Provider,
+        provider: Instances,
         *,
         cluster: ClusterId,
         name: ShardId,

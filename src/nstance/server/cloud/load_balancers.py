@@ -18,8 +18,7 @@ from nstance.model.decision import ReasonCode
 from nstance.model.ids import InstanceId, ProviderId
 from nstance.model.instance import Instance, Put, Remove
 from nstance.objects.journal import DeposedError
-from nstance.providers import errors
-from nstance.providers.port import Provider
+from nstance.providers import errors, port
 from nstance.server.cache.cache import Cache, CacheUnavailableError
 from nstance.server.cloud.provider_calls import NotSentError, ProviderCalls
 from nstance.server.state.shard import Committed, Shard
@@ -49,7 +48,7 @@ class _Failure:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
     shard: Shard
-    provider: Provider
+    provider: port.LoadBalancers | None
     clock: Clock
     calls: ProviderCalls
     cache: Cache | None = None
@@ -70,8 +69,12 @@ class LoadBalancers:
 
     def configure(self, names: list[str]) -> None:
         """From now on these are looked after. One that is named no longer keeps its members: nobody could call it."""
+        provider = self._tools.provider
+        if provider is None:
+            return
         self._balancers = {
-            name: self._balancers.get(name) or LoadBalancerSync(name, self._tools, self._ready) for name in names
+            name: self._balancers.get(name) or LoadBalancerSync(name, provider, self._tools, self._ready)
+            for name in names
         }
         self._workers.want(names)
         for balancer in self._balancers.values():
@@ -134,6 +137,7 @@ class LoadBalancerSync:
     """One of them: what it holds as far as we know, and the calls under way."""
 
     name: str
+    provider: port.LoadBalancers
     tools: Tools
     ready: set[InstanceId]
     known: dict[ProviderId, bool | None] = field(default_factory=dict)  # None: a call's outcome is unknown
@@ -225,10 +229,10 @@ class LoadBalancerSync:
 
     async def _list(self) -> None:
         clock = self.tools.clock
-        calls, provider = self.tools.calls, self.tools.provider
+        calls = self.tools.calls
         try:
             members = await calls.once(
-                "load_balancer_members", calls.questions, lambda: provider.load_balancer_members(self.name)
+                "load_balancer_members", calls.questions, lambda: self.provider.list_targets(self.name)
             )
         except DeposedError:
             return
@@ -299,11 +303,11 @@ class LoadBalancerSync:
         return load_balancing.belongs(record, self.name, shard.desired_groups, self.ready) is (verb is Verb.REGISTER)
 
     async def _call(self, verb: Verb, id: ProviderId, instance: InstanceId) -> None:
-        provider, calls = self.tools.provider, self.tools.calls
+        calls = self.tools.calls
         if verb is Verb.REGISTER:
-            act, lane = provider.load_balancer_register, calls.joins
+            act, lane = self.provider.register_target, calls.joins
         else:
-            act, lane = provider.load_balancer_deregister, calls.leaves
+            act, lane = self.provider.deregister_target, calls.leaves
         async with self._budgets[verb]:
             try:
                 await calls.once(
