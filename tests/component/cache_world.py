@@ -16,6 +16,7 @@ from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName, InstanceId, T
 from nstance.model.instance import Instance, State
 from nstance.server.cache import disk, thread
 from nstance.server.cache.cache import Cache, Event
+from nstance.tasks.backoff import Backoff
 
 CLOCK = clock.SystemClock()
 SECONDS = 60.0
@@ -44,8 +45,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread, "RETRY_SECONDS", 0.05)
-    monkeypatch.setattr(thread, "RETRY_MOST", 0.1)
+    monkeypatch.setattr(thread, "DISK_RETRY", Backoff(0.05, 0.1))
     monkeypatch.setattr(disk, "LOCK_SECONDS", 0.05)
 
 

@@ -21,6 +21,7 @@ from nstance.operator.metrics import Metrics
 from nstance.operator.ports import ShardRefusedError, ShardUnreachableError
 from nstance.operator.shards import Links
 from nstance.pki import keys
+from nstance.tasks.backoff import Backoff
 from nstance.v1 import operator_pb2 as pb
 from nstance.wire import credentials
 from nstance.wire.limits import Limits
@@ -32,7 +33,7 @@ GROUPS = {"default": {"web": {"template": "web", "size": 2}}}
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linking, "LIMITS", Limits(ping_after=0.2, pong_within=2.0, handshake_seconds=5.0))
-    monkeypatch.setattr(linking, "LAST_BACKOFF", 0.2)
+    monkeypatch.setattr(linking, "RETRY", Backoff(0.2, 0.2, jitter=1.0))
 
 
 @dataclass

@@ -82,10 +82,10 @@ async def test_the_agents_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         vm = await door.create(request(report_interval=0.25))
 
         async def holds() -> bool:
-            return (await door.console(vm.id, None)).endswith("}\n")
+            return (await door.console_output(vm.id, None)).endswith("}\n")
 
         await eventually(world, holds)
-        seen = json.loads(await door.console(vm.id, None))
+        seen = json.loads(await door.console_output(vm.id, None))
         home = world.root / vm.id
         ours = {name: value for name, value in seen.items() if name.startswith("NSTANCE_")}
         assert ours == {
@@ -195,7 +195,7 @@ async def test_delete_ends_everything(code: str) -> None:
         vm = await door.create(request())
 
         async def holds() -> bool:
-            return "up" in await door.console(vm.id, None)
+            return "up" in await door.console_output(vm.id, None)
 
         await eventually(world, holds)
         assert await door.delete(vm.id, None) is Status.DELETED
@@ -302,7 +302,7 @@ async def test_bad_ids_reach_no_file(world: LocalWorld, id: str) -> None:
     for call in (
         door.get(bad, None),
         door.delete(bad, None),
-        door.console(bad, None),
+        door.console_output(bad, None),
         door.create(request(bad or "\n")),
     ):
         with pytest.raises(errors.PermanentError, match="instance ID"):
@@ -326,7 +326,7 @@ async def test_a_program_that_fails_at_once_is_a_stopped_vm() -> None:
             return (await door.get(vm.id, None)).status is Status.STOPPED
 
         await eventually(world, holds)
-        assert "no configuration" in await door.console(vm.id, None)
+        assert "no configuration" in await door.console_output(vm.id, None)
 
 
 async def test_a_full_disk_leaves_nothing(world: LocalWorld, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -377,7 +377,7 @@ async def test_the_loop_is_not_blocked(world: LocalWorld) -> None:
         vm = await door.create(request())
 
         async def holds() -> bool:
-            return "up" in await door.console(vm.id, None)
+            return "up" in await door.console_output(vm.id, None)
 
         await eventually(stubborn, holds)
         delete = asyncio.create_task(door.delete(vm.id, None))
@@ -396,10 +396,10 @@ async def test_the_default_command_is_the_real_agent() -> None:
         vm = await door.create(request(ca_certificate="no certificate"))
 
         async def holds() -> bool:
-            return "nstance-agent" in await door.console(vm.id, None)
+            return "nstance-agent" in await door.console_output(vm.id, None)
 
         await eventually(world, holds)
-        assert str(world.root / vm.id / "identity") in await door.console(vm.id, None)
+        assert str(world.root / vm.id / "identity") in await door.console_output(vm.id, None)
         assert await door.delete(vm.id, None) is Status.DELETED
 
 

@@ -35,7 +35,7 @@ def node_path(world: LocalWorld, id: InstanceId) -> Path:
     return world.root.parent / "dev-k8s" / "nodes" / f"{id}.json"
 
 
-async def status_is(world: LocalWorld, door: port.Provider, id: InstanceId, wanted: Status) -> None:
+async def status_is(world: LocalWorld, door: port.Instances, id: InstanceId, wanted: Status) -> None:
     async def holds() -> bool:
         return (await door.get(id, None)).status is wanted
 
@@ -87,7 +87,7 @@ async def test_what_an_agent_says_at_once_is_kept(tmp_path: Path, monkeypatch: p
             vm = await door.create(request())
 
             async def holds(id: InstanceId = vm.id) -> bool:
-                return "said at once" in await door.console(id, None)
+                return "said at once" in await door.console_output(id, None)
 
             await eventually(world, holds)
 
@@ -168,7 +168,7 @@ async def test_the_agent_starts_anew_when_its_code_changes(tmp_path: Path) -> No
         vm = await door.create(request())
 
         async def says(text: str) -> bool:
-            return text in await door.console(vm.id, None)
+            return text in await door.console_output(vm.id, None)
 
         await eventually(world, lambda: says("one"))
 

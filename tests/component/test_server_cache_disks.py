@@ -27,7 +27,7 @@ soon = cache_world.soon
 FULL = """
     import resource
     assert await cache.sync(config_hash="c", group_hashes={})
-    cache_thread.RETRY_SECONDS = cache_thread.RETRY_MOST = 0.05
+    cache_thread.DISK_RETRY = cache_thread.Backoff(0.05, 0.05)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (120_000, limits[1]))
     for number in range(2000):

@@ -9,9 +9,10 @@ import pytest
 from aiohttp import web
 
 from component.whole_server import Json, World, config, eventually, states
-from nstance.providers.port import Capabilities
+from nstance.providers.port import Traits
 from nstance.server.workload import http_fetch, userdata
 from nstance.server.workload.http_fetch import FetchError, fetch
+from nstance.tasks.backoff import Backoff
 from nstance.v1.operator_pb2 import GroupConfig
 
 LOCAL = ["127.0.0.1"]
@@ -67,8 +68,7 @@ async def site() -> AsyncIterator[Site]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(userdata, "RETRY_FIRST", 0.05)
-    monkeypatch.setattr(userdata, "RETRY_MOST", 0.2)
+    monkeypatch.setattr(userdata, "RETRY", Backoff(0.05, 0.2))
 
 
 def told(url: str, size: int = 1, **shard: Any) -> Json:
@@ -237,8 +237,7 @@ async def test_without_any_copy_the_group_waits_and_says_why(site: Site, tmp_pat
 async def test_b30_a_host_is_allowed_by_configuration_and_at_once(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(userdata, "RETRY_MOST", 600.0)
-    monkeypatch.setattr(userdata, "RETRY_FIRST", 600.0)
+    monkeypatch.setattr(userdata, "RETRY", Backoff(600.0, 600.0))
     async with World(tmp_path, told(f"{site.url}/page", userdata_hosts=[])) as world:
         server = await world.start()
         await eventually(lambda: "not public" in str(world.leader.shard.blocked))
@@ -251,7 +250,7 @@ async def test_b30_a_host_is_allowed_by_configuration_and_at_once(
 async def test_a_provider_without_userdata_never_fetches_it(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nstance.providers.memory.MemoryProvider.capabilities", Capabilities(userdata=False))
+    monkeypatch.setattr("nstance.providers.memory.MemoryProvider.traits", Traits(reads_userdata=False))
     async with World(tmp_path, told(f"{site.url}/page")) as world:
         await world.start()
         await running(world, 1)

@@ -55,7 +55,7 @@ class MemoryWorld:
         self.script = behaviour
         self.cloud = memory.MemoryCloud(self.clock, behaviour=behaviour)
 
-    def door(self, of: port.Scope) -> port.Provider:
+    def door(self, of: port.Scope) -> port.Instances:
         return memory.MemoryProvider(of, self.clock, cloud=self.cloud)
 
     async def tick(self) -> None:
@@ -79,12 +79,12 @@ class MemoryWorld:
 class LocalWorld:
     """A directory that several providers share, as several servers on one machine do."""
 
-    def __init__(self, folder: Path, make: Callable[[port.Scope, Path], port.Provider]) -> None:
+    def __init__(self, folder: Path, make: Callable[[port.Scope, Path], port.Instances]) -> None:
         self.root = folder / "instances"
         self._make = make
-        self._doors: list[port.Provider] = []
+        self._doors: list[port.Instances] = []
 
-    def door(self, of: port.Scope) -> port.Provider:
+    def door(self, of: port.Scope) -> port.Instances:
         self._doors.append(self._make(of, self.root))
         return self._doors[-1]
 
@@ -166,7 +166,7 @@ async def tmux_world(command: list[str] = WAITS) -> AsyncIterator[LocalWorld]:
     with _folder() as folder:
         socket = str(folder / "tmux")
 
-        def make(of: port.Scope, root: Path) -> port.Provider:
+        def make(of: port.Scope, root: Path) -> port.Instances:
             return tmux.TmuxProvider(
                 of, dir=root, command=command, session="test", socket=socket, dev_k8s_dir=folder / "dev-k8s"
             )

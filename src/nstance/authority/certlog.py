@@ -9,9 +9,9 @@ from nstance.clock import Rng
 from nstance.config import storage_keys
 from nstance.model.ids import InstanceId, ShardId, TenantId
 from nstance.objects import errors as storage
+from nstance.objects import settle
 from nstance.objects.port import Key, ObjectStore
 from nstance.pki import ca
-from nstance.secretstore import settled
 
 VERSION = 1
 
@@ -58,6 +58,6 @@ async def write(
     for step in range(_ATTEMPTS):  # two batches within one microsecond: the later one takes the next
         at = moment + datetime.timedelta(microseconds=step)
         key = storage_keys.certlog(shard, tenant=tenant, at=at, instance=instance)
-        if (await settled.create_or_adopt(store, key, body)).body == body:
+        if (await settle.create_or_adopt(store, key, body)).body == body:
             return key
     raise storage.UnavailableError(f"certlog of {instance}: {_ATTEMPTS} entries within as many microseconds; try again")

@@ -12,10 +12,11 @@ from nstance.authority.vault import Vault
 from nstance.clock import Clock, Rng
 from nstance.config import storage_keys
 from nstance.model.ids import ClusterId
+from nstance.objects import settle
 from nstance.objects.port import Key, ObjectStore
 from nstance.pki import ca, fields, keys
 from nstance.secretstore import errors as secrets
-from nstance.secretstore import kinds, port, sealing, settled
+from nstance.secretstore import kinds, port, sealing
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ async def open_authority(
     storage errors, after which it may be called again at any time."""
     safe = vault(store, keyring=keyring, insecure_dev=insecure_dev, cluster=cluster, rng=rng)
     # Before the sealed object: whoever makes a CA writes them in the other order, so this one proves that one.
-    certificate = await settled.read(store, places.ca_certificate)
+    certificate = await settle.read(store, places.ca_certificate)
     if certificate is not None:
         _check_cluster(certificate.body, cluster, places)
     held = await safe.read(places.sealed_ca)
@@ -88,13 +89,13 @@ async def open_authority(
     nonce_keys = await _nonce_keys(safe, places, create=create)
     opened = keyset.authority(cluster, cas, nonce_keys)
     if create and (certificate is None or certificate.body != opened.bundle.encode()):
-        await settled.put(store, places.ca_certificate, opened.bundle.encode())
+        await settle.put(store, places.ca_certificate, opened.bundle.encode())
     return opened
 
 
 async def find_cluster(store: ObjectStore, places: Places) -> ClusterId:
     """Whose storage this is, as its CA certificate says. Raises Absent, Unreadable."""
-    certificate = await settled.read(store, places.ca_certificate)
+    certificate = await settle.read(store, places.ca_certificate)
     if certificate is None:
         raise errors.NotFoundError(
             f"there is no {places.ca_certificate} that would name the cluster; give the cluster's ID"

@@ -18,9 +18,9 @@ from nstance.config import storage_keys
 from nstance.model import ids
 from nstance.model.ids import ClusterId, OperatorId, TenantId
 from nstance.objects import errors as storage
+from nstance.objects import settle
 from nstance.objects.port import Key, ObjectStore
 from nstance.pki import ca, names, nonce
-from nstance.secretstore import settled
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class Operators:
     async def is_registered(self, identity: names.Operator) -> bool:
         """Storage errors pass: not knowing is not the same as no."""
         key = self._key(identity.tenant, identity.id)
-        found = await settled.read(self._store, key)
+        found = await settle.read(self._store, key)
         return found is not None and self._load(found.body, key).revoked is None
 
     async def list(self) -> list[Registration]:
@@ -112,9 +112,9 @@ class Operators:
     async def _all(self) -> tuple[Sequence[Registration], Sequence[Key]]:
         """All registrations, and the keys of those that are damaged. Raises storage errors."""
         found, unreadable = [], []
-        for key in await settled.list_keys(self._store, storage_keys.operator_prefix(prefix=self._prefix)):
+        for key in await settle.list_keys(self._store, storage_keys.operator_prefix(prefix=self._prefix)):
             try:
-                stored = await settled.read(self._store, key)
+                stored = await settle.read(self._store, key)
                 if stored is not None:
                     found.append(self._load(stored.body, key))
             except (errors.UnreadableError, errors.WrongClusterError, storage.ObjectTooLargeError) as problem:
@@ -141,15 +141,15 @@ class Operators:
 
     async def _create(self, key: Key, proposed: Registration) -> Registration:
         """What is there in the end: the proposal, or what was there before."""
-        stored = await settled.create_or_adopt(self._store, key, registration.dump(proposed))
+        stored = await settle.create_or_adopt(self._store, key, registration.dump(proposed))
         return self._load(stored.body, key)
 
     async def _change(
         self, tenant: TenantId, operator: OperatorId, change: Callable[[Registration], Registration]
     ) -> Registration:
         key = self._key(tenant, operator)
-        for _ in range(settled.ATTEMPTS):
-            found = await settled.read(self._store, key)
+        for _ in range(settle.ATTEMPTS):
+            found = await settle.read(self._store, key)
             if found is None:
                 raise errors.NotRegisteredError(f"operator {operator} of tenant {tenant} is not registered")
             old = self._load(found.body, key)
@@ -157,7 +157,7 @@ class Operators:
             if new == old:
                 return old
             try:
-                await settled.replace(self._store, key, registration.dump(new), seen=found)
+                await settle.replace(self._store, key, registration.dump(new), seen=found)
                 return new
             except storage.ConflictError:
                 continue

@@ -13,10 +13,10 @@ from nstance.authority.open import Places
 from nstance.authority.vault import Vault
 from nstance.clock import Clock
 from nstance.objects import errors as storage
+from nstance.objects import settle
 from nstance.objects.port import Key
 from nstance.pki import ca, fields, keys
 from nstance.secretstore import errors as secrets
-from nstance.secretstore import settled
 
 CA_NOTICE = 86400.0  # from publishing a CA to signing with it: workloads learn of it from their agents
 CA_RETENTION = 366 * 86400.0  # after its successor began to sign, an old CA's last certificate has expired
@@ -49,7 +49,7 @@ async def rotate_ca(
     kept = [cas[0], *(old for newer, old in itertools.pairwise(cas) if now < newer.signs_from + retention)]
     cas = [keyset.DatedCa(made, math.ceil(now + notice)), *kept]
     await vault.replace(places.sealed_ca, keyset.dump_cas(vault.cluster, cas), seen=held)
-    await settled.put(vault.store, places.ca_certificate, "".join(dated.ca.pem for dated in cas).encode())
+    await settle.put(vault.store, places.ca_certificate, "".join(dated.ca.pem for dated in cas).encode())
     return cas
 
 
@@ -78,7 +78,7 @@ async def rotate_nonce_key(
 async def rekey(vault: Vault, places: Places) -> Sequence[Key]:
     """Seal everything with the current encryption key; the keys of the objects that were not yet (F71)."""
     changed: list[Key] = []
-    for key in [places.sealed_ca, *await settled.list_keys(vault.store, places.secret_prefix)]:
+    for key in [places.sealed_ca, *await settle.list_keys(vault.store, places.secret_prefix)]:
         try:
             if await _seal_anew(vault, key):
                 changed.append(key)
@@ -90,14 +90,14 @@ async def rekey(vault: Vault, places: Places) -> Sequence[Key]:
 
 
 async def _seal_anew(vault: Vault, key: Key) -> bool:
-    for _ in range(settled.ATTEMPTS):
-        stored = await settled.read(vault.store, key)
+    for _ in range(settle.ATTEMPTS):
+        stored = await settle.read(vault.store, key)
         if stored is None or vault.sealer.is_current(stored.body):
             return False
         plain = vault.sealer.open(stored.body, cluster=vault.cluster, name=key)
         blob = vault.sealer.seal(plain, cluster=vault.cluster, name=key, rng=vault.rng)
         try:
-            await settled.replace(vault.store, key, blob, seen=stored)
+            await settle.replace(vault.store, key, blob, seen=stored)
             return True
         except storage.ConflictError:
             continue  # written meanwhile, perhaps with an old key

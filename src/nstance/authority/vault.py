@@ -6,9 +6,10 @@ from nstance.authority import errors
 from nstance.clock import Rng
 from nstance.model.ids import ClusterId
 from nstance.objects import errors as storage
+from nstance.objects import settle
 from nstance.objects.port import Key, ObjectStore, Stored
 from nstance.secretstore import errors as secrets
-from nstance.secretstore import sealing, settled
+from nstance.secretstore import sealing
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,18 +27,18 @@ class Vault:
 
     async def read(self, key: Key) -> Held | None:
         """None only if the store said that there is none. Raises Unreadable."""
-        found = await settled.read(self.store, key)
+        found = await settle.read(self.store, key)
         return None if found is None else Held(self._open(key, found), found)
 
     async def create(self, key: Key, plain: bytes) -> Held:
         """What is there in the end: ours, or that of whoever came first."""
-        found = await settled.create_or_adopt(self.store, key, self._seal(key, plain))
+        found = await settle.create_or_adopt(self.store, key, self._seal(key, plain))
         return Held(self._open(key, found), found)
 
     async def replace(self, key: Key, plain: bytes, *, seen: Held) -> None:
         """Raises Conflicting if it has changed since."""
         try:
-            await settled.replace(self.store, key, self._seal(key, plain), seen=seen.stored)
+            await settle.replace(self.store, key, self._seal(key, plain), seen=seen.stored)
         except storage.ConflictError as error:
             raise errors.ConflictError(f"{key} was changed by somebody else meanwhile; look, then try again") from error
 

@@ -17,6 +17,7 @@ from nstance.clock import Clock, Rng
 from nstance.kube import errors
 from nstance.kube.kinds import Kind
 from nstance.kube.port import Change, Kube, Object
+from nstance.tasks.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ Callback = Callable[[Object | None, Object | None], None]
 WATCH_SECONDS = 300.0
 BRIEF_SECONDS = 1.0  # a watch that ends sooner and brought nothing counts as a failure
 ESTABLISHED_SECONDS = 45.0  # a watch that lives this long was opened, whether or not it has said anything
-FIRST_DELAY, LONGEST_DELAY = 0.1, 30.0
+RETRY = Backoff(0.1, 30.0, jitter=0.5)
 
 
 class Mirror:
@@ -155,8 +156,7 @@ class Mirror:
         return self._failures
 
     def _delay(self) -> float:
-        longest = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(self._failures - 1, 20))
-        return self._rng.uniform(longest / 2, longest)
+        return RETRY.delay(self._failures, self._rng)
 
     def _put(self, key: Key, new: Object | None) -> None:
         old = self._objects.get(key)

@@ -14,12 +14,13 @@ from typing import Generic, TypeVar
 
 from nstance.clock import Clock, Rng
 from nstance.kube import errors
+from nstance.tasks.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Hashable)
 
-FIRST_DELAY, LONGEST_DELAY = 0.005, 60.0
+RETRY = Backoff(0.005, 60.0, jitter=0.5)
 LONGEST_PASS = 300.0
 
 
@@ -165,5 +166,4 @@ class Queue(Generic[K]):
 
     def _delay(self, key: K) -> float:
         failures = self._failures[key] = self._failures.get(key, 0) + 1
-        longest = min(LONGEST_DELAY, FIRST_DELAY * 2.0 ** min(failures - 1, 20))
-        return self._rng.uniform(longest / 2, longest)
+        return RETRY.delay(failures, self._rng)

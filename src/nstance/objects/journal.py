@@ -320,15 +320,13 @@ class Writer:
             )
         await self._guard()
         try:
-            await settle.settle(
+            await settle.write(
                 self._journal.store,
-                self._journal.slot_key(number),
-                body,
-                op=op,
-                seen=None,
+                settle.ConditionalWrite(
+                    key=self._journal.slot_key(number), body=body, op=op, seen=None, limit=SLOT_LIMIT
+                ),
                 timeout=self._journal.timeout,
                 retry=self._retry,
-                limit=SLOT_LIMIT,
             )
         except errors.ObjectTooLargeError as problem:
             raise slots.DamagedError(
@@ -378,15 +376,11 @@ class Writer:
         await points.reach(points.Point.BEFORE_SNAPSHOT)
         await self._guard()
         key = self._journal.snapshot_key(snapshot.number)
-        await settle.settle(
+        await settle.write(
             self._journal.store,
-            key,
-            body,
-            op=op,
-            seen=None,
+            settle.ConditionalWrite(key=key, body=body, op=op, seen=None, limit=SNAPSHOT_LIMIT),
             timeout=lambda: SNAPSHOT_TIMEOUT,
             retry=self._retry,
-            limit=SNAPSHOT_LIMIT,
         )
         book.snapshot, book.since_snapshot = snapshot.number, 0
         await points.reach(points.Point.AFTER_SNAPSHOT)

@@ -138,4 +138,5 @@ async def write(
     timeout: Callable[[], float],
     retry: settle.Retry,
 ) -> Version:
-    return await settle.settle(store, key, encode(lease), op=lease.op, seen=seen, timeout=timeout, retry=retry)
+    intended = settle.ConditionalWrite(key=key, body=encode(lease), op=lease.op, seen=seen)
+    return await settle.write(store, intended, timeout=timeout, retry=retry)

@@ -1,91 +1,194 @@
-"""Conditional writes whose outcome is always known in the end.
+"""Storage calls whose outcome is known in the end.
 
-A write that may or may not have been applied is read back by the operation ID in its body and, if it is not there,
-repeated byte by byte under the same condition: whichever copy lands first wins, the other one finds its condition
-broken. Nothing here retries for ever: `retry` decides, and may wait or raise.
+A write may be applied although its answer was lost, or land after its caller gave up. So a write of unknown outcome is
+read back and, if it is not there, repeated byte by byte under the same condition: the first copy that lands wins, and
+the others find their condition broken. The trap: "absent" right after an unknown create proves nothing, because the
+create may still land; only a later write decides.
+
+`write` leaves retries to its caller. The other functions make a fixed number of attempts, and are for callers without
+a term: the admin CLI, the CA, secrets. Their bodies must be unlike any other body written to that key.
 """
 
 import asyncio
 import json
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeVar
 
 from nstance.objects import errors
 from nstance.objects.port import MAX_READ, Key, ObjectStore, Stored, Version
 
-Retry = Callable[[errors.StorageError], Awaitable[None]]
+T = TypeVar("T")
+Retry = Callable[[errors.StorageError], Awaitable[None]]  # waits before the next attempt, or raises to give up
+
+CALL_TIMEOUT_SECONDS = 30.0
+ATTEMPTS = 5
 
 
 class OvertakenError(errors.ConflictError):
-    """Somebody else's write is there instead. `found` is what was read back, None if the object is missing."""
+    """Another writer's object is there instead. `found` is what was read back, None if the object is missing."""
 
     def __init__(self, message: str, found: Stored | None) -> None:
         super().__init__(message)
         self.found = found
 
 
-async def settle(
-    store: ObjectStore,
-    key: Key,
-    body: bytes,
-    *,
-    op: str | None,
-    seen: Version | None,
-    timeout: Callable[[], float],
-    retry: Retry,
-    limit: int = MAX_READ,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConditionalWrite:
+    """What to write, and over what. `op` is the operation ID inside a JSON body, by which the write is recognized; without
+    one the whole body is compared. An object larger than `limit` bytes is not read back."""
+
+    key: Key
+    body: bytes
+    op: str | None
+    seen: Version | None  # None: only if absent
+    limit: int = MAX_READ
+
+    def is_own(self, found: Stored) -> bool:
+        return found.body == self.body if self.op is None else operation(found.body) == self.op
+
+    def is_unchanged(self, found: Stored | None) -> bool:
+        return (None if found is None else found.version) == self.seen
+
+
+async def write(
+    store: ObjectStore, intended: ConditionalWrite, *, timeout: Callable[[], float], retry: Retry
 ) -> Version:
-    """Write `body`, which contains `op`, over version `seen` (None: only if absent). Returns the version written, or
-    raises Overtaken, Denied, ObjectTooLargeError (somebody wrote more than `limit` bytes instead), or what `retry`
-    raises. Without an `op`: a body that is no JSON but like no other, which is recognised as a whole. `timeout` is asked
-    before each request."""
+    """Returns the version written. Raises OvertakenError, PermissionDeniedError, ObjectTooLargeError (another writer's
+    object is larger than the limit), or what `retry` raises. `timeout` is asked before each request."""
+    key = intended.key
     while True:
         seconds = timeout()
         try:
             async with asyncio.timeout(seconds):
-                if seen is None:
-                    return await store.create(key, body)
-                return await store.replace(key, body, seen=seen)
+                if intended.seen is None:
+                    return await store.create(key, intended.body)
+                return await store.replace(key, intended.body, seen=intended.seen)
         except (errors.ConflictError, errors.NotFoundError):
-            # Perhaps an earlier copy of this very write is what stands in the way.
+            # An earlier copy of this very write may be what broke the condition.
             doubt: errors.StorageError | None = None
-        except errors.PermissionDeniedError:
-            raise
         except errors.UnavailableError as problem:
             await retry(problem)
             continue
         except errors.UnknownOutcomeError as problem:
             doubt = problem
         except TimeoutError:
-            doubt = errors.UnknownOutcomeError(f"writing {key} took longer than {seconds:g} s")
-        while True:
-            try:
-                found = await _read(store, key, timeout(), limit=limit)
-                break
-            except (errors.UnavailableError, errors.UnknownOutcomeError) as problem:
-                await retry(problem)
-        if found is not None and (found.body == body if op is None else operation(found.body) == op):
+            doubt = errors.UnknownOutcomeError(f"write {key}: no answer within {seconds:g} s")
+        found = await _read_back(store, intended, timeout, retry)
+        if found is not None and intended.is_own(found):
             return found.version
-        unchanged = found is None if seen is None else found is not None and found.version == seen
-        if not unchanged or doubt is None:
-            raise OvertakenError(f"{key} was {'removed' if found is None else 'written'} by somebody else", found)
+        if doubt is None or not intended.is_unchanged(found):
+            raise OvertakenError(f"{key} was {'removed' if found is None else 'written'} by another writer", found)
         await retry(doubt)
 
 
-async def _read(store: ObjectStore, key: Key, timeout: float, *, limit: int) -> Stored | None:
-    try:
-        async with asyncio.timeout(timeout):
-            return await store.get(key, limit=limit)
-    except errors.NotFoundError:
-        return None
-    except TimeoutError as problem:
-        raise errors.UnavailableError(f"reading {key} took longer than {timeout:g} s") from problem
+async def _read_back(
+    store: ObjectStore, intended: ConditionalWrite, timeout: Callable[[], float], retry: Retry
+) -> Stored | None:
+    while True:
+        try:
+            return await read(store, intended.key, timeout=timeout(), limit=intended.limit)
+        except (errors.UnavailableError, errors.UnknownOutcomeError) as problem:
+            await retry(problem)
 
 
 def operation(body: bytes) -> str | None:
-    """The operation ID in a body, or None if it is not one of ours."""
+    """The operation ID in a body, or None if Nstance did not write it."""
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
         return None
     op = value.get("op") if isinstance(value, dict) else None
     return op if isinstance(op, str) else None
+
+
+async def read(store: ObjectStore, key: Key, *, timeout: float | None = None, limit: int = MAX_READ) -> Stored | None:
+    """None only if the store says that there is no such object."""
+    try:
+        return await _within(timeout or CALL_TIMEOUT_SECONDS, store.get(key, limit=limit), f"get {key}")
+    except errors.NotFoundError:
+        return None
+
+
+async def create_or_adopt(store: ObjectStore, key: Key, body: bytes) -> Stored:
+    """What is there in the end: this body, or that of the writer that was first."""
+    for _ in range(ATTEMPTS):
+        try:
+            return Stored(body, await _write_with_attempts(store, key, body, seen=None))
+        except OvertakenError as overtaken:
+            if overtaken.found is not None:
+                return overtaken.found
+    raise _still_unknown(f"create {key}")
+
+
+async def replace(store: ObjectStore, key: Key, body: bytes, *, seen: Stored) -> None:
+    """Raises ConflictError if another writer was faster."""
+    for _ in range(ATTEMPTS):
+        try:
+            await _write_with_attempts(store, key, body, seen=seen.version)
+            return
+        except OvertakenError as overtaken:
+            if overtaken.found is None or overtaken.found.version != seen.version:
+                raise
+    raise _still_unknown(f"replace {key}")
+
+
+async def put(store: ObjectStore, key: Key, body: bytes) -> None:
+    """Write over anything: the body is there at one moment during the call."""
+    for _ in range(ATTEMPTS):
+        found = await read(store, key)
+        if found is None:
+            found = await create_or_adopt(store, key, body)
+        if found.body == body:
+            return
+        try:
+            await replace(store, key, body, seen=found)
+            return
+        except errors.ConflictError:
+            continue
+    raise errors.UnavailableError(f"put {key}: other writers were faster {ATTEMPTS} times; try again")
+
+
+async def delete(store: ObjectStore, key: Key) -> None:
+    for _ in range(ATTEMPTS):
+        try:
+            async with asyncio.timeout(CALL_TIMEOUT_SECONDS):
+                await store.delete(key)
+            return
+        except (errors.UnknownOutcomeError, TimeoutError):
+            continue
+    raise _still_unknown(f"delete {key}")
+
+
+async def list_keys(store: ObjectStore, prefix: str) -> list[Key]:
+    async def collect() -> list[Key]:
+        return [key async for key in store.list(prefix)]
+
+    return await _within(CALL_TIMEOUT_SECONDS, collect(), f"list {prefix}")
+
+
+async def _write_with_attempts(store: ObjectStore, key: Key, body: bytes, *, seen: Version | None) -> Version:
+    attempts = 1
+
+    async def retry(problem: errors.StorageError) -> None:
+        nonlocal attempts
+        if not isinstance(problem, errors.UnknownOutcomeError):
+            raise problem
+        if attempts == ATTEMPTS:
+            raise _still_unknown(f"write {key}") from problem
+        attempts += 1
+
+    intended = ConditionalWrite(key=key, body=body, op=None, seen=seen)
+    return await write(store, intended, timeout=lambda: CALL_TIMEOUT_SECONDS, retry=retry)
+
+
+def _still_unknown(call: str) -> errors.UnknownOutcomeError:
+    return errors.UnknownOutcomeError(f"{call}: the outcome is unknown after {ATTEMPTS} attempts; try again")
+
+
+async def _within(seconds: float, call: Awaitable[T], what: str) -> T:
+    try:
+        async with asyncio.timeout(seconds):
+            return await call
+    except TimeoutError:
+        raise errors.UnavailableError(f"{what}: no answer within {seconds:g} s") from None

@@ -9,6 +9,7 @@ turns; and "no such node" is believed only of a list that was read for the purpo
 
 import asyncio
 import functools
+import itertools
 import logging
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
@@ -22,6 +23,7 @@ from nstance.operator.context import ControllerContext
 from nstance.operator.nodes import Nodes
 from nstance.operator.null_listener import NullListener
 from nstance.operator.ports import ShardRefusedError, ShardUnreachableError
+from nstance.tasks.backoff import Backoff, retry
 from nstance.v1 import operator_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -31,7 +33,8 @@ T = TypeVar("T")
 DRAINING = "nstance.dev/draining"  # annotation of a node that we cordoned: the instance
 MIRROR_POD = "kubernetes.io/config.mirror"
 EVICTIONS = 32  # at once, over all nodes
-FIRST_LOOK, LONGEST_LOOK = 0.2, 5.0  # between two looks at what is left
+RETRY = Backoff(0.2, 5.0)
+POLL = Backoff(0.2, 5.0, factor=1.5)  # between two looks at the pods that are left
 _DONE = frozenset({"Succeeded", "Failed"})
 
 
@@ -175,9 +178,8 @@ class Drains(NullListener):
 
     async def _empty(self, node: Object) -> None:
         name = resources.name(node)
-        wait = FIRST_LOOK
         told: set[str] = set()
-        while True:
+        for looks in itertools.count(1):
             listing = await self._insist(lambda: self._kube.list(kinds.POD, fields=f"spec.nodeName={name}"))
             left = [pod for pod in listing.items if must_leave(pod)]
             if not left:
@@ -187,8 +189,7 @@ class Drains(NullListener):
                 if why not in told:
                     told.add(why)
                     self._events.note(node, "EvictionRefused", why, warning=True)
-            await self._clock.sleep(wait)
-            wait = min(LONGEST_LOOK, wait * 1.5)
+            await self._clock.sleep(POLL.delay(looks))
 
     async def _evict(self, pod: Object) -> str:
         """Why it was refused, or nothing."""
@@ -204,16 +205,14 @@ class Drains(NullListener):
 
     async def _acknowledge(self, drain: _Drain) -> None:
         """Until the shard has heard it: a leader may have died meanwhile, and the next one waits as well."""
-        wait = FIRST_LOOK
-        while True:
+        for attempts in itertools.count(1):
             shard = self._parts.shards.get(drain.shard)
             if shard is None:
                 return
             try:
                 answer = await shard.acknowledge_drained(drain.event.instance_id)
             except ShardUnreachableError:
-                await self._clock.sleep(wait)
-                wait = min(LONGEST_LOOK, wait * 1.5)
+                await self._clock.sleep(POLL.delay(attempts))
                 continue
             except ShardRefusedError as refusal:
                 log.info(
@@ -262,11 +261,9 @@ class Drains(NullListener):
 
     async def _insist(self, work: Callable[[], Awaitable[T]]) -> T:
         """Again and again, ever more slowly: the deadline is the server's."""
-        wait = FIRST_LOOK
-        while True:
-            try:
-                return await work()
-            except errors.KubeError as problem:
-                log.warning("a step of a drain failed and will be repeated", extra={"reason": str(problem)})
-            await self._clock.sleep(wait)
-            wait = min(LONGEST_LOOK, wait * 2)
+
+        def on_failure(problem: errors.KubeError, failures: int) -> float:
+            log.warning("failed to perform a drain step, retrying", extra={"reason": str(problem)})
+            return RETRY.delay(failures)
+
+        return await retry(work, clock=self._clock, expected=errors.KubeError, on_failure=on_failure)

@@ -26,6 +26,7 @@ from nstance.operator.configuration import Configuration
 from nstance.operator.errors import FatalError
 from nstance.operator.ports import ShardRefusedError, ShardUnreachableError
 from nstance.pki import keys, nonce, proof
+from nstance.tasks.backoff import retry
 from nstance.v1 import registration_pb2
 from nstance.wire import credentials, tls
 from nstance.wire.credentials import Credentials
@@ -286,18 +287,22 @@ class Keeper:
     async def _patiently(self, ask: Callable[[], Awaitable[T]], what: str) -> T:
         """Until the API server has answered. Raises Fatal if it does not, or will not."""
         end = self._clock.monotonic() + KUBE_SECONDS
-        while True:
-            try:
-                return await ask()
-            except (errors.UnavailableError, errors.UnknownOutcomeError, errors.ThrottledError) as problem:
-                if self._clock.monotonic() >= end:
-                    raise FatalError(
-                        f"the Kubernetes API server does not answer, could not {what}: {problem}"
-                    ) from problem
-                log.warning("the Kubernetes API server does not answer", extra={"reason": problem})
-                await self._clock.sleep(self._rng.uniform(0.5, 1.5) * RETRY_SECONDS)
-            except (errors.ForbiddenError, errors.InvalidError) as problem:
-                raise FatalError(f"not allowed to {what}: {problem}; see the manifests in config/rbac") from problem
+
+        def on_failure(problem: errors.KubeError, failures: int) -> float:
+            if self._clock.monotonic() >= end:
+                raise FatalError(f"failed to {what}: the Kubernetes API server does not answer: {problem}") from problem
+            log.warning("failed to reach the Kubernetes API server, retrying", extra={"reason": problem})
+            return self._rng.uniform(0.5, 1.5) * RETRY_SECONDS
+
+        try:
+            return await retry(
+                ask,
+                clock=self._clock,
+                expected=(errors.UnavailableError, errors.UnknownOutcomeError, errors.ThrottledError),
+                on_failure=on_failure,
+            )
+        except (errors.ForbiddenError, errors.InvalidError) as problem:
+            raise FatalError(f"not allowed to {what}: {problem}; see the manifests in config/rbac") from problem
 
     async def _register(self, key: Ed25519PrivateKey, token: str) -> Answer:
         where = self._names.namespace

@@ -18,6 +18,7 @@ from h2.exceptions import ProtocolError
 from nstance.clock import Clock, Rng
 from nstance.operator.metrics import Metrics
 from nstance.operator.ports import Listener, ShardRefusedError, ShardUnreachableError
+from nstance.tasks.backoff import Backoff
 from nstance.v1 import operator_grpc, registration_pb2
 from nstance.v1 import operator_pb2 as pb
 from nstance.wire import status
@@ -31,7 +32,7 @@ log = logging.getLogger(__name__)
 CALL_SECONDS = 10.0
 MAX_CALLS = 32  # at once to one shard; the server allows a hundred
 ANSWER_SECONDS = 15.0  # between two messages of a snapshot
-FIRST_BACKOFF, LAST_BACKOFF = 0.25, 10.0
+RETRY = Backoff(0.25, 10.0, jitter=1.0)
 SAME_DEADLINE_MS = 2_000
 STABLE_SECONDS = 10.0  # a connection that served this long is not a failure when it ends
 
@@ -41,11 +42,6 @@ LIMITS = Limits(ping_after=2.0, pong_within=3.0, window=MIB)
 _NO_ANSWER = frozenset({Status.UNAVAILABLE, Status.DEADLINE_EXCEEDED, Status.CANCELLED})
 _LOSSES = (GRPCError, OSError, StreamTerminatedError, ProtocolError)
 _ENDED = frozenset({"deleted", "failed"})
-
-
-def backoff(failures: int, rng: Rng) -> float:
-    """Full jitter."""
-    return rng.uniform(0.0, min(LAST_BACKOFF, FIRST_BACKOFF * 2.0 ** min(failures, 16)))
 
 
 class Link:
@@ -173,7 +169,7 @@ class Link:
                 turn, failures = turn + 1, 0 if stable else failures + 1
                 self._lose("; ".join(f"{where}: {why}" for where, why in problems.items()))
                 rounds, rest = divmod(failures, len(addresses))
-                await self._clock.sleep(backoff(0 if rest else rounds, self._rng))
+                await self._clock.sleep(RETRY.delay(1 if rest else 1 + rounds, self._rng))
         finally:
             self._synced = False
             self._metrics.shard_removed(self._name)

@@ -67,7 +67,7 @@ async def register(
             raise CaRefused(told) if untrusted else NobodyAnswers(told)
         log.warning("no shard could be reached to register, trying again", extra={"reason": told})
         tries += 1
-        await clock.sleep(link.backoff(tries, rng))
+        await clock.sleep(link.RETRY.delay(1 + tries, rng))
 
 
 async def _ask_all(

@@ -21,6 +21,7 @@ from nstance.kube import errors, kinds
 from nstance.kube.port import Kube, Object
 from nstance.model.ids import ClusterId
 from nstance.pki import ca, fields, keys
+from nstance.tasks.refresher import refresh_forever
 from nstance.wire import tls
 
 log = logging.getLogger(__name__)
@@ -76,25 +77,31 @@ class Serving:
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        while True:
-            try:
-                pair = await asyncio.to_thread(self._read_mounted)
-                if pair is None:
-                    pair = await self._keep()
-                if pair != self._pair:
-                    self.context = tls.server_context(
-                        certificate_pem=pair.certificate_pem, key_pem=pair.key_pem.encode(), ca_pem=None, alpn=ALPN
-                    )
-                    self._pair = pair
-                    log.info("the webhook has a certificate")
-                self._complaint = ""
-                pause = LOOK_SECONDS
-            except (errors.KubeError, OSError, ValueError) as problem:
-                if str(problem) != self._complaint:
-                    self._complaint = str(problem)
-                    log.error("the webhook's certificate is not well", extra={"reason": problem})
-                pause = RETRY_SECONDS
-            await self._clock.sleep(pause * self._rng.uniform(0.8, 1.2))
+        await refresh_forever(
+            self._refresh,
+            clock=self._clock,
+            interval=lambda: LOOK_SECONDS * self._rng.uniform(0.8, 1.2),
+            expected=(errors.KubeError, OSError, ValueError),
+            on_failure=self._on_failure,
+        )
+
+    async def _refresh(self) -> None:
+        pair = await asyncio.to_thread(self._read_mounted)
+        if pair is None:
+            pair = await self._keep()
+        if pair != self._pair:
+            self.context = tls.server_context(
+                certificate_pem=pair.certificate_pem, key_pem=pair.key_pem.encode(), ca_pem=None, alpn=ALPN
+            )
+            self._pair = pair
+            log.info("webhook certificate loaded")
+        self._complaint = ""
+
+    def _on_failure(self, problem: Exception, failures: int) -> float:
+        if str(problem) != self._complaint:
+            self._complaint = str(problem)
+            log.error("failed to load the webhook certificate", extra={"reason": problem})
+        return RETRY_SECONDS * self._rng.uniform(0.8, 1.2)
 
     def _read_mounted(self) -> Pair | None:
         try:

@@ -1,26 +1,43 @@
-"""What can go wrong with a provider, named by what follows from it. `code` is the label in metrics."""
+"""Provider errors, named by what follows from them. `code` is the label in metrics."""
+
+from enum import Enum
 
 
 class ProviderError(Exception):
-    """Base of all. The message says what the provider said; it never holds a secret or userdata."""
+    """Base class. The message quotes the provider; it never contains a secret or userdata."""
 
     code = "error"
 
 
 class NotFoundError(ProviderError):
-    """The provider has no such VM (any more)."""
+    """The provider has no such VM or image."""
 
     code = "not_found"
 
 
+class CapacityScope(Enum):
+    """What has no capacity, and so what another attempt has to change."""
+
+    MARKET = "market"  # spot or on-demand
+    INSTANCE_TYPE = "instance-type"
+    SUBNET = "subnet"
+    ZONE = "zone"
+    QUOTA = "quota"  # of the account: no other offer helps
+
+
 class NoCapacityError(ProviderError):
-    """Not in this subnet now: try the next one. Nothing was made."""
+    """No capacity in this offer now: try the next one. Nothing was created. `subject` names what is exhausted."""
 
     code = "no_capacity"
 
+    def __init__(self, message: str, *, scope: CapacityScope = CapacityScope.SUBNET, subject: str = "") -> None:
+        super().__init__(message)
+        self.scope = scope
+        self.subject = subject
+
 
 class ThrottledError(ProviderError):
-    """Too many calls: everybody waits. Nothing was made."""
+    """Too many calls: all calls wait for `delay` seconds. Nothing was created."""
 
     code = "throttled"
 
@@ -30,18 +47,24 @@ class ThrottledError(ProviderError):
 
 
 class PermanentError(ProviderError):
-    """Never repeat it as it is (bad arguments, quota, permission). Nothing was made."""
+    """Repeating the same call never helps. Nothing was created. `permission` or `parameter` names the missing permission or
+    the bad parameter, if the provider says so."""
 
     code = "permanent"
 
+    def __init__(self, message: str, *, permission: str = "", parameter: str = "") -> None:
+        super().__init__(message)
+        self.permission = permission
+        self.parameter = parameter
+
 
 class UnavailableError(ProviderError):
-    """Nothing was made or deleted. Retry."""
+    """Nothing was created or deleted. Retry."""
 
     code = "unavailable"
 
 
 class UnknownOutcomeError(ProviderError):
-    """It may have happened, or may yet happen. Look it up by its ID, or repeat it with the same ID."""
+    """It may have happened, or may still happen. Look it up by its ID, or repeat it with the same ID."""
 
     code = "unknown_outcome"

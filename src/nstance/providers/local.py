@@ -22,7 +22,6 @@ from nstance.providers import errors, instance_dirs, port, processes
 # As its entry point calls it, but with this interpreter, whether or not the scripts are installed.
 AGENT = (sys.executable, "-c", "import sys; from nstance.agent.main import main; sys.exit(main())")
 GRACE = 2.0  # seconds an agent has to say goodbye
-CONSOLE = 64 * 1024
 _THREADS = 32  # as many as creates run at once
 _ADDRESS = "127.0.0.1"
 # What an agent may see of the server's environment. Everything else may be a secret.
@@ -48,7 +47,7 @@ def clean_environment() -> dict[str, str]:
     return {name: os.environ[name] for name in _ALLOWED if name in os.environ}
 
 
-class LocalProvider(abc.ABC):
+class LocalProvider(port.Instances, port.Console, abc.ABC):
     scheme: ClassVar[str]  # of its provider IDs
 
     def __init__(
@@ -63,8 +62,8 @@ class LocalProvider(abc.ABC):
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"nstance-{self.scheme}")
 
     @property
-    def capabilities(self) -> port.Capabilities:
-        return port.Capabilities(consistent=True, userdata=False, console=True)
+    def traits(self) -> port.Traits:
+        return port.Traits(is_consistent=True, reads_userdata=False)
 
     async def create(self, request: port.CreateRequest) -> port.Vm:
         return await self._off_loop(lambda: self._create(request))
@@ -78,33 +77,12 @@ class LocalProvider(abc.ABC):
     async def list(self) -> Sequence[port.Vm]:
         return await self._off_loop(self._list)
 
-    async def console(self, id: InstanceId, provider_id: ProviderId | None) -> str:
+    async def console_output(self, id: InstanceId, provider_id: ProviderId | None) -> str:
         def read() -> str:
             self._get(id, provider_id)
-            return self._homes.tail(id, CONSOLE).decode(errors="replace")
+            return self._homes.tail(id, port.MAX_CONSOLE_BYTES).decode(errors="replace")
 
         return await self._off_loop(read)
-
-    async def subnet_capacity(self, subnet: str) -> int | None:
-        return None
-
-    async def find_image(self, query: port.ImageQuery) -> str:
-        raise self._lacks("images")
-
-    async def assign_leader_network(self) -> None:
-        raise self._lacks("leader network")
-
-    async def release_leader_network(self) -> None:
-        raise self._lacks("leader network")
-
-    async def load_balancer_members(self, name: str) -> Sequence[ProviderId]:
-        raise self._lacks("load balancers")
-
-    async def load_balancer_register(self, name: str, provider_id: ProviderId) -> None:
-        raise self._lacks("load balancers")
-
-    async def load_balancer_deregister(self, name: str, provider_id: ProviderId) -> None:
-        raise self._lacks("load balancers")
 
     async def close(self) -> None:
         await asyncio.to_thread(self._threads.shutdown)
@@ -287,6 +265,3 @@ class LocalProvider(abc.ABC):
             yield
         except OSError as error:
             raise errors.UnknownOutcomeError(f"{what}: {error}; repeat it with the same ID") from error
-
-    def _lacks(self, what: str) -> errors.PermanentError:
-        return errors.PermanentError(f"the provider {self.scheme!r} has no {what}; remove them from the configuration")

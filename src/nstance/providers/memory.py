@@ -10,7 +10,9 @@ from nstance.providers.memory_behavior import Call
 from nstance.providers.memory_cloud import MemoryCloud
 
 
-class MemoryProvider:
+class MemoryProvider(
+    port.Instances, port.LoadBalancers, port.Images, port.LeaderAddress, port.SubnetCapacity, port.Console
+):
     """One server's door to a cloud. `server` names the holder of the leader network."""
 
     def __init__(
@@ -27,10 +29,8 @@ class MemoryProvider:
         self._server = server
 
     @property
-    def capabilities(self) -> port.Capabilities:
-        return port.Capabilities(
-            leader_network=True, load_balancers=True, images=True, console=True, subnet_capacity=True
-        )
+    def traits(self) -> port.Traits:
+        return port.Traits()
 
     async def create(self, request: port.CreateRequest) -> port.Vm:
         return await self.cloud.call(Call.CREATE, request.id, lambda _: self.cloud.create(self.scope, request))
@@ -49,34 +49,34 @@ class MemoryProvider:
     async def list(self) -> Sequence[port.Vm]:
         return await self.cloud.call(Call.LIST, None, lambda outcome: self.cloud.listing(self.scope)[: outcome.first])
 
-    async def console(self, id: InstanceId, provider_id: ProviderId | None) -> str:
+    async def console_output(self, id: InstanceId, provider_id: ProviderId | None) -> str:
         return await self.cloud.call(Call.CONSOLE, id, lambda _: self.cloud.console(self.scope, id, provider_id))
 
-    async def subnet_capacity(self, subnet: str) -> int | None:
+    async def free_addresses(self, subnet: str) -> int | None:
         return await self.cloud.call(Call.SUBNET_CAPACITY, None, lambda _: self.cloud.free(subnet))
 
     async def find_image(self, query: port.ImageQuery) -> str:
         return await self.cloud.call(Call.FIND_IMAGE, None, lambda _: self.cloud.find_image(query))
 
-    async def assign_leader_network(self) -> None:
+    async def assign_leader_address(self) -> None:
         def assign(_: behaviours.Outcome) -> None:
             self.cloud.leader_networks[self.scope] = self._server
 
         await self.cloud.call(Call.ASSIGN_LEADER_NETWORK, None, assign, pretend=lambda: None)
 
-    async def release_leader_network(self) -> None:
+    async def release_leader_address(self) -> None:
         def release(_: behaviours.Outcome) -> None:
             if self.cloud.leader_networks.get(self.scope) == self._server:  # never the successor's
                 del self.cloud.leader_networks[self.scope]
 
         await self.cloud.call(Call.RELEASE_LEADER_NETWORK, None, release, pretend=lambda: None)
 
-    async def load_balancer_members(self, name: str) -> Sequence[ProviderId]:
+    async def list_targets(self, name: str) -> Sequence[ProviderId]:
         return await self.cloud.call(
             Call.LOAD_BALANCER_MEMBERS, None, lambda _: tuple(self.cloud.load_balancers.get(name, ()))
         )
 
-    async def load_balancer_register(self, name: str, provider_id: ProviderId) -> None:
+    async def register_target(self, name: str, provider_id: ProviderId) -> None:
         await self.cloud.call(
             Call.LOAD_BALANCER_REGISTER,
             None,
@@ -84,7 +84,7 @@ class MemoryProvider:
             pretend=lambda: None,
         )
 
-    async def load_balancer_deregister(self, name: str, provider_id: ProviderId) -> None:
+    async def deregister_target(self, name: str, provider_id: ProviderId) -> None:
         await self.cloud.call(
             Call.LOAD_BALANCER_DEREGISTER,
             None,

@@ -20,7 +20,6 @@ from nstance.providers import errors, port
 from nstance.providers import memory_behavior as behaviours
 from nstance.providers.memory_behavior import Call
 
-CONSOLE = 64 * 1024
 _REMEMBERED = 100_000  # deleted IDs
 
 T = TypeVar("T")
@@ -138,7 +137,7 @@ class MemoryCloud:
 
     def write_console(self, id: InstanceId, text: str) -> None:
         for machine in self._of(id):
-            machine.console = (machine.console + text)[-CONSOLE:]
+            machine.console = (machine.console + text)[-port.MAX_CONSOLE_BYTES :]
 
     async def close(self) -> None:
         """Forget work that is still to come."""
@@ -198,7 +197,11 @@ class MemoryCloud:
                 raise errors.PermanentError(f"{request.id} was deleted; a new instance needs a new ID")
             free = self.free(request.subnet)
             if free is not None and free <= 0:
-                raise errors.NoCapacityError(f"subnet {request.subnet!r} has no free address")
+                raise errors.NoCapacityError(
+                    f"subnet {request.subnet!r} has no free address",
+                    scope=errors.CapacityScope.SUBNET,
+                    subject=request.subnet,
+                )
             machine = self._boot(request, cluster=scope.cluster, shard=scope.shard)
         self._refuse_foreign(scope, machine)
         if machine.request != request:

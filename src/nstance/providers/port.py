@@ -1,16 +1,20 @@
-"""The door to a cloud.
+"""The port to a cloud, split into capabilities.
 
-A provider makes, shows and deletes VMs; it decides nothing. The traps: a create can succeed without an answer, so it is
-idempotent by instance ID; listings lag behind creation, so a missing VM is news only after it was seen once; and a
-listing is complete or an error, because a quiet half would read as a catastrophe.
+Every provider implements `Instances`. It implements the other protocols only as far as its cloud can do that;
+`capabilities_of` is the one place that asks. A provider creates, shows and deletes VMs; it decides nothing. The traps:
+a create can succeed although its answer is lost, so it is idempotent by instance ID; listings lag behind creates, so an
+absent VM means something only after it was seen once; and a listing is complete or an error, because a silently partial
+one would look like a mass loss of VMs.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from nstance.model.ids import ClusterId, GroupName, InstanceId, Kind, ProviderId, ShardId, TenantId
+
+MAX_CONSOLE_BYTES = 64 * 1024
 
 
 class Status(Enum):
@@ -28,7 +32,7 @@ class Status(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """Whose VMs these are. Part of every tag and every listing: two clusters may share an account."""
+    """The owner of the VMs. Part of every tag and every listing, because two clusters may share an account."""
 
     cluster: ClusterId
     shard: ShardId
@@ -36,7 +40,7 @@ class Scope:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateRequest:
-    """Everything a VM is made of, rendered. Two calls with the same ID carry the same request."""
+    """All that a VM is created from, rendered. Two calls with the same ID carry the same request."""
 
     id: InstanceId
     tenant: TenantId
@@ -49,7 +53,7 @@ class CreateRequest:
     subnet: str = ""
     args: Mapping[str, object] = field(default_factory=dict)
     userdata: bytes = b""
-    # What providers without userdata (process, tmux) hand to the agent themselves:
+    # For providers without userdata (process, tmux), which pass this to the agent themselves:
     nonce: str = field(default="", repr=False)
     ca_certificate: str = ""
     registration_addr: str = ""
@@ -75,14 +79,11 @@ class Vm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capabilities:
-    consistent: bool = False  # "gone" is the truth as soon as create has answered
-    userdata: bool = True  # the VM reads userdata; otherwise a URL in it is never fetched
-    leader_network: bool = False
-    load_balancers: bool = False
-    images: bool = False
-    console: bool = False
-    subnet_capacity: bool = False
+class Traits:
+    """How a provider's VMs behave."""
+
+    is_consistent: bool = False  # "not found" is the truth as soon as create has answered
+    reads_userdata: bool = True  # otherwise a URL in the userdata is never fetched
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,60 +94,96 @@ class ImageQuery:
     order: str = "desc"
 
 
-class Provider(Protocol):
-    """Any call may raise Throttled, Unavailable and Refused. Deadlines are the caller's (`asyncio.timeout`); a create or
-    delete that timed out or was cancelled counts as Unknown."""
+class Instances(Protocol):
+    """VMs. Any call of any capability may raise ThrottledError, UnavailableError and PermanentError. Deadlines are the
+    caller's (`asyncio.timeout`); a create or delete that timed out or was cancelled has an unknown outcome."""
 
     @property
-    def capabilities(self) -> Capabilities: ...
+    def traits(self) -> Traits: ...
 
     async def create(self, request: CreateRequest) -> Vm:
-        """Make the VM, or return the one that this ID already has, whatever its state. An ID that was deleted is
-        Refused, never made again. Raises NoCapacity, Unknown."""
+        """Create the VM, or return the one that this ID already has, whatever its state. An ID that was deleted is a
+        PermanentError, never created again. Raises NoCapacityError, UnknownOutcomeError."""
         ...
 
     async def delete(self, id: InstanceId, provider_id: ProviderId | None) -> Status:
-        """Begin to delete the VM; one that is gone already is success. Returns DELETED only when the provider positively
-        knows that it runs no more, DELETING otherwise. Raises Unknown."""
+        """Begin to delete the VM; an absent one is success. Returns DELETED only when the provider positively knows that
+        the VM no longer runs, DELETING otherwise. Raises UnknownOutcomeError."""
         ...
 
     async def get(self, id: InstanceId, provider_id: ProviderId | None) -> Vm:
-        """The VM as it is now. Raises Gone; just after a create or delete that may be a lie."""
+        """The VM as it is now. Raises NotFoundError, which just after a create or delete may be wrong."""
         ...
 
     async def list(self) -> Sequence[Vm]:
-        """All VMs that carry this scope's ownership, cluster and shard tags, each status included: complete, or an
-        error. VMs created or deleted just now may be missing or still there."""
-        ...
-
-    async def console(self, id: InstanceId, provider_id: ProviderId | None) -> str:
-        """The VM's console output, newest 64 KiB, or empty. Raises Gone."""
-        ...
-
-    async def subnet_capacity(self, subnet: str) -> int | None:
-        """Free addresses in a subnet, or None if the provider cannot tell."""
-        ...
-
-    async def find_image(self, query: ImageQuery) -> str:
-        """The provider's ID of the newest image that fits. Raises Gone if none does."""
-        ...
-
-    async def assign_leader_network(self) -> None:
-        """Move the shard's fixed address to this server. Repeating it is harmless."""
-        ...
-
-    async def release_leader_network(self) -> None:
-        """Give the address back if this server has it; one that has moved on stays where it is."""
-        ...
-
-    async def load_balancer_members(self, name: str) -> Sequence[ProviderId]: ...
-
-    async def load_balancer_register(self, name: str, provider_id: ProviderId) -> None: ...
-
-    async def load_balancer_deregister(self, name: str, provider_id: ProviderId) -> None:
-        """Not a member afterwards; one that was none is success."""
+        """All VMs that carry this scope's ownership, cluster and shard tags, in any status: complete, or an error. VMs
+        created or deleted just now may be missing or still there."""
         ...
 
     async def close(self) -> None:
         """Release connections. VMs stay."""
         ...
+
+
+@runtime_checkable
+class LoadBalancers(Protocol):
+    async def list_targets(self, name: str) -> Sequence[ProviderId]: ...
+
+    async def register_target(self, name: str, provider_id: ProviderId) -> None: ...
+
+    async def deregister_target(self, name: str, provider_id: ProviderId) -> None:
+        """Not a target afterwards; deregistering what is no target is success."""
+        ...
+
+
+@runtime_checkable
+class Images(Protocol):
+    async def find_image(self, query: ImageQuery) -> str:
+        """The provider's ID of the newest matching image. Raises NotFoundError."""
+        ...
+
+
+@runtime_checkable
+class LeaderAddress(Protocol):
+    async def assign_leader_address(self) -> None:
+        """Move the shard's fixed address to this server. Repeating it is harmless."""
+        ...
+
+    async def release_leader_address(self) -> None:
+        """Release the address if this server has it; otherwise do nothing."""
+        ...
+
+
+@runtime_checkable
+class SubnetCapacity(Protocol):
+    async def free_addresses(self, subnet: str) -> int | None:
+        """Free addresses in a subnet, or None if the provider does not know."""
+        ...
+
+
+@runtime_checkable
+class Console(Protocol):
+    async def console_output(self, id: InstanceId, provider_id: ProviderId | None) -> str:
+        """The newest `MAX_CONSOLE_BYTES` of the VM's console output, or empty. Raises NotFoundError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capabilities:
+    """What a provider can do besides instances; None where it cannot."""
+
+    load_balancers: LoadBalancers | None
+    images: Images | None
+    leader_address: LeaderAddress | None
+    subnet_capacity: SubnetCapacity | None
+    console: Console | None
+
+
+def capabilities_of(provider: Instances) -> Capabilities:
+    return Capabilities(
+        load_balancers=provider if isinstance(provider, LoadBalancers) else None,
+        images=provider if isinstance(provider, Images) else None,
+        leader_address=provider if isinstance(provider, LeaderAddress) else None,
+        subnet_capacity=provider if isinstance(provider, SubnetCapacity) else None,
+        console=provider if isinstance(provider, Console) else None,
+    )

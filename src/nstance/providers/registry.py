@@ -20,7 +20,7 @@ def open_provider(
     cachedir: Path,
     clock: clocks.Clock,
     server: str = "",
-) -> port.Provider:
+) -> port.Instances:
     """The provider of a kind. Raises Refused for a kind or an option that does not exist; it may make directories."""
     given = Options(kind, options or {})
     match kind:
@@ -37,7 +37,7 @@ def open_provider(
     raise errors.PermanentError(f"there is no provider {kind!r}; {hint}")
 
 
-def _memory(options: Options, scope: port.Scope, clock: clocks.Clock, server: str) -> port.Provider:
+def _memory(options: Options, scope: port.Scope, clock: clocks.Clock, server: str) -> port.Instances:
     from nstance.providers import memory, memory_behavior, memory_cloud
 
     script = memory_behavior.Script(
@@ -50,7 +50,7 @@ def _memory(options: Options, scope: port.Scope, clock: clocks.Clock, server: st
     return memory.MemoryProvider(scope, clock, cloud=cloud, server=server)
 
 
-def _process(options: Options, scope: port.Scope, cachedir: Path) -> port.Provider:
+def _process(options: Options, scope: port.Scope, cachedir: Path) -> port.Instances:
     from nstance.providers import local, process
 
     dir = options.path("dir") or cachedir / "instances"
@@ -60,7 +60,7 @@ def _process(options: Options, scope: port.Scope, cachedir: Path) -> port.Provid
     return process.ProcessProvider(scope, dir=dir, command=command, env=env)
 
 
-def _tmux(options: Options, scope: port.Scope, cachedir: Path) -> port.Provider:
+def _tmux(options: Options, scope: port.Scope, cachedir: Path) -> port.Instances:
     from nstance.providers import tmux
 
     dir = options.path("dir") or cachedir / "instances"

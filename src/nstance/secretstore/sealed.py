@@ -6,8 +6,9 @@ from contextlib import contextmanager
 from nstance.clock import Rng
 from nstance.model.ids import ClusterId
 from nstance.objects import errors as storage
+from nstance.objects import settle
 from nstance.objects.port import Key, ObjectStore
-from nstance.secretstore import errors, port, sealing, settled
+from nstance.secretstore import errors, port, sealing
 
 
 class SealedStore:
@@ -24,7 +25,7 @@ class SealedStore:
     async def get(self, name: str) -> bytes:
         key = self._key(name)
         with _named(name):
-            found = await settled.read(self._store, key)
+            found = await settle.read(self._store, key)
         if found is None:
             raise errors.NotFoundError(f"no secret {name!r}")
         return self._sealer.open(found.body, cluster=self._cluster, name=key)
@@ -33,25 +34,25 @@ class SealedStore:
         key = self._key(name)
         blob = self._seal(key, value)
         with _named(name):
-            found = await settled.create_or_adopt(self._store, key, blob)
+            found = await settle.create_or_adopt(self._store, key, blob)
         if found.body != blob:
             raise errors.AlreadyExistsError(f"the secret {name!r} already exists")
 
     async def put(self, name: str, value: bytes) -> None:
         key = self._key(name)
         with _named(name):
-            await settled.put(self._store, key, self._seal(key, value))
+            await settle.put(self._store, key, self._seal(key, value))
 
     async def list(self) -> list[port.SecretName]:
         with _named("*"):
-            keys = await settled.list_keys(self._store, self._prefix)
+            keys = await settle.list_keys(self._store, self._prefix)
         names = (key.removeprefix(self._prefix) for key in keys)
         return sorted(port.SecretName(name) for name in names if port.is_name(name))
 
     async def delete(self, name: str) -> None:
         key = self._key(name)
         with _named(name):
-            await settled.delete(self._store, key)
+            await settle.delete(self._store, key)
 
     def _key(self, name: str) -> Key:
         return Key(self._prefix + port.check_name(name))

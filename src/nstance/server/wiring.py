@@ -25,7 +25,7 @@ from nstance.objects.open import open_store
 from nstance.objects.port import ObjectStore
 from nstance.pki import names
 from nstance.providers import errors as provider_errors
-from nstance.providers.port import Provider, Scope
+from nstance.providers.port import Instances, Scope
 from nstance.providers.registry import open_provider
 from nstance.server import reserved_ports
 from nstance.server.api import grpc_ports
@@ -48,13 +48,13 @@ from nstance.server.leader.watchdog import Watchdog
 from nstance.server.options import Options
 from nstance.server.probes import Probes
 from nstance.server.state.follower import Follower
+from nstance.tasks.backoff import Backoff
 from nstance.telemetry import loop_lag
 from nstance.telemetry.metrics import CacheCount, Metrics
 
 log = logging.getLogger(__name__)
 
-RETRY_FIRST = 1.0
-RETRY_MOST = 60.0
+BOOT_RETRY = Backoff(1.0, 60.0, jitter=0.5)
 HEALTH = addresses.Address("0.0.0.0", 8990)  # until the configuration is known
 EXIT_JITTER_LEAST, EXIT_JITTER_MOST = 10.0, 40.0  # until a configuration says otherwise
 SHUTDOWN_SECONDS = 10.0  # the same
@@ -68,7 +68,7 @@ class Server:
         clock: AnchoredClock,
         rng: Rng,
         store: ObjectStore | None = None,
-        provider: Provider | None = None,
+        provider: Instances | None = None,
     ) -> None:
         """`store` and `provider` take the place of those that the options and the configuration name; they are not
         closed here."""
@@ -150,7 +150,7 @@ class Server:
 
     async def _until_configured(self, store: ObjectStore, probes: Probes) -> Configuration | None:
         """Storage that keeps its word and a configuration that is valid; None if stopped before."""
-        wait, probed = RETRY_FIRST, False
+        failures, probed = 0, False
         while not self._stopping.is_set():
             try:
                 if not probed:
@@ -173,9 +173,10 @@ class Server:
                     await self._open_probes(probes, HEALTH)
                 except FatalError as problem:
                     log.warning("nobody can ask for health yet: %s", problem)
+            failures += 1
+            wait = BOOT_RETRY.delay(failures, self._rng)
             log.error("cannot start yet: %s", self.unwell, extra={"retry_seconds": round(wait, 1)})
-            await self.pause(wait * self._rng.uniform(0.5, 1.0))
-            wait = min(RETRY_MOST, wait * 2)
+            await self.pause(wait)
         return None
 
     async def _open_probes(self, probes: Probes, bind: addresses.Address) -> None:

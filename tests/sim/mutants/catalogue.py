@@ -114,14 +114,14 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "unknown-is-success",
         "nstance.objects.settle",
-        "if found is not None and (found.body == body if op is None else operation(found.body) == op):",
+        "if found is not None and intended.is_own(found):",
         "if found is not None:",
         "whatever is read back counts as our own write",
     ),
     Mutant(
         "no-read-back",
         "nstance.objects.settle",
-        "if found is not None and (found.body == body if op is None else operation(found.body) == op):",
+        "if found is not None and intended.is_own(found):",
         "if False:",
         "a write whose answer was lost is taken for somebody else's",
         tests=JOURNAL_TESTS,

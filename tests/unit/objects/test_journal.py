@@ -283,8 +283,9 @@ async def test_settle_reports_who_was_first() -> None:
     async def retry(problem: Exception) -> None:
         raise AssertionError("nothing to retry")
 
+    ours = settle.ConditionalWrite(key=Key("k"), body=b'{"op":"ours"}', op="ours", seen=None)
     with pytest.raises(settle.OvertakenError) as overtaken:
-        await settle.settle(store, Key("k"), b'{"op":"ours"}', op="ours", seen=None, timeout=lambda: 1.0, retry=retry)
+        await settle.write(store, ours, timeout=lambda: 1.0, retry=retry)
     assert overtaken.value.found is not None
     assert overtaken.value.found.body == b'{"op":"theirs"}'
 

@@ -220,14 +220,14 @@ async def test_subnets_fill_up() -> None:
     """F51."""
     world = World(subnets={"small": 1})
     vm = await world.door.create(request(subnet="small"))
-    assert await world.door.subnet_capacity("small") == 0
+    assert await world.door.free_addresses("small") == 0
     refused = request(subnet="small")
     with pytest.raises(errors.NoCapacityError):
         await world.door.create(refused)
     await world.door.create(request(refused.id, subnet="large"))
-    assert await world.door.subnet_capacity("large") is None
+    assert await world.door.free_addresses("large") is None
     await world.door.delete(vm.id, None)
-    assert await world.door.subnet_capacity("small") == 1
+    assert await world.door.free_addresses("small") == 1
 
 
 async def test_destroyed_by_hand() -> None:
@@ -288,26 +288,26 @@ async def test_load_balancers() -> None:
     world = World()
     vm = await world.door.create(request())
     world.script.then(Call.LOAD_BALANCER_REGISTER, Outcome(applied=False))
-    await world.door.load_balancer_register("lb", vm.provider_id)
-    assert await world.door.load_balancer_members("lb") == ()
+    await world.door.register_target("lb", vm.provider_id)
+    assert await world.door.list_targets("lb") == ()
     for _ in range(2):
-        await world.door.load_balancer_register("lb", vm.provider_id)
-    assert await world.door.load_balancer_members("lb") == (vm.provider_id,)
+        await world.door.register_target("lb", vm.provider_id)
+    assert await world.door.list_targets("lb") == (vm.provider_id,)
     with pytest.raises(errors.NotFoundError):
-        await world.door.load_balancer_register("lb", ProviderId("memory-999999"))
+        await world.door.register_target("lb", ProviderId("memory-999999"))
     await world.door.delete(vm.id, None)
-    assert await world.door.load_balancer_members("lb") == ()
-    await world.door.load_balancer_deregister("lb", vm.provider_id)
+    assert await world.door.list_targets("lb") == ()
+    await world.door.deregister_target("lb", vm.provider_id)
 
 
 async def test_the_leader_network_follows_the_last_leader() -> None:
     world = World()
     old, new = world.server("old"), world.server("new")
-    await old.assign_leader_network()
-    await new.assign_leader_network()
-    await old.release_leader_network()
+    await old.assign_leader_address()
+    await new.assign_leader_address()
+    await old.release_leader_address()
     assert world.cloud.leader_networks == {scope(): "new"}
-    await new.release_leader_network()
+    await new.release_leader_address()
     assert world.cloud.leader_networks == {}
 
 

@@ -11,7 +11,7 @@ from nstance.providers import errors, memory, port, process, registry
 from support.hand_clock import HandClock
 
 
-def opened(kind: str, options: dict[str, object], cachedir: Path) -> port.Provider:
+def opened(kind: str, options: dict[str, object], cachedir: Path) -> port.Instances:
     return registry.open_provider(kind, scope=scope(), options=options, cachedir=cachedir, clock=HandClock())
 
 

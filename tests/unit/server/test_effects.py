@@ -13,7 +13,7 @@ from nstance.model import events as ev
 from nstance.model.ids import GroupKey, GroupName, IdMaker, Kind, ProviderId, TenantId
 from nstance.model.instance import Instance, State
 from nstance.providers import errors
-from nstance.providers.port import Capabilities, CreateRequest
+from nstance.providers.port import CreateRequest, Traits
 from nstance.server.cloud.effects import LIST_INSTEAD_FROM, Effects
 from nstance.server.cloud.provider_calls import ProviderCalls
 from nstance.telemetry.metrics import Metrics
@@ -27,7 +27,7 @@ IDS = IdMaker(wall=CLOCK.wall, bits=SystemRng().bits)
 class FailingProvider:
     """Every call fails with the error that is given."""
 
-    capabilities = Capabilities()
+    traits = Traits()
 
     def __init__(self, error: Exception) -> None:
         self._error = error
@@ -49,6 +49,7 @@ class Scene:
 
         self.effects = Effects(
             provider=FailingProvider(error),  # type: ignore[arg-type]
+            console=None,
             calls=ProviderCalls(
                 ready=now,
                 clock=CLOCK,

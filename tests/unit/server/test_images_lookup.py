@@ -14,7 +14,7 @@ from nstance.providers.memory_behavior import Call, Outcome, Script
 from nstance.providers.memory_cloud import Image as CloudImage
 from nstance.providers.memory_cloud import MemoryCloud
 from nstance.providers.port import Scope
-from nstance.server.cloud.images import RETRY_FIRST, Images
+from nstance.server.cloud.images import RETRY, Images
 from nstance.server.cloud.provider_calls import ProviderCalls
 from nstance.server.workload import rendering
 from nstance.sim.loop import Machine
@@ -104,7 +104,7 @@ async def test_a_failed_lookup_leaves_what_was_found(clock: Machine) -> None:
         await clock.sleep(INTERVAL)
         assert world.asked == 2
         assert (world.images.values(), world.images.problem("base")) == ({"base": "img-1"}, "the cloud is away")
-        await clock.sleep(RETRY_FIRST)
+        await clock.sleep(RETRY.first)
         assert (world.images.values(), world.images.problem("base")) == ({"base": "img-1"}, "")
 
 
@@ -120,7 +120,7 @@ def test_f45_a_throttled_lookup_is_made_again_when_the_provider_wants_to_be_aske
                 "too many calls",
             )
             world.publish("img-1", 1.0)
-            again = max(RETRY_FIRST, delay)
+            again = max(RETRY.first, delay)
             await clock.sleep(again - 2 * MOMENT)
             assert world.asked == 1
             await clock.sleep(1.0)  # for the pace, and for what lies between two calls
@@ -135,7 +135,7 @@ async def test_the_fallback_serves_until_something_was_found(clock: Machine) -> 
     async with lookups(clock, WITH_FALLBACK) as world:
         assert (world.images.values(), world.asked) == ({"base": "img-fallback"}, 1)
         world.publish("img-1", 1.0)
-        await clock.sleep(RETRY_FIRST)
+        await clock.sleep(RETRY.first)
         assert world.images.values() == {"base": "img-1"}
 
 
@@ -144,7 +144,7 @@ async def test_without_a_fallback_there_is_none_and_a_reason(clock: Machine) -> 
     async with lookups(clock, BASE) as world:
         assert world.images.values() == {"base": None}
         assert "no image fits" in world.images.problem("base")
-        await clock.sleep(2 * RETRY_FIRST)  # it backs off: the third try is not due yet
+        await clock.sleep(2 * RETRY.first)  # it backs off: the third try is not due yet
         assert (world.asked, world.changes) == (2, 1)
 
 

@@ -10,16 +10,16 @@ from nstance.admin import failures, output
 from nstance.admin.cluster.opened import opened
 from nstance.admin.options import Target
 from nstance.authority import keyset, rotation
+from nstance.objects import settle
 from nstance.objects.port import Key
 from nstance.pki import ca, fields
-from nstance.secretstore import settled
 
 
 async def bundle(target: Target) -> bytes:
     """The CA certificates in PEM. Needs no key."""
     async with opened(target) as cluster:
         await cluster.cluster()
-        stored = await settled.read(cluster.store, cluster.places.ca_certificate)
+        stored = await settle.read(cluster.store, cluster.places.ca_certificate)
         if stored is None:
             raise failures.Refused(f"there is no {cluster.places.ca_certificate}; start a server of the cluster first")
         return stored.body

@@ -16,9 +16,9 @@ from nstance.admin.cluster.opened import Opened, opened
 from nstance.admin.options import Target
 from nstance.config import storage_keys
 from nstance.model.ids import ShardId
-from nstance.objects import journal, slots
+from nstance.objects import journal, settle, slots
 from nstance.objects.port import Key
-from nstance.secretstore import sealing, settled
+from nstance.secretstore import sealing
 
 ATTEMPTS = 5
 AT_ONCE = 32
@@ -53,9 +53,9 @@ class _Backup:
     async def shard(self, writer: Writer, name: ShardId) -> ShardState:
         head = (storage_keys.config(name), storage_keys.groups(name))
         for _ in range(ATTEMPTS):
-            before = [await settled.read(self._place.store, key) for key in head]
+            before = [await settle.read(self._place.store, key) for key in head]
             book, read = await self._journal(name)
-            after = [await settled.read(self._place.store, key) for key in head]
+            after = [await settle.read(self._place.store, key) for key in head]
             if before == after:
                 break
         else:
@@ -103,7 +103,7 @@ class _Backup:
             self._progress(len(writer.objects), f"{start + len(part)} of {len(keys)} other objects")
 
     async def _read(self, key: Key) -> bytes | None:
-        stored = await settled.read(self._place.store, key)
+        stored = await settle.read(self._place.store, key)
         return stored.body if stored is not None else None
 
 

@@ -17,8 +17,8 @@ from nstance.config.resolve import Resolved
 from nstance.config.settings import Settings
 from nstance.model.ids import GroupKey, ShardId
 from nstance.objects import errors as storage
+from nstance.objects import settle
 from nstance.objects.port import Key, Stored
-from nstance.secretstore import settled
 
 Groups = Mapping[GroupKey, Resolved]
 
@@ -37,7 +37,7 @@ class Outcome:
 async def get(target: Target, shard: ShardId) -> bytes:
     key = storage_keys.config(shard)
     async with opened(target) as place:
-        stored = await settled.read(place.store, key)
+        stored = await settle.read(place.store, key)
         if stored is None:
             raise failures.Refused(f"there is no {key} in {place.store!r}; put one there with `cluster config put`")
         return stored.body
@@ -51,7 +51,7 @@ async def put(target: Target, shard: ShardId, body: bytes, *, source: str, dry_r
         owner = await place.owner()  # before the first server has made a CA there is nobody to contradict
         if owner not in (None, settings.cluster.id):
             raise failures.Refused(f"{source} is of cluster {settings.cluster.id}, but the storage belongs to {owner}")
-        present = await settled.read(place.store, key)
+        present = await settle.read(place.store, key)
         said = await _dynamic(place, shard)
         groups = _resolved(settings, said, shard)
         before = None if present is None else _settings(present.body, shard)
@@ -76,7 +76,7 @@ async def put(target: Target, shard: ShardId, body: bytes, *, source: str, dry_r
 
 async def _dynamic(place: Opened, shard: ShardId) -> DynamicGroups:
     key = storage_keys.groups(shard)
-    stored = await settled.read(place.store, key)
+    stored = await settle.read(place.store, key)
     return DynamicGroups() if stored is None else dynamics.parse(stored.body, source=key)
 
 
@@ -92,8 +92,8 @@ def _resolved(settings: Settings, said: DynamicGroups, shard: ShardId) -> Groups
 async def _write(place: Opened, key: Key, body: bytes, present: Stored | None) -> None:
     try:
         if present is not None:
-            await settled.replace(place.store, key, body, seen=present)
-        elif (await settled.create_or_adopt(place.store, key, body)).body != body:
+            await settle.replace(place.store, key, body, seen=present)
+        elif (await settle.create_or_adopt(place.store, key, body)).body != body:
             raise storage.ConflictError(key)
     except storage.ConflictError as error:
         raise failures.Refused(

@@ -16,8 +16,7 @@ from nstance.admin.options import Target
 from nstance.config import storage_keys
 from nstance.model.ids import ShardId
 from nstance.objects import errors as storage
-from nstance.objects import journal, slots
-from nstance.secretstore import settled
+from nstance.objects import journal, settle, slots
 
 POLL_SECONDS = 1.0
 
@@ -94,7 +93,7 @@ async def _wanted(place: Opened, book: journal.Journal, shard: ShardId, start: i
 
 
 async def _check_shard(place: Opened, shard: ShardId) -> None:
-    if await settled.read(place.store, storage_keys.config(shard)) is None:
+    if await settle.read(place.store, storage_keys.config(shard)) is None:
         known = ", ".join(await shards.names(place.store)) or "none"
         raise failures.Refused(f"there is no shard {shard} in {place.store!r} (there are: {known})")
 

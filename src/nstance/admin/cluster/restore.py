@@ -18,9 +18,8 @@ from nstance.admin.cluster.opened import Opened, opened
 from nstance.admin.options import Target
 from nstance.config import storage_keys
 from nstance.model.ids import ShardId
-from nstance.objects import journal, lease, slots
+from nstance.objects import journal, lease, settle, slots
 from nstance.objects.port import Key, Stored
-from nstance.secretstore import settled
 
 NEVER_REACHED = 10**18  # slots
 MARGIN_SECONDS = 1.0
@@ -89,13 +88,13 @@ class _Restore:
     async def _check_authority(self) -> None:
         """Agents and servers trust one CA: a backup does not take another one's place."""
         key = storage_keys.ca_sealed(prefix=self._place.places.prefix)
-        found, wanted = await settled.read(self._store, key), self._manifest.objects.get(key)
+        found, wanted = await settle.read(self._store, key), self._manifest.objects.get(key)
         if found is not None and wanted is not None and hashlib.sha256(found.body).hexdigest() != wanted:
             self._progress(0, f"{key} is another one than in the backup: the one in the bucket stays")
 
     async def _check_leader(self, name: ShardId) -> Stored | None:
         key = storage_keys.lease(name)
-        found = await settled.read(self._store, key)
+        found = await settle.read(self._store, key)
         if found is None or self._allowed.running:
             return found
         try:
@@ -105,7 +104,7 @@ class _Restore:
         if not held.free:
             self._progress(0, f"shard {name}: waiting {held.length:.0f} s to see whether {held.holder.server} leads it")
             await self._place.clock.sleep(held.length + MARGIN_SECONDS)
-            now = await settled.read(self._store, key)
+            now = await settle.read(self._store, key)
             if now is None or now.version != found.version:
                 raise failures.Refused(f"{held.holder.server} leads shard {name}: stop its servers first")
         return found
@@ -135,12 +134,12 @@ class _Restore:
         body = lease.encode(replace(made, tail=tail))
         key = storage_keys.lease(name)
         if seen is None:
-            stored = await settled.create_or_adopt(self._store, key, body)
+            stored = await settle.create_or_adopt(self._store, key, body)
             if stored.body != body:
                 raise failures.Refused(f"shard {name}: a server was started meanwhile; stop it and try again")
             return stored
-        await settled.replace(self._store, key, body, seen=seen)
-        stored_now = await settled.read(self._store, key)
+        await settle.replace(self._store, key, body, seen=seen)
+        stored_now = await settle.read(self._store, key)
         assert stored_now is not None
         return stored_now
 
@@ -160,13 +159,13 @@ class _Restore:
                 self._progress(done, f"{done} of {total} objects")
 
     async def _put(self, key: Key, body: bytes) -> None:
-        found = await settled.read(self._store, key)
+        found = await settle.read(self._store, key)
         if found is not None and found.body == body:
             self.outcome.same += 1
         elif found is not None and not key.startswith("shard/"):
             self.outcome.kept.append(key)
         else:
-            await settled.put(self._store, key, body)
+            await settle.put(self._store, key, body)
             self.outcome.written += 1
 
     async def _remove_newer(self) -> None:
@@ -183,7 +182,7 @@ class _Restore:
         """Read everything back, and each journal as a server would."""
         kept = set(self.outcome.kept)
         for key, checksum in self._manifest.objects.items():
-            found = await settled.read(self._store, Key(key))
+            found = await settle.read(self._store, Key(key))
             if key not in kept and (found is None or hashlib.sha256(found.body).hexdigest() != checksum):
                 raise failures.Refused(f"{key} is not what was written; restore again")
         for name, state in self._manifest.shards.items():

@@ -9,8 +9,8 @@ from nstance.config import load, storage_keys
 from nstance.config.errors import ConfigError
 from nstance.model import ids
 from nstance.model.ids import ShardId, TenantId
+from nstance.objects import settle
 from nstance.objects.port import ObjectStore
-from nstance.secretstore import settled
 
 _ROOT = "shard/"
 
@@ -43,7 +43,7 @@ async def check_tenant(cluster: Opened, tenant: TenantId, *, buckets: Sequence[s
     for bucket in dict.fromkeys((cluster.target.bucket, *buckets)):
         async with opened(dataclasses.replace(cluster.target, bucket=bucket)) as place:
             for shard in await names(place.store):
-                stored = await settled.read(place.store, storage_keys.config(shard))
+                stored = await settle.read(place.store, storage_keys.config(shard))
                 if stored is None:
                     continue
                 try:

@@ -190,16 +190,9 @@ class GroupWriter:
             await self._clock.sleep(PAUSE_SECONDS)
             self._check_leading()
 
-        return await settle.settle(
-            self._store,
-            self._key,
-            dynamics.dump(wanted, operation=operation).encode(),
-            op=None,
-            seen=seen,
-            timeout=lambda: STORE_SECONDS,
-            retry=retry,
-            limit=dynamics.MAX_BYTES,
-        )
+        body = dynamics.dump(wanted, operation=operation).encode()
+        intended = settle.ConditionalWrite(key=self._key, body=body, op=None, seen=seen, limit=dynamics.MAX_BYTES)
+        return await settle.write(self._store, intended, timeout=lambda: STORE_SECONDS, retry=retry)
 
     def _check_leading(self) -> None:
         if not self._lead.shard.term.leading():

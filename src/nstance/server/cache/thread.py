@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from nstance.clock import Clock
 from nstance.server.cache import disk
+from nstance.tasks.backoff import Backoff
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -31,8 +32,7 @@ TRIM_AFTER = 1_000  # more than that
 GATHER_SECONDS = 0.05  # changes are gathered for so long: many small commits would only disturb the event loop
 ANSWER_SECONDS = 5.0
 CLOSE_SECONDS = 2.0
-RETRY_SECONDS = 1.0  # until a failed disk is tried again; doubles
-RETRY_MOST = 60.0
+DISK_RETRY = Backoff(1.0, 60.0)
 
 Change = Callable[[sqlite3.Connection], object]
 
@@ -78,7 +78,7 @@ class CacheThread:
         self._kept = 0  # events in the database
         self._number: int | None = None  # of the file
         self._retry_at = 0.0
-        self._retry_after = RETRY_SECONDS
+        self._disk_failures = 0
         self._thread = threading.Thread(target=self._run, name="cache", daemon=True)
         self._thread.start()
 
@@ -264,8 +264,8 @@ class CacheThread:
             self._complete = False
             self.stale = True
         self._use(memory, on_disk=False)
-        self._retry_after = RETRY_SECONDS
-        self._retry_at = self._clock.monotonic() + self._retry_after
+        self._disk_failures = 1
+        self._retry_at = self._clock.monotonic() + DISK_RETRY.delay(self._disk_failures)
 
     def _return_to_disk(self) -> None:
         try:
@@ -277,8 +277,8 @@ class CacheThread:
                 raise
         except (sqlite3.Error, OSError) as problem:
             log.debug("the cache's disk still fails", extra={"path": self._path, "error": str(problem)})
-            self._retry_after = min(RETRY_MOST, self._retry_after * 2)
-            self._retry_at = self._clock.monotonic() + self._retry_after
+            self._disk_failures += 1
+            self._retry_at = self._clock.monotonic() + DISK_RETRY.delay(self._disk_failures)
             return
         self._db.close()
         self._use(file, on_disk=True)

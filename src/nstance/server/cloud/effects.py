@@ -21,7 +21,7 @@ from nstance.model.ids import InstanceId
 from nstance.model.instance import Instance
 from nstance.objects.journal import DeposedError
 from nstance.providers import errors
-from nstance.providers.port import CreateRequest, Provider, Status, Vm
+from nstance.providers.port import Console, CreateRequest, Instances, Status, Vm
 from nstance.server.cloud.provider_calls import NotSentError, ProviderCalls
 from nstance.server.cloud.resizable_semaphore import ResizableSemaphore
 from nstance.server.workload.rendering import NotFetchedError, RenderError, request_hash
@@ -57,7 +57,8 @@ class Effects:
     def __init__(
         self,
         *,
-        provider: Provider,
+        provider: Instances,
+        console: Console | None,
         calls: ProviderCalls,
         clock: Clock,
         metrics: Metrics,
@@ -72,6 +73,7 @@ class Effects:
         `left` waits until nothing sends requests to the instance any more; `said` is told the console output of one that
         failed."""
         self._provider = provider
+        self._console = console
         self._calls = calls
         self._clock = clock
         self._metrics = metrics
@@ -159,7 +161,7 @@ class Effects:
                     "create", self._calls.creates, lambda: self._provider.create(request), place=place, wanted=wanted
                 )
                 event = ev.VmCreated(
-                    vm.id, vm.provider_id, vm.ip4, vm.ip6, vm.hostname, seen=self._provider.capabilities.consistent
+                    vm.id, vm.provider_id, vm.ip4, vm.ip6, vm.hostname, seen=self._provider.traits.is_consistent
                 )
                 self._metrics.created(instance.key, self._clock.monotonic() - began)
             except NotSentError as problem:
@@ -190,8 +192,8 @@ class Effects:
     async def _delete(self, instance: Instance, effect: dec.DeleteVm | dec.DeleteDuplicateVm) -> None:
         if isinstance(effect, dec.DeleteVm):
             await self._left(instance)
-            if effect.keep_console and self._provider.capabilities.console:
-                await self._read_console(instance)
+            if effect.keep_console and self._console is not None:
+                await self._read_console(self._console, instance)
         async with self._deletes:
             await points.reach(points.Point.BEFORE_DELETE)
             event: ev.Event | None
@@ -213,12 +215,12 @@ class Effects:
             if event is not None:
                 self._post(event)
 
-    async def _read_console(self, instance: Instance) -> None:
+    async def _read_console(self, console: Console, instance: Instance) -> None:
         """It may say why the VM failed. A deletion does not wait long for it, and never fails for it."""
         try:
             async with asyncio.timeout(CONSOLE_SECONDS):
                 output = await self._calls.patiently(
-                    "console", self._calls.looks, lambda: self._provider.console(instance.id, instance.provider_id)
+                    "console", self._calls.looks, lambda: console.console_output(instance.id, instance.provider_id)
                 )
         except (errors.ProviderError, TimeoutError) as problem:
             log.info("no console output", extra={"instance": instance.id, "error": str(problem) or "timed out"})

@@ -9,16 +9,17 @@ from collections.abc import Callable, Mapping
 
 from nstance.clock import Clock
 from nstance.config import hashes, workload
-from nstance.providers import errors
-from nstance.providers.port import ImageQuery, Provider
+from nstance.providers import errors, port
+from nstance.providers.port import ImageQuery
 from nstance.server.cache.cache import Cache, CacheUnavailableError
 from nstance.server.cloud.provider_calls import ProviderCalls
+from nstance.tasks.backoff import Backoff
 from nstance.tasks.keyed_tasks import KeyedTasks
+from nstance.tasks.refresher import refresh_forever
 
 log = logging.getLogger(__name__)
 
-RETRY_FIRST = 5.0
-RETRY_MOST = 600.0
+RETRY = Backoff(5.0, 600.0)
 ANY_AGE = 100 * 365 * 86_400.0
 
 Lookup = tuple[str, workload.Image]
@@ -29,7 +30,7 @@ class Images:
 
     def __init__(
         self,
-        provider: Provider,
+        provider: port.Images | None,
         *,
         clock: Clock,
         calls: ProviderCalls,
@@ -56,7 +57,7 @@ class Images:
         asked = [
             (name, image)
             for name, image in images.items()
-            if self._provider.capabilities.images and image.filters and image.provider in (None, kind)
+            if self._provider is not None and image.filters and image.provider in (None, kind)
         ]
         self._asked = frozenset(name for name, _ in asked)
         self._found = {lookup: id for lookup, id in self._found.items() if lookup in asked}
@@ -86,20 +87,19 @@ class Images:
 
     async def _keep(self, lookup: Lookup) -> None:
         await self._remember(lookup)
-        failures = 0
-        while True:
-            try:
-                found = await self._ask(lookup[1])
-            except errors.ProviderError as problem:
-                wait = min(RETRY_MOST, self._interval(), RETRY_FIRST * 2.0 ** min(failures, 10))
-                failures += 1
-                self._failed(lookup, str(problem), wait)
-            else:
-                failures, wait = 0, self._interval()
-                self._succeeded(lookup, found)
-                if self._cache is not None:
-                    self._cache.put_image(_key(lookup), found)
-            await self._clock.sleep(wait)
+        await refresh_forever(
+            lambda: self._refresh(lookup),
+            clock=self._clock,
+            interval=self._interval,
+            expected=errors.ProviderError,
+            on_failure=lambda problem, failures: self._on_failure(lookup, str(problem), failures),
+        )
+
+    async def _refresh(self, lookup: Lookup) -> None:
+        found = await self._ask(lookup[1])
+        self._succeeded(lookup, found)
+        if self._cache is not None:
+            self._cache.put_image(_key(lookup), found)
 
     async def _ask(self, image: workload.Image) -> str:
         query = ImageQuery(
@@ -108,7 +108,9 @@ class Images:
             sort=image.sort,
             order=image.order,
         )
-        return await self._calls.once("find_image", self._calls.questions, lambda: self._provider.find_image(query))
+        provider = self._provider
+        assert provider is not None, "without it no image is looked up"
+        return await self._calls.once("find_image", self._calls.questions, lambda: provider.find_image(query))
 
     async def _remember(self, lookup: Lookup) -> None:
         if self._cache is None or lookup in self._found:
@@ -129,7 +131,8 @@ class Images:
         elif healed:
             self._changed()
 
-    def _failed(self, lookup: Lookup, why: str, wait: float) -> None:
+    def _on_failure(self, lookup: Lookup, why: str, failures: int) -> float:
+        wait = min(self._interval(), RETRY.delay(failures))
         serves = self._found.get(lookup) or lookup[1].fallback
         log.warning(
             "an image lookup failed",
@@ -138,6 +141,7 @@ class Images:
         if self._problems.get(lookup) != why:
             self._problems[lookup] = why
             self._changed()
+        return wait
 
 
 def _key(lookup: Lookup) -> str:

@@ -14,23 +14,24 @@ from nstance.model.events import VmState
 from nstance.model.ids import ClusterId, GroupKey, InstanceId, ShardId
 from nstance.model.vm import SeenVm
 from nstance.providers import errors
-from nstance.providers.port import Provider, Vm
+from nstance.providers.port import Instances, Vm
 from nstance.server.cloud.effects import MEANING
 from nstance.server.cloud.provider_calls import ProviderCalls
 from nstance.server.state.shard import Shard
 from nstance.server.state.unknown_vms import describe
+from nstance.tasks.backoff import Backoff
+from nstance.tasks.refresher import refresh_forever
 
 log = logging.getLogger(__name__)
 
-RETRY_FIRST = 0.5
-RETRY_MOST = 30.0
+RETRY = Backoff(0.5, 30.0)
 
 
 class InventoryReconciler:
     def __init__(
         self,
         shard: Shard,
-        provider: Provider,
+        provider: Instances,
         *,
         cluster: ClusterId,
         name: ShardId,
@@ -50,24 +51,23 @@ class InventoryReconciler:
         self._missed: dict[InstanceId, float] = {}  # by the last listing, and since when
 
     async def run(self) -> None:
-        failures = 0
-        while True:
-            await self._shard.term.ready()
-            try:
-                await self._collect()
-                failures = 0
-                wait = self._shard.policy.gc_interval
-            except errors.ProviderError as problem:
-                delay = getattr(problem, "delay", 0.0)
-                wait = max(delay, min(RETRY_MOST, RETRY_FIRST * 2.0 ** min(failures, 10)))
-                failures += 1
-                log.warning(
-                    "the provider could not be listed, nothing is concluded from that",
-                    extra={"error": str(problem), "retry": round(wait, 1)},
-                )
-            await self._clock.sleep(wait)
+        await refresh_forever(
+            self._collect,
+            clock=self._clock,
+            interval=lambda: self._shard.policy.gc_interval,
+            expected=errors.ProviderError,
+            on_failure=self._on_failure,
+        )
+
+    def _on_failure(self, problem: errors.ProviderError, failures: int) -> float:
+        wait = max(getattr(problem, "delay", 0.0), RETRY.delay(failures))
+        log.warning(
+            "failed to list VMs, nothing is concluded from that", extra={"error": str(problem), "retry": round(wait, 1)}
+        )
+        return wait
 
     async def _collect(self) -> None:
+        await self._shard.term.ready()
         asked = self._clock.steady()
         vms = await self._calls.once("list", self._calls.listings, self._provider.list)
         shard = self._shard

@@ -18,11 +18,11 @@ from nstance.model.decision import ReasonCode
 from nstance.model.ids import InstanceId, ProviderId
 from nstance.model.instance import Instance, Put, Remove
 from nstance.objects.journal import DeposedError
-from nstance.providers import errors
-from nstance.providers.port import Provider
+from nstance.providers import errors, port
 from nstance.server.cache.cache import Cache, CacheUnavailableError
 from nstance.server.cloud.provider_calls import NotSentError, ProviderCalls
 from nstance.server.state.shard import Committed, Shard
+from nstance.tasks.backoff import Backoff
 from nstance.tasks.keyed_tasks import KeyedTasks
 
 log = logging.getLogger(__name__)
@@ -30,8 +30,7 @@ log = logging.getLogger(__name__)
 LEAVE_SECONDS = 5.0  # so long a deletion waits for a balancer that does not answer
 CALLS_AT_ONCE = 8  # of each kind, for each balancer
 GATHER_SECONDS = 0.01  # what changes within this time is looked at once
-RETRY_FIRST = 1.0
-RETRY_MOST = 60.0
+RETRY = Backoff(1.0, 60.0)
 
 
 class Verb(Enum):
@@ -49,7 +48,7 @@ class _Failure:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
     shard: Shard
-    provider: Provider
+    provider: port.LoadBalancers | None
     clock: Clock
     calls: ProviderCalls
     cache: Cache | None = None
@@ -70,8 +69,12 @@ class LoadBalancers:
 
     def configure(self, names: list[str]) -> None:
         """From now on these are looked after. One that is named no longer keeps its members: nobody could call it."""
+        provider = self._tools.provider
+        if provider is None:
+            return
         self._balancers = {
-            name: self._balancers.get(name) or LoadBalancerSync(name, self._tools, self._ready) for name in names
+            name: self._balancers.get(name) or LoadBalancerSync(name, provider, self._tools, self._ready)
+            for name in names
         }
         self._workers.want(names)
         for balancer in self._balancers.values():
@@ -134,6 +137,7 @@ class LoadBalancerSync:
     """One of them: what it holds as far as we know, and the calls under way."""
 
     name: str
+    provider: port.LoadBalancers
     tools: Tools
     ready: set[InstanceId]
     known: dict[ProviderId, bool | None] = field(default_factory=dict)  # None: a call's outcome is unknown
@@ -202,7 +206,7 @@ class LoadBalancerSync:
 
     async def _rest(self, seconds: float) -> None:
         """For so long, or until there is something to do."""
-        sleeping = asyncio.ensure_future(self.tools.clock.sleep(max(0.01, min(seconds, RETRY_MOST))))
+        sleeping = asyncio.ensure_future(self.tools.clock.sleep(max(0.01, min(seconds, RETRY.most))))
         waking = asyncio.ensure_future(self._wake.wait())
         try:
             await asyncio.wait([sleeping, waking], return_when=asyncio.FIRST_COMPLETED)
@@ -225,10 +229,10 @@ class LoadBalancerSync:
 
     async def _list(self) -> None:
         clock = self.tools.clock
-        calls, provider = self.tools.calls, self.tools.provider
+        calls = self.tools.calls
         try:
             members = await calls.once(
-                "load_balancer_members", calls.questions, lambda: provider.load_balancer_members(self.name)
+                "load_balancer_members", calls.questions, lambda: self.provider.list_targets(self.name)
             )
         except DeposedError:
             return
@@ -243,8 +247,8 @@ class LoadBalancerSync:
             self._out.pop(id).set()
 
     def _listing_failed(self, problem: BaseException) -> None:
-        self._list_at = self.tools.clock.monotonic() + _backoff(self._list_failures, problem)
         self._list_failures += 1
+        self._list_at = self.tools.clock.monotonic() + _backoff(self._list_failures, problem)
         if isinstance(problem, errors.ThrottledError):
             return  # nothing is wrong; it is only slow
         self._complain(f"its members cannot be listed: {str(problem) or 'timed out'}")
@@ -299,11 +303,11 @@ class LoadBalancerSync:
         return load_balancing.belongs(record, self.name, shard.desired_groups, self.ready) is (verb is Verb.REGISTER)
 
     async def _call(self, verb: Verb, id: ProviderId, instance: InstanceId) -> None:
-        provider, calls = self.tools.provider, self.tools.calls
+        calls = self.tools.calls
         if verb is Verb.REGISTER:
-            act, lane = provider.load_balancer_register, calls.joins
+            act, lane = self.provider.register_target, calls.joins
         else:
-            act, lane = provider.load_balancer_deregister, calls.leaves
+            act, lane = self.provider.deregister_target, calls.leaves
         async with self._budgets[verb]:
             try:
                 await calls.once(
@@ -323,7 +327,7 @@ class LoadBalancerSync:
     def _failed(self, verb: Verb, id: ProviderId, problem: BaseException) -> None:
         before = self._failures.get(id)
         attempts = before.attempts + 1 if before is not None and before.verb is verb else 1
-        wait = _backoff(attempts - 1, problem)
+        wait = _backoff(attempts, problem)
         now = self.tools.clock.monotonic()
         self._failures[id] = _Failure(verb, now + wait, attempts)
         if isinstance(problem, errors.ThrottledError):
@@ -373,4 +377,4 @@ class LoadBalancerSync:
 
 def _backoff(failures: int, problem: BaseException) -> float:
     asked = problem.delay if isinstance(problem, errors.ThrottledError) else 0.0
-    return max(asked, min(RETRY_MOST, RETRY_FIRST * 2.0 ** min(failures, 10)))
+    return max(asked, RETRY.delay(failures))

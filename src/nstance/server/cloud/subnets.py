@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from nstance.clock import Clock
 from nstance.model.group import Group
 from nstance.providers import errors
-from nstance.providers.port import Provider
+from nstance.providers.port import SubnetCapacity
 from nstance.server.cloud.provider_calls import ProviderCalls
 from nstance.tasks.keyed_tasks import KeyedTasks
+from nstance.tasks.refresher import refresh_forever
 
 log = logging.getLogger(__name__)
 
@@ -21,7 +22,7 @@ SPARE = 10  # free addresses: with no more, others come first
 
 
 class Subnets:
-    def __init__(self, provider: Provider, *, calls: ProviderCalls, clock: Clock) -> None:
+    def __init__(self, provider: SubnetCapacity | None, *, calls: ProviderCalls, clock: Clock) -> None:
         self._provider = provider
         self._calls = calls
         self._clock = clock
@@ -31,7 +32,7 @@ class Subnets:
     def configure(self, groups: Iterable[Group]) -> None:
         """Asked for where a group has a choice."""
         names: dict[str, None] = {}
-        if self._provider.capabilities.subnet_capacity:
+        if self._provider is not None:
             names = {name: None for group in groups if len(group.subnets) > 1 for name in group.subnets}
         self.crowded.intersection_update(names)  # in place: decisions look at this very set
         self._workers.want(names)
@@ -40,16 +41,23 @@ class Subnets:
         await self._workers.run()
 
     async def _keep(self, name: str) -> None:
-        while True:
-            try:
-                free = await self._calls.once(
-                    "subnet_capacity", self._calls.questions, lambda: self._provider.subnet_capacity(name)
-                )
-            except errors.ProviderError as problem:
-                log.info("how full a subnet is cannot be told", extra={"subnet": name, "error": str(problem)})
-            else:
-                self._note(name, crowded=free is not None and free <= SPARE)
-            await self._clock.sleep(INTERVAL)
+        def on_failure(problem: errors.ProviderError, failures: int) -> float:
+            log.info("failed to get the free addresses of a subnet", extra={"subnet": name, "error": str(problem)})
+            return INTERVAL
+
+        await refresh_forever(
+            lambda: self._refresh(name),
+            clock=self._clock,
+            interval=lambda: INTERVAL,
+            expected=errors.ProviderError,
+            on_failure=on_failure,
+        )
+
+    async def _refresh(self, name: str) -> None:
+        provider = self._provider
+        assert provider is not None, "without it no subnet is looked up"
+        free = await self._calls.once("subnet_capacity", self._calls.questions, lambda: provider.free_addresses(name))
+        self._note(name, crowded=free is not None and free <= SPARE)
 
     def _note(self, name: str, *, crowded: bool) -> None:
         if crowded and name not in self.crowded:

@@ -11,7 +11,7 @@ from nstance.model.decision import ReasonCode
 from nstance.model.group import Group
 from nstance.model.ids import GroupKey, InstanceId, ShardId
 from nstance.model.instance import Instance
-from nstance.providers.port import Capabilities, CreateRequest
+from nstance.providers.port import CreateRequest, Traits
 from nstance.server.cache.cache import Cache
 from nstance.server.cloud.images import Images
 from nstance.server.cloud.load_balancers import LoadBalancers
@@ -86,7 +86,7 @@ class TermContext:
         images: Images,
         subnets: Subnets,
         userdata: Userdata,
-        capabilities: Capabilities,
+        traits: Traits,
         cache: Cache | None = None,
     ) -> None:
         self.name = name
@@ -101,7 +101,7 @@ class TermContext:
         self.userdata = userdata
         self.consoles: dict[GroupKey, Console] = {}
         self.cache = cache
-        self._capabilities = capabilities
+        self._traits = traits
         self._lacking: set[tuple[GroupKey, str]] = set()  # what was said to be missing
         self._held: frozenset[GroupKey] = frozenset()  # groups that were said to be held
         self._announced: dict[GroupKey, str] = {}  # why groups are blocked, as far as it was told
@@ -134,7 +134,7 @@ class TermContext:
         self.subnets.configure(resolved.group for resolved in self.configuration.groups.values())
         specs = (
             [resolved.userdata for resolved in self.configuration.groups.values()]
-            if self._capabilities.userdata
+            if self._traits.reads_userdata
             else []
         )
         self.userdata.configure(
@@ -144,8 +144,6 @@ class TermContext:
 
     def balancer_names(self) -> list[str]:
         """Of those that the shard's provider can be asked for."""
-        if not self._capabilities.load_balancers:
-            return []
         settings = self.configuration.settings
         kind = settings.shard.infra.provider
         return [name for name, balancer in settings.load_balancers.items() if balancer.provider == kind]
@@ -164,7 +162,7 @@ class TermContext:
 
     def _lack(self, resolved: Resolved) -> _Blocker | None:
         texts = list(rendering.texts(resolved.args))
-        spec = resolved.userdata if self._capabilities.userdata else None
+        spec = resolved.userdata if self._traits.reads_userdata else None
         if spec is not None and spec.source == "url":
             body, place = self.userdata.text(spec.content), http_fetch.shown(spec.content)
             if body is None:
@@ -292,7 +290,7 @@ class TermContext:
 
     def _template_of(self, resolved: Resolved) -> bytes | None:
         spec = resolved.userdata
-        if spec is None or not self._capabilities.userdata:
+        if spec is None or not self._traits.reads_userdata:
             return None
         if spec.source == "inline":
             return spec.content.encode()

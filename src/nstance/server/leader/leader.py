@@ -22,7 +22,7 @@ from nstance.model.instance import ENDED, Remove, State
 from nstance.objects import errors, journal, slots
 from nstance.objects.lease import Lease
 from nstance.objects.port import ObjectStore
-from nstance.providers.port import Provider
+from nstance.providers.port import Instances, capabilities_of
 from nstance.secretstore.port import SecretStore
 from nstance.server.cache.cache import Cache
 from nstance.server.cloud.effects import Effects
@@ -74,7 +74,7 @@ class LeaderParts:
     active_config: ActiveConfig
     books: journal.Journal
     follower: Follower
-    provider: Provider
+    provider: Instances
     issuer: Issuer
     secret_store: SecretStore
     advertised: Advertised
@@ -190,6 +190,7 @@ class Leader:
             announce=lambda code, message: lead.shard.notes.announce(code, message),
             between_creates=lambda: told().create_rate_limit,
         )
+        can = capabilities_of(parts.provider)
         lead = TermContext(
             name=parts.name,
             configuration=configuration,
@@ -207,24 +208,25 @@ class Leader:
             metrics=parts.metrics,
             advertised=parts.advertised,
             images=Images(
-                parts.provider,
+                can.images,
                 clock=parts.clock,
                 calls=calls,
                 interval=lambda: told().image_refresh_interval,
                 changed=lambda: lead.supplied(),
                 cache=parts.cache,
             ),
-            subnets=Subnets(parts.provider, calls=calls, clock=parts.clock),
+            subnets=Subnets(can.subnet_capacity, calls=calls, clock=parts.clock),
             userdata=Userdata(
                 clock=parts.clock,
                 changed=lambda: lead.supplied(),
                 cache=parts.cache,
             ),
-            capabilities=parts.provider.capabilities,
+            traits=parts.provider.traits,
             cache=parts.cache,
         )
         effects = Effects(
             provider=parts.provider,
+            console=can.console,
             calls=calls,
             clock=parts.clock,
             metrics=parts.metrics,
@@ -256,7 +258,7 @@ class Leader:
         lead.balancers = LoadBalancers(
             Tools(
                 shard=lead.shard,
-                provider=parts.provider,
+                provider=can.load_balancers,
                 clock=parts.clock,
                 calls=calls,
                 cache=parts.cache,
@@ -294,7 +296,7 @@ class Leader:
             voices=lead.agents.voices,
         )
         network = LeaderAddress(
-            parts.provider, calls=calls, clock=parts.clock, wanted=lambda: told().leader_network is not None
+            can.leader_address, calls=calls, clock=parts.clock, wanted=lambda: told().leader_network is not None
         )
         return lead, effects, collector, network
 

@@ -12,13 +12,14 @@ from nstance.clock import Clock
 from nstance.server.cache.cache import Cache, CacheUnavailableError
 from nstance.server.workload import http_fetch
 from nstance.server.workload.http_fetch import FetchError, Page
+from nstance.tasks.backoff import Backoff
 from nstance.tasks.keyed_tasks import KeyedTasks
+from nstance.tasks.refresher import refresh_forever
 
 log = logging.getLogger(__name__)
 
 REFRESH = 300.0
-RETRY_FIRST = 2.0
-RETRY_MOST = 300.0
+RETRY = Backoff(2.0, 300.0)
 
 
 class Userdata:
@@ -60,16 +61,13 @@ class Userdata:
 
     async def _keep(self, url: str, private_hosts: tuple[str, ...]) -> None:
         await self._remember(url)
-        failures = 0
-        while True:
-            try:
-                await self._fetch(url, private_hosts)
-                failures, wait = 0, REFRESH
-            except FetchError as problem:
-                wait = min(RETRY_MOST, RETRY_FIRST * 2.0 ** min(failures, 10))
-                failures += 1
-                self._failed(url, str(problem), wait)
-            await self._clock.sleep(wait)
+        await refresh_forever(
+            lambda: self._fetch(url, private_hosts),
+            clock=self._clock,
+            interval=lambda: REFRESH,
+            expected=FetchError,
+            on_failure=lambda problem, failures: self._on_failure(url, str(problem), failures),
+        )
 
     async def _fetch(self, url: str, private_hosts: tuple[str, ...]) -> None:
         known = self._pages.get(url)
@@ -95,7 +93,8 @@ class Userdata:
             self._pages[url] = Page(kept[1], kept[0])
             self._changed()
 
-    def _failed(self, url: str, why: str, wait: float) -> None:
+    def _on_failure(self, url: str, why: str, failures: int) -> float:
+        wait = RETRY.delay(failures)
         log.warning(
             "userdata cannot be fetched",
             extra={
@@ -108,6 +107,7 @@ class Userdata:
         if self._problems.get(url) != why:
             self._problems[url] = why
             self._changed()
+        return wait
 
 
 def _check(body: bytes) -> None:

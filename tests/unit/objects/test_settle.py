@@ -5,10 +5,9 @@ import itertools
 import pytest
 
 from nstance import clock
-from nstance.objects import errors, memory
+from nstance.objects import errors, memory, settle
 from nstance.objects.memory import Fate, Verb
 from nstance.objects.port import Key, Stored, Version
-from nstance.secretstore import settled
 
 KEY = Key("cluster/x")
 LOST = Fate(lost=True)
@@ -34,7 +33,7 @@ def world(*fates: Fate) -> tuple[memory.MemoryStore, memory.MemoryStore]:
 @pytest.mark.parametrize("fates", list(itertools.product([Fate(), LOST, NOT_APPLIED], repeat=3)))
 async def test_f30_create_settles(fates: tuple[Fate, ...]) -> None:
     truth, store = world(*fates)
-    assert (await settled.create_or_adopt(store, KEY, b"mine")).body == b"mine"
+    assert (await settle.create_or_adopt(store, KEY, b"mine")).body == b"mine"
     assert truth.contents() == {KEY: b"mine"}
 
 
@@ -42,7 +41,7 @@ async def test_f30_create_settles(fates: tuple[Fate, ...]) -> None:
 async def test_f73_the_loser_adopts(fates: tuple[Fate, ...]) -> None:
     truth, store = world(*fates)
     await truth.create(KEY, b"theirs")
-    assert (await settled.create_or_adopt(store, KEY, b"mine")).body == b"theirs"
+    assert (await settle.create_or_adopt(store, KEY, b"mine")).body == b"theirs"
     assert truth.contents() == {KEY: b"theirs"}
 
 
@@ -50,7 +49,7 @@ async def test_f73_the_loser_adopts(fates: tuple[Fate, ...]) -> None:
 async def test_f30_replace_settles(fates: tuple[Fate, ...]) -> None:
     truth, store = world(*fates)
     await truth.create(KEY, b"old")
-    await settled.replace(store, KEY, b"new", seen=await truth.get(KEY))
+    await settle.replace(store, KEY, b"new", seen=await truth.get(KEY))
     assert truth.contents() == {KEY: b"new"}
 
 
@@ -60,14 +59,14 @@ async def test_replace_never_overwrites_somebody_else(fate: Fate) -> None:
     version = await truth.create(KEY, b"old")
     await truth.replace(KEY, b"theirs", seen=version)
     with pytest.raises(errors.ConflictError):
-        await settled.replace(store, KEY, b"new", seen=Stored(b"old", version))
+        await settle.replace(store, KEY, b"new", seen=Stored(b"old", version))
     assert truth.contents() == {KEY: b"theirs"}
 
 
 async def test_replace_of_what_is_gone_is_a_conflict() -> None:
     truth, store = world()
     with pytest.raises(errors.ConflictError):
-        await settled.replace(store, KEY, b"new", seen=Stored(b"old", Version("v1")))
+        await settle.replace(store, KEY, b"new", seen=Stored(b"old", Version("v1")))
     assert truth.contents() == {}
 
 
@@ -77,50 +76,50 @@ async def test_f30_put_settles(before: bytes | None, fates: tuple[Fate, ...]) ->
     truth, store = world(*fates)
     if before is not None:
         await truth.create(KEY, before)
-    await settled.put(store, KEY, b"new")
+    await settle.put(store, KEY, b"new")
     assert truth.contents() == {KEY: b"new"}
 
 
 async def test_f31_a_create_that_lands_late_is_recognised_as_ours() -> None:
     truth, store = world(Fate(late=0.0), NOT_APPLIED)
-    assert (await settled.create_or_adopt(store, KEY, b"mine")).body == b"mine"
+    assert (await settle.create_or_adopt(store, KEY, b"mine")).body == b"mine"
     assert truth.contents() == {KEY: b"mine"}
 
 
 async def test_f28_unavailable_is_passed_on_and_nothing_is_written() -> None:
     truth, store = world(DOWN)
     with pytest.raises(errors.UnavailableError):
-        await settled.create_or_adopt(store, KEY, b"mine")
+        await settle.create_or_adopt(store, KEY, b"mine")
     assert truth.contents() == {}
 
 
 async def test_what_stays_unknown_is_said() -> None:
-    for call in (settled.create_or_adopt, settled.put):
+    for call in (settle.create_or_adopt, settle.put):
         _, store = world(*[NOT_APPLIED] * 50)
         with pytest.raises(errors.UnknownOutcomeError):
             await call(store, KEY, b"mine")
     _, store = world(*[NOT_APPLIED] * 50)
     with pytest.raises(errors.UnknownOutcomeError):
-        await settled.delete(store, KEY)
+        await settle.delete(store, KEY)
 
 
 async def test_delete_settles() -> None:
     truth, store = world(LOST, NOT_APPLIED)
     await truth.create(KEY, b"x")
-    await settled.delete(store, KEY)
+    await settle.delete(store, KEY)
     assert truth.contents() == {}
 
 
 async def test_a_store_that_never_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(settled, "CALL_TIMEOUT", 0.01)
+    monkeypatch.setattr(settle, "CALL_TIMEOUT_SECONDS", 0.01)
 
     async def silent(verb: Verb, key: str) -> Fate:
         return Fate(before=3600)
 
     store = memory.MemoryStore(clock.SystemClock(), faults=silent)
     with pytest.raises(errors.UnavailableError, match="no answer"):
-        await settled.read(store, KEY)
+        await settle.read(store, KEY)
     with pytest.raises(errors.UnavailableError, match="no answer"):
-        await settled.list_keys(store, "cluster/")
+        await settle.list_keys(store, "cluster/")
     with pytest.raises(errors.UnavailableError):
-        await settled.create_or_adopt(store, KEY, b"x")
+        await settle.create_or_adopt(store, KEY, b"x")
