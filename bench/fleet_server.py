@@ -322,7 +322,7 @@ class FleetServer:
         server, lead = self.server, self.lead
         assert server.leader is not None
         now, key = lead.configuration, GroupKey(DEFAULT_TENANT, GroupName(group))
-        edited = resolving.one(now.settings, key, DynamicGroup(vars={"greeting": greeting}))
+        edited = resolving.resolve_group(now.settings, key, DynamicGroup(vars={"greeting": greeting}))
         present = [presence for id in lead.shard.instances if (presence := lead.agents.get(id)) is not None]
         began = time.thread_time()
         server.leader.parts.active_config.take(dataclasses.replace(now, groups={**now.groups, key: edited}))

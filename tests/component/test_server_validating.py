@@ -53,7 +53,7 @@ def test_warnings_are_shown_and_strict_makes_them_errors(tmp_path: Path, capsys:
     said = capsys.readouterr()
     assert said.out == f"{file} is valid, with 1 warnings\n"
     assert said.err.startswith("warning: templates.web.files.logo.source (line ")
-    assert "the var theme is not defined for default/web" in said.err
+    assert "var theme is not defined for default/web" in said.err
     assert validate("--validate", str(file), "--strict") == 1
     said = capsys.readouterr()
     assert said.err.startswith("error: templates.web.files.logo.source")
@@ -66,13 +66,13 @@ def test_overridden_sizes_are_known_where_the_bucket_is_named(bucket: Path, tmp_
     assert validate(*where, "--validate", "--strict") == 0
     (bucket / "shard" / "one" / "groups.jsonc").write_text('{"default": {"web": {"size": 3}}}')
     assert validate(*where, "--validate") == 0
-    assert "size 5 of the file has no effect: the API has set 3" in capsys.readouterr().err
+    assert "size 5 in the file has no effect: 3 was set through the API" in capsys.readouterr().err
     assert validate(*where, "--validate", "--strict") == 1
     file = tmp_path / "new.jsonc"
     file.write_text(json.dumps(document(tmp_path, size=6)))
     capsys.readouterr()
     assert validate(*where, "--validate", str(file)) == 0
-    assert "size 6 of the file has no effect: the API has set 3" in capsys.readouterr().err
+    assert "size 6 in the file has no effect: 3 was set through the API" in capsys.readouterr().err
     (bucket / "shard" / "one" / "groups.jsonc").unlink()
     assert validate(*where, "--validate", str(file), "--strict") == 0
 

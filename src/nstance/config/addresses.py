@@ -1,8 +1,8 @@
-"""Where a server listens, and what it tells others to connect to.
+"""The addresses that a server binds and advertises.
 
-A bind address is one `host:port`; an empty host means every interface. An advertised address may be a list, which names
-all servers of the shard: clients try them in turn. The trap: `--port-offset` belongs to one process. It moves that
-process's own ports, never a list that other servers are in too.
+A bind address is one `host:port`; an empty host means every interface. An advertised address may list all servers of the
+shard; clients try them in turn. The trap: `--port-offset` shifts the ports of one process, so it never applies to a list,
+which names other servers too.
 """
 
 import ipaddress
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
-_LAST_PORT = 65_535
-_ANYWHERE = ("", "0.0.0.0", "::")
+_MAX_PORT = 65_535
+_UNSPECIFIED_HOSTS = ("", "0.0.0.0", "::")
 
 
 class Service(Enum):
@@ -47,16 +47,16 @@ class Address:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     @property
-    def anywhere(self) -> bool:
-        return self.host in _ANYWHERE
+    def is_unspecified(self) -> bool:
+        return self.host in _UNSPECIFIED_HOSTS
 
     def clashes(self, other: "Address") -> bool:
-        return self.port == other.port and (self.host == other.host or self.anywhere or other.anywhere)
+        return self.port == other.port and (self.host == other.host or self.is_unspecified or other.is_unspecified)
 
     def shifted(self, offset: int) -> "Address":
         port = self.port + offset
-        if not 1 <= port <= _LAST_PORT:
-            raise ValueError(f"expected ports from 1 to {_LAST_PORT} after shifting {self} by {offset}, found {port}")
+        if not 1 <= port <= _MAX_PORT:
+            raise ValueError(f"expected ports from 1 to {_MAX_PORT} after shifting {self} by {offset}, found {port}")
         return Address(self.host, port)
 
 
@@ -64,10 +64,10 @@ Advertised = tuple[Address, ...]
 
 
 def parse(text: str) -> Address:
-    """Raises ValueError with a sentence that says what was expected."""
+    """Raises ValueError that says what was expected."""
     host, colon, digits = text.rpartition(":")
-    if not colon or not digits.isascii() or not digits.isdigit() or not 1 <= int(digits[:6]) <= _LAST_PORT:
-        raise ValueError(f'expected host:port with a port from 1 to {_LAST_PORT}, such as "10.0.0.1:8992" or ":8992"')
+    if not colon or not digits.isascii() or not digits.isdigit() or not 1 <= int(digits[:6]) <= _MAX_PORT:
+        raise ValueError(f'expected host:port with a port from 1 to {_MAX_PORT}, such as "10.0.0.1:8992" or ":8992"')
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
         try:
@@ -90,10 +90,10 @@ def is_host(text: str) -> bool:
 
 def parse_advertised(text: str) -> Advertised:
     """One address, or several separated by commas."""
-    found = tuple(parse(part.strip()) for part in text.split(","))
-    if len(set(found)) != len(found):
-        raise ValueError("expected each address of the list once")
-    return found
+    advertised = tuple(parse(part.strip()) for part in text.split(","))
+    if len(set(advertised)) != len(advertised):
+        raise ValueError("expected each address only once in the list")
+    return advertised
 
 
 def show(advertised: Advertised) -> str:
@@ -102,30 +102,30 @@ def show(advertised: Advertised) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """What one process really binds and advertises."""
+    """What one process binds and advertises."""
 
     bind: Mapping[Service, Address]
     advertise: Mapping[Service, Advertised]
 
 
-def endpoints(
+def resolve_endpoints(
     bind: Mapping[Service, Address],
     advertise: Mapping[Service, Advertised],
     *,
     primary: Callable[[], str],
     port_offset: int = 0,
 ) -> Endpoints:
-    """Shift, then name the host. What is not advertised is advertised as it is bound."""
+    """Applies the port offset and fills in hosts. The default for an advertised address is the bind address."""
     shifted = {service: address.shifted(port_offset) for service, address in bind.items()}
-    told = {}
-    for service, address in shifted.items():
-        given = advertise.get(service, ())
-        own = (address,) if not given else (given[0].shifted(port_offset),) if len(given) == 1 else given
-        told[service] = tuple(resolve_host(each, primary) for each in own)
-    return Endpoints(shifted, told)
+    advertised = {}
+    for service in bind:
+        listed = advertise.get(service) or (bind[service],)
+        own = listed if len(listed) > 1 else (listed[0].shifted(port_offset),)
+        advertised[service] = tuple(resolve_host(each, primary) for each in own)
+    return Endpoints(shifted, advertised)
 
 
 def resolve_host(address: Address, primary: Callable[[], str]) -> Address:
-    """An address that others can connect to: one that says `any` gets the host that `primary` finds (the primary
-    interface's, or what `--advertise-host` says)."""
-    return Address(primary(), address.port) if address.anywhere else address
+    """An address to connect to: an unspecified host becomes the one of `primary` (`--advertise-host`, or the primary
+    interface)."""
+    return Address(primary(), address.port) if address.is_unspecified else address

@@ -1,14 +1,14 @@
-"""What is wrong with a configuration: all of it at once, each fault with its place."""
+"""The problems of a configuration, all reported at once, each with its place."""
 
 from dataclasses import dataclass
 
-MOST = 1_000  # problems reported for one document
-SHOWN = 80  # characters of a foreign word that a message repeats
+MAX_PROBLEMS = 1_000  # reported for one document
+MAX_QUOTED_CHARACTERS = 80  # of user input in a message
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One fault. Line and column count from 1; 0 means that the value came from no file (an API call)."""
+    """One problem. Line and column count from 1; 0: the value came from an API call."""
 
     path: str
     line: int
@@ -23,7 +23,7 @@ class Problem:
 
 
 class ConfigError(Exception):
-    """A configuration that must not be used. The one that was in use goes on."""
+    """An invalid configuration. The active configuration stays in use."""
 
     def __init__(self, problems: tuple[Problem, ...]) -> None:
         super().__init__(problems)
@@ -34,7 +34,7 @@ class ConfigError(Exception):
 
 
 def quoted(word: object) -> str:
-    """A foreign word for a message: short, on one line, without anything that could steer a terminal."""
+    """User input for a message: short, on one line, without terminal control characters."""
     text = word if isinstance(word, str) else repr(word)
-    shown = text if len(text) <= SHOWN else text[:SHOWN] + "…"
+    shown = text if len(text) <= MAX_QUOTED_CHARACTERS else text[:MAX_QUOTED_CHARACTERS] + "…"
     return '"' + "".join(letter if letter.isprintable() else f"\\u{ord(letter):04x}" for letter in shown) + '"'

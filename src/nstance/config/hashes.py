@@ -1,7 +1,6 @@
-"""Fingerprints of a group's merged, unrendered values.
+"""Hashes of a group's merged, unrendered values.
 
-Only what was really written counts: a default that a later version adds must not rotate a fleet. So models are dumped
-without the values that equal their defaults.
+Values that equal their default are left out, because a default that a later version adds must not replace a fleet.
 """
 
 import hashlib
@@ -9,20 +8,20 @@ from collections.abc import Mapping
 
 from pydantic import BaseModel
 
-from nstance.config.readiness import CheckSpec
-from nstance.config.workload import Certificate, FileSpec, Userdata
+from nstance.config.model.readiness import CheckSpec
+from nstance.config.model.workload import Certificate, FileSpec, Userdata
 from nstance.model import codec
 
 
 def runtime_hash(
     *, vars: Mapping[str, str], files: Mapping[str, FileSpec], certificates: Mapping[str, Certificate]
 ) -> str:
-    """Changes when running instances must get new files."""
-    return digest({"vars": vars, "files": _written(files), "certificates": _written(certificates)})
+    """Changes when running instances need new files."""
+    return digest({"vars": vars, "files": _dump_all(files), "certificates": _dump_all(certificates)})
 
 
 def checks_hash(checks: Mapping[str, CheckSpec]) -> str:
-    """Changes when running agents must be given other checks, a new default included. Empty: there are none."""
+    """Changes when running agents need other checks, including new defaults. Empty: no checks."""
     return digest({name: check.model_dump(mode="json") for name, check in checks.items()}) if checks else ""
 
 
@@ -35,7 +34,7 @@ def infra_hash(
     kind: str,
     arch: str,
 ) -> str:
-    """Changes when instances must be replaced. Resolved images are no part of it: a new image rotates nobody."""
+    """Changes when instances must be replaced. Resolved images are left out: a new image replaces no instance."""
     return digest(
         {
             "args": args,
@@ -52,7 +51,7 @@ def digest(value: object) -> str:
     return "sha256:" + hashlib.sha256(codec.canonical(value)).hexdigest()
 
 
-def _written(models: Mapping[str, BaseModel]) -> dict[str, object]:
+def _dump_all(models: Mapping[str, BaseModel]) -> dict[str, object]:
     return {name: _dump(model) for name, model in models.items()}
 
 

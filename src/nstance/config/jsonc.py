@@ -1,8 +1,8 @@
 """JSON with comments and trailing commas, and the exact place of every value.
 
-Comments and trailing commas are blanked in place, so that offsets stay true, and the standard library reads the rest.
-Places are looked up only when there is something to complain about. The traps are inputs that make a careless reader
-slow: every pattern here matches whatever follows its first character, so that no text is scanned twice.
+Comments and trailing commas are replaced by spaces, which keeps offsets, and the standard library parses the rest. Places
+are looked up only for problems. The trap is input that makes a regular expression slow: every pattern here matches
+whatever follows its first character, so no text is scanned twice.
 """
 
 import json
@@ -13,17 +13,17 @@ from dataclasses import dataclass
 from itertools import islice
 from math import isinf, isnan
 
-from nstance.config.errors import MOST, ConfigError, Problem, quoted
+from nstance.config.errors import MAX_PROBLEMS, ConfigError, Problem, quoted
 
 MAX_BYTES = 4 * 1024 * 1024
 MAX_DEPTH = 64
-_MAX_DIGITS = 18  # what every reader of JSON agrees on
+_MAX_DIGITS = 18  # that every JSON parser represents exactly
 
 Path = tuple[str | int, ...]
-Fault = tuple[Path, int, str]  # what the grammar allows and we do not: path, offset, sentence
+Fault = tuple[Path, int, str]  # valid JSON that is not accepted: path, offset, message
 
-# The atomic group forgets its 200 escapes: without it a string of escapes costs 60 times its size. Python before 3.11.5
-# matches possessive quantifiers wrongly, so there are none.
+# The atomic group discards the backtracking of 200 escapes: without it a string of escapes takes 60 times its size in
+# memory. Possessive quantifiers are not used because Python before 3.11.5 matches them wrongly.
 _STRING = r'"[^"\\\n]*(?>(?:\\.[^"\\\n]*){1,200})*"?'
 _COMMENT = re.compile(rf"{_STRING}|//[^\n]*|/\*[\s\S]*?(?:\*/|\Z)")
 _COMMA = re.compile(rf"{_STRING}|,(?=[ \t\r\n]*[}}\]])")
@@ -31,7 +31,7 @@ _NESTING = re.compile(rf"{_STRING}|[\[\]{{}}]")
 _TOKEN = re.compile(rf'{_STRING}|[{{}}\[\]:,]|[^ \t\r\n{{}}\[\]:,"]+')
 _SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 _NOT_NEWLINE = re.compile(r"[^\n]")
-_SAYS = (
+_MESSAGES = (
     ("Expecting property name", "expected a key in double quotes or the end of the object"),
     ("Illegal trailing comma", "expected a value after the comma"),
     ("Expecting ':'", "expected a colon after the key"),
@@ -43,18 +43,19 @@ _SAYS = (
     ("Invalid \\uXXXX", "expected four hexadecimal digits after \\u"),
     ("Unterminated string", "expected the closing quote of this string on the same line"),
 )
+_NOT_UNICODE = "expected text that is valid Unicode, found half of a surrogate pair"
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a value stands, and its key if it has one: offsets into the text."""
+    """The offsets of a value and of its key, if it has one."""
 
     key: int | None
     value: int
 
 
 class Document:
-    """A text that was read. `value` is plain JSON data."""
+    """A parsed text. `value` is plain JSON data."""
 
     __slots__ = ("_lines", "text", "value")
 
@@ -64,7 +65,7 @@ class Document:
         self.value: object = None
 
     def locate(self, wanted: Collection[Path]) -> dict[Path, Place]:
-        """The places of these paths, as far as they exist."""
+        """The places of those paths that exist."""
         return {path: place for path, place, _ in self._walk() if path in wanted}
 
     def position(self, offset: int) -> tuple[int, int]:
@@ -77,8 +78,8 @@ class Document:
     def position_of(self, path: Path) -> tuple[int, int]:
         return self.position(self.locate({path})[path].value)
 
-    def inside(self, start: int, index: int) -> int:
-        """The offset of a string's character: escapes make the text longer than the string."""
+    def offset_in_string(self, start: int, index: int) -> int:
+        """The offset of a character of the string at `start`: escapes make the text longer than the string."""
         offset = start + 1
         for _ in range(index):
             if self.text[offset] != "\\":
@@ -94,27 +95,24 @@ class Document:
         repeated: set[Path] = set()
         for path, place, token in self._walk():
             if path[:-1] in repeated and path:
-                repeated.add(path)  # below a repeated key everything is repeated; once is enough
+                repeated.add(path)  # everything below a repeated key is repeated; report it once
             elif path in seen and place.key is not None:
                 repeated.add(path)
-                yield path, place.key, "expected each key once, found this one a second time in its object"
+                yield path, place.key, "expected each key once, found this one twice in its object"
             seen.add(path)
-            if place.key is not None and not _encodable(str(path[-1])):
-                yield path, place.key, "expected text that is valid Unicode, found half of a surrogate pair"
+            if place.key is not None and not _is_encodable(str(path[-1])):
+                yield path, place.key, _NOT_UNICODE
             if token[0] == '"':
-                if not _encodable(json.loads(token)):
-                    yield path, place.value, "expected text that is valid Unicode, found half of a surrogate pair"
-            elif token[0] not in "{[tfn" and not _sound(token):
-                yield (
-                    path,
-                    place.value,
-                    f"expected a finite number of at most {_MAX_DIGITS} digits, found {quoted(token)}",
-                )
+                if not _is_encodable(json.loads(token)):
+                    yield path, place.value, _NOT_UNICODE
+            elif token[0] not in "{[tfn" and not _is_accepted_number(token):
+                message = f"expected a finite number of at most {_MAX_DIGITS} digits, found {quoted(token)}"
+                yield path, place.value, message
 
     def _walk(self) -> Iterator[tuple[Path, Place, str]]:
-        """Every value of a text that is known to be sound JSON, parents before children."""
-        path: list[str | int] = []  # of the value that comes next
-        keys: list[int | None] = [None]  # where its key stands, per level
+        """Every value of a valid text, parents before children."""
+        path: list[str | int] = []  # of the next value
+        keys: list[int | None] = [None]  # the offset of its key, per level
         inside_object: list[bool] = []
         expects_key = False
         for found in _TOKEN.finditer(self.text):
@@ -138,34 +136,36 @@ class Document:
 
 
 def read(body: str | bytes, *, source: str, limit: int = MAX_BYTES) -> Document:
-    """Raises ConfigError: for a broken text with one problem, for forbidden contents with all."""
+    """Raises ConfigError: one problem for invalid JSON, all problems for contents that are not accepted."""
     document, faults = examine(body, source=source, limit=limit)
     if faults:
         raise ConfigError(
-            tuple(Problem(show(path) or source, *document.position(offset), says) for path, offset, says in faults)
+            tuple(
+                Problem(show(path) or source, *document.position(offset), message) for path, offset, message in faults
+            )
         )
     return document
 
 
 def examine(body: str | bytes, *, source: str, limit: int = MAX_BYTES) -> tuple[Document, list[Fault]]:
-    """A document and its forbidden contents, for who has more to say about it: of a repeated key
-    the last one is read, of an impossible number 0. Raises ConfigError for a broken text."""
+    """A document and the faults in it, for callers that add problems of their own. The last of repeated keys counts, and
+    a number that is not accepted is read as 0. Raises ConfigError for invalid JSON."""
     text = _decode(body, source, limit).removeprefix("\ufeff")
     blanked, unclosed = _without_comments(text)
     document = Document(_without_commas(blanked))
     if unclosed is not None:
-        raise _refusal(source, "expected this comment to be closed by */", document.position(unclosed))
-    _refuse_deep(document, source)
+        raise _config_error(source, "expected this comment to be closed by */", document.position(unclosed))
+    _check_depth(document, source)
     try:
-        document.value, doubtful = _parse(document.text)
+        document.value, suspicious = _parse(document.text)
     except json.JSONDecodeError as error:
-        says = next((ours for theirs, ours in _SAYS if error.msg.startswith(theirs)), "expected JSON")
-        raise _refusal(source, says + _found(document.text, error.pos), document.position(error.pos)) from None
-    doubtful = doubtful or _SURROGATE.search(document.text) is not None
-    return document, list(islice(document.faults(), MOST)) if doubtful else []
+        message = next((ours for theirs, ours in _MESSAGES if error.msg.startswith(theirs)), "expected JSON")
+        raise _config_error(source, message + _found(document.text, error.pos), document.position(error.pos)) from None
+    suspicious = suspicious or _SURROGATE.search(document.text) is not None
+    return document, list(islice(document.faults(), MAX_PROBLEMS)) if suspicious else []
 
 
-def _refusal(source: str, message: str, position: tuple[int, int] = (1, 1)) -> ConfigError:
+def _config_error(source: str, message: str, position: tuple[int, int] = (1, 1)) -> ConfigError:
     return ConfigError((Problem(source, *position, message),))
 
 
@@ -173,14 +173,14 @@ def _decode(body: str | bytes, source: str, limit: int) -> str:
     try:
         data = body.encode() if isinstance(body, str) and len(body) <= limit else body
         if len(data) > limit:
-            raise _refusal(source, f"expected at most {limit:,} bytes, found more")
+            raise _config_error(source, f"expected at most {limit:,} bytes, found more")
         return data.decode() if isinstance(data, bytes) else data
     except UnicodeError:
-        raise _refusal(source, "expected UTF-8 text, found something that is none") from None
+        raise _config_error(source, "expected UTF-8 text, found other bytes") from None
 
 
 def _without_comments(text: str) -> tuple[str, int | None]:
-    """The text with its comments blanked, and where a comment begins that never ends."""
+    """The text with spaces for comments, and the offset of an unclosed comment."""
     unclosed: list[int] = []
 
     def blank(found: re.Match[str]) -> str:
@@ -207,35 +207,37 @@ def _without_commas(text: str) -> str:
     return _COMMA.sub(blank, text)
 
 
-def _refuse_deep(document: Document, source: str) -> None:
+def _check_depth(document: Document, source: str) -> None:
     depth = 0
     for found in _NESTING.finditer(document.text):
         depth += 1 if found[0] in "{[" else -1 if found[0] in "}]" else 0
         if depth > MAX_DEPTH:
-            raise _refusal(source, f"expected at most {MAX_DEPTH} levels of nesting", document.position(found.start()))
+            raise _config_error(
+                source, f"expected at most {MAX_DEPTH} levels of nesting", document.position(found.start())
+            )
 
 
 def _parse(text: str) -> tuple[object, bool]:
-    """The value, and whether it holds something that only a second look at the text can place."""
-    doubts: list[str] = []
+    """The value, and whether it may hold faults: finding them takes a second pass over the text."""
+    suspects: list[str] = []
 
     def pairs(members: list[tuple[str, object]]) -> dict[str, object]:
         made = dict(members)
         if len(made) != len(members):
-            doubts.append("duplicate key")
+            suspects.append("duplicate key")
         return made
 
     def number(token: str) -> int | float:
-        if not _sound(token):
-            doubts.append(token)
+        if not _is_accepted_number(token):
+            suspects.append(token)
             return 0
         return int(token) if token.lstrip("-").isdigit() else float(token)
 
     value = json.loads(text, object_pairs_hook=pairs, parse_int=number, parse_float=number, parse_constant=number)
-    return value, bool(doubts)
+    return value, bool(suspects)
 
 
-def _sound(token: str) -> bool:
+def _is_accepted_number(token: str) -> bool:
     digits = token.lstrip("-")
     if digits.isdigit():
         return len(digits) <= _MAX_DIGITS
@@ -249,12 +251,12 @@ def _found(text: str, offset: int) -> str:
     return f", found {quoted(found[0])}" if found else ""
 
 
-def _encodable(text: str) -> bool:
+def _is_encodable(text: str) -> bool:
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
 def show(path: Path) -> str:
-    """A path for people: `groups.default.web.vars["odd key"]`, `advertise[0]`."""
+    """A path for messages: `groups.default.web.vars["odd key"]`, `advertise[0]`."""
     shown = ""
     for part in path:
         if isinstance(part, int):

@@ -1,47 +1,49 @@
-"""Two older spellings, translated before anything else looks: a `server` block, and groups without a tenant.
+"""Translates two older spellings: a `server` block, and groups without a tenant.
 
-The documents that Nstance was ordered with print them, so they load with the same meaning. Nothing else knows of them;
-`origins` lead a complaint back to the spelling of the file.
+They keep loading with the same meaning. All other code sees only the current spelling; `origins` map a problem back to
+the path in the file.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
-from nstance.config.findings import Findings, Origins
+from nstance.config.checks.problems import Origins, ProblemCollector
 from nstance.config.jsonc import Path
-from nstance.config.workload import GroupConfig
+from nstance.config.model.workload import GroupConfig
 from nstance.model.ids import DEFAULT_TENANT
 
-# The printed development block names no cluster; these providers share an account with nobody, so they may go without.
-_UNNAMED_CLUSTER = "example-cluster"
-_LOCAL = ("tmux", "process", "memory", "mock")
+# Local providers share no account with another cluster, so a `server` block may leave the cluster ID out.
+_DEFAULT_LOCAL_CLUSTER = "example-cluster"
+_LOCAL_PROVIDERS = ("tmux", "process", "memory", "mock")
 
-_OF_CLUSTER = ("storage", "secrets")
+_CLUSTER_KEYS = ("storage", "secrets")
 _GROUP_FIELDS = frozenset(GroupConfig.model_fields)
 
 
-def translate(value: Mapping[str, object], findings: Findings) -> tuple[dict[str, object], Origins]:
-    """The same document in today's spelling, and where each moved part stands in the file. The value stays as it is."""
-    today = dict(value)
+def translate(value: Mapping[str, object], problems: ProblemCollector) -> tuple[dict[str, object], Origins]:
+    """The document in the current spelling, and the path in the file of each moved part. `value` is not changed."""
+    document = dict(value)
     origins: dict[Path, Path] = {}
-    if "server" in today:
-        _translate_server(today, origins, findings)
-    if isinstance(groups := today.get("groups"), dict):
-        today["groups"] = _with_tenants(groups, origins, findings)
-    return today, origins
+    if "server" in document:
+        _translate_server(document, origins, problems)
+    if isinstance(groups := document.get("groups"), dict):
+        document["groups"] = _with_tenants(groups, origins, problems)
+    return document, origins
 
 
-def _translate_server(today: dict[str, object], origins: dict[Path, Path], findings: Findings) -> None:
-    server = today.pop("server")
-    if "shard" in today or not isinstance(server, dict):
-        findings.add(
+def _translate_server(document: dict[str, object], origins: dict[Path, Path], problems: ProblemCollector) -> None:
+    server = document.pop("server")
+    if "shard" in document or not isinstance(server, dict):
+        problems.add(
             ("server",),
-            "expected an object, and no shard block beside it: server is the older spelling of cluster and shard",
+            "expected an object and no shard block: server is the older spelling of cluster and shard, use one of them",
         )
-        today.setdefault("shard", {})
+        document.setdefault("shard", {})
         return
-    shard = {key: each for key, each in server.items() if key not in ("cluster_id", "shard", "provider", *_OF_CLUSTER)}
-    cluster = {key: server[key] for key in _OF_CLUSTER if key in server}
+    shard = {
+        key: each for key, each in server.items() if key not in ("cluster_id", "shard", "provider", *_CLUSTER_KEYS)
+    }
+    cluster = {key: server[key] for key in _CLUSTER_KEYS if key in server}
     origins.update({("shard",): ("server",), ("shard", "id"): ("server", "shard")})
     if "shard" in server:
         shard["id"] = server["shard"]
@@ -49,14 +51,16 @@ def _translate_server(today: dict[str, object], origins: dict[Path, Path], findi
         shard["infra"] = _infra(server["provider"], origins)
     if "cluster_id" in server:
         cluster["id"] = server["cluster_id"]
-    elif "cluster" not in today and _is_local(shard.get("infra")):
-        cluster["id"] = _UNNAMED_CLUSTER
-    today["shard"] = shard
-    if "cluster" not in today:
+    elif "cluster" not in document and _is_local(shard.get("infra")):
+        cluster["id"] = _DEFAULT_LOCAL_CLUSTER
+    document["shard"] = shard
+    if "cluster" not in document:
         origins.update({("cluster",): ("server",), ("cluster", "id"): ("server", "cluster_id")})
-        today["cluster"] = cluster
+        document["cluster"] = cluster
     elif cluster:
-        findings.add(("cluster",), f"expected no cluster block beside {', '.join(sorted(cluster))} in the server block")
+        problems.add(
+            ("cluster",), f"expected no cluster block: the server block already has {', '.join(sorted(cluster))}"
+        )
 
 
 def _infra(provider: object, origins: dict[Path, Path]) -> object:
@@ -69,20 +73,20 @@ def _infra(provider: object, origins: dict[Path, Path]) -> object:
 
 
 def _is_local(infra: object) -> bool:
-    return isinstance(infra, dict) and infra.get("provider") in _LOCAL
+    return isinstance(infra, dict) and infra.get("provider") in _LOCAL_PROVIDERS
 
 
-def _with_tenants(groups: dict[str, object], origins: dict[Path, Path], findings: Findings) -> dict[str, object]:
-    nested: dict[str, object] = {name: each for name, each in groups.items() if not _is_group(each)}
+def _with_tenants(
+    groups: dict[str, object], origins: dict[Path, Path], problems: ProblemCollector
+) -> dict[str, object]:
     flat = {name: each for name, each in groups.items() if _is_group(each)}
-    if not flat:
-        return nested
+    nested: dict[str, object] = {name: each for name, each in groups.items() if name not in flat}
     default = nested.get(DEFAULT_TENANT, {})
-    if not isinstance(default, dict):
+    if not flat or not isinstance(default, dict):
         return nested
     for name in flat:
         if name in default:
-            findings.add(
+            problems.add(
                 ("groups", name), f"expected each group once, found {name} also under {DEFAULT_TENANT}", at_key=True
             )
         origins[("groups", DEFAULT_TENANT, name)] = ("groups", name)
@@ -91,19 +95,22 @@ def _with_tenants(groups: dict[str, object], origins: dict[Path, Path], findings
 
 
 def _is_group(value: object) -> bool:
-    """A tenant's groups are objects all; a group has a field that is none."""
+    """A tenant holds only objects; a group has at least one field that is not an object."""
     return isinstance(value, dict) and any(
         key in _GROUP_FIELDS and not isinstance(each, dict) for key, each in value.items()
     )
 
 
 def describe(schema: dict[str, Any]) -> dict[str, Any]:
-    """Both spellings for editors."""
+    """The JSON Schema with both spellings, for editors."""
     properties = dict(schema["properties"])
     properties["server"] = {"type": "object", "description": "older spelling of cluster and shard"}
     (pattern, tenant), *_ = properties["groups"]["patternProperties"].items()
     group = next(iter(tenant["patternProperties"].values()))
     properties["groups"] = {**properties["groups"], "patternProperties": {pattern: {"anyOf": [tenant, group]}}}
-    described = {**schema, "properties": properties}
-    described["anyOf"] = [{"required": described.pop("required")}, {"required": ["server"]}]
-    return described
+    either = [{"required": schema["required"]}, {"required": ["server"]}]
+    return {
+        **{key: each for key, each in schema.items() if key != "required"},
+        "properties": properties,
+        "anyOf": either,
+    }

@@ -1,6 +1,6 @@
-"""Layers of configuration, the later over the earlier: objects merge key by key, everything else replaces.
+"""Merges layers of configuration: objects merge key by key, any other value of a later layer replaces the earlier one.
 
-The result is a new value down to the last object and list: nobody who changes it changes a layer.
+The result is a deep copy: changing it changes no layer.
 """
 
 from collections.abc import Mapping
@@ -10,9 +10,9 @@ def merge(*layers: Mapping[str, object]) -> dict[str, object]:
     merged: dict[str, object] = {}
     for layer in layers:
         for key, value in layer.items():
-            below = merged.get(key)
-            if isinstance(value, Mapping) and isinstance(below, Mapping):
-                merged[key] = merge(below, value)
+            earlier = merged.get(key)
+            if isinstance(value, Mapping) and isinstance(earlier, Mapping):
+                merged[key] = merge(earlier, value)
             else:
                 merged[key] = _copy(value)
     return merged

@@ -1,7 +1,7 @@
-"""What the API has set of static groups, beside what the configuration file says of it.
+"""Values of static groups that were set through the API and override the configuration file.
 
-An override stays until somebody gives it back to the file: a later change of the file then has no effect, and everything
-that reads or writes the file says so.
+An override stays until it is unset. Until then a change in the file has no effect, and tools that read or write the file
+warn about it.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,8 +12,8 @@ from nstance.model.ids import GroupKey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InFile:
-    """What the configuration file says of a group: in the group itself, its template or the defaults."""
+class FileValues:
+    """A group's values in the configuration file: from the group, its template or the defaults."""
 
     size: int | None
     instance_type: str
@@ -24,46 +24,42 @@ class InFile:
 class Override:
     field: str  # size, instance_type or vars.NAME
     value: str
-    file_value: str | None  # None: the file says nothing of it
+    file_value: str | None  # None: not in the file
     stamp: Stamp | None  # None: set by an older version
 
     @property
     def hides_file(self) -> bool:
-        """The file says something else, and that does not count."""
+        """Whether the file has another value, which has no effect."""
         return self.file_value is not None and self.file_value != self.value
 
     @property
     def flag(self) -> str:
-        """Of `nstance-admin group update`: gives it back to the file."""
+        """The flag of `nstance-admin group update` that removes the override."""
         kind, _, name = self.field.partition(".")
         return f"--unset-var {name}" if name else f"--unset-{kind.replace('_', '-')}"
 
 
-def overrides(told: DynamicGroup | None, file: InFile) -> Iterator[Override]:
-    """Of a static group. `told`: what the API has set of it."""
-    if told is None:
+def list_overrides(api: DynamicGroup | None, file: FileValues) -> Iterator[Override]:
+    """The overrides of a static group. `api`: its values that were set through the API."""
+    if api is None:
         return
-    if told.size is not None:
-        said = None if file.size is None else str(file.size)
-        yield Override(field="size", value=str(told.size), file_value=said, stamp=told.set_by.get("size"))
-    if told.instance_type:
-        yield Override(
-            field="instance_type",
-            value=told.instance_type,
-            file_value=file.instance_type or None,
-            stamp=told.set_by.get("instance_type"),
-        )
-    for name, value in sorted(told.vars.items()):
-        yield Override(field=f"vars.{name}", value=value, file_value=file.vars.get(name), stamp=told.set_by.get("vars"))
+    values: list[tuple[str, str, str | None]] = []
+    if api.size is not None:
+        values.append(("size", str(api.size), None if file.size is None else str(file.size)))
+    if api.instance_type:
+        values.append(("instance_type", api.instance_type, file.instance_type or None))
+    values += [(f"vars.{name}", value, file.vars.get(name)) for name, value in sorted(api.vars.items())]
+    for field, value, file_value in values:
+        yield Override(field=field, value=value, file_value=file_value, stamp=api.set_by.get(field.partition(".")[0]))
 
 
-def warning(key: GroupKey, override: Override) -> str:
-    """For people. Vars may be confidential: their values are not repeated."""
+def describe(key: GroupKey, override: Override) -> str:
+    """A warning about the override. Vars may be confidential, so their values are not repeated."""
     _, _, var = override.field.partition("vars.")
     file = f"var {var}" if var else f"{override.field.replace('_', ' ')} {override.file_value}"
     api = "another value" if var else override.value
     by = f" (by {override.stamp.by} at {override.stamp.at})" if override.stamp is not None else ""
     return (
-        f"{file} of the file has no effect: the API has set {api}{by}; "
-        f"to follow the file: nstance-admin group update {key.name} {override.flag}"
+        f"{file} in the file has no effect: {api} was set through the API{by}; "
+        f"to use the file: nstance-admin group update {key.name} {override.flag}"
     )

@@ -1,10 +1,10 @@
-"""The shard's timings that decisions depend on."""
+"""The settings that decisions depend on."""
 
-from nstance.config.settings import Settings
+from nstance.config.model.settings import Settings
 from nstance.model.group import Policy
 
 
-def policy(settings: Settings) -> Policy:
+def make_policy(settings: Settings) -> Policy:
     shard = settings.shard
     return Policy(
         suspect_after=shard.health.suspect_after,

@@ -1,12 +1,11 @@
-"""What each group really is: defaults < template < group < what the API said, with both hashes.
+"""Resolves groups: merges defaults < template < group < values from the API, and computes the hashes.
 
-A group that was rolled back is made of the parts of an earlier revision, as long as the configuration asks for the one
-that it was rolled back from. `userdata` of the defaults counts only where the template has none. A request for one instance
-on top of a group is one more layer (`on_demand`).
+A rolled-back group uses the spec of an earlier revision until the configuration asks for another revision than the one it
+was rolled back from. `userdata` of the defaults counts only if the template has none. An on-demand instance adds one more
+layer (`resolve_on_demand`).
 """
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,10 +14,9 @@ from nstance.config import hashes
 from nstance.config.dynamic import DynamicGroup, DynamicGroups
 from nstance.config.errors import ConfigError
 from nstance.config.merge import merge
-from nstance.config.overrides import InFile
-from nstance.config.readiness import CheckSpec
-from nstance.config.settings import Settings
-from nstance.config.workload import (
+from nstance.config.model.readiness import CheckSpec
+from nstance.config.model.settings import Settings
+from nstance.config.model.workload import (
     STOP,
     Certificate,
     CertificateFile,
@@ -28,34 +26,15 @@ from nstance.config.workload import (
     Update,
     Userdata,
 )
+from nstance.config.overrides import FileValues
+from nstance.config.revision_spec import RevisionSpec
 from nstance.model.group import Group, OnFailure, UpdateOrder
 from nstance.model.ids import GroupKey, Kind
 
 
-@dataclass(frozen=True)
-class Parts:
-    """All that a revision is made of: enough to make its instances and their files again, whatever the configuration says
-    by then."""
-
-    template: Template  # with all layers of the group in it
-    certificates: Mapping[str, Certificate]  # the ones that its files name
-
-    @functools.cached_property
-    def infra_hash(self) -> str:
-        template = self.template
-        return hashes.infra_hash(
-            args=template.args,
-            instance_type=template.instance_type or "",
-            subnet_pool=template.subnet_pool or "",
-            userdata=template.userdata,
-            kind=template.kind,
-            arch=template.arch,
-        )
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolved:
-    """A group with everything that its instances are made of. Nothing is rendered yet."""
+    """A group with everything that its instances are made of, before templates are rendered."""
 
     group: Group
     arch: str
@@ -63,55 +42,54 @@ class Resolved:
     vars: Mapping[str, str]
     userdata: Userdata | None
     files: Mapping[str, FileSpec]
-    certificates: Mapping[str, Certificate]  # the ones that its files name
+    certificates: Mapping[str, Certificate]  # of its certificate files
     checks: Mapping[str, CheckSpec]
     checks_hash: str  # empty: no checks
-    parts: Parts
+    spec: RevisionSpec
     etag: str  # changes with anything that the API can show or set
-    file: InFile  # what the configuration file says of it
+    file: FileValues  # its values in the configuration file
 
 
-def resolve(settings: Settings, dynamic: DynamicGroups) -> Mapping[GroupKey, Resolved]:
-    """All groups, static and dynamic. Raises ConfigError where the dynamic ones do not fit the settings."""
+def resolve_groups(settings: Settings, dynamic: DynamicGroups) -> Mapping[GroupKey, Resolved]:
+    """All groups, static and dynamic. Raises ConfigError if a dynamic one does not fit the settings."""
     dynamic = dynamics.prune(settings, dynamic)
     problems = dynamics.check(settings, dynamic)
     if problems:
         raise ConfigError(tuple(problems))
     keys = sorted({*settings.groups, *dynamic.groups})
-    return {key: one(settings, key, dynamic.groups.get(key)) for key in keys}
+    return {key: resolve_group(settings, key, dynamic.groups.get(key)) for key in keys}
 
 
-def one(settings: Settings, key: GroupKey, told: DynamicGroup | None) -> Resolved:
-    """One group that was checked: a static one, a dynamic one, or a static one with what the API said about it."""
+def resolve_group(settings: Settings, key: GroupKey, from_api: DynamicGroup | None) -> Resolved:
+    """One valid group. `from_api`: a dynamic group, or the overrides of a static one."""
     static = settings.groups.get(key)
-    said = told or DynamicGroup()
-    base = static or said
-    configured = _configured(settings, key, said)
-    rollback = said.rollback
+    api = from_api or DynamicGroup()
+    base = static or api
+    configured = _configured_spec(settings, key, api)
+    rollback = api.rollback
     if rollback is not None and rollback.instead_of != configured.infra_hash:
-        rollback = None  # the configuration asks for something else by now
-    parts = Parts(rollback.template, rollback.certificates) if rollback is not None else configured
-    template = parts.template
+        rollback = None  # the configuration has changed since the rollback
+    spec = RevisionSpec(rollback.template, rollback.certificates) if rollback is not None else configured
+    template = spec.template
     update = base.update or Update()
     pause = update.pause_after_canary
-    sizes = (said.size, base.size, settings.templates[base.template or ""].size)
     file_template = settings.templates[base.template or ""]
-    in_file = InFile(
-        size=next((s for s in (static.size if static else None, file_template.size) if s is not None), None),
+    file = FileValues(
+        size=_first(static.size if static else None, file_template.size),
         instance_type=(static.instance_type if static else None) or file_template.instance_type or "",
-        vars=_texts(settings.defaults.vars, file_template.vars, static.vars if static else {}),
+        vars={**settings.defaults.vars, **file_template.vars, **(static.vars if static else {})},
     )
     drain_timeout = settings.shard.default_drain_timeout if base.drain_timeout is None else base.drain_timeout
     group = Group(
         key=key,
-        size=next((size for size in sizes if size is not None), 0),
+        size=_first(api.size, base.size, file_template.size) or 0,
         template=base.template or "",
         kind=Kind(template.kind),
         instance_type=template.instance_type or "",
         subnet_pool=template.subnet_pool or "",
         subnets=settings.shard.subnet_pools.get(template.subnet_pool or "", ()),
-        infra_hash=parts.infra_hash,
-        runtime_hash=hashes.runtime_hash(vars=template.vars, files=template.files, certificates=parts.certificates),
+        infra_hash=spec.infra_hash,
+        runtime_hash=hashes.runtime_hash(vars=template.vars, files=template.files, certificates=spec.certificates),
         drain_timeout=drain_timeout,
         registration_timeout=template.registration_timeout or settings.shard.garbage_collection.registration_timeout,
         load_balancers=base.load_balancers or (),
@@ -126,12 +104,12 @@ def one(settings: Settings, key: GroupKey, told: DynamicGroup | None) -> Resolve
         max_failures=update.max_failures,
         on_failure=OnFailure(update.on_failure),
         ready_timeout=template.ready_timeout,
-        changed_by=rollback.by if rollback is not None else _changed_by(said, in_file),
+        changed_by=rollback.by if rollback is not None else _changed_by(api, file),
         rolled_back_from=rollback.instead_of if rollback is not None else "",
         vars=template.vars,
         static=static is not None,
-        overridden=static is not None and told is not None,
-        paused=said.paused,
+        overridden=static is not None and from_api is not None,
+        paused=api.paused,
     )
     return Resolved(
         group=group,
@@ -140,28 +118,28 @@ def one(settings: Settings, key: GroupKey, told: DynamicGroup | None) -> Resolve
         vars=template.vars,
         userdata=template.userdata,
         files=template.files,
-        certificates=parts.certificates,
-        parts=parts,
+        certificates=spec.certificates,
+        spec=spec,
         checks=template.checks.by_name,
         checks_hash=hashes.checks_hash(template.checks.by_name),
         etag=hashes.digest(dataclasses.asdict(dataclasses.replace(group, overridden=False))),
-        file=in_file,
+        file=file,
     )
 
 
-def _configured(settings: Settings, key: GroupKey, said: DynamicGroup) -> Parts:
-    """What the configuration asks for, rolled back or not."""
+def _configured_spec(settings: Settings, key: GroupKey, api: DynamicGroup) -> RevisionSpec:
+    """What the configuration asks for, whether or not the group is rolled back."""
     static = settings.groups.get(key)
-    base = static or said
+    base = static or api
     template = settings.templates[base.template or ""]
-    layers: tuple[GroupConfig | DynamicGroup, ...] = (static, said) if static else (said,)
+    layers: tuple[GroupConfig | DynamicGroup, ...] = (static, api) if static else (api,)
     merged = template.model_copy(
         update={
-            "vars": _texts(settings.defaults.vars, template.vars, *(layer.vars for layer in layers)),
+            "vars": merge(settings.defaults.vars, template.vars, *(layer.vars for layer in layers)),
             "args": merge(settings.defaults.args, template.args, *(layer.args for layer in layers)),
             "userdata": template.userdata or settings.defaults.userdata,
-            "instance_type": said.instance_type or base.instance_type or template.instance_type or "",
-            "subnet_pool": _pool(settings, base, template, static=static is not None),
+            "instance_type": api.instance_type or base.instance_type or template.instance_type or "",
+            "subnet_pool": _subnet_pool(settings, base, template, is_static=static is not None),
         }
     )
     certificates = {
@@ -169,46 +147,47 @@ def _configured(settings: Settings, key: GroupKey, said: DynamicGroup) -> Parts:
         for file in template.files.values()
         if isinstance(file, CertificateFile)
     }
-    return Parts(merged, certificates)
+    return RevisionSpec(merged, certificates)
 
 
-def on_demand(resolved: Resolved, *, instance_type: str = "", vars: Mapping[str, str] | None = None) -> Resolved:
-    """The group as one request wants it. It stays the same group: its etag does not change."""
-    own = _texts(resolved.vars, vars or {})
-    chosen = instance_type or resolved.group.instance_type
+def resolve_on_demand(
+    resolved: Resolved, *, instance_type: str = "", vars: Mapping[str, str] | None = None
+) -> Resolved:
+    """The group with the values of one request. Its etag stays the same."""
+    own_vars = {**resolved.vars, **(vars or {})}
+    instance_type = instance_type or resolved.group.instance_type
     group = dataclasses.replace(
         resolved.group,
-        instance_type=chosen,
-        vars=own,
+        instance_type=instance_type,
+        vars=own_vars,
         infra_hash=hashes.infra_hash(
             args=resolved.args,
-            instance_type=chosen,
+            instance_type=instance_type,
             subnet_pool=resolved.group.subnet_pool,
             userdata=resolved.userdata,
             kind=resolved.group.kind,
             arch=resolved.arch,
         ),
-        runtime_hash=hashes.runtime_hash(vars=own, files=resolved.files, certificates=resolved.certificates),
+        runtime_hash=hashes.runtime_hash(vars=own_vars, files=resolved.files, certificates=resolved.certificates),
     )
-    return dataclasses.replace(resolved, group=group, vars=own)
+    return dataclasses.replace(resolved, group=group, vars=own_vars)
 
 
-def _changed_by(said: DynamicGroup, file: InFile) -> str:
-    """Who asked for what the instances are made of: the last one who set something of it through the API."""
+def _changed_by(api: DynamicGroup, file: FileValues) -> str:
+    """Who last changed what the instances are made of through the API."""
     names = ["template", "subnet_pool", "args"]
-    if said.instance_type and said.instance_type != file.instance_type:
+    if api.instance_type and api.instance_type != file.instance_type:
         names.append("instance_type")
-    stamps = [said.set_by[name] for name in names if name in said.set_by]
+    stamps = [api.set_by[name] for name in names if name in api.set_by]
     return max(stamps, key=lambda stamp: stamp.at).by if stamps else "config"
 
 
-def _texts(*layers: Mapping[str, str]) -> dict[str, str]:
-    return {name: text for layer in layers for name, text in layer.items()}
+def _first(*values: int | None) -> int | None:
+    return next((value for value in values if value is not None), None)
 
 
-def _pool(settings: Settings, base: GroupConfig | DynamicGroup, template: Template, *, static: bool) -> str:
-    named = base.subnet_pool or template.subnet_pool
-    if named:
-        return named
-    choice = tuple(settings.shard.subnet_pools) if static else dynamics.pools(settings)
+def _subnet_pool(settings: Settings, base: GroupConfig | DynamicGroup, template: Template, *, is_static: bool) -> str:
+    if pool := base.subnet_pool or template.subnet_pool:
+        return pool
+    choice = tuple(settings.shard.subnet_pools) if is_static else dynamics.allowed_subnet_pools(settings)
     return choice[0] if len(choice) == 1 else ""

@@ -1,4 +1,4 @@
-"""A JSON Schema for editors, from the model that validates. `python -m nstance.config.schema` prints it."""
+"""The JSON Schema of the configuration, for editors. `python -m nstance.config.schema` prints it."""
 
 import json
 import sys
@@ -6,14 +6,15 @@ from typing import Any
 
 from pydantic.json_schema import GenerateJsonSchema
 
-from nstance.config import addresses, durations, fields, legacy
-from nstance.config.settings import Document
+from nstance.config import addresses, durations, legacy
+from nstance.config.model import field_types
+from nstance.config.model.settings import Document
 
 
 class _Generate(GenerateJsonSchema):
     def encode_default(self, dft: Any) -> Any:
-        """Defaults as a person would write them."""
-        if isinstance(dft, fields.Block):
+        """Defaults as they are written in a file."""
+        if isinstance(dft, field_types.Block):
             return dft.model_dump(mode="json", exclude_unset=True)
         if isinstance(dft, addresses.Address):
             return str(dft)
@@ -22,13 +23,12 @@ class _Generate(GenerateJsonSchema):
 
 def json_schema() -> dict[str, Any]:
     generated = Document.model_json_schema(schema_generator=_Generate)
-    made = {"$schema": "https://json-schema.org/draft/2020-12/schema", **generated}
-    made["title"] = "Nstance server configuration"
-    return legacy.describe(made)
+    dialect = "https://json-schema.org/draft/2020-12/schema"
+    return legacy.describe({"$schema": dialect, **generated, "title": "Nstance server configuration"})
 
 
 def text() -> str:
-    """As it is committed."""
+    """The committed file."""
     return json.dumps(json_schema(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 

@@ -1,17 +1,17 @@
-"""Where everything lies in object storage. The one place that spells these keys.
+"""The keys of all objects in storage. No other code spells them.
 
-Each part is checked before it becomes a piece of a key: a tenant named `../other` must not reach another's objects.
-`prefix` is what stands before everything: the server's `--prefix` for a shard, the cluster storage's for the rest.
+Each part is checked first: a tenant named `../other` must not reach the objects of another one. `prefix` comes before
+everything: the server's `--prefix` for a shard's keys, the prefix of the cluster storage for the others.
 """
 
 import datetime
 import re
 
-from nstance.config import fields
+from nstance.config.model import field_types
 from nstance.model import ids
 from nstance.objects.port import Key
 
-DIGITS = 20
+SLOT_DIGITS = 20
 CLUSTER = "cluster/"
 SECRETS = "secret/"
 
@@ -51,13 +51,13 @@ def revision_prefix(shard: ids.ShardId, *, prefix: str = "") -> str:
 
 
 def revision(shard: ids.ShardId, group: ids.GroupKey, *, infra_hash: str, runtime_hash: str, prefix: str = "") -> Key:
-    """What a revision of a group is made of. The hashes are part of the key, so that it is never written again."""
+    """The spec of a group's revision. Its hashes are part of the key, so the object never changes."""
     hashes = ".".join(_plain(each.removeprefix("sha256:"))[:16] for each in (infra_hash, runtime_hash))
     return Key(f"{revision_prefix(shard, prefix=prefix)}{_name(group.tenant)}.{_name(group.name)}.{hashes}.json")
 
 
 def group_of_revision(shard: ids.ShardId, key: str, *, prefix: str = "") -> ids.GroupKey | None:
-    """The other way round; None for an object that is no revision."""
+    """The inverse of `revision`; None for any other object."""
     parts = key.removeprefix(revision_prefix(shard, prefix=prefix)).split(".")
     if len(parts) != 5 or not ids.is_name(parts[0]) or not ids.is_name(parts[1]):
         return None
@@ -71,7 +71,7 @@ def certlog_prefix(shard: ids.ShardId, *, prefix: str = "") -> str:
 def certlog(
     shard: ids.ShardId, *, tenant: ids.TenantId, at: datetime.datetime, instance: ids.InstanceId, prefix: str = ""
 ) -> Key:
-    """Within a tenant the keys sort by time."""
+    """The keys of a tenant sort by time."""
     if not ids.is_instance_id(instance):
         raise _bad("an instance ID", instance)
     moment = at.astimezone(datetime.UTC).strftime("%Y%m%dT%H%M%S%fZ")
@@ -109,7 +109,7 @@ def operator_nonce(jti: str, *, prefix: str = CLUSTER) -> Key:
 
 
 def is_ours(key: str, *, cluster: str = CLUSTER) -> bool:
-    """Whether an object is one of those that Nstance keeps for itself; `cluster`: the prefix of the cluster's."""
+    """Whether an object is internal to Nstance. `cluster`: the prefix of the cluster storage."""
     return key.startswith(("shard/", CLUSTER, ".nstance/", *(cluster and [_prefix(cluster)]))) or (
         not cluster and key.startswith(("ca.", "nonce-key", SECRETS, "operator/", "operator-nonce/"))
     )
@@ -120,9 +120,9 @@ def _shard(shard: ids.ShardId, rest: str, prefix: str) -> Key:
 
 
 def _slot(slot: int) -> str:
-    if not 0 <= slot < 10**DIGITS:
-        raise _bad(f"a slot number of at most {DIGITS} digits", str(slot))
-    return f"{slot:0{DIGITS}}.json"
+    if not 0 <= slot < 10**SLOT_DIGITS:
+        raise _bad(f"a slot number of at most {SLOT_DIGITS} digits", str(slot))
+    return f"{slot:0{SLOT_DIGITS}}.json"
 
 
 def _name(text: str) -> str:
@@ -138,7 +138,7 @@ def _plain(text: str) -> str:
 
 
 def _prefix(text: str) -> str:
-    return fields.key_prefix(text)
+    return field_types.key_prefix(text)
 
 
 def _bad(expected: str, found: str) -> ValueError:

@@ -16,7 +16,7 @@ from nstance.authority.operators import Operators
 from nstance.clock import AnchoredClock, Rng
 from nstance.config import addresses, storage_keys
 from nstance.config.addresses import Endpoints, Service
-from nstance.config.settings import Settings
+from nstance.config.model.settings import Settings
 from nstance.model.decision import ReasonCode
 from nstance.model.ids import ClusterId, ShardId
 from nstance.objects import errors, journal, lease, probe
@@ -407,7 +407,7 @@ class Server:
 
     def _endpoints(self, settings: Settings) -> Endpoints:
         try:
-            return addresses.endpoints(
+            return addresses.resolve_endpoints(
                 settings.shard.bind.by_service(),
                 settings.shard.advertise.by_service(),
                 primary=lambda: self.options.advertise_host or primary_address(),

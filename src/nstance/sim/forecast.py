@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from nstance.config import durations, jsonc, legacy, rules
+from nstance.config import durations, jsonc, legacy
+from nstance.config.checks import provider_rules
+from nstance.config.checks.problems import ProblemCollector
 from nstance.config.dynamic import DynamicGroups
-from nstance.config.findings import Findings
 from nstance.model.ids import GroupKey, InstanceId
 from nstance.model.instance import State
 from nstance.server.config import configuration
@@ -75,7 +76,7 @@ def adapt(text: str, *, source: str, agents: int | None, needs_spot: bool = Fals
     NoConfiguration, also where no group has what the scenario happens to."""
     settings = configuration.parse(text.encode("utf-8", "surrogateescape"), shard=None, source=source)
     written: Any = jsonc.read(text, source=source).value
-    document: Any = copy.deepcopy(legacy.translate(written, Findings())[0])
+    document: Any = copy.deepcopy(legacy.translate(written, ProblemCollector())[0])
     document["shard"].pop("id", None)
     # A third of the work, and nothing else changes.
     document["shard"].setdefault("leader_election", {})["heartbeat"] = "600ms"
@@ -149,7 +150,7 @@ def _size(document: dict[str, Any]) -> int:
 
 def _boot(document: dict[str, Any]) -> tuple[float, float]:
     """How long VMs take until their agents speak: processes here hardly any time, a cloud's most of a minute."""
-    if rules.RULES[document["shard"]["infra"]["provider"]].local:
+    if provider_rules.RULES[document["shard"]["infra"]["provider"]].local:
         return Setup().boot
     patience = document["shard"].get("garbage_collection", {}).get("registration_timeout")
     most = min(BOOT[1], durations.parse(patience) / 2) if isinstance(patience, str) else BOOT[1]

@@ -6,7 +6,7 @@ from fuzz.law import CORPUS, Broken, target
 from nstance.config import dynamic, policy
 from nstance.config.dynamic import DynamicGroups
 from nstance.config.errors import ConfigError
-from nstance.config.settings import Settings
+from nstance.config.model.settings import Settings
 from nstance.gotemplate import template
 from nstance.gotemplate.errors import TemplateError
 from nstance.gotemplate.limits import Limits
@@ -24,7 +24,7 @@ LIMITS = Limits(output=1 << 16)
 def config(data: bytes) -> None:
     settings = configuration.parse(data, shard=SHARD, source="config.jsonc")
     configuration.resolve(settings, DynamicGroups())
-    policy.policy(settings)
+    policy.make_policy(settings)
     configuration.timings(settings)
 
 

@@ -65,13 +65,13 @@ def test_any_text_is_an_address_or_refused(text: str) -> None:
 
 
 def test_a_list_names_every_server_of_the_shard() -> None:
-    told = addresses.parse_advertised("10.0.0.1:8992, [::1]:8992")
-    assert told == (Address("10.0.0.1", 8992), Address("::1", 8992))
-    assert addresses.show(told) == "10.0.0.1:8992,[::1]:8992"
+    advertised = addresses.parse_advertised("10.0.0.1:8992, [::1]:8992")
+    assert advertised == (Address("10.0.0.1", 8992), Address("::1", 8992))
+    assert addresses.show(advertised) == "10.0.0.1:8992,[::1]:8992"
 
 
 def test_what_is_not_advertised_is_advertised_as_it_is_bound_under_the_primary_host() -> None:
-    found = addresses.endpoints({**BIND, Service.AGENT: Address("127.0.0.1", 7)}, {}, primary=primary)
+    found = addresses.resolve_endpoints({**BIND, Service.AGENT: Address("127.0.0.1", 7)}, {}, primary=primary)
     assert found.bind[Service.HEALTH] == Address("", 8990)
     assert found.advertise[Service.OPERATOR] == (Address("10.9.9.9", 8993),)
     assert found.advertise[Service.AGENT] == (Address("127.0.0.1", 7),)
@@ -79,7 +79,7 @@ def test_what_is_not_advertised_is_advertised_as_it_is_bound_under_the_primary_h
 
 @pytest.mark.parametrize("host", ["", "0.0.0.0", "::"])
 def test_an_advertised_host_that_means_any_becomes_the_primary_one(host: str) -> None:
-    found = addresses.endpoints(BIND, {Service.AGENT: (Address(host, 1), Address("b", 2))}, primary=primary)
+    found = addresses.resolve_endpoints(BIND, {Service.AGENT: (Address(host, 1), Address("b", 2))}, primary=primary)
     assert found.advertise[Service.AGENT] == (Address("10.9.9.9", 1), Address("b", 2))
 
 
@@ -88,7 +88,7 @@ def test_a_port_offset_moves_a_process_and_never_a_list() -> None:
         Service.REGISTRATION: (Address("a", 8992), Address("a", 9092)),
         Service.AGENT: (Address("a", 8994),),
     }
-    found = addresses.endpoints(BIND, advertise, primary=primary, port_offset=100)
+    found = addresses.resolve_endpoints(BIND, advertise, primary=primary, port_offset=100)
     assert [a.port for a in found.bind.values()] == [9090, 9091, 9092, 9093, 9094]
     assert found.advertise[Service.REGISTRATION] == advertise[Service.REGISTRATION]
     assert found.advertise[Service.AGENT] == (Address("a", 9094),)
@@ -98,7 +98,7 @@ def test_a_port_offset_moves_a_process_and_never_a_list() -> None:
 @pytest.mark.parametrize("offset", [60_000, -9000])
 def test_an_offset_out_of_range_is_refused(offset: int) -> None:
     with pytest.raises(ValueError, match="after shifting"):
-        addresses.endpoints(BIND, {}, primary=primary, port_offset=offset)
+        addresses.resolve_endpoints(BIND, {}, primary=primary, port_offset=offset)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from nstance.config import dynamic, jsonc, load
 from nstance.config.dynamic import DynamicGroups
 from nstance.config.errors import ConfigError
-from nstance.config.settings import Settings
+from nstance.config.model.settings import Settings
 from nstance.model.ids import GroupKey, GroupName, TenantId
 
 CONFIG = json.dumps(
@@ -108,11 +108,11 @@ def test_a_bad_file_is_explained(text: str, path: str, line: int, says: str) -> 
         ({"size": True}, "size", "whole number"),
         ({"vars": {"a": "x" * 2**20}}, "vars.a", "at most 65,536 characters"),
         ({"drain_timeout": "soon"}, "drain_timeout", "expected a duration"),
-        ({"update": {"max_surge": 0, "max_unavailable": 0}}, "update", "nothing could ever"),
+        ({"update": {"max_surge": 0, "max_unavailable": 0}}, "update", "no instance can be replaced"),
         ({"kind": "abc"}, "kind", "no such key"),
     ],
 )
-def test_a_request_that_no_group_can_be_is_refused_b19(value: dict[str, object], path: str, says: str) -> None:
+def test_an_invalid_request_for_a_group_is_rejected(value: dict[str, object], path: str, says: str) -> None:
     with pytest.raises(ConfigError) as caught:
         dynamic.group(key("new"), value)
     (problem,) = caught.value.problems
@@ -121,7 +121,7 @@ def test_a_request_that_no_group_can_be_is_refused_b19(value: dict[str, object],
 
 
 @pytest.mark.parametrize("name", ["", "../x", "A", "a--b", "*", "a/b", "x" * 33])
-def test_a_group_of_a_name_that_is_none_is_refused_b18(name: str) -> None:
+def test_an_invalid_group_name_is_rejected(name: str) -> None:
     with pytest.raises(ConfigError, match="expected a name"):
         dynamic.group(key(name), {"template": "t"})
 
@@ -130,15 +130,15 @@ def test_a_group_of_a_name_that_is_none_is_refused_b18(name: str) -> None:
     ("name", "value", "path", "says"),
     [
         ("web", {"size": 1, "instance_type": "x", "vars": {"a": "b"}, "paused": True}, "", ""),
-        ("web", {"template": "t"}, "default.web.template", "this group is static"),
-        ("web", {"subnet_pool": "open"}, "default.web.subnet_pool", "this group is static"),
-        ("web", {"args": {"A": 1}}, "default.web.args", "this group is static"),
+        ("web", {"template": "t"}, "default.web.template", "for a static group"),
+        ("web", {"subnet_pool": "open"}, "default.web.subnet_pool", "for a static group"),
+        ("web", {"args": {"A": 1}}, "default.web.args", "for a static group"),
         ("new", FULL, "", ""),
         ("new", {"template": "t"}, "", ""),
         ("new", {"size": 1}, "default.new.template", "expected a template"),
         ("new", {"template": "tt"}, "default.new.template", 'found "tt"'),
-        ("new", {"template": "t", "subnet_pool": "closed"}, "default.new.subnet_pool", "open to dynamic groups"),
-        ("new", {"template": "fixed"}, "default.new.subnet_pool", "open to dynamic groups"),
+        ("new", {"template": "t", "subnet_pool": "closed"}, "default.new.subnet_pool", "dynamic groups may use"),
+        ("new", {"template": "fixed"}, "default.new.subnet_pool", "dynamic groups may use"),
         ("new", {"template": "t", "load_balancers": ["x"]}, "default.new.load_balancers[0]", "a load balancer"),
         ("new", {"template": "t", "load_balancers": ["other"]}, "default.new.load_balancers[0]", "of the provider aws"),
         ("new", {"template": "t", "args": {"UserData": ""}}, "default.new.args.UserData", "Nstance sets it"),
@@ -167,7 +167,7 @@ def test_a_tenant_must_be_configured(settings: Settings) -> None:
         (20, {"template": "t", "vars": {"a": "x" * 60_000}}, "1,048,576 bytes"),
     ],
 )
-def test_a_tenant_has_a_quota_b19(settings: Settings, count: int, value: dict[str, object], says: str) -> None:
+def test_a_tenant_has_a_quota(settings: Settings, count: int, value: dict[str, object], says: str) -> None:
     one = dynamic.group(key("x"), value)
     found = dynamic.check(settings, DynamicGroups({key(f"g{n}"): one for n in range(count)}))
     assert [p.path for p in found] == (["default"] if says else [])

@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from nstance.config import dynamic, load, resolve, workload
+from nstance.config import dynamic, load, resolve
 from nstance.config.addresses import Address, Service
 from nstance.config.errors import ConfigError
-from nstance.config.policy import policy
+from nstance.config.model import workload
+from nstance.config.policy import make_policy
 from nstance.model.group import Policy
 from nstance.model.ids import GroupKey, GroupName, ShardId, TenantId
 
@@ -40,7 +41,7 @@ def key(name: str, tenant: str = "default") -> GroupKey:
 def test_least_configuration_has_the_documented_defaults() -> None:
     settings = load.load(LEAST)
     shard = settings.shard
-    assert policy(settings) == Policy()
+    assert make_policy(settings) == Policy()
     assert (shard.request_timeout, shard.create_rate_limit, shard.create_concurrency) == (30, 0, 32)
     assert (shard.health_check_interval, shard.default_drain_timeout, shard.shutdown_timeout) == (60, 300, 10)
     assert (shard.image_refresh_interval, shard.garbage_collection.registration_timeout) == (21600, 300)
@@ -55,7 +56,7 @@ def test_least_configuration_has_the_documented_defaults() -> None:
     assert settings.cluster.storage.prefix == "cluster/"
     assert settings.cluster.secrets.encryption_key is not None
     assert settings.cluster.secrets.encryption_key.source == "NSTANCE_ENCRYPTION_KEY"
-    assert settings.ca.ttl == workload.CA_LIFE
+    assert settings.ca.ttl == workload.CA_LIFETIME_SECONDS
     assert settings.groups == {}
 
 
@@ -67,9 +68,9 @@ def test_secrets_kept_elsewhere_leave_the_key_that_seals_the_ca(kind: str, prefi
     ]:
         secrets = f'"secrets": {{"provider": "{kind}"{more}}}'
         text = f'{{"cluster": {{"id": "main", {secrets}}}, "shard": {{"infra": {{"provider": "process"}}}}}}'
-        told = load.load(text).cluster.secrets
-        assert told.encryption_key is not None
-        assert (told.encryption_key.source, told.prefix) == (source, prefix)
+        secrets = load.load(text).cluster.secrets
+        assert secrets.encryption_key is not None
+        assert (secrets.encryption_key.source, secrets.prefix) == (source, prefix)
 
 
 def test_the_printed_development_block_loads() -> None:
@@ -96,14 +97,14 @@ def test_examples_load_for_any_shard(file: str, group: str, size: int) -> None:
     text = (EXAMPLES / f"{file}.jsonc").read_text()
     for shard in ("dev-1", "dev-2"):
         settings = load.load(text, shard=ShardId(shard), source=file)
-        resolved = resolve.resolve(settings, dynamic.DynamicGroups())
+        resolved = resolve.resolve_groups(settings, dynamic.DynamicGroups())
         assert list(resolved) == [key(group)]
         assert resolved[key(group)].group.size == size
 
 
 def test_the_guide_gives_each_node_its_files_and_certificates() -> None:
     settings = load.load((EXAMPLES / "config-netsy.jsonc").read_text())
-    netsy = resolve.resolve(settings, dynamic.DynamicGroups())[key("netsy")]
+    netsy = resolve.resolve_groups(settings, dynamic.DynamicGroups())[key("netsy")]
     assert set(netsy.files) == {"server.crt", "peer.crt", "netsy.env", "config.jsonc"}
     assert set(netsy.certificates) == {"netsy.server", "netsy.peer"}
     assert netsy.certificates["netsy.server"].kind == ("server",)
@@ -171,11 +172,11 @@ def test_durations_are_seconds_and_ttl_may_be_hours() -> None:
     assert settings.shard.health_check_interval == 0
     assert [settings.certificates[name].ttl for name in ("a", "b")] == [12 * 3600, 7 * 86400]
     assert settings.ca.organization == ("{{ .Cluster.ID }}",)
-    assert settings.ca.ttl == workload.CA_LIFE
+    assert settings.ca.ttl == workload.CA_LIFETIME_SECONDS
 
 
 def test_the_shard_of_the_file_must_be_the_one_served() -> None:
     text = '{"cluster": {"id": "c"},\n"shard": {"id": "one", "infra": {"provider": "memory"}}}'
     assert load.load(text, shard=ShardId("one")).shard.id == "one"
-    with pytest.raises(ConfigError, match=r'shard\.id \(line 2, column 17\): .*"two", found "one"'):
+    with pytest.raises(ConfigError, match=r'shard\.id \(line 2, column 17\): expected "two", .* found "one"'):
         load.load(text, shard=ShardId("two"))

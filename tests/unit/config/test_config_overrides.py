@@ -1,4 +1,4 @@
-"""What the API has set beside what the file says: who, when, and how it is told."""
+"""Overrides of the API: who set them, when, and the warning about them."""
 
 import json
 from typing import Any
@@ -9,7 +9,7 @@ from nstance.config import dynamic as dynamics
 from nstance.config import load, overrides, resolve
 from nstance.config.dynamic import DynamicGroups
 from nstance.config.errors import ConfigError
-from nstance.config.settings import Settings
+from nstance.config.model.settings import Settings
 from nstance.model.ids import GroupKey, GroupName, TenantId
 
 WEB = GroupKey(TenantId("default"), GroupName("web"))
@@ -27,28 +27,28 @@ def settings(**group: Any) -> Settings:
     return load.load(json.dumps(document))
 
 
-def told(text: str, **group: Any) -> list[tuple[str, str, str | None, str]]:
+def listed(text: str, **group: Any) -> list[tuple[str, str, str | None, str]]:
     given = dynamics.parse(text)
-    resolved = resolve.resolve(settings(**group), given)[WEB]
+    resolved = resolve.resolve_groups(settings(**group), given)[WEB]
     return [
         (each.field, each.value, each.file_value, each.stamp.by if each.stamp else "")
-        for each in overrides.overrides(given.groups.get(WEB), resolved.file)
+        for each in overrides.list_overrides(given.groups.get(WEB), resolved.file)
     ]
 
 
-def test_every_value_of_the_api_is_told_beside_the_files() -> None:
+def test_every_override_is_listed_with_the_value_in_the_file() -> None:
     text = """{"default": {"web": {
         "size": 3, "instance_type": "big", "vars": {"a": "x", "c": "y"},
         "set_by": {"size": {"by": "alice", "at": "2026-01-31T12:00:00Z"}}
     }}}"""
-    assert told(text, size=5) == [
+    assert listed(text, size=5) == [
         ("size", "3", "5", "alice"),
         ("instance_type", "big", "small", ""),
         ("vars.a", "x", "default", ""),
         ("vars.c", "y", None, ""),
     ]
-    assert told(text)[0] == ("size", "3", "4", "alice")  # the template's
-    assert told("{}", size=5) == []
+    assert listed(text)[0] == ("size", "3", "4", "alice")  # the template's
+    assert listed("{}", size=5) == []
 
 
 def test_files_of_older_versions_load_and_stay_as_they_are() -> None:
@@ -57,7 +57,7 @@ def test_files_of_older_versions_load_and_stay_as_they_are() -> None:
     assert loaded.groups[WEB].set_by == {}
     assert dynamics.parse(dynamics.dump(loaded)) == loaded
     assert "set_by" not in dynamics.dump(loaded)
-    assert resolve.resolve(settings(), loaded)[WEB].group.size == 3
+    assert resolve.resolve_groups(settings(), loaded)[WEB].group.size == 3
 
 
 def test_who_and_when_survive_the_file() -> None:
@@ -80,14 +80,14 @@ def test_a_stamp_without_a_time_is_refused_with_its_place(at: object) -> None:
 def test_a_warning_names_both_values_who_set_it_and_the_way_back() -> None:
     stamp = dynamics.stamp("alice", 1_769_860_800.0)
     size = overrides.Override(field="size", value="3", file_value="5", stamp=stamp)
-    assert overrides.warning(WEB, size) == (
-        "size 5 of the file has no effect: the API has set 3 (by alice at 2026-01-31T12:00:00Z); "
-        "to follow the file: nstance-admin group update web --unset-size"
+    assert overrides.describe(WEB, size) == (
+        "size 5 in the file has no effect: 3 was set through the API (by alice at 2026-01-31T12:00:00Z); "
+        "to use the file: nstance-admin group update web --unset-size"
     )
     var = overrides.Override(field="vars.password", value="s3cret", file_value="other", stamp=None)
-    assert overrides.warning(WEB, var) == (
-        "var password of the file has no effect: the API has set another value; "
-        "to follow the file: nstance-admin group update web --unset-var password"
+    assert overrides.describe(WEB, var) == (
+        "var password in the file has no effect: another value was set through the API; "
+        "to use the file: nstance-admin group update web --unset-var password"
     )
     assert (size.hides_file, var.hides_file) == (True, True)
     same = overrides.Override(field="size", value="5", file_value="5", stamp=None)
@@ -97,9 +97,9 @@ def test_a_warning_names_both_values_who_set_it_and_the_way_back() -> None:
 def test_who_asked_for_what_instances_are_made_of() -> None:
     alice, bob = dynamics.stamp("alice", 1e9), dynamics.stamp("bob", 2e9)
     made = dynamics.upsert(DynamicGroups(), WEB, dynamics.group(WEB, {"size": 3}), by=alice)
-    assert resolve.resolve(settings(), made)[WEB].group.changed_by == "config"
+    assert resolve.resolve_groups(settings(), made)[WEB].group.changed_by == "config"
     typed = dynamics.upsert(made, WEB, dynamics.group(WEB, {"size": 3, "instance_type": "big"}), by=bob)
-    assert resolve.resolve(settings(), typed)[WEB].group.changed_by == "bob"
-    assert resolve.resolve(settings(instance_type="big"), typed)[WEB].group.changed_by == "config"
+    assert resolve.resolve_groups(settings(), typed)[WEB].group.changed_by == "bob"
+    assert resolve.resolve_groups(settings(instance_type="big"), typed)[WEB].group.changed_by == "config"
     new = dynamics.upsert(typed, NEW, dynamics.group(NEW, {"template": "web"}), by=alice)
-    assert resolve.resolve(settings(), new)[NEW].group.changed_by == "alice"
+    assert resolve.resolve_groups(settings(), new)[NEW].group.changed_by == "alice"

@@ -62,10 +62,10 @@ BASE: dict[str, Any] = {
 
 
 def resolved(
-    document: Mapping[str, Any] = BASE, *, said: Mapping[str, Any] | None = None, key: GroupKey = WEB
+    document: Mapping[str, Any] = BASE, *, api: Mapping[str, Any] | None = None, key: GroupKey = WEB
 ) -> Resolved:
-    groups = {key: dynamic.group(key, said)} if said is not None else {}
-    return resolve.resolve(load.load(json.dumps(document)), DynamicGroups(groups))[key]
+    groups = {key: dynamic.group(key, api)} if api is not None else {}
+    return resolve.resolve_groups(load.load(json.dumps(document)), DynamicGroups(groups))[key]
 
 
 def changed(path: str, value: object) -> dict[str, Any]:
@@ -79,8 +79,8 @@ def changed(path: str, value: object) -> dict[str, Any]:
 
 
 def test_layers() -> None:
-    web = resolved(said={"size": 9, "vars": {"d": "said"}})
-    assert web.vars == {"a": "default", "b": "template", "c": "group", "d": "said"}
+    web = resolved(api={"size": 9, "vars": {"d": "api"}})
+    assert web.vars == {"a": "default", "b": "template", "c": "group", "d": "api"}
     assert web.args == {"Net": {"A": 1, "B": 2, "C": 3}, "Tags": [3]}
     assert web.userdata is not None
     assert web.userdata.content == "default"
@@ -92,11 +92,11 @@ def test_layers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "group", "template", "size"),
+    ("api", "group", "template", "size"),
     [(None, None, None, 0), (None, None, 4, 4), (None, 3, 4, 3), (2, 3, 4, 2), (0, 3, 4, 0), (None, 0, 4, 0)],
 )
 def test_size_comes_from_the_highest_layer_that_has_one(
-    said: int | None, group: int | None, template: int | None, size: int
+    api: int | None, group: int | None, template: int | None, size: int
 ) -> None:
     document = changed("templates/t/size", template)
     document["groups"]["default"]["web"]["size"] = group
@@ -104,7 +104,7 @@ def test_size_comes_from_the_highest_layer_that_has_one(
         del document["templates"]["t"]["size"]
     if group is None:
         del document["groups"]["default"]["web"]["size"]
-    assert resolved(document, said={} if said is None else {"size": said}).group.size == size
+    assert resolved(document, api={} if api is None else {"size": api}).group.size == size
 
 
 def test_the_templates_own_userdata_wins() -> None:
@@ -118,7 +118,7 @@ def test_a_drain_timeout_of_zero_means_zero() -> None:
 
 
 def test_a_dynamic_group_takes_the_only_pool_that_is_open_to_it() -> None:
-    new = resolved(said={"template": "t", "drain_timeout": "1m", "update": {"max_unavailable": 1}}, key=NEW)
+    new = resolved(api={"template": "t", "drain_timeout": "1m", "update": {"max_unavailable": 1}}, key=NEW)
     assert (new.group.subnet_pool, new.group.subnets, new.group.static) == ("q", ("s3",), False)
     assert (new.group.drain_timeout, new.group.max_surge, new.group.max_unavailable) == (60, 1, 1)
     assert new.vars["c"] == "template"
@@ -200,7 +200,7 @@ def test_hashes_are_the_same_in_every_version() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "differs"),
+    ("api", "differs"),
     [
         ({}, False),
         ({"size": 4}, False),
@@ -210,30 +210,30 @@ def test_hashes_are_the_same_in_every_version() -> None:
         ({"paused": True}, True),
     ],
 )
-def test_the_etag_follows_the_effective_config(said: dict[str, object], differs: bool) -> None:
-    assert (resolved(said=said).etag != resolved().etag) == differs
+def test_the_etag_follows_the_effective_config(api: dict[str, object], differs: bool) -> None:
+    assert (resolved(api=api).etag != resolved().etag) == differs
 
 
 def test_an_on_demand_request_is_one_more_layer() -> None:
     web = resolved()
-    one = resolve.on_demand(web, instance_type="large", vars={"a": "request"})
+    one = resolve.resolve_on_demand(web, instance_type="large", vars={"a": "request"})
     assert (one.group.instance_type, one.vars["a"], one.vars["c"]) == ("large", "request", "group")
     assert one.group.vars == one.vars
-    assert one.group.infra_hash == resolved(said={"instance_type": "large"}).group.infra_hash
-    assert one.group.runtime_hash == resolved(said={"vars": {"a": "request"}}).group.runtime_hash
+    assert one.group.infra_hash == resolved(api={"instance_type": "large"}).group.infra_hash
+    assert one.group.runtime_hash == resolved(api={"vars": {"a": "request"}}).group.runtime_hash
     assert (web.vars["a"], web.group.instance_type) == ("default", "small")
-    assert resolve.on_demand(web) == web
+    assert resolve.resolve_on_demand(web) == web
 
 
 def test_groups_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ConfigError, match=r'default\.new\.template: .*"nope"'):
-        resolved(said={"template": "nope"}, key=NEW)
+        resolved(api={"template": "nope"}, key=NEW)
 
 
 def test_what_a_removed_static_group_left_behind_is_no_group() -> None:
     settings = load.load(json.dumps(BASE))
     left = DynamicGroups({NEW: dynamic.group(NEW, {"size": 3, "paused": True})})
-    assert list(resolve.resolve(settings, left)) == [WEB]
+    assert list(resolve.resolve_groups(settings, left)) == [WEB]
 
 
 _OBJECTS = st.recursive(

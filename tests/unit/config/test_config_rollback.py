@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from nstance.config import dynamic as dynamics
-from nstance.config import load, parts, resolve
+from nstance.config import load, resolve, revision_spec
 from nstance.config.dynamic import DynamicGroup, DynamicGroups, Rollback
 from nstance.config.errors import ConfigError
+from nstance.config.model.settings import Settings
 from nstance.config.resolve import Resolved
-from nstance.config.settings import Settings
 from nstance.model.ids import GroupKey, GroupName, TenantId
 
 KEY = GroupKey(TenantId("default"), GroupName("web"))
@@ -48,9 +48,9 @@ def settings(**template: Any) -> Settings:
     return load.load(json.dumps(document))
 
 
-def one(told: Settings, said: DynamicGroup | None = None) -> Resolved:
-    groups = DynamicGroups({KEY: said}) if said is not None else NONE
-    return resolve.resolve(told, groups)[KEY]
+def one(settings: Settings, api: DynamicGroup | None = None) -> Resolved:
+    groups = DynamicGroups({KEY: api}) if api is not None else NONE
+    return resolve.resolve_groups(settings, groups)[KEY]
 
 
 def rolled_back(good: Resolved, bad: Resolved) -> DynamicGroup:
@@ -59,8 +59,8 @@ def rolled_back(good: Resolved, bad: Resolved) -> DynamicGroup:
             to=good.group.infra_hash,
             instead_of=bad.group.infra_hash,
             by="opr-1",
-            template=good.parts.template,
-            certificates=good.parts.certificates,
+            template=good.spec.template,
+            certificates=good.spec.certificates,
         )
     )
 
@@ -70,8 +70,8 @@ BAD = settings(instance_type="large", args={"a": {"c": 3}}, vars={"greeting": "b
 
 
 def test_the_parts_of_a_revision_come_back_from_the_bucket() -> None:
-    kept = parts.parse(parts.dump(GOOD.parts), source="x")
-    assert kept == GOOD.parts
+    kept = revision_spec.parse(revision_spec.dump(GOOD.spec), source="x")
+    assert kept == GOOD.spec
     assert kept.infra_hash == GOOD.group.infra_hash
     assert kept.template.args == {"a": {"b": 1, "c": 2}}
     assert kept.template.vars == {"name": "x", "greeting": "hello"}
@@ -82,7 +82,7 @@ def test_the_parts_of_a_revision_come_back_from_the_bucket() -> None:
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"version": 2}', b'{"version": 1, "template": {"kind": 1}}', b"\xff"])
 def test_parts_that_cannot_be_read(body: bytes) -> None:
     with pytest.raises(ConfigError):
-        parts.parse(body, source="x")
+        revision_spec.parse(body, source="x")
 
 
 def test_an_earlier_revision_stands_in_for_the_configured_one() -> None:
@@ -98,17 +98,17 @@ def test_an_earlier_revision_stands_in_for_the_configured_one() -> None:
 
 
 def test_the_next_change_of_the_configuration_ends_it() -> None:
-    said = rolled_back(GOOD, one(BAD))
+    rollback = rolled_back(GOOD, one(BAD))
     mended = settings(instance_type="medium")
-    assert one(mended, said).group.instance_type == "medium"
-    assert one(mended, said).group.rolled_back_from == ""
+    assert one(mended, rollback).group.instance_type == "medium"
+    assert one(mended, rollback).group.rolled_back_from == ""
 
 
 def test_it_survives_the_file() -> None:
     before = DynamicGroups({KEY: rolled_back(GOOD, one(BAD))})
     after = dynamics.parse(dynamics.dump(before))
     assert after == before
-    assert resolve.resolve(BAD, after)[KEY] == resolve.resolve(BAD, before)[KEY]
+    assert resolve.resolve_groups(BAD, after)[KEY] == resolve.resolve_groups(BAD, before)[KEY]
 
 
 def test_other_edits_keep_it() -> None:
@@ -123,7 +123,7 @@ def test_other_edits_keep_it() -> None:
 @pytest.mark.parametrize(
     ("update", "complaint"),
     [
-        ({"max_surge": 0}, "nothing could ever be replaced"),
+        ({"max_surge": 0}, "no instance can be replaced"),
         ({"settle": "10s"}, 'expected order "serial"'),
         ({"pause_after_canary": "10m"}, "expected canary above 0"),
         ({"canary": 1, "pause_after_canary": "soon"}, 'expected a duration, "wait" or "stop"'),
@@ -143,8 +143,8 @@ def test_how_a_group_is_updated() -> None:
     update = {"order": "serial", "settle": "30s", "canary": 2, "pause_after_canary": "5m", "on_failure": "rollback"}
     group = DynamicGroup.model_validate({"template": "web", "update": update})
     assert dynamics.parse(dynamics.dump(DynamicGroups({KEY: group}))).groups[KEY] == group
-    told = settings()
+    current = settings()
     key = GroupKey(KEY.tenant, GroupName("api"))
-    found = resolve.resolve(told, DynamicGroups({key: group}))[key].group
+    found = resolve.resolve_groups(current, DynamicGroups({key: group}))[key].group
     assert (found.order.value, found.settle, found.canary, found.pause_after_canary) == ("serial", 30.0, 2, 300.0)
     assert (found.on_failure.value, found.max_failures, found.ready_timeout) == ("rollback", 2, 150.0)

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from nstance.config import dynamic as dynamics
-from nstance.config import load, resolve, warnings
+from nstance.config import load, resolve
+from nstance.config.checks import warnings
 
 AWS = {"provider": "aws"}
 SPOT = {"InstanceMarketOptions": {"MarketType": "spot"}}
@@ -22,10 +23,10 @@ def document(**more: Any) -> dict[str, Any]:
     }
 
 
-def found(told: dict[str, Any], groups: str = "{}") -> list[tuple[str, str]]:
-    text = json.dumps(told, indent=1)
+def found(config: dict[str, Any], groups: str = "{}") -> list[tuple[str, str]]:
+    text = json.dumps(config, indent=1)
     settings, dynamic = load.load(text), dynamics.parse(groups)
-    findings = warnings.find(settings, resolve.resolve(settings, dynamic), dynamic)
+    findings = warnings.find_warnings(settings, resolve.resolve_groups(settings, dynamic), dynamic)
     problems = load.locate(text, findings, source="config")
     assert all(problem.line for problem in problems)
     return [(problem.path, problem.message) for problem in problems]
@@ -45,7 +46,7 @@ def test_a_good_configuration_has_none() -> None:
     ],
 )
 def test_a_var_that_no_layer_defines_is_named_where_it_is_used(template: dict[str, Any], path: str) -> None:
-    message = "the var x is not defined for default/web: it is rendered empty"
+    message = "var x is not defined for default/web: it renders empty; set it in vars"
     assert found(document(template=template)) == [(path, message)]
     for layer in ({"defaults": {"vars": {"x": "1"}}}, {"group": {"vars": {"x": "1"}}}):
         assert found(document(template=template, **layer)) == []
@@ -59,7 +60,7 @@ def test_a_var_that_is_only_tested_for_may_be_undefined() -> None:
 
 
 def test_userdata_certificates_and_groups_of_the_api_are_looked_at() -> None:
-    told = document(
+    config = document(
         shard={"infra": AWS, "subnet_pools": {"main": ["s"]}},
         certificates={"c": {"kind": "server", "dns": ["{{ .Vars.name }}"]}},
         template={
@@ -69,16 +70,16 @@ def test_userdata_certificates_and_groups_of_the_api_are_looked_at() -> None:
         group={"vars": {"name": "x"}},
     )
     api = '{"default": {"api": {"template": "web", "vars": {"u": "1"}}}}'
-    assert sorted(found(told, api)) == [
-        ("certificates.c.dns[0]", "the var name is not defined for default/api: it is rendered empty"),
-        ("templates.web.userdata.content", "the var u is not defined for default/web: it is rendered empty"),
+    assert sorted(found(config, api)) == [
+        ("certificates.c.dns[0]", "var name is not defined for default/api: it renders empty; set it in vars"),
+        ("templates.web.userdata.content", "var u is not defined for default/web: it renders empty; set it in vars"),
     ]
 
 
 def test_what_the_api_overrides_is_named_at_the_files_value() -> None:
-    told = document(group={"size": 5, "vars": {"a": "1", "b": "1"}, "instance_type": "big"})
+    config = document(group={"size": 5, "vars": {"a": "1", "b": "1"}, "instance_type": "big"})
     api = '{"default": {"web": {"size": 3, "vars": {"a": "2", "b": "1"}, "instance_type": "big"}}}'
-    assert [path for path, _ in found(told, api)] == ["groups.default.web.size", "groups.default.web.vars.a"]
+    assert [path for path, _ in found(config, api)] == ["groups.default.web.size", "groups.default.web.vars.a"]
     assert found(document(group={"size": 5}), '{"default": {"web": {"size": 5}}}') == []
 
 
@@ -100,7 +101,7 @@ def test_limits_that_cannot_be_kept(group: dict[str, Any], shard: Any, path: str
 
 
 def test_many_groups_are_one_warning() -> None:
-    told = document(template={"files": {"f": {"kind": "string", "template": "{{ .Vars.x }}"}}})
-    told["groups"]["default"] |= {f"g{n}": {"template": "web"} for n in range(2000)}
-    [(_, message)] = found(told)
-    assert message.endswith("and 1998 more: it is rendered empty")
+    config = document(template={"files": {"f": {"kind": "string", "template": "{{ .Vars.x }}"}}})
+    config["groups"]["default"] |= {f"g{n}": {"template": "web"} for n in range(2000)}
+    [(_, message)] = found(config)
+    assert message.endswith("and 1998 more: it renders empty; set it in vars")

@@ -8,7 +8,7 @@ import pytest
 
 from nstance import clock as clocks
 from nstance.config import load, storage_keys
-from nstance.config.settings import Settings
+from nstance.config.model.settings import Settings
 from nstance.model.ids import ShardId
 from nstance.objects import memory
 from nstance.server.config import configuration

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nstance.clock import SystemClock, SystemRng
-from nstance.config import blocks
+from nstance.config.model.shard import ShardConfig
 from nstance.model import decision as dec
 from nstance.model import events as ev
 from nstance.model.ids import GroupKey, GroupName, IdMaker, Kind, ProviderId, TenantId
@@ -19,7 +19,7 @@ from nstance.server.cloud.provider_calls import ProviderCalls
 from nstance.telemetry.metrics import Metrics
 
 KEY = GroupKey(TenantId("acme"), GroupName("web"))
-SETTINGS = blocks.Shard.model_validate({"infra": {"provider": "memory", "region": "here", "zone": "a"}})
+SETTINGS = ShardConfig.model_validate({"infra": {"provider": "memory", "region": "here", "zone": "a"}})
 CLOCK = SystemClock()
 IDS = IdMaker(wall=CLOCK.wall, bits=SystemRng().bits)
 

@@ -7,7 +7,7 @@ import pytest
 
 from nstance.config import load, resolve
 from nstance.config.dynamic import DynamicGroups
-from nstance.config.settings import Settings
+from nstance.config.model.settings import Settings
 from nstance.model.ids import GroupKey, GroupName, InstanceId, ShardId, TenantId
 from nstance.model.instance import Instance, State
 from nstance.server.workload import rendering
@@ -36,7 +36,7 @@ def around(told: Settings) -> tuple[RenderContext, resolve.Resolved]:
         operator_addr="",
         images={},
     )
-    return made, resolve.resolve(told, DynamicGroups())[KEY]
+    return made, resolve.resolve_groups(told, DynamicGroups())[KEY]
 
 
 INSTANCE = Instance(id=InstanceId("web-1"), tenant=KEY.tenant, group=KEY.name, state=State.PENDING, created=1.0)

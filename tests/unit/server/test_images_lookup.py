@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from nstance.config.workload import Image
+from nstance.config.model.workload import Image
 from nstance.model.ids import ClusterId, ShardId
 from nstance.providers import errors
 from nstance.providers.memory import MemoryProvider

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nstance.config import dynamic as dynamics
 from nstance.config import load
 from nstance.config.dynamic import DynamicGroup, DynamicGroups
-from nstance.config.settings import Settings
+from nstance.config.model.settings import Settings
 from nstance.model.group import Group
 from nstance.model.ids import GroupKey, GroupName, Kind, TenantId
 from nstance.server.api import group_edits, group_writer

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from nstance.config.overrides import InFile
+from nstance.config.overrides import FileValues
 from nstance.model.decision import Reason, ReasonCode
 from nstance.model.ids import GroupKey, GroupName, InstanceId, TenantId
 from nstance.model.instance import Cause, Drain, Instance, Put, Remove, State
@@ -34,7 +34,7 @@ class World:
         group = SimpleNamespace(
             key=WEB, template="web", size=1, instance_type="", subnet_pool="", vars={}, static=True, paused=False
         )
-        self.resolved = SimpleNamespace(group=group, etag="e", file=InFile(size=None, instance_type="", vars={}))
+        self.resolved = SimpleNamespace(group=group, etag="e", file=FileValues(size=None, instance_type="", vars={}))
         shard = SimpleNamespace(
             facts={},
             desired_groups={},

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nstance.config import load, resolve
 from nstance.config.dynamic import DynamicGroups
 from nstance.config.errors import ConfigError
-from nstance.config.workload import EnvFile, JsonFile
+from nstance.config.model.workload import EnvFile, JsonFile
 from nstance.model.ids import GroupKey, GroupName, InstanceId, ShardId, TenantId
 from nstance.model.instance import Instance, State
 from nstance.server.workload import rendering
@@ -49,7 +49,7 @@ def world(content: str, *, encoding: str = "plain", value: str = "") -> tuple[Re
         operator_addr="",
         images={},
     )
-    return around, resolve.resolve(settings, DynamicGroups())[KEY]
+    return around, resolve.resolve_groups(settings, DynamicGroups())[KEY]
 
 
 def made(content: str, *, encoding: str = "plain", value: str = "") -> bytes:

@@ -10,11 +10,12 @@ from nstance.admin import failures, output
 from nstance.admin.cluster.opened import Opened, opened
 from nstance.admin.options import Target
 from nstance.config import dynamic as dynamics
-from nstance.config import load, resolve, storage_keys, warnings
+from nstance.config import load, resolve, storage_keys
+from nstance.config.checks import warnings
 from nstance.config.dynamic import DynamicGroups
 from nstance.config.errors import ConfigError
+from nstance.config.model.settings import Settings
 from nstance.config.resolve import Resolved
-from nstance.config.settings import Settings
 from nstance.model.ids import GroupKey, ShardId
 from nstance.objects import errors as storage
 from nstance.objects import settle
@@ -67,7 +68,7 @@ async def put(target: Target, shard: ShardId, body: bytes, *, source: str, dry_r
             compared=present is None or before is not None,
             blocks=tuple(_blocks(before, settings)),
             groups=tuple(_changes(_groups(before, said), groups)),
-            warnings=tuple(map(str, load.locate(body, warnings.find(settings, groups, said), source=source))),
+            warnings=tuple(map(str, load.locate(body, warnings.find_warnings(settings, groups, said), source=source))),
         )
         if not dry_run and not outcome.same:
             await _write(place, key, body, present)
@@ -82,7 +83,7 @@ async def _dynamic(place: Opened, shard: ShardId) -> DynamicGroups:
 
 def _resolved(settings: Settings, said: DynamicGroups, shard: ShardId) -> Groups:
     try:
-        return resolve.resolve(settings, said)
+        return resolve.resolve_groups(settings, said)
     except ConfigError as error:
         raise failures.Refused(
             f"the groups made through the API ({storage_keys.groups(shard)}) do not fit this config:\n{error}"
@@ -111,7 +112,7 @@ def _settings(body: bytes, shard: ShardId) -> Settings | None:
 
 def _groups(settings: Settings | None, said: DynamicGroups) -> Groups:
     try:
-        return {} if settings is None else resolve.resolve(settings, said)
+        return {} if settings is None else resolve.resolve_groups(settings, said)
     except ConfigError:
         return {}
 

@@ -13,8 +13,8 @@ from nstance.config import dynamic as dynamics
 from nstance.config import jsonc
 from nstance.config.dynamic import DynamicGroup, DynamicGroups, Stamp
 from nstance.config.errors import ConfigError, Problem
+from nstance.config.model.settings import Settings
 from nstance.config.resolve import Resolved
-from nstance.config.settings import Settings
 from nstance.model.ids import DEFAULT_TENANT, GroupKey, TenantId
 from nstance.server.api import group_writer, tenancy
 from nstance.server.api.group_writer import Edit
@@ -203,6 +203,6 @@ def _check(settings: Settings, changed: DynamicGroups, key: GroupKey) -> None:
     own = tuple(problem for problem in problems if problem.path.startswith(prefix))
     if own:
         raise invalid(own, prefix=prefix)
-    for problem in dynamics.quotas(settings, changed):
+    for problem in dynamics.check_quotas(settings, changed):
         if problem.path in (key.tenant, "groups"):
             raise status.exhausted(problem.message)

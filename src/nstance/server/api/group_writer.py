@@ -20,7 +20,7 @@ from nstance.config import resolve as resolving
 from nstance.config import storage_keys
 from nstance.config.dynamic import DynamicGroups
 from nstance.config.errors import ConfigError
-from nstance.config.settings import Settings
+from nstance.config.model.settings import Settings
 from nstance.model.decision import ReasonCode
 from nstance.model.ids import GroupKey, OperatorId
 from nstance.objects import errors, settle
@@ -200,7 +200,9 @@ class GroupWriter:
 
     def _read_anew(self, now: Configuration, found: DynamicGroups, version: Version | None) -> Configuration:
         """With the dynamic groups as somebody else left them."""
-        return replace(now, dynamic=found, groups=resolving.resolve(now.settings, found), dynamic_version=version)
+        return replace(
+            now, dynamic=found, groups=resolving.resolve_groups(now.settings, found), dynamic_version=version
+        )
 
     def _resolved(
         self, now: Configuration, base: DynamicGroups, wanted: DynamicGroups, version: Version | None
@@ -210,7 +212,7 @@ class GroupWriter:
         for key in _changed(base, wanted):
             told = wanted.groups.get(key)
             if told is not None or key in now.settings.groups:
-                groups[key] = resolving.one(now.settings, key, told)
+                groups[key] = resolving.resolve_group(now.settings, key, told)
             else:
                 groups.pop(key, None)
         return replace(now, dynamic=wanted, groups=groups, dynamic_version=version)
@@ -240,4 +242,4 @@ def mine(settings: Settings, dynamic: DynamicGroups, key: GroupKey) -> resolving
     told = dynamic.groups.get(key)
     if key not in settings.groups and (told is None or told.template is None):
         return None
-    return resolving.one(settings, key, told)
+    return resolving.resolve_group(settings, key, told)

@@ -16,8 +16,8 @@ from nstance.clock import Clock
 from nstance.config import dynamic as dynamics
 from nstance.config.dynamic import DynamicGroups, Rollback
 from nstance.config.errors import ConfigError
-from nstance.config.resolve import Parts
-from nstance.config.settings import Settings
+from nstance.config.model.settings import Settings
+from nstance.config.revision_spec import RevisionSpec
 from nstance.core import rollout
 from nstance.core.draft import drifted
 from nstance.core.rotation import max_surge
@@ -80,7 +80,7 @@ class RolloutRequests:
 
         return edit
 
-    async def _read(self, key: GroupKey, target: Revision) -> Parts:
+    async def _read(self, key: GroupKey, target: Revision) -> RevisionSpec:
         name = rollout.short(target.infra_hash)
         try:
             parts = await self._lead.revisions.read(key, target)

@@ -13,9 +13,9 @@ from typing import Any
 from nstance.clock import Clock
 from nstance.config.durations import format as format_duration
 from nstance.config.dynamic import DynamicGroup
-from nstance.config.overrides import overrides
+from nstance.config.model.workload import WAIT, Update
+from nstance.config.overrides import list_overrides
 from nstance.config.resolve import Resolved
-from nstance.config.workload import WAIT, Update
 from nstance.core.draft import drifted
 from nstance.model.decision import TROUBLE, Reason
 from nstance.model.events import VmState
@@ -189,7 +189,7 @@ def _overrides(resolved: Resolved, told: DynamicGroup | None) -> list[operator_p
             by=each.stamp.by if each.stamp is not None else "",
             at_unix_ms=_milliseconds(each.stamp.seconds if each.stamp is not None else None),
         )
-        for each in overrides(told, resolved.file)
+        for each in list_overrides(told, resolved.file)
     ]
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from nstance import points
 from nstance.clock import Clock
-from nstance.config import blocks
+from nstance.config.model.shard import ShardConfig
 from nstance.model import decision as dec
 from nstance.model import events as ev
 from nstance.model.ids import InstanceId
@@ -62,7 +62,7 @@ class Effects:
         calls: ProviderCalls,
         clock: Clock,
         metrics: Metrics,
-        settings: Callable[[], blocks.Shard],
+        settings: Callable[[], ShardConfig],
         request: Callable[[Instance], CreateRequest],
         wanted: Callable[[InstanceId], bool],
         post: Callable[[ev.Event], None],

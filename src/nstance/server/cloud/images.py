@@ -8,7 +8,8 @@ import logging
 from collections.abc import Callable, Mapping
 
 from nstance.clock import Clock
-from nstance.config import hashes, workload
+from nstance.config import hashes
+from nstance.config.model import workload
 from nstance.providers import errors, port
 from nstance.providers.port import ImageQuery
 from nstance.server.cache.cache import Cache, CacheUnavailableError

@@ -19,8 +19,8 @@ from nstance.config import resolve as resolving
 from nstance.config.addresses import Service
 from nstance.config.dynamic import DynamicGroups
 from nstance.config.errors import ConfigError, Problem
+from nstance.config.model.settings import Settings
 from nstance.config.resolve import Resolved
-from nstance.config.settings import Settings
 from nstance.core.election import Timings
 from nstance.model.group import Policy
 from nstance.model.ids import GroupKey, ShardId
@@ -71,7 +71,7 @@ async def read(store: ObjectStore, shard: ShardId, *, before: Configuration | No
             settings=settings,
             dynamic=dynamic,
             groups=resolve(settings, dynamic),
-            policy=policies.policy(settings),
+            policy=policies.make_policy(settings),
             version=stored.version,
             dynamic_version=dynamic_version,
             size=len(stored.body),
@@ -102,7 +102,7 @@ def parse(body: bytes, *, shard: ShardId | None, source: str) -> Settings:
 
 def resolve(settings: Settings, dynamic: DynamicGroups) -> Mapping[GroupKey, Resolved]:
     try:
-        return resolving.resolve(settings, dynamic)
+        return resolving.resolve_groups(settings, dynamic)
     except ConfigError as error:
         raise NoConfigurationError(
             f"the dynamic groups do not fit the configuration:\n{error}", _of_groups(error.problems, "groups")
@@ -139,10 +139,10 @@ def _of_groups(problems: tuple[Problem, ...], source: str) -> tuple[Problem, ...
 def overridden(configuration: Configuration, keys: Iterable[GroupKey]) -> list[str]:
     """Settings of these groups in the file that have no effect because the API overrides them, for people."""
     return [
-        f"group {key}: {overriding.warning(key, each)}"
+        f"group {key}: {overriding.describe(key, each)}"
         for key in keys
         if key in configuration.settings.groups and (told := configuration.dynamic.groups.get(key)) is not None
-        for each in overriding.overrides(told, configuration.groups[key].file)
+        for each in overriding.list_overrides(told, configuration.groups[key].file)
         if each.hides_file
     ]
 

@@ -13,14 +13,14 @@ from pathlib import Path as FilePath
 from nstance import gotemplate
 from nstance.clock import AnchoredClock, Rng
 from nstance.config import jsonc, load, storage_keys
-from nstance.config import warnings as warning
+from nstance.config.checks import warnings as warning
+from nstance.config.checks.problems import ProblemCollector
 from nstance.config.dynamic import DynamicGroups
 from nstance.config.errors import Problem
-from nstance.config.findings import Findings
 from nstance.config.jsonc import Path
+from nstance.config.model.settings import Settings
+from nstance.config.model.workload import SecretFile, StorageFile
 from nstance.config.resolve import Resolved
-from nstance.config.settings import Settings
-from nstance.config.workload import SecretFile, StorageFile
 from nstance.model.ids import GroupKey
 from nstance.objects import errors as storage
 from nstance.objects import keys
@@ -45,7 +45,7 @@ async def validate(options: Options, clock: AnchoredClock, rng: Rng) -> tuple[Pr
         body = _read(options.validate)
         settings = configurations.parse(body, shard=options.shard, source=options.validate)
         groups = configurations.resolve(settings, DynamicGroups())
-        return load.locate(body, warning.find(settings, groups, DynamicGroups()), source=options.validate)
+        return load.locate(body, warning.find_warnings(settings, groups, DynamicGroups()), source=options.validate)
     server = Server(options, clock=clock, rng=rng)
     store = server.open_store()
     try:
@@ -70,7 +70,7 @@ async def _with_bucket(server: Server, store: ObjectStore) -> tuple[Problem, ...
             raise
         unread = f"failed to read what the API overrides: {problem or 'timed out'}"
     groups = configurations.resolve(settings, dynamic)
-    findings = warning.find(settings, groups, dynamic)
+    findings = warning.find_warnings(settings, groups, dynamic)
     if unread:
         findings.add(("groups",), unread)
     if options.online:
@@ -93,7 +93,7 @@ async def _stored(server: Server, store: ObjectStore) -> bytes:
 
 
 async def find_missing(
-    settings: Settings, groups: Groups, findings: Findings, store: ObjectStore, secret_store: SecretStore
+    settings: Settings, groups: Groups, findings: ProblemCollector, store: ObjectStore, secret_store: SecretStore
 ) -> None:
     """Secrets and objects that files of instances are made from, and that are not there."""
     turn = asyncio.Semaphore(AT_ONCE)

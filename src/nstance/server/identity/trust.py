@@ -11,7 +11,7 @@ from nstance.authority import errors as authority_errors
 from nstance.authority import open as authorities
 from nstance.authority.keyset import Authority
 from nstance.clock import Clock, Rng
-from nstance.config.settings import Settings
+from nstance.config.model.settings import Settings
 from nstance.model.ids import ClusterId
 from nstance.objects import errors
 from nstance.objects.port import ObjectStore

@@ -249,7 +249,7 @@ class TermContext:
         found = self.configuration.groups.get(instance.key)
         if found is None or not instance.on_demand:
             return found
-        return resolving.on_demand(found, instance_type=instance.instance_type, vars=instance.vars)
+        return resolving.resolve_on_demand(found, instance_type=instance.instance_type, vars=instance.vars)
 
     def prepare(self, instance: Instance) -> Instance:
         """Complete a new intent: the nonce's claims, and the hash of the request that they lead to."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from nstance.clock import Clock, Rng
-from nstance.config import blocks
+from nstance.config.model.shard import ShardConfig
 from nstance.model.consistency import violations
 from nstance.model.decision import ReasonCode
 from nstance.model.ids import ClusterId, IdMaker, ShardId
@@ -178,7 +178,7 @@ class Leader:
     ) -> tuple[TermContext, Effects, InventoryReconciler, LeaderAddress]:
         parts, configuration = self.parts, self.parts.active_config.configuration
 
-        def told() -> blocks.Shard:
+        def told() -> ShardConfig:
             return lead.configuration.settings.shard
 
         calls = ProviderCalls(

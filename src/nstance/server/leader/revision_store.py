@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable, Mapping
 
 from nstance.clock import Clock
-from nstance.config import parts as stored_parts
-from nstance.config import storage_keys
-from nstance.config.resolve import Parts, Resolved
+from nstance.config import revision_spec, storage_keys
+from nstance.config.resolve import Resolved
+from nstance.config.revision_spec import RevisionSpec
 from nstance.model.ids import GroupKey, ShardId
 from nstance.model.rollout import Revision
 from nstance.objects import errors
@@ -66,12 +66,12 @@ class RevisionStore:
                 await self._clock.sleep(RETRY_SECONDS)
                 self._wake.set()
 
-    async def read(self, group: GroupKey, revision: Revision) -> Parts:
+    async def read(self, group: GroupKey, revision: Revision) -> RevisionSpec:
         """Raises storage errors, ConfigError for an object that cannot be used."""
         key = self._key(group, revision.infra_hash, revision.runtime_hash)
         async with asyncio.timeout(STORE_SECONDS):
             stored = await self._store.get(key)
-        return stored_parts.parse(stored.body, source=key)
+        return revision_spec.parse(stored.body, source=key)
 
     async def _list(self) -> None:
         found: dict[GroupKey, set[Key]] = {}
@@ -100,7 +100,7 @@ class RevisionStore:
         key = self._key_of(group, resolved)
         try:
             async with asyncio.timeout(STORE_SECONDS):
-                await self._store.create(key, stored_parts.dump(resolved.parts))
+                await self._store.create(key, revision_spec.dump(resolved.spec))
         except errors.ConflictError:
             pass  # it says the same: its key names its content
         self._stored.setdefault(group, set()).add(key)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 from h2.exceptions import ProtocolError
 
-from nstance.config.readiness import CheckSpec, CommandCheck, HttpCheck, SystemdCheck, TcpCheck
+from nstance.config.model.readiness import CheckSpec, CommandCheck, HttpCheck, SystemdCheck, TcpCheck
 from nstance.config.resolve import Resolved
 from nstance.core import readiness
 from nstance.model.decision import ReasonCode

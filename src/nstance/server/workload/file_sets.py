@@ -14,8 +14,8 @@ from nstance.authority import certlog
 from nstance.authority.keyset import Authority
 from nstance.clock import Clock, Rng
 from nstance.config import hashes
+from nstance.config.model.workload import CertificateFile, EnvFile, JsonFile, SecretFile, StorageFile, StringFile
 from nstance.config.resolve import Resolved
-from nstance.config.workload import CertificateFile, EnvFile, JsonFile, SecretFile, StorageFile, StringFile
 from nstance.model.ids import ShardId
 from nstance.model.instance import Instance
 from nstance.objects import errors as storage

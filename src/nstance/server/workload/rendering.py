@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from nstance import gotemplate
-from nstance.config import blocks, hashes, storage_keys
+from nstance.config import hashes, storage_keys
 from nstance.config.errors import quoted
+from nstance.config.model.cluster import ClusterConfig
+from nstance.config.model.settings import Settings
+from nstance.config.model.workload import Certificate, EnvFile, JsonFile, StringFile, Userdata
 from nstance.config.resolve import Resolved
-from nstance.config.settings import Settings
-from nstance.config.workload import Certificate, EnvFile, JsonFile, StringFile, Userdata
 from nstance.model import ids
 from nstance.model.instance import Instance
 from nstance.objects import keys
@@ -233,7 +234,7 @@ def string_file(spec: StringFile, values: Mapping[str, object]) -> bytes:
     return text(spec.template, values, "template").encode()
 
 
-def object_key(template: str, values: Mapping[str, object], cluster: blocks.Cluster) -> str:
+def object_key(template: str, values: Mapping[str, object], cluster: ClusterConfig) -> str:
     """Of a file that is an object. None of our own: the CA's key and others' secrets lie beside it."""
     key = text(template, values, "source")
     if not keys.possible(key):

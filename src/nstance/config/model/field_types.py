@@ -1,4 +1,4 @@
-"""The scalars of the configuration: each knows its rule, its sentence for people and its JSON Schema."""
+"""The scalar types of the configuration. Each has its rule, its error message and its JSON Schema."""
 
 import ipaddress
 import re
@@ -22,8 +22,8 @@ from nstance.config import addresses, durations
 from nstance.config.errors import quoted
 from nstance.model import ids
 
-MAX_VALUE = 64 * 1024  # characters of a var, a path or any other single text
-MAX_SIZE = 10_000  # instances of one group
+MAX_TEXT_CHARACTERS = 64 * 1024
+MAX_GROUP_SIZE = 10_000
 
 _LABEL = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,127}")
@@ -36,16 +36,16 @@ T = TypeVar("T")
 
 
 class Block(BaseModel):
-    """An object of the configuration. Frozen; a key that it does not know is an error."""
+    """An object in the configuration. It is frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
 
-AS_WRITTEN = "as written"  # the context of a dump that is to be read again: durations get their units back
+AS_WRITTEN = "as written"  # the context of a dump that will be parsed again: durations are written with units
 
 
-def written(block: BaseModel) -> dict[str, object]:
-    """As it stands in a file: without what equals a default."""
+def dump_as_written(block: BaseModel) -> dict[str, object]:
+    """The block as in a file, without values that equal their default."""
     return block.model_dump(mode="json", exclude_defaults=True, context=AS_WRITTEN)
 
 
@@ -53,22 +53,22 @@ def _seconds(value: float, info: SerializationInfo) -> object:
     return durations.format(value) if info.context == AS_WRITTEN else value
 
 
-def wrong(sentence: str) -> PydanticCustomError:
-    """A complaint that reaches people word for word."""
-    # The sentence is an argument, not the template: foreign text may hold braces.
+def invalid(sentence: str) -> PydanticCustomError:
+    """An error whose message users see as it is."""
+    # The sentence is an argument, not the template: user input may contain braces.
     return PydanticCustomError("nstance", "{sentence}", {"sentence": sentence})
 
 
-def _texts(read: Callable[[str], T]) -> Callable[[object], object]:
-    """A validator for a text that `read` understands or refuses with a sentence of its own."""
+def _parsed_by(parse: Callable[[str], T]) -> Callable[[object], object]:
+    """A validator for text that `parse` converts. Its ValueError becomes the message."""
 
     def validate(value: object) -> object:
         if not isinstance(value, str):
-            raise wrong(f"expected text in quotes, found {kind_of(value)}")
+            raise invalid(f"expected text in quotes, found {describe_type(value)}")
         try:
-            return read(value)
+            return parse(value)
         except ValueError as error:
-            raise wrong(f"{error}, found {quoted(value)}") from None
+            raise invalid(f"{error}, found {quoted(value)}") from None
 
     return validate
 
@@ -76,14 +76,14 @@ def _texts(read: Callable[[str], T]) -> Callable[[object], object]:
 def _matching(pattern: re.Pattern[str], expected: str) -> Callable[[str], str]:
     def validate(value: str) -> str:
         if not pattern.fullmatch(value):
-            raise wrong(f"expected {expected}, found {quoted(value)}")
+            raise invalid(f"expected {expected}, found {quoted(value)}")
         return value
 
     return validate
 
 
-def kind_of(value: object) -> str:
-    """A JSON value's kind for a sentence. A text is not repeated: in the wrong place it may be a secret."""
+def describe_type(value: object) -> str:
+    """The type of a JSON value, for a message. Text is not repeated: in the wrong place it may be a secret."""
     match value:
         case None:
             return "null"
@@ -99,10 +99,10 @@ def kind_of(value: object) -> str:
             return "an object"
 
 
-def name(value: str) -> str:
+def check_name(value: str) -> str:
     if not ids.is_name(value):
-        raise wrong(
-            f"expected a name of lower-case letters, digits and single hyphens, at most {ids.MAX_NAME} long, "
+        raise invalid(
+            f"expected a name of lowercase letters, digits and single hyphens, at most {ids.MAX_NAME} long, "
             f"found {quoted(value)}"
         )
     return value
@@ -110,22 +110,22 @@ def name(value: str) -> str:
 
 def _kind(value: str) -> str:
     if not ids.is_kind(value):
-        raise wrong(f"expected a kind of three lower-case letters, found {quoted(value)}")
+        raise invalid(f"expected a kind of three lowercase letters, found {quoted(value)}")
     if value == ids.OPERATOR_KIND:
-        raise wrong(f"expected any kind but {quoted(value)}, which belongs to operators")
+        raise invalid(f"expected another kind than {quoted(value)}, which is reserved for operators")
     return value
 
 
-def _short(value: str) -> str:
-    if len(value) > MAX_VALUE:
-        raise wrong(f"expected at most {MAX_VALUE:,} characters, found {len(value):,}")
+def _check_length(value: str) -> str:
+    if len(value) > MAX_TEXT_CHARACTERS:
+        raise invalid(f"expected at most {MAX_TEXT_CHARACTERS:,} characters, found {len(value):,}")
     return value
 
 
-def _filled(value: str) -> str:
+def _check_not_empty(value: str) -> str:
     if not value.strip():
-        raise wrong("expected some text, found none")
-    return _short(value)
+        raise invalid("expected text that is not empty, found none")
+    return _check_length(value)
 
 
 def _file_name(value: str) -> str:
@@ -133,7 +133,7 @@ def _file_name(value: str) -> str:
         value and not value.startswith(".") and "/" not in value and value.isprintable() and len(value.encode()) <= 255
     )
     if not plain:
-        raise wrong(
+        raise invalid(
             "expected a plain file name (no slash, no leading dot, no control characters, at most 255 bytes), "
             f"found {quoted(value)}"
         )
@@ -142,13 +142,15 @@ def _file_name(value: str) -> str:
 
 def _public_key(value: str) -> str:
     if not _file_name(value).endswith(".pub") or value == ".pub":
-        raise wrong(f'expected a key name that ends in ".pub", found {quoted(value)}')
+        raise invalid(f'expected a key name that ends in ".pub", found {quoted(value)}')
     return value
 
 
 def key_prefix(value: str) -> str:
     if value and not _PREFIX.fullmatch(value):
-        raise wrong(f'expected a key prefix such as "cluster/" (plain names joined by slashes), found {quoted(value)}')
+        raise invalid(
+            f'expected a key prefix such as "cluster/" (plain names joined by slashes), found {quoted(value)}'
+        )
     return value if not value or value.endswith("/") else value + "/"
 
 
@@ -159,33 +161,33 @@ _DURATION_SCHEMA = {
 
 
 def _duration(value: object) -> object:
-    # A default is a float already; in a file the only number that needs no unit is 0.
+    # Defaults are floats already. In a file, 0 is the only number without a unit.
     if value == 0 and isinstance(value, int) and not isinstance(value, bool):
         return 0.0
     if isinstance(value, int | float | bool):
-        raise wrong(f'expected a duration with its unit, such as "30s", found {kind_of(value)}')
-    return _texts(durations.parse)(value)
+        raise invalid(f'expected a duration with its unit, such as "30s", found {describe_type(value)}')
+    return _parsed_by(durations.parse)(value)
 
 
-def _hours(value: object) -> object:
+def _lifetime(value: object) -> object:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        if not 0 < value * 3600 <= durations.LONGEST:
-            raise wrong(f"expected a number of hours above 0 and below a hundred years, found {value}")
+        if not 0 < value * 3600 <= durations.MAX_SECONDS:
+            raise invalid(f"expected a number of hours above 0 and below 100 years, found {value}")
         return value * 3600.0
     seconds = _duration(value)
     if seconds == 0:
-        raise wrong("expected a life longer than 0")
+        raise invalid("expected a lifetime longer than 0")
     return seconds
 
 
 def _ip(version: int) -> Callable[[str], str]:
     def validate(value: str) -> str:
         try:
-            right = not value or ipaddress.ip_address(value).version == version
+            matches = not value or ipaddress.ip_address(value).version == version
         except ValueError:
-            right = False
-        if not right:
-            raise wrong(f"expected an IPv{version} address, found {quoted(value)}")
+            matches = False
+        if not matches:
+            raise invalid(f"expected an IPv{version} address, found {quoted(value)}")
         return value
 
     return validate
@@ -196,26 +198,26 @@ def _host(value: str) -> str:
         ipaddress.ip_address(value)
     except ValueError:
         if not _HOST.fullmatch(value) or len(value) > 253:
-            raise wrong(
-                f"expected a host name or an address, without scheme, port and path, found {quoted(value)}"
+            raise invalid(
+                f"expected a host name or an address, without a scheme, port or path, found {quoted(value)}"
             ) from None
     return value.lower()
 
 
 def _positive(value: float) -> float:
     if value <= 0:
-        raise wrong("expected a duration longer than 0")
+        raise invalid("expected a duration longer than 0")
     return value
 
 
-Text = Annotated[str, AfterValidator(_short)]
-Filled = Annotated[str, AfterValidator(_filled)]
+Text = Annotated[str, AfterValidator(_check_length)]
+NonEmptyText = Annotated[str, AfterValidator(_check_not_empty)]
 _NAME_SCHEMA = WithJsonSchema(
     {"type": "string", "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$", "maxLength": ids.MAX_NAME}
 )
-Name = Annotated[str, AfterValidator(name), _NAME_SCHEMA]
-ClusterId = Annotated[ids.ClusterId, AfterValidator(name), _NAME_SCHEMA]
-ShardId = Annotated[ids.ShardId, AfterValidator(name), _NAME_SCHEMA]
+Name = Annotated[str, AfterValidator(check_name), _NAME_SCHEMA]
+ClusterId = Annotated[ids.ClusterId, AfterValidator(check_name), _NAME_SCHEMA]
+ShardId = Annotated[ids.ShardId, AfterValidator(check_name), _NAME_SCHEMA]
 Kind = Annotated[str, AfterValidator(_kind), WithJsonSchema({"type": "string", "pattern": "^[a-z]{3}$"})]
 Label = Annotated[
     str, AfterValidator(_matching(_LABEL, "a name of letters, digits, dots, hyphens and underscores (at most 64)"))
@@ -235,26 +237,26 @@ PublicKeyName = Annotated[str, AfterValidator(_public_key), WithJsonSchema({"typ
 Prefix = Annotated[str, AfterValidator(key_prefix)]
 Ip4 = Annotated[str, AfterValidator(_ip(4))]
 Ip6 = Annotated[str, AfterValidator(_ip(6))]
-Count = Annotated[StrictInt, Field(ge=0, le=MAX_SIZE)]
+Count = Annotated[StrictInt, Field(ge=0, le=MAX_GROUP_SIZE)]
 _AS_WRITTEN = PlainSerializer(_seconds)
 Duration = Annotated[float, BeforeValidator(_duration), _AS_WRITTEN, WithJsonSchema(_DURATION_SCHEMA)]
 Period = Annotated[
     float, AfterValidator(_positive), BeforeValidator(_duration), _AS_WRITTEN, WithJsonSchema(_DURATION_SCHEMA)
 ]
-Life = Annotated[
+Lifetime = Annotated[
     float,
-    BeforeValidator(_hours),
+    BeforeValidator(_lifetime),
     _AS_WRITTEN,
     WithJsonSchema({"anyOf": [{"type": "number", "exclusiveMinimum": 0, "description": "hours"}, _DURATION_SCHEMA]}),
 ]
 Bind = Annotated[
     addresses.Address,
-    BeforeValidator(_texts(addresses.parse)),
+    BeforeValidator(_parsed_by(addresses.parse)),
     WithJsonSchema({"type": "string", "examples": ["0.0.0.0:8990", ":8990"]}),
 ]
 Advertise = Annotated[
     addresses.Advertised,
-    BeforeValidator(_texts(addresses.parse_advertised)),
+    BeforeValidator(_parsed_by(addresses.parse_advertised)),
     WithJsonSchema({"type": "string", "examples": ["10.0.0.1:8992", "10.0.0.1:8992,10.0.0.2:8992"]}),
 ]
 Vars = Mapping[Variable, Text]

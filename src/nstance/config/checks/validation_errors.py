@@ -1,4 +1,4 @@
-"""From the validator's errors to findings that a person understands."""
+"""Turns the validator's errors into problems that a person understands."""
 
 import functools
 import re
@@ -7,15 +7,15 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from nstance.config.checks.problems import ProblemCollector
 from nstance.config.errors import quoted
-from nstance.config.fields import kind_of
-from nstance.config.findings import Findings
 from nstance.config.jsonc import Path
-from nstance.config.readiness import CHECK_KINDS
-from nstance.config.workload import FILE_KINDS
+from nstance.config.model.field_types import describe_type
+from nstance.config.model.readiness import CHECK_KINDS
+from nstance.config.model.workload import FILE_KINDS
 
 _WORD = re.compile(r"'([^']*)'")
-# What was expected, by the kind of the validator's complaint.
+# What was expected, by the type of the validator's error.
 _EXPECTED = {
     "string_type": "text in quotes",
     "int_type": "a whole number",
@@ -34,42 +34,42 @@ _EXPECTED = {
 
 
 def collect(
-    error: ValidationError, model: type[BaseModel], value: object, findings: Findings, *, at: Path = ()
+    error: ValidationError, model: type[BaseModel], value: object, problems: ProblemCollector, *, at: Path = ()
 ) -> None:
-    """Adds a finding for each error. `at` is where the validated value stands in its document."""
+    """Adds a problem for each error. `at` is the path of the validated value in its document."""
     for each in error.errors(include_url=False):
         path = path_of(each)
         where = (*at, *path)
-        found = kind_of(each["input"])
+        found = describe_type(each["input"])
         context = each.get("ctx", {})
         match each["type"]:
             case "nstance":
                 if each["loc"] and each["loc"][-1] == "[key]":
-                    findings.add(where, context["sentence"], at_key=True)
+                    problems.add(where, context["sentence"], at_key=True)
                 else:
-                    findings.add(where, context["sentence"])
+                    problems.add(where, context["sentence"])
             case "extra_forbidden":
                 known = _keys(model, path[:-1], value)
-                findings.add(where, "expected no such key here", word=str(path[-1]), candidates=known, at_key=True)
+                problems.add(where, "expected no such key here", word=str(path[-1]), candidates=known, at_key=True)
             case "missing":
-                findings.add(where, "expected this key, found none")
+                problems.add(where, "expected this key, found none")
             case "literal_error":
                 words = _WORD.findall(context["expected"])
-                _one_of(words, each["input"], where, findings)
+                _one_of(words, each["input"], where, problems)
             case "union_tag_invalid" | "union_tag_not_found":
                 kind = each["input"].get("kind") if isinstance(each["input"], Mapping) else None
-                _one_of(CHECK_KINDS if _is_check(path) else FILE_KINDS, kind, (*where, "kind"), findings)
+                _one_of(CHECK_KINDS if _is_check(path) else FILE_KINDS, kind, (*where, "kind"), problems)
             case kind:
-                findings.add(where, f"expected {_EXPECTED[kind].format(**context)}, found {found}")
+                problems.add(where, f"expected {_EXPECTED[kind].format(**context)}, found {found}")
 
 
 def path_of(each: Any) -> Path:
-    """The JSON path of an error, without what the validator adds to it."""
+    """The JSON path of an error, without the validator's own additions."""
     path = list(each["loc"])
-    if path and path[-1] == "[key]" and each["type"] != "extra_forbidden":  # else it is a key that somebody wrote
+    if path and path[-1] == "[key]" and each["type"] != "extra_forbidden":  # otherwise it is a key in the file
         path.pop()
     if len(path) > 4 and path[0] == "templates" and path[2] in ("files", "checks"):
-        del path[4]  # which kind of file or check it was taken for
+        del path[4]  # the union member that the validator chose
     return tuple("$schema" if part == "schema_" else part for part in path)
 
 
@@ -77,17 +77,17 @@ def _is_check(path: Path) -> bool:
     return len(path) > 2 and path[2] == "checks"
 
 
-def _one_of(words: Collection[str], found: object, where: Path, findings: Findings) -> None:
+def _one_of(words: Collection[str], found: object, where: Path, problems: ProblemCollector) -> None:
     shown = [quoted(word) for word in words]
     choice = shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} or {shown[-1]}"
-    # Somebody may have put a key where its place was to be named.
-    open_text = isinstance(found, str) and "secrets" not in where
-    sentence = f"expected {choice}, found {quoted(found) if open_text else kind_of(found)}"
-    findings.add(where, sentence, word=found if isinstance(found, str) else "", candidates=words)
+    # A secret may stand where its location belongs: it is not repeated.
+    can_repeat = isinstance(found, str) and "secrets" not in where
+    sentence = f"expected {choice}, found {quoted(found) if can_repeat else describe_type(found)}"
+    problems.add(where, sentence, word=found if isinstance(found, str) else "", candidates=words)
 
 
 def _keys(model: type[BaseModel], path: Path, value: object) -> Collection[str]:
-    """The keys that an object at this path may have, from the model's own schema."""
+    """The keys that an object at this path may have, from the model's schema."""
     schema = _schema(model)
     node = _resolve(schema, schema, value)
     for part in path:

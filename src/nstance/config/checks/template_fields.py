@@ -1,13 +1,13 @@
-"""Templates in strings: their syntax, and that the fields they start from exist. Rendering is somebody else's work."""
+"""Checks templates in strings: their syntax, and that the fields they use exist. They are not rendered here."""
 
 from collections.abc import Iterator, Mapping
 
 from nstance import gotemplate
+from nstance.config.checks.problems import ProblemCollector
 from nstance.config.errors import quoted
-from nstance.config.findings import Findings
 from nstance.config.jsonc import Path
 
-# What a template can see. None: any key.
+# The fields that a template can use. None: any key.
 FIELDS: Mapping[str, frozenset[str] | None] = {
     "Cluster": frozenset({"ID", "CACert"}),
     "Server": frozenset({"Shard", "RegistrationAddr", "AgentAddr", "OperatorAddr"}),
@@ -21,7 +21,7 @@ FOR_CA: Mapping[str, frozenset[str] | None] = {"Cluster": frozenset({"ID"})}
 
 
 def strings(path: Path, value: object) -> Iterator[tuple[Path, str]]:
-    """All strings of a JSON value; keys are no templates."""
+    """All strings of a JSON value. Keys are not templates."""
     match value:
         case str():
             yield path, value
@@ -36,19 +36,19 @@ def strings(path: Path, value: object) -> Iterator[tuple[Path, str]]:
 def check(
     path: Path,
     text: str,
-    findings: Findings,
+    problems: ProblemCollector,
     *,
     fields: Mapping[str, frozenset[str] | None] = FIELDS,
     images: Mapping[str, object] | None = None,
 ) -> None:
-    """`images` are the ones that exist; None where nobody will look one up."""
+    """`images` are the configured ones; None: image names are not checked."""
     if "{{" not in text:
         return
     try:
         uses = gotemplate.parse(text).uses()
     except gotemplate.TemplateError as error:
         place = f"line {error.line} of the template: " if error.line > 1 else ""
-        findings.add(path, f"{place}{error.message}", character=_index(text, error.line, error.column))
+        problems.add(path, f"{place}{error.message}", character=_index(text, error.line, error.column))
         return
     seen: set[tuple[str, ...]] = set()
     for use in uses:
@@ -58,21 +58,21 @@ def check(
         root, *rest = use.path
         character = _index(text, use.line, use.column)
         if root not in fields:
-            hidden = "; .Nonce exists in userdata only" if root == "Nonce" else ""
-            message = f"expected a field that this template can see, found {quoted('.' + root)}{hidden}"
-            findings.add(path, message, word=root, candidates=fields, character=character)
+            hint = "; .Nonce is available in userdata only" if root == "Nonce" else ""
+            message = f"expected a field that is available in this template, found {quoted('.' + root)}{hint}"
+            problems.add(path, message, word=root, candidates=fields, character=character)
             continue
         known = fields[root]
         if known is not None and rest and rest[0] not in known:
             message = f"expected a field of .{root}, found {quoted('.'.join(('', *use.path)))}"
-            findings.add(path, message, word=rest[0], candidates=sorted(known), character=character)
+            problems.add(path, message, word=rest[0], candidates=sorted(known), character=character)
         elif root == "Image" and rest and images is not None and rest[0] not in images:
             message = f"expected the name of an image, found {quoted(rest[0])}"
-            findings.add(path, message, word=rest[0], candidates=images, character=character)
+            problems.add(path, message, word=rest[0], candidates=images, character=character)
 
 
 def _index(text: str, line: int, column: int) -> int:
-    """Where a line and column are in a text, counted in characters from 0."""
+    """The offset of a line and column in a text."""
     start = 0
     for _ in range(line - 1):
         start = text.index("\n", start) + 1

@@ -1,16 +1,16 @@
-"""What each kind of provider asks of its options, arguments and leader network.
+"""What each provider accepts as options, arguments and leader network.
 
-A table, not an import: reading a configuration must not load a cloud's SDK.
+A table instead of an import, because reading a configuration must not load a cloud SDK.
 """
 
 import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from nstance.config.checks.problems import ProblemCollector
 from nstance.config.errors import quoted
-from nstance.config.fields import kind_of
-from nstance.config.findings import Findings
 from nstance.config.jsonc import Path
+from nstance.config.model.field_types import describe_type
 
 _PASCAL = re.compile(r"[A-Z][A-Za-z0-9]*")
 _PROXMOX_TYPE = re.compile(r"cpu:[1-9][0-9]{0,3},memory:[1-9][0-9]{0,7}(,disk:[1-9][0-9]{0,5})?")
@@ -19,9 +19,9 @@ _PROXMOX_TYPE = re.compile(r"cpu:[1-9][0-9]{0,3},memory:[1-9][0-9]{0,7}(,disk:[1
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
     options: Collection[str]
-    local: bool = False  # runs agents on this machine: no images, no userdata, no subnets, and args belong to others
-    reserved: frozenset[str] = frozenset()  # arguments that Nstance sets by itself
-    leader_network: Collection[str] | None = ()  # the keys it needs; None: it has none
+    local: bool = False  # runs agents on this machine: no images, userdata or subnets, and args are not checked
+    reserved: frozenset[str] = frozenset()  # arguments that Nstance sets itself
+    leader_network: Collection[str] | None = ()  # required keys; None: not supported
 
 
 RULES: Mapping[str, Rules] = {
@@ -79,49 +79,51 @@ _OPTION_TYPES: Mapping[str, tuple[str, Callable[[object], bool]]] = {
 }
 
 
-def check_options(provider: str, options: Mapping[str, object], path: Path, findings: Findings) -> None:
+def check_options(provider: str, options: Mapping[str, object], path: Path, problems: ProblemCollector) -> None:
     known = RULES[provider].options
     for name, value in options.items():
         if name not in known:
             message = f"expected an option of the provider {provider}"
-            findings.add((*path, name), message, word=name, candidates=known, at_key=True)
+            problems.add((*path, name), message, word=name, candidates=known, at_key=True)
         elif name in _OPTION_TYPES and not _OPTION_TYPES[name][1](value):
-            findings.add((*path, name), f"expected {_OPTION_TYPES[name][0]}, found {kind_of(value)}")
+            problems.add((*path, name), f"expected {_OPTION_TYPES[name][0]}, found {describe_type(value)}")
 
 
-def check_leader_network(provider: str, network: Mapping[str, object], path: Path, findings: Findings) -> None:
+def check_leader_network(provider: str, network: Mapping[str, object], path: Path, problems: ProblemCollector) -> None:
     needed = RULES[provider].leader_network
     if needed is None:
-        findings.add(path, f"expected none: the provider {provider} has no leader network")
+        problems.add(path, f"expected no leader_network: the provider {provider} does not support one; remove it")
         return
     for name in needed:
         if not network.get(name):
-            findings.add((*path, name), f"expected this key: the provider {provider} needs it for its leader network")
+            problems.add((*path, name), f"expected this key: the provider {provider} needs it for its leader network")
     if not network.get("ip") and not network.get("ip6"):
-        findings.add(path, "expected an ip or an ip6, found neither")
+        problems.add(path, "expected an ip or an ip6, found neither")
 
 
-def check_args(provider: str, args: Mapping[str, object], path: Path, findings: Findings) -> None:
-    """The arguments of one layer: their names."""
+def check_args(provider: str, args: Mapping[str, object], path: Path, problems: ProblemCollector) -> None:
+    """Checks the argument names of one layer."""
     rules = RULES[provider]
     if rules.local:
         return
     for name in args:
         if name in rules.reserved:
-            findings.add((*path, name), "expected no such argument: Nstance sets it by itself", at_key=True)
+            problems.add((*path, name), "expected no such argument: Nstance sets it itself; remove it", at_key=True)
         elif not _PASCAL.fullmatch(name):
             message = f"expected an argument of the provider {provider} (spelled LikeThis), found {quoted(name)}"
-            findings.add((*path, name), message, at_key=True)
+            problems.add((*path, name), message, at_key=True)
 
 
-def check_merged(provider: str, args: Mapping[str, object], instance_type: str, path: Path, findings: Findings) -> None:
-    """What the layers must have said together."""
+def check_merged(
+    provider: str, args: Mapping[str, object], instance_type: str, path: Path, problems: ProblemCollector
+) -> None:
+    """Checks what must be there once all layers are merged."""
     if provider != "proxmox":
         return
     if not args.get("StoragePool"):
-        findings.add((*path, "args", "StoragePool"), "expected this argument: proxmox needs it for a VM's disks")
+        problems.add((*path, "args", "StoragePool"), "expected this argument: proxmox needs it for a VM's disks")
     if bool(args.get("TemplateName")) == bool(args.get("TemplateVMID")):
-        findings.add((*path, "args"), "expected exactly one of TemplateName and TemplateVMID")
+        problems.add((*path, "args"), "expected exactly one of TemplateName and TemplateVMID")
     if instance_type and not _PROXMOX_TYPE.fullmatch(instance_type):
         message = f'expected an instance type such as "cpu:4,memory:8192,disk:50", found {quoted(instance_type)}'
-        findings.add((*path, "instance_type"), message)
+        problems.add((*path, "instance_type"), message)

@@ -1,21 +1,24 @@
-"""What one block says about another: references, pools, templates, provider rules.
+"""Checks between blocks: references, subnet pools, templates and provider rules.
 
-These checks read the plain document, not the validated model, and pass over what has the wrong type: so a file with a
-misspelt key and a broken reference hears of both at once.
+They read the plain document instead of the validated model and skip values of the wrong type, so that one run reports a
+misspelled key and a broken reference together.
 """
 
 from collections.abc import Iterator, Mapping
 
-from nstance.config import blocks, durations, readiness, rules, templating, workload
+from nstance.config import durations
+from nstance.config.checks import provider_rules, template_fields
+from nstance.config.checks.problems import ProblemCollector
 from nstance.config.errors import quoted
-from nstance.config.findings import Findings
 from nstance.config.jsonc import Path
 from nstance.config.merge import merge
+from nstance.config.model import readiness, workload
+from nstance.config.model.shard import GarbageCollection
 from nstance.model import ids
 
 Json = Mapping[str, object]
 
-# Where a name stands, what it names, and where that must be defined.
+# Path of a name, what it refers to, and the object that must define it.
 _REFERENCES = (
     ("groups.*.*.template", "template", ("templates",)),
     ("groups.*.*.subnet_pool", "subnet pool", ("shard", "subnet_pools")),
@@ -25,18 +28,18 @@ _REFERENCES = (
 )
 
 
-def check(document: Json, findings: Findings) -> None:
+def check(document: Json, problems: ProblemCollector) -> None:
     infra = _object(_object(document, "shard"), "infra")
     provider = str(infra.get("provider", "")).replace("mock", "memory")
-    _check_references(document, findings)
-    _check_subnets(document, provider, findings)
-    _check_tenants(document, findings)
-    _check_certificates(document, findings)
-    _check_templates(document, provider, findings)
-    _check_registration_timeouts(document, findings)
-    _check_names_of_checks(document, findings)
-    if provider in rules.RULES:
-        _check_provider(document, provider, findings)
+    _check_references(document, problems)
+    _check_subnets(document, provider, problems)
+    _check_tenants(document, problems)
+    _check_certificates(document, problems)
+    _check_templates(document, provider, problems)
+    _check_registration_timeouts(document, problems)
+    _check_check_names(document, problems)
+    if provider in provider_rules.RULES:
+        _check_provider(document, provider, problems)
 
 
 def count_groups(document: Json) -> int:
@@ -44,18 +47,18 @@ def count_groups(document: Json) -> int:
 
 
 def each(value: object, pattern: str) -> Iterator[tuple[Path, object]]:
-    """All values whose path fits a pattern such as `groups.*.*.template`."""
-    found: list[tuple[Path, object]] = [((), value)]
+    """All values whose path matches a pattern such as `groups.*.*.template`."""
+    matches: list[tuple[Path, object]] = [((), value)]
     for part in pattern.split("."):
-        below: list[tuple[Path, object]] = []
-        for path, parent in found:
+        children: list[tuple[Path, object]] = []
+        for path, parent in matches:
             if isinstance(parent, dict):
                 chosen = parent.items() if part == "*" else [(part, parent[part])] if part in parent else ()
-                below.extend(((*path, key), child) for key, child in chosen)
+                children.extend(((*path, key), child) for key, child in chosen)
             elif isinstance(parent, list) and part == "*":
-                below.extend(((*path, index), child) for index, child in enumerate(parent))
-        found = below
-    return iter(found)
+                children.extend(((*path, index), child) for index, child in enumerate(parent))
+        matches = children
+    return iter(matches)
 
 
 def _object(parent: Json, *keys: str) -> Json:
@@ -66,40 +69,40 @@ def _object(parent: Json, *keys: str) -> Json:
     return value if isinstance(value, Mapping) else {}
 
 
-def _check_references(document: Json, findings: Findings) -> None:
-    for pattern, noun, home in _REFERENCES:
-        known = _object(document, *home)
+def _check_references(document: Json, problems: ProblemCollector) -> None:
+    for pattern, noun, defined_in in _REFERENCES:
+        known = _object(document, *defined_in)
         for path, name in each(document, pattern):
             if isinstance(name, str) and name and name not in known:
-                message = f"expected the name of a {noun} in {'.'.join(home)}, found {quoted(name)}"
-                findings.add(path, message, word=name, candidates=known)
-    certificates = [name for name in _object(document, "certificates") if name != workload.CA]
+                message = f"expected the name of a {noun} in {'.'.join(defined_in)}, found {quoted(name)}"
+                problems.add(path, message, word=name, candidates=known)
+    certificates = [name for name in _object(document, "certificates") if name != workload.CA_TEMPLATE]
     known_certificates = frozenset(certificates)
     for path, file in each(document, "templates.*.files.*"):
         if isinstance(file, dict) and file.get("kind") == "certificate":
             name = file.get("template")
             if isinstance(name, str) and name and name not in known_certificates:
                 message = f"expected the name of a certificate in certificates, found {quoted(name)}"
-                findings.add((*path, "template"), message, word=name, candidates=certificates)
+                problems.add((*path, "template"), message, word=name, candidates=certificates)
 
 
-def _check_subnets(document: Json, provider: str, findings: Findings) -> None:
+def _check_subnets(document: Json, provider: str, problems: ProblemCollector) -> None:
     pools = _object(document, "shard", "subnet_pools")
     owners: dict[str, str] = {}
     for path, subnet in each(document, "shard.subnet_pools.*.*"):
         if isinstance(subnet, str):
             if subnet in owners:
-                findings.add(
+                problems.add(
                     path, f"expected a subnet in one pool only, found {quoted(subnet)} also in {owners[subnet]}"
                 )
             owners[subnet] = str(path[2])
-    if provider not in rules.RULES:
+    if provider not in provider_rules.RULES:
         return
-    local = rules.RULES[provider].local
+    local = provider_rules.RULES[provider].local
     if not local:
         for name, subnets in pools.items():
             if subnets == []:
-                findings.add(("shard", "subnet_pools", name), "expected at least one subnet in the pool")
+                problems.add(("shard", "subnet_pools", name), "expected at least one subnet in the pool")
     if len(pools) == 1 or (local and not pools):
         return
     templates = _object(document, "templates")
@@ -107,119 +110,121 @@ def _check_subnets(document: Json, provider: str, findings: Findings) -> None:
         if isinstance(group, dict) and not group.get("subnet_pool"):
             template = templates.get(str(group.get("template")))
             if isinstance(template, dict) and not template.get("subnet_pool"):
-                count = "none" if not pools else f"{len(pools)} to choose from"
-                findings.add(
+                count = f"{len(pools)} pools" if pools else "no pool"
+                problems.add(
                     (*path, "subnet_pool"),
-                    f"expected a subnet pool here or in the template: the shard has {count}, so none can be assumed",
+                    f"expected a subnet_pool in the group or its template: there is no default, the shard has {count}",
                 )
 
 
-def _check_tenants(document: Json, findings: Findings) -> None:
+def _check_tenants(document: Json, problems: ProblemCollector) -> None:
     tenants = _object(document, "tenants")
     if ids.DEFAULT_TENANT in tenants:
-        findings.add(
-            ("tenants", ids.DEFAULT_TENANT), "expected other tenants only: this one always exists", at_key=True
+        problems.add(
+            ("tenants", ids.DEFAULT_TENANT),
+            "expected only other tenants: this one always exists; remove it",
+            at_key=True,
         )
     known = (ids.DEFAULT_TENANT, *tenants)
     for tenant in _object(document, "groups"):
         if tenant != ids.DEFAULT_TENANT and tenant not in tenants:
             message = f"expected a tenant from tenants, or {ids.DEFAULT_TENANT}, found {quoted(tenant)}"
-            findings.add(("groups", tenant), message, word=tenant, candidates=known, at_key=True)
+            problems.add(("groups", tenant), message, word=tenant, candidates=known, at_key=True)
 
 
-def _check_certificates(document: Json, findings: Findings) -> None:
+def _check_certificates(document: Json, problems: ProblemCollector) -> None:
     for name, certificate in _object(document, "certificates").items():
         path = ("certificates", name)
         if not isinstance(certificate, dict):
             continue
-        if name == workload.CA:
+        if name == workload.CA_TEMPLATE:
             for key in ("kind", "dns", "ip", "uri"):
                 if key in certificate:
-                    message = "expected only a subject and a ttl: this one shapes the cluster's own authority"
-                    findings.add((*path, key), message, at_key=True)
+                    message = "expected only a subject and a ttl for the cluster's CA certificate; remove the key"
+                    problems.add((*path, key), message, at_key=True)
         elif "kind" not in certificate:
-            findings.add((*path, "kind"), 'expected "server", "client" or a list of both, found none')
-        visible = templating.FOR_CA if name == workload.CA else templating.FIELDS
-        for place, text in templating.strings(path, certificate):
-            templating.check(place, text, findings, fields=visible, images=_object(document, "images"))
+            problems.add((*path, "kind"), 'expected "server", "client" or a list of both, found none')
+        visible = template_fields.FOR_CA if name == workload.CA_TEMPLATE else template_fields.FIELDS
+        for place, text in template_fields.strings(path, certificate):
+            template_fields.check(place, text, problems, fields=visible, images=_object(document, "images"))
         for place, uri in each(certificate, "uri.*"):
             if isinstance(uri, str) and uri.lower().startswith("nstance:"):
-                message = "expected any scheme but nstance://, which identifies Nstance's own parts"
-                findings.add((*path, *place), message)
+                message = "expected a scheme other than nstance://, which is reserved for Nstance"
+                problems.add((*path, *place), message)
 
 
-def _check_templates(document: Json, provider: str, findings: Findings) -> None:
+def _check_templates(document: Json, provider: str, problems: ProblemCollector) -> None:
     images = _object(document, "images")
-    local = provider in rules.RULES and rules.RULES[provider].local
-    # A local provider takes no arguments and no userdata: what they would look up need not exist.
-    looked_up = None if local else images
+    local = provider in provider_rules.RULES and provider_rules.RULES[provider].local
+    # A local provider ignores arguments and userdata, so the images that they name need not exist.
+    checked_images = None if local else images
     for pattern in ("defaults.args", "templates.*.args", "groups.*.*.args"):
         for path, args in each(document, pattern):
-            for place, text in templating.strings(path, args):
-                templating.check(place, text, findings, images=looked_up)
+            for place, text in template_fields.strings(path, args):
+                template_fields.check(place, text, problems, images=checked_images)
     for pattern in ("defaults.userdata", "templates.*.userdata"):
         for path, userdata in each(document, pattern):
             if isinstance(userdata, dict) and userdata.get("source", "inline") == "inline":
                 content = userdata.get("content")
                 if isinstance(content, str):
-                    visible = templating.FOR_USERDATA
-                    templating.check((*path, "content"), content, findings, fields=visible, images=looked_up)
+                    visible = template_fields.FOR_USERDATA
+                    template_fields.check((*path, "content"), content, problems, fields=visible, images=checked_images)
     for path, file in each(document, "templates.*.files.*"):
         if isinstance(file, dict) and (kind := file.get("kind")) not in ("certificate", "secret"):
             key = "source" if kind == "storage" else "template"
-            for place, text in templating.strings((*path, key), file.get(key)):
-                templating.check(place, text, findings, images=images)
+            for place, text in template_fields.strings((*path, key), file.get(key)):
+                template_fields.check(place, text, problems, images=images)
 
 
-def _check_registration_timeouts(document: Json, findings: Findings) -> None:
+def _check_registration_timeouts(document: Json, problems: ProblemCollector) -> None:
     interval = _seconds(_object(document, "shard", "garbage_collection").get("interval"))
     if interval is None:
-        interval = blocks.GarbageCollection().interval
+        interval = GarbageCollection().interval
     for path, text in each(document, "templates.*.registration_timeout"):
         if (timeout := _seconds(text)) is not None and timeout <= interval:
             message = "expected a registration_timeout longer than the shard's garbage_collection.interval"
-            findings.add(path, message)
+            problems.add(path, message)
 
 
-def _check_names_of_checks(document: Json, findings: Findings) -> None:
+def _check_check_names(document: Json, problems: ProblemCollector) -> None:
     for path, _ in each(document, "templates.*.checks.*"):
         if not readiness.is_name(str(path[-1])):
             message = (
                 "expected a check's name of letters, digits, dots, hyphens and underscores (at most 64), "
                 f"found {quoted(str(path[-1]))}"
             )
-            findings.add(path, message, at_key=True)
+            problems.add(path, message, at_key=True)
 
 
 def _seconds(text: object) -> float | None:
-    """None for what the validator complains about."""
+    """None for a value that the validator reports."""
     try:
         return durations.parse(text) if isinstance(text, str) else None
     except ValueError:
         return None
 
 
-def _check_provider(document: Json, provider: str, findings: Findings) -> None:
+def _check_provider(document: Json, provider: str, problems: ProblemCollector) -> None:
     options = _object(document, "shard", "infra", "options")
-    rules.check_options(provider, options, ("shard", "infra", "options"), findings)
+    provider_rules.check_options(provider, options, ("shard", "infra", "options"), problems)
     network = _object(document, "shard").get("leader_network")
     if isinstance(network, dict):
-        rules.check_leader_network(provider, network, ("shard", "leader_network"), findings)
-    if rules.RULES[provider].local:
+        provider_rules.check_leader_network(provider, network, ("shard", "leader_network"), problems)
+    if provider_rules.RULES[provider].local:
         return
     for pattern in ("defaults.args", "templates.*.args", "groups.*.*.args"):
         for path, args in each(document, pattern):
             if isinstance(args, dict):
-                rules.check_args(provider, args, path, findings)
-    _check_merged_args(document, provider, findings)
+                provider_rules.check_args(provider, args, path, problems)
+    _check_merged_args(document, provider, problems)
     balancers = _object(document, "load_balancers")
     for path, name in each(document, "groups.*.*.load_balancers.*"):
-        theirs = _object(balancers, str(name)).get("provider")
-        if isinstance(theirs, str) and theirs != provider:
-            findings.add(path, f"expected a load balancer of the provider {provider}, found one of {quoted(theirs)}")
+        other = _object(balancers, str(name)).get("provider")
+        if isinstance(other, str) and other != provider:
+            problems.add(path, f"expected a load balancer of the provider {provider}, found one of {quoted(other)}")
 
 
-def _check_merged_args(document: Json, provider: str, findings: Findings) -> None:
+def _check_merged_args(document: Json, provider: str, problems: ProblemCollector) -> None:
     defaults = _object(document, "defaults", "args")
     templates = _object(document, "templates")
     unused = set(templates)
@@ -228,9 +233,9 @@ def _check_merged_args(document: Json, provider: str, findings: Findings) -> Non
         if isinstance(group, dict) and name in templates:
             unused.discard(name)
             merged = merge(defaults, _object(templates, name, "args"), _object(group, "args"))
-            kind = group.get("instance_type") or _object(templates, name).get("instance_type") or ""
-            rules.check_merged(provider, merged, str(kind), path, findings)
+            instance_type = group.get("instance_type") or _object(templates, name).get("instance_type") or ""
+            provider_rules.check_merged(provider, merged, str(instance_type), path, problems)
     for name in sorted(unused):
         merged = merge(defaults, _object(templates, name, "args"))
-        kind = str(_object(templates, name).get("instance_type") or "")
-        rules.check_merged(provider, merged, kind, ("templates", name), findings)
+        instance_type = str(_object(templates, name).get("instance_type") or "")
+        provider_rules.check_merged(provider, merged, instance_type, ("templates", name), problems)

@@ -1,4 +1,4 @@
-"""All faults at once: a rule between keys of a block is told also when another key of the block is wrong."""
+"""A rule between keys of a block is reported even if another key of the block is invalid."""
 
 import json
 
@@ -10,15 +10,15 @@ from nstance.config.errors import ConfigError
 
 def problems(cluster: dict[str, object], shard: dict[str, object]) -> dict[str, str]:
     document = {"cluster": {"id": "c", **cluster}, "shard": {"infra": {"provider": "process"}, **shard}}
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as raised:
         load.load(json.dumps(document))
-    return {problem.path: problem.message for problem in told.value.problems}
+    return {problem.path: problem.message for problem in raised.value.problems}
 
 
-@pytest.mark.parametrize("beside", [{"typo": 1}, {"shutdown_grace": "soon"}], ids=["unknown key", "wrong value"])
-def test_a_wrong_neighbour_hides_no_rule(beside: dict[str, object]) -> None:
-    found = problems({}, {"health": {"suspect_after": "70s", "dead_after": "60s", **beside}})
-    assert set(found) == {"shard.health", f"shard.health.{next(iter(beside))}"}
+@pytest.mark.parametrize("other", [{"typo": 1}, {"shutdown_grace": "soon"}], ids=["unknown key", "wrong value"])
+def test_a_wrong_neighbour_hides_no_rule(other: dict[str, object]) -> None:
+    found = problems({}, {"health": {"suspect_after": "70s", "dead_after": "60s", **other}})
+    assert set(found) == {"shard.health", f"shard.health.{next(iter(other))}"}
     assert "suspect_after to be shorter than dead_after" in found["shard.health"]
 
 
@@ -35,9 +35,9 @@ def test_no_rule_of_a_default_that_nobody_wrote() -> None:
 
 def test_a_list_with_a_wrong_element_is_still_there() -> None:
     document = {"images": {"debian": {"provider": "aws", "filters": [{"name": "n", "values": ["v"], "typo": 1}]}}}
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as raised:
         load.load(json.dumps({"cluster": {"id": "c"}, "shard": {"infra": {"provider": "process"}}, **document}))
-    assert [problem.path for problem in told.value.problems] == ["images.debian.filters[0].typo"]
+    assert [problem.path for problem in raised.value.problems] == ["images.debian.filters[0].typo"]
 
 
 def test_a_block_breaks_all_its_rules_at_once() -> None:

@@ -1,0 +1,94 @@
+"""The `cluster` block: where shared state and secrets are stored."""
+
+from collections.abc import Mapping
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from nstance.config.model import field_types
+from nstance.config.model.field_types import Block, invalid
+
+SecretsKind = Literal[
+    "object-storage", "aws-secrets-manager", "aws-parameter-store", "google-secret-manager", "file", "env"
+]
+KeyKind = Literal["env", "file", "aws-secrets-manager", "aws-parameter-store", "google-secret-manager"]
+DEFAULT_KEY_VARIABLE = "NSTANCE_ENCRYPTION_KEY"
+# These hold only the user's own secrets: the cluster's CA stays sealed in object storage.
+UNSEALED_STORES = ("file", "env")
+
+
+class ClusterStorage(Block):
+    """Where the cluster's shared objects are stored. Default: `cluster/` in the shard's bucket."""
+
+    provider: Literal["s3", "gcs", "file", "memory"] | None = None
+    bucket: field_types.Text = ""
+    region: field_types.Text = ""
+    endpoint: field_types.Text = ""
+    prefix: field_types.Prefix = "cluster/"
+
+    @model_validator(mode="after")
+    def _has_a_bucket(self) -> Self:
+        if self.provider not in (None, "memory") and not self.bucket:
+            raise invalid("expected a bucket for the storage provider, found none")
+        if not self.provider and (self.bucket or self.region or self.endpoint):
+            raise invalid("expected a storage provider for the bucket, region or endpoint, found none")
+        return self
+
+
+class EncryptionKey(Block):
+    """Where the encryption key is stored; never the key itself."""
+
+    provider: KeyKind = "env"
+    source: field_types.Text = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_variable(cls, data: object) -> object:
+        if isinstance(data, dict) and data.get("provider", "env") == "env" and not data.get("source"):
+            return {**data, "source": DEFAULT_KEY_VARIABLE}
+        return data
+
+    @model_validator(mode="after")
+    def _has_a_source(self) -> Self:
+        if not self.source:
+            raise invalid("expected a source (the file or the secret that holds the key), found none")
+        return self
+
+
+class Secrets(Block):
+    provider: SecretsKind = "object-storage"
+    prefix: field_types.Text = "secret/"
+    project_id: field_types.Text = ""
+    encryption_key: EncryptionKey | None = None
+    old_encryption_keys: tuple[EncryptionKey, ...] = ()
+    cache_ttl: field_types.Duration = 300.0
+
+    @model_validator(mode="before")
+    @classmethod
+    def _default_of_unsealed_stores(cls, data: object) -> object:
+        if not isinstance(data, dict) or data.get("provider") not in UNSEALED_STORES:
+            return data
+        prefix = "" if data["provider"] == "env" else cls.model_fields["prefix"].default
+        return {"prefix": prefix, "encryption_key": {"source": DEFAULT_KEY_VARIABLE}, **data}
+
+    @model_validator(mode="after")
+    def _has_the_right_key(self) -> Self:
+        if self.provider == "object-storage":
+            if self.encryption_key is None:
+                raise invalid("expected an encryption_key for secrets in object storage, found none")
+            field_types.key_prefix(self.prefix)
+        elif self.provider in UNSEALED_STORES:
+            if self.encryption_key is None:
+                raise invalid("expected an encryption_key to seal the cluster's CA with, found none")
+        elif self.encryption_key is not None or self.old_encryption_keys:
+            raise invalid(f'expected no encryption key: the store "{self.provider}" encrypts secrets itself; remove it')
+        if self.provider == "google-secret-manager" and not self.project_id:
+            raise invalid("expected a project_id for google-secret-manager, found none")
+        return self
+
+
+class ClusterConfig(Block):
+    id: field_types.ClusterId
+    storage: ClusterStorage = ClusterStorage()
+    secrets: Secrets = Secrets(encryption_key=EncryptionKey(source=DEFAULT_KEY_VARIABLE))
+    leader_election: Mapping[str, object] = Field(default_factory=dict, description="accepted, unused")

@@ -1,0 +1,68 @@
+"""The whole configuration: `Document` as written in the file, `Settings` as the programs use it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pydantic import Field
+
+from nstance.config.model import field_types, workload
+from nstance.config.model.cluster import ClusterConfig
+from nstance.config.model.field_types import Block
+from nstance.config.model.shard import ShardConfig
+from nstance.model.ids import GroupKey, GroupName, TenantId
+
+MAX_GROUPS = 10_000  # of one shard, all tenants together
+
+
+class Document(Block):
+    """Nstance server configuration of one shard."""
+
+    schema_: field_types.Text = Field(default="", alias="$schema", description="for editors; unused")
+    cluster: ClusterConfig
+    shard: ShardConfig
+    tenants: Mapping[field_types.Name, workload.Tenant] = Field(default_factory=dict)
+    load_balancers: Mapping[field_types.Label, workload.LoadBalancer] = Field(default_factory=dict)
+    images: Mapping[field_types.Label, workload.Image] = Field(default_factory=dict)
+    certificates: Mapping[field_types.Label, workload.Certificate] = Field(default_factory=dict)
+    defaults: workload.Defaults = workload.Defaults()
+    templates: Mapping[field_types.Label, workload.Template] = Field(default_factory=dict)
+    groups: Mapping[field_types.Name, Mapping[field_types.Name, workload.GroupConfig]] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """A validated configuration: every reference in it resolves."""
+
+    cluster: ClusterConfig
+    shard: ShardConfig
+    tenants: Mapping[str, workload.Tenant]
+    load_balancers: Mapping[str, workload.LoadBalancer]
+    images: Mapping[str, workload.Image]
+    certificates: Mapping[str, workload.Certificate]
+    defaults: workload.Defaults
+    templates: Mapping[str, workload.Template]
+    groups: Mapping[GroupKey, workload.GroupConfig]
+
+    @property
+    def ca(self) -> workload.Certificate:
+        """The template for the cluster's CA certificate."""
+        ca = self.certificates.get(workload.CA_TEMPLATE, workload.Certificate())
+        return ca if "ttl" in ca.model_fields_set else ca.model_copy(update={"ttl": workload.CA_LIFETIME_SECONDS})
+
+
+def make_settings(document: Document) -> Settings:
+    return Settings(
+        cluster=document.cluster,
+        shard=document.shard,
+        tenants=document.tenants,
+        load_balancers=document.load_balancers,
+        images=document.images,
+        certificates=document.certificates,
+        defaults=document.defaults,
+        templates=document.templates,
+        groups={
+            GroupKey(TenantId(tenant), GroupName(name)): group
+            for tenant, groups in document.groups.items()
+            for name, group in groups.items()
+        },
+    )

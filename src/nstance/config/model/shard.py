@@ -1,0 +1,249 @@
+"""The `shard` block: the provider, addresses, timings and limits of one shard.
+
+Times are seconds after parsing. Rules within one block are here; rules between blocks are in `config.checks.references`.
+"""
+
+import itertools
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self
+
+from pydantic import BeforeValidator, Field, StrictInt, model_validator
+
+from nstance.config import addresses
+from nstance.config.addresses import Service
+from nstance.config.model import field_types
+from nstance.config.model.field_types import Block, invalid
+
+
+def _translate_mock(value: object) -> object:
+    return "memory" if value == "mock" else value
+
+
+class Infra(Block):
+    provider: Annotated[
+        Literal["process", "tmux", "memory", "aws", "gcp", "proxmox"],
+        BeforeValidator(
+            _translate_mock,
+            json_schema_input_type=Literal["process", "tmux", "memory", "mock", "aws", "gcp", "proxmox"],
+        ),
+    ]
+    region: field_types.Text = ""
+    zone: field_types.Text = ""
+    options: field_types.Args = Field(default_factory=dict)
+
+
+def _default_bind(service: Service) -> addresses.Address:
+    return addresses.Address("", addresses.PORTS[service])
+
+
+class BindAddresses(Block):
+    health_addr: field_types.Bind = _default_bind(Service.HEALTH)
+    election_addr: field_types.Bind = _default_bind(Service.ELECTION)
+    registration_addr: field_types.Bind = _default_bind(Service.REGISTRATION)
+    operator_addr: field_types.Bind = _default_bind(Service.OPERATOR)
+    agent_addr: field_types.Bind = _default_bind(Service.AGENT)
+
+    def by_service(self) -> Mapping[Service, addresses.Address]:
+        return {service: getattr(self, service.key) for service in Service}
+
+    @model_validator(mode="after")
+    def _are_distinct(self) -> Self:
+        clashes = [
+            f"{address} for {service.key} and {taken} for {other.key}"
+            for (other, taken), (service, address) in itertools.combinations(self.by_service().items(), 2)
+            if address.clashes(taken)
+        ]
+        if clashes:
+            raise invalid(f"expected distinct bind addresses, found {'; '.join(clashes)}")
+        return self
+
+
+class AdvertisedAddresses(Block):
+    """The addresses that others connect to. Default: the bind address."""
+
+    health_addr: field_types.Advertise = ()
+    election_addr: field_types.Advertise = ()
+    registration_addr: field_types.Advertise = ()
+    operator_addr: field_types.Advertise = ()
+    agent_addr: field_types.Advertise = ()
+
+    def by_service(self) -> Mapping[Service, addresses.Advertised]:
+        return {service: getattr(self, service.key) for service in Service}
+
+
+class LeaderNetwork(Block):
+    """The leader address, which moves to the server that leads."""
+
+    ip: field_types.Ip4 = ""
+    ip6: field_types.Ip6 = ""
+    interface_id: field_types.Text = ""
+
+
+class Health(Block):
+    suspect_after: field_types.Period = 10.0
+    dead_after: field_types.Period = 60.0
+    shutdown_grace: field_types.Duration = 5.0
+
+    @model_validator(mode="after")
+    def _suspect_before_dead(self) -> Self:
+        if self.suspect_after >= self.dead_after:
+            raise invalid("expected suspect_after to be shorter than dead_after")
+        return self
+
+
+class GarbageCollection(Block):
+    interval: field_types.Period = 60.0
+    registration_timeout: field_types.Period = 300.0
+    deleted_record_retention: field_types.Period = 1800.0
+    unknown: Literal["hold", "delete"] = "hold"  # what to do with VMs that have the shard's tags and no record
+
+    @model_validator(mode="after")
+    def _timeout_above_interval(self) -> Self:
+        if self.registration_timeout <= self.interval:
+            raise invalid("expected registration_timeout to be longer than interval")
+        return self
+
+
+class Expiry(Block):
+    """Ages at which instances are replaced. Default: never."""
+
+    eligible_age: field_types.Period | None = None
+    forced_age: field_types.Period | None = None
+    ondemand_age: field_types.Period | None = None
+
+    @model_validator(mode="after")
+    def _eligible_before_forced(self) -> Self:
+        if self.eligible_age is not None and self.forced_age is not None and self.eligible_age >= self.forced_age:
+            raise invalid("expected eligible_age to be shorter than forced_age")
+        return self
+
+
+class LeaseTimings(Block):
+    """A lease that only storage confirms: its duration and renewal interval."""
+
+    lease: field_types.Period
+    renewal: field_types.Period
+
+    @model_validator(mode="after")
+    def _lease_above_renewal(self) -> Self:
+        if self.renewal >= self.lease:
+            raise invalid("expected renewal to be shorter than lease")
+        return self
+
+
+class StandbyUnreachable(LeaseTimings):
+    """A standby exists but cannot be reached."""
+
+    lease: field_types.Period = 1.9
+    renewal: field_types.Period = 1.0
+
+
+class WithoutStandby(LeaseTimings):
+    """There is no standby."""
+
+    lease: field_types.Period = 15.0
+    renewal: field_types.Period = 5.0
+
+
+class LeaderElection(Block):
+    """Timings of leader election. A store that needs more time between two writes of the lease gets it."""
+
+    heartbeat: field_types.Period = Field(default=0.1, description="interval of heartbeats to the standbys")
+    promise: field_types.Period | None = Field(
+        default=None,
+        description="how long a standby that answered does not challenge; default: 1s, or more for slow heartbeats",
+    )
+    crash_wait: field_types.Period | None = Field(
+        default=None,
+        description="the same after the leader's connection was reset and its port refused; default: three heartbeats",
+    )
+    lease: field_types.Period = Field(
+        default=15.0, description="how long servers without a promise wait while there are standbys"
+    )
+    renewal: field_types.Period = Field(default=10.0, description="interval in storage while all standbys answer")
+    urgent_renewal: field_types.Period = Field(
+        default=0.5, description="interval in storage when a standby does not answer"
+    )
+    member_timeout: field_types.Period = Field(
+        default=30.0, description="a standby that does not answer for this long is removed"
+    )
+    unreachable: StandbyUnreachable = StandbyUnreachable()
+    alone: WithoutStandby = WithoutStandby()
+
+    @property
+    def promise_seconds(self) -> float:
+        return self.promise if self.promise is not None else max(1.0, 5 * self.heartbeat, 2 * self.urgent_renewal)
+
+    @property
+    def crash_wait_seconds(self) -> float:
+        return self.crash_wait if self.crash_wait is not None else min(self.promise_seconds, 3 * self.heartbeat)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        promise, crash_wait = self.promise_seconds, self.crash_wait_seconds
+        three_heartbeats = 3 * self.heartbeat - 1e-9  # decimal fractions are not exact
+        rules = (
+            (three_heartbeats <= promise, "at least three heartbeats in a promise"),
+            (three_heartbeats <= crash_wait <= promise, "crash_wait to be from three heartbeats to the promise"),
+            (self.urgent_renewal < promise, "urgent_renewal to be shorter than promise"),
+            (
+                self.urgent_renewal <= self.renewal < self.lease,
+                "renewal to be at least urgent_renewal and shorter than lease",
+            ),
+            (self.member_timeout > promise, "member_timeout to be longer than promise"),
+        )
+        if broken := [rule for holds, rule in rules if not holds]:
+            raise invalid(f"expected {'; '.join(broken)}")
+        return self
+
+
+class ErrorExitJitter(Block):
+    """The random wait before a fatal exit, so that servers that fail together do not restart together."""
+
+    min_delay: field_types.Duration = 10.0
+    max_delay: field_types.Duration = 40.0
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        if self.min_delay > self.max_delay:
+            raise invalid("expected min_delay to be at most max_delay")
+        return self
+
+
+class Identity(Block):
+    """Certificates of agents and operators: their lifetimes, and the reaction to two agents with the same one."""
+
+    agent_ttl: field_types.Lifetime = 30 * 86_400.0
+    operator_ttl: field_types.Lifetime = 365 * 86_400.0
+    on_clone: Literal["alarm", "replace"] = Field(
+        default="alarm",
+        description="when two live agents have the same identity: only warn, or also replace the instance",
+    )
+
+
+class ShardConfig(Block):
+    id: field_types.ShardId | None = None
+    infra: Infra
+    bind: BindAddresses = BindAddresses()
+    advertise: AdvertisedAddresses = AdvertisedAddresses()
+    leader_network: LeaderNetwork | None = None
+    subnet_pools: Mapping[field_types.Name, tuple[field_types.NonEmptyText, ...]] = Field(default_factory=dict)
+    dynamic_subnet_pools: tuple[field_types.Text, ...] | None = Field(
+        default=None, description="pools that dynamic groups may use; default: all"
+    )
+    request_timeout: field_types.Period = 30.0
+    create_rate_limit: field_types.Duration = 0.0
+    create_concurrency: Annotated[StrictInt, Field(ge=1, le=1000)] = 32
+    health_check_interval: field_types.Duration = 60.0
+    health: Health = Health()
+    default_drain_timeout: field_types.Duration = 300.0
+    image_refresh_interval: field_types.Period = 6 * 3600.0
+    userdata_hosts: tuple[field_types.HostName, ...] = Field(
+        default=(), description="hosts with private addresses that userdata may be fetched from"
+    )
+    shutdown_timeout: field_types.Period = 10.0
+    garbage_collection: GarbageCollection = GarbageCollection()
+    expiry: Expiry = Expiry()
+    leader_election: LeaderElection = LeaderElection()
+    error_exit_jitter: ErrorExitJitter = ErrorExitJitter()
+    identity: Identity = Identity()

@@ -1,0 +1,286 @@
+"""Templates and groups, and what they are made of: images, load balancers, certificates, files and userdata."""
+
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    SerializationInfo,
+    WithJsonSchema,
+    model_validator,
+)
+
+from nstance.config import durations, storage_keys
+from nstance.config.errors import quoted
+from nstance.config.model import field_types
+from nstance.config.model.field_types import Block, describe_type, invalid
+from nstance.config.model.readiness import Checks
+
+MAX_FILES = 256  # of one instance: the limit of an agent
+NONCE_KEY = "registration-nonce.key"  # the secret that signs nonces; never a file of an instance
+CA_TEMPLATE = "ca"  # the template of the cluster's CA certificate
+CA_LIFETIME_SECONDS = 10 * 365 * 86_400.0
+
+CertificateKind = Literal["server", "client"]
+
+
+class Tenant(Block):
+    """Has no settings yet; reserved for limits."""
+
+
+class LoadBalancer(Block):
+    provider: Literal["aws", "gcp", "memory"]
+    target_group_arns: tuple[field_types.NonEmptyText, ...] = ()
+    instance_group_name: field_types.Text = ""
+
+    @model_validator(mode="after")
+    def _is_complete(self) -> Self:
+        if self.provider == "aws" and (not self.target_group_arns or self.instance_group_name):
+            raise invalid("expected target_group_arns, and no instance_group_name, for the provider aws")
+        if self.provider == "gcp" and (not self.instance_group_name or self.target_group_arns):
+            raise invalid("expected an instance_group_name, and no target_group_arns, for the provider gcp")
+        if self.provider == "memory" and (self.target_group_arns or self.instance_group_name):
+            raise invalid("expected only the key provider: a load balancer of the provider memory has no other keys")
+        return self
+
+
+class ImageFilter(Block):
+    name: field_types.NonEmptyText
+    values: Annotated[tuple[field_types.NonEmptyText, ...], Field(min_length=1)]
+
+
+class Image(Block):
+    """A query for an image, which the provider answers again at intervals."""
+
+    provider: Literal["aws", "gcp", "proxmox", "memory"] | None = None
+    filters: tuple[ImageFilter, ...] = ()
+    owners: tuple[field_types.NonEmptyText, ...] = ()
+    sort: field_types.Text = ""
+    order: Literal["asc", "desc"] = "desc"
+    fallback: field_types.Text = ""
+
+    @model_validator(mode="after")
+    def _can_be_found(self) -> Self:
+        if not self.filters and not self.fallback:
+            raise invalid("expected filters or a fallback, found neither")
+        return self
+
+
+def _kinds(value: object) -> object:
+    kinds: list[object] = value if isinstance(value, list) else [value]
+    if not kinds or len(kinds) > 2 or any(kinds.count(each) > 1 or each not in ("server", "client") for each in kinds):
+        raise invalid(f'expected "server", "client" or a list of both, found {describe_type(value)}')
+    return tuple(kinds)
+
+
+class Certificate(Block):
+    """The contents of a certificate. Strings are templates; values that render empty are omitted."""
+
+    kind: Annotated[
+        tuple[CertificateKind, ...],
+        BeforeValidator(_kinds),
+        WithJsonSchema(
+            {
+                "anyOf": [
+                    {"enum": ["server", "client"]},
+                    {"type": "array", "items": {"enum": ["server", "client"]}, "minItems": 1, "uniqueItems": True},
+                ]
+            }
+        ),
+    ] = ()
+    cn: field_types.Text = ""
+    organization: tuple[field_types.Text, ...] = ()
+    country: tuple[field_types.Text, ...] = ()
+    province: tuple[field_types.Text, ...] = ()
+    locality: tuple[field_types.Text, ...] = ()
+    street: tuple[field_types.Text, ...] = ()
+    postalCode: tuple[field_types.Text, ...] = ()
+    dns: tuple[field_types.Text, ...] = ()
+    ip: tuple[field_types.Text, ...] = ()
+    uri: tuple[field_types.Text, ...] = ()
+    ttl: field_types.Lifetime = 8760 * 3600.0
+
+
+class CertificateKey(Block):
+    source: Literal["agent"]
+    name: field_types.PublicKeyName
+
+
+class CertificateFile(Block):
+    kind: Literal["certificate"]
+    template: field_types.NonEmptyText
+    key: CertificateKey
+
+
+def _check_secret(value: str) -> str:
+    if value == NONCE_KEY:
+        raise invalid(f"expected another secret than {quoted(value)}, which signs registration nonces")
+    return value
+
+
+class SecretFile(Block):
+    kind: Literal["secret"]
+    source: Annotated[field_types.SecretName, BeforeValidator(_check_secret)]
+
+
+def _check_storage_key(value: str) -> str:
+    """Checks the key before it is rendered; the rendered key is checked again."""
+    if storage_keys.is_ours(value) or value.startswith("/") or ".." in value.split("/"):
+        raise invalid(f"expected an object of your own, outside cluster/ and shard/, found {quoted(value)}")
+    return value
+
+
+class StorageFile(Block):
+    kind: Literal["storage"]
+    source: Annotated[field_types.NonEmptyText, AfterValidator(_check_storage_key)]
+
+
+class EnvFile(Block):
+    kind: Literal["env"]
+    template: Mapping[field_types.EnvironmentName, field_types.Text]
+
+
+class JsonFile(Block):
+    kind: Literal["json"]
+    template: Mapping[str, object]
+
+
+class StringFile(Block):
+    kind: Literal["string"]
+    template: str
+
+
+FileSpec = CertificateFile | SecretFile | StorageFile | EnvFile | JsonFile | StringFile
+FILE_KINDS = ("certificate", "secret", "storage", "env", "json", "string")
+
+
+def _check_file_names(files: object) -> object:
+    if isinstance(files, dict):
+        if len(files) > MAX_FILES:
+            raise invalid(f"expected at most {MAX_FILES} files, found {len(files):,}")
+        folded: dict[str, str] = {}
+        for name in files:
+            other = folded.setdefault(str(name).casefold(), name)
+            if other != name:
+                raise invalid(f"expected names that differ by more than case, found {quoted(other)} and {quoted(name)}")
+    return files
+
+
+class Userdata(Block):
+    """What a VM runs at its first boot: a template, inline or fetched from a URL."""
+
+    source: Literal["inline", "url"] = "inline"
+    encoding: Literal["plain", "base64", "gzip", "base64+gzip"] = "plain"
+    content: str
+
+    @model_validator(mode="after")
+    def _has_url(self) -> Self:
+        if self.source == "url" and not self.content.startswith(("https://", "http://")):
+            raise invalid(f"expected a URL that starts with https:// or http://, found {quoted(self.content)}")
+        return self
+
+
+class Defaults(Block):
+    args: field_types.Args = Field(default_factory=dict)
+    vars: field_types.Vars = Field(default_factory=dict)
+    userdata: Userdata | None = None
+
+
+class Template(Block):
+    kind: field_types.Kind
+    arch: Literal["amd64", "arm64"] = "amd64"
+    files: Annotated[
+        Mapping[field_types.FileName, Annotated[FileSpec, Field(discriminator="kind")]],
+        BeforeValidator(_check_file_names),
+    ] = Field(default_factory=dict)
+    args: field_types.Args = Field(default_factory=dict)
+    vars: field_types.Vars = Field(default_factory=dict)
+    userdata: Userdata | None = None
+    size: field_types.Count | None = None
+    instance_type: field_types.Text | None = None
+    subnet_pool: field_types.Text | None = None
+    registration_timeout: field_types.Period | None = Field(
+        default=None, description="overrides the value of the shard"
+    )
+    checks: Checks = Checks.model_validate({})
+    ready_timeout: field_types.Period = Field(
+        default=600.0, description="an instance that is not ready this long after it registered is replaced"
+    )
+
+
+WAIT: Literal["wait"] = "wait"
+STOP: Literal["stop"] = "stop"
+
+
+def _pause(value: object) -> object:
+    """Parses a duration, "wait" or "stop"."""
+    if value in (WAIT, STOP):
+        return value
+    try:
+        if isinstance(value, str):
+            return durations.parse(value)
+    except ValueError:
+        pass
+    raise invalid(f'expected a duration, "{WAIT}" or "{STOP}", found {quoted(str(value))}')
+
+
+def _dump_pause(value: object, info: SerializationInfo) -> object:
+    return durations.format(value) if isinstance(value, float) and info.context == field_types.AS_WRITTEN else value
+
+
+Pause = Annotated[
+    float | Literal["wait", "stop"],
+    BeforeValidator(_pause),
+    PlainSerializer(_dump_pause),
+    WithJsonSchema({"type": "string", "examples": [WAIT, STOP, "10m"]}),
+]
+
+
+class Update(Block):
+    """How instances are replaced when the group's template or arguments change."""
+
+    max_surge: field_types.Count = Field(
+        default=1, description="VMs that may exist above the size, draining ones included"
+    )
+    max_unavailable: field_types.Count = Field(default=0, description="ready instances that may be missing")
+    order: Literal["parallel", "serial"] = Field(default="parallel", description="serial: one instance after the other")
+    settle: field_types.Duration = Field(
+        default=0.0, description="serial only: how long a new instance must be ready before the next replacement"
+    )
+    canary: field_types.Count = Field(default=0, description="instances that are replaced before the rollout pauses")
+    pause_after_canary: Pause = Field(
+        default=WAIT, description="continue after this time; wait: for `group resume-rollout`; stop: halt"
+    )
+    max_failures: Annotated[field_types.Count, Field(ge=1)] = Field(
+        default=2, description="new instances that may fail to become ready before the rollout halts"
+    )
+    on_failure: Literal["halt", "rollback"] = Field(
+        default="halt", description="rollback: return to the last completed revision"
+    )
+
+    @model_validator(mode="after")
+    def _allows_something(self) -> Self:
+        if self.max_surge == 0 and self.max_unavailable == 0:
+            raise invalid("expected max_surge or max_unavailable above 0: with both 0 no instance can be replaced")
+        if self.settle and self.order != "serial":
+            raise invalid('expected order "serial" with settle: parallel replacements do not wait')
+        if self.pause_after_canary != WAIT and not self.canary:
+            raise invalid("expected canary above 0 with pause_after_canary")
+        return self
+
+
+class GroupConfig(Block):
+    """A group as written. None: the value comes from the template or the defaults."""
+
+    template: field_types.NonEmptyText
+    size: field_types.Count | None = None
+    instance_type: field_types.Text | None = None
+    subnet_pool: field_types.Text | None = None
+    vars: field_types.Vars = Field(default_factory=dict)
+    args: field_types.Args = Field(default_factory=dict)
+    drain_timeout: field_types.Duration | None = None
+    load_balancers: tuple[field_types.Text, ...] | None = None
+    update: Update | None = None
