@@ -22,11 +22,11 @@ from nstance.kube import errors, kinds
 from nstance.kube.http import HttpKube
 from nstance.kube.kubeconfig import Access
 from nstance.model.ids import ClusterId, ShardId, TenantId
-from nstance.operator.configuration import Configuration, Endpoints
+from nstance.operator.config_file import Configuration, Endpoints
 from nstance.operator.metrics import Metrics
-from nstance.operator.null_listener import NullListener
 from nstance.operator.options import Environment
-from nstance.operator.shards import Links
+from nstance.operator.shards.links import Links
+from nstance.operator.shards.null_listener import NullListener
 from nstance.wire import credentials
 
 POOL = "nstance-web"

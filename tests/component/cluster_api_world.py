@@ -20,7 +20,7 @@ import yaml
 from component.operator_world import REAL, Cluster, operating
 from nstance.kube import errors, kinds
 from nstance.kube.kinds import Kind
-from nstance.operator import resources
+from nstance.operator.controllers import resources
 from support import cluster_api, real_kube
 
 TOLD = os.environ.get(real_kube.CLUSTER_API_VARIABLE, "only make test-kube builds and starts them")

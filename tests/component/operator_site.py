@@ -19,18 +19,19 @@ from nstance.kube.kubeconfig import Access
 from nstance.kube.memory import MemoryKube
 from nstance.kube.port import Kube, Object
 from nstance.model.ids import TenantId
-from nstance.operator import configuration, identity
-from nstance.operator.clusters import Clusters
-from nstance.operator.options import Bind, Options
+from nstance.operator import config_file
+from nstance.operator.controllers.clusters import Clusters
+from nstance.operator.options import BindAddress, Options
+from nstance.operator.shards import identity
 from nstance.operator.wiring import Operator
 
 NAME = "demo--default"
-LOOPBACK = Bind("127.0.0.1", 0)
+LOOPBACK = BindAddress("127.0.0.1", 0)
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(configuration, "LOOK_SECONDS", 0.02)
+    monkeypatch.setattr(config_file, "LOOK_SECONDS", 0.02)
     monkeypatch.setattr(identity, "RETRY_SECONDS", 0.01)
     monkeypatch.setitem(lease.Election.__init__.__kwdefaults__, "retry", 0.1)
 

@@ -33,7 +33,7 @@ from nstance.kube.memory import MemoryKube
 from nstance.kube.port import Kube, Object
 from nstance.model.ids import InstanceId, ShardId, TenantId
 from nstance.operator.options import Environment, Options
-from nstance.operator.shards import Links
+from nstance.operator.shards.links import Links
 from nstance.operator.wiring import Operator
 
 SECONDS = 60.0

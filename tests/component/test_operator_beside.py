@@ -8,7 +8,7 @@ import pytest
 from component.operator_world import KUBERNETES, Cluster, operating
 from nstance.kube import kinds
 from nstance.kube.port import Object
-from nstance.operator import resources
+from nstance.operator.controllers import resources
 
 pytestmark = pytest.mark.parametrize("kubernetes", KUBERNETES)
 

@@ -17,7 +17,7 @@ from component.test_operator_pools import make_pool
 from nstance.kube import kinds
 from nstance.kube.kinds import Kind
 from nstance.kube.port import Object
-from nstance.operator import resources
+from nstance.operator.controllers import resources
 from nstance.providers.memory_behavior import Call, Outcome
 from support import real_kube
 
@@ -249,7 +249,7 @@ async def test_a_deleted_cluster_takes_everything_with_it_and_comes_back(
             found = await cluster.get(kinds.CLUSTER, NAME)
             behind = await cluster.get(kinds.NSTANCE_CLUSTER, NAME)
             is_new = found is not None and resources.uid(found) != resources.uid(first)
-            return is_new and behind is not None and not resources.is_leaving(behind)
+            return is_new and behind is not None and not resources.is_being_deleted(behind)
 
         await cluster.until(another)
         assert not await cluster.all(kinds.MACHINE_POOL)

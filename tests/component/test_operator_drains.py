@@ -11,8 +11,8 @@ from component.whole_server import states
 from nstance.kube import errors, kinds
 from nstance.kube.port import Object
 from nstance.model.ids import InstanceId
-from nstance.operator import resources
-from nstance.operator.drains import DRAINING
+from nstance.operator.controllers import resources
+from nstance.operator.controllers.drains import DRAINING_ANNOTATION
 
 pytestmark = pytest.mark.parametrize("kubernetes", KUBERNETES)
 
@@ -56,7 +56,9 @@ async def test_a_node_is_emptied_before_its_vm_goes(tmp_path: Path, kubernetes: 
         first, *_ = await settled(cluster, 3)
         daemons = await cluster.kube.create(DAEMON_SET, daemon_set(), namespace=cluster.namespace)
         await cluster.pod("plain", node=first)
-        await cluster.pod("daemon", node=first, ownerReferences=[resources.owner(daemons, DAEMON_SET, controller=True)])
+        await cluster.pod(
+            "daemon", node=first, ownerReferences=[resources.owner_reference(daemons, DAEMON_SET, controller=True)]
+        )
         await cluster.pod("static", node=first, annotations={"kubernetes.io/config.mirror": "x"})
         await leave(cluster, first)
         await cluster.until(lambda: state(cluster, first) == "deleted")
@@ -122,7 +124,7 @@ async def test_a_cancelled_drain_gives_the_node_back(tmp_path: Path, kubernetes:
             return found[0] if found else None
 
         node = await cluster.until(cordoned)
-        assert DRAINING in node["metadata"]["annotations"]
+        assert DRAINING_ANNOTATION in node["metadata"]["annotations"]
         await cluster.scale("web", 3)
 
         async def given_back() -> bool:

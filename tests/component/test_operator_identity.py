@@ -16,13 +16,13 @@ from nstance.kube import errors, kinds, memory
 from nstance.kube.kinds import Kind
 from nstance.kube.memory import Fate, MemoryKube, Verb
 from nstance.model.ids import ShardId, TenantId
-from nstance.operator import identity, registration
-from nstance.operator.configuration import Configuration, Endpoints
+from nstance.operator.config_file import Configuration, Endpoints
 from nstance.operator.errors import FatalError
-from nstance.operator.identity import Keeper, Names
 from nstance.operator.metrics import Metrics
-from nstance.operator.ports import ShardUnreachableError
-from nstance.operator.shards import Links
+from nstance.operator.shards import identity, registration
+from nstance.operator.shards.identity import IdentityStore, Names
+from nstance.operator.shards.links import Links
+from nstance.operator.shards.ports import ShardUnreachableError
 from nstance.pki import ca, keys
 from nstance.v1 import registration_pb2
 from nstance.wire.limits import Limits
@@ -65,8 +65,10 @@ class Cluster:
             return None
         return {key: base64.b64decode(value).decode() for key, value in found["data"].items()}
 
-    def keeper(self, kube: MemoryKube | None = None, *, told: Configuration | None = None) -> Keeper:
-        return Keeper(kube or self.kube, NAMES, told or settings(self.world), clock=self.clock, rng=self.world.rng)
+    def keeper(self, kube: MemoryKube | None = None, *, told: Configuration | None = None) -> IdentityStore:
+        return IdentityStore(
+            kube or self.kube, NAMES, told or settings(self.world), clock=self.clock, rng=self.world.rng
+        )
 
 
 def settings(world: World, *, cluster: str = CLUSTER, tenant: str = "default", **more: str) -> Configuration:
@@ -196,37 +198,37 @@ async def test_a_silent_shard_does_not_keep_from_registering(tmp_path: Path, mon
                 await cluster.keeper(told=told).obtain()
 
 
-async def _without_nonce(cluster: Cluster) -> Keeper:
+async def _without_nonce(cluster: Cluster) -> IdentityStore:
     await cluster.kube.delete(kinds.SECRET, NAMES.nonce_secret, namespace="default")
     return cluster.keeper()
 
 
-async def _without_ca(cluster: Cluster) -> Keeper:
+async def _without_ca(cluster: Cluster) -> IdentityStore:
     await cluster.kube.delete(kinds.CONFIG_MAP, NAMES.ca_configmap, namespace="default")
     return cluster.keeper()
 
 
-async def _with_garbage_for_ca(cluster: Cluster) -> Keeper:
+async def _with_garbage_for_ca(cluster: Cluster) -> IdentityStore:
     patch = {"data": {"ca.crt": "hello"}}
     await cluster.kube.patch(kinds.CONFIG_MAP, NAMES.ca_configmap, patch, namespace="default")
     return cluster.keeper()
 
 
-async def _with_another_ca(cluster: Cluster) -> Keeper:
+async def _with_another_ca(cluster: Cluster) -> IdentityStore:
     other = ca.new_ca(CLUSTER, now=cluster.clock.wall(), rng=SystemRng())
     patch = {"data": {"ca.crt": other.pem}}
     await cluster.kube.patch(kinds.CONFIG_MAP, NAMES.ca_configmap, patch, namespace="default")
     return cluster.keeper()
 
 
-async def _with_a_spent_nonce(cluster: Cluster) -> Keeper:
+async def _with_a_spent_nonce(cluster: Cluster) -> IdentityStore:
     await cluster.keeper().obtain()
     for name in SECRETS:
         await cluster.kube.delete(kinds.SECRET, name, namespace="default")
     return cluster.keeper()
 
 
-async def _with_an_expired_nonce(cluster: Cluster) -> Keeper:
+async def _with_an_expired_nonce(cluster: Cluster) -> IdentityStore:
     authority = cluster.world.leader.lead_now.issuer.authority
     token = cluster.world.operators().new_nonce(authority, tenant=TenantId("default"), life=1)
     await cluster.kube.delete(kinds.SECRET, NAMES.nonce_secret, namespace="default")
@@ -235,32 +237,32 @@ async def _with_an_expired_nonce(cluster: Cluster) -> Keeper:
     return cluster.keeper()
 
 
-async def _with_words_for_a_nonce(cluster: Cluster) -> Keeper:
+async def _with_words_for_a_nonce(cluster: Cluster) -> IdentityStore:
     await cluster.kube.delete(kinds.SECRET, NAMES.nonce_secret, namespace="default")
     await cluster.put(NAMES.nonce_secret, {"nonce.jwt": "hello"})
     return cluster.keeper()
 
 
-async def _with_another_tenant(cluster: Cluster) -> Keeper:
+async def _with_another_tenant(cluster: Cluster) -> IdentityStore:
     return cluster.keeper(told=settings(cluster.world, tenant="acme"))
 
 
-async def _with_nobody_there(cluster: Cluster) -> Keeper:
+async def _with_nobody_there(cluster: Cluster) -> IdentityStore:
     nowhere = Endpoints(registration=("127.0.0.1:9",), operator=("127.0.0.1:9",))
     return cluster.keeper(told=Configuration(cluster=CLUSTER, tenant=TenantId("default"), shards={SHARD: nowhere}))
 
 
-async def _with_a_damaged_key(cluster: Cluster) -> Keeper:
+async def _with_a_damaged_key(cluster: Cluster) -> IdentityStore:
     await cluster.put(NAMES.key_secret, {"private.key": "hello"})
     return cluster.keeper()
 
 
-async def _with_a_certificate_of_another_tenant(cluster: Cluster) -> Keeper:
+async def _with_a_certificate_of_another_tenant(cluster: Cluster) -> IdentityStore:
     await cluster.keeper().obtain()
     return cluster.keeper(told=settings(cluster.world, tenant="acme"))
 
 
-async def _without_rights(cluster: Cluster) -> Keeper:
+async def _without_rights(cluster: Cluster) -> IdentityStore:
     async def fate(verb: Verb, kind: Kind, name: str) -> Fate:
         return Fate(error=errors.ForbiddenError("secrets is forbidden") if kind is kinds.SECRET else None)
 
@@ -286,7 +288,7 @@ async def _without_rights(cluster: Cluster) -> Keeper:
 )
 async def test_each_fault_has_its_own_fatal_line(
     tmp_path: Path,
-    spoil: Callable[[Cluster], Awaitable[Keeper]],
+    spoil: Callable[[Cluster], Awaitable[IdentityStore]],
     words: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

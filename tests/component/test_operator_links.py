@@ -14,12 +14,12 @@ from bench.wires import Wire
 from component.whole_server import CLUSTER, SHARD, Operator, World, config, eventually, states
 from nstance.config.addresses import Service
 from nstance.model.ids import ShardId, TenantId
-from nstance.operator import link as linking
-from nstance.operator import shards
-from nstance.operator.configuration import Configuration, Endpoints
+from nstance.operator.config_file import Configuration, Endpoints
 from nstance.operator.metrics import Metrics
-from nstance.operator.ports import ShardRefusedError, ShardUnreachableError
-from nstance.operator.shards import Links
+from nstance.operator.shards import link as linking
+from nstance.operator.shards import links
+from nstance.operator.shards.links import Links
+from nstance.operator.shards.ports import ShardRefusedError, ShardUnreachableError
 from nstance.pki import keys
 from nstance.tasks.backoff import Backoff
 from nstance.v1 import operator_pb2 as pb
@@ -40,7 +40,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 class Ear:
     """Keeps what was told."""
 
-    shards: list[str] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
     groups: list[tuple[str, str]] = field(default_factory=list)
     instances: list[pb.InstanceEvent] = field(default_factory=list)
     troubles: list[pb.Event] = field(default_factory=list)
@@ -268,7 +268,7 @@ def test_a_broken_listener_takes_nothing_from_the_others() -> None:
         def shard_changed(self, shard: str) -> None:
             raise RuntimeError("a bug")
 
-    ear, everybody = Ear(), shards.Listeners()
+    ear, everybody = Ear(), links.Listeners()
     everybody.add(Broken())
     everybody.add(ear)
     everybody.shard_changed("zone-a")

@@ -8,8 +8,8 @@ import pytest
 from component.operator_world import KUBERNETES, Cluster, operating
 from nstance.kube import kinds
 from nstance.kube.port import Object
-from nstance.operator import machines, resources
-from nstance.operator.shard_groups import ABANDON
+from nstance.operator.controllers import machines, resources
+from nstance.operator.controllers.shard_groups import ABANDON_ANNOTATION
 from nstance.providers.errors import PermanentError
 from nstance.providers.memory_behavior import Call, Outcome
 from nstance.providers.port import Status
@@ -127,10 +127,10 @@ async def test_a_machine_of_a_shard_that_is_gone_for_good_can_be_let_go(tmp_path
 
         async def stuck() -> bool:
             told = resources.status(await item_of(cluster, "alone")).get("conditions", [])
-            return any(ABANDON in each["message"] for each in told)
+            return any(ABANDON_ANNOTATION in each["message"] for each in told)
 
         await cluster.until(stuck)
-        let_go = {"metadata": {"annotations": {ABANDON: "true"}}}
+        let_go = {"metadata": {"annotations": {ABANDON_ANNOTATION: "true"}}}
         await cluster.kube.patch(kinds.NSTANCE_MACHINE, "alone", let_go, namespace=cluster.namespace)
         await cluster.until(lambda: missing(cluster, "alone"))
         assert alive(cluster, "zone-b") == 1
@@ -229,14 +229,14 @@ async def test_a_pod_elsewhere_is_served_too_and_cleared_up_after_a_restart(tmp_
 async def test_what_could_not_be_made_is_tried_anew(
     tmp_path: Path, kubernetes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nstance.operator.pods.RETRY_FAILED", 0.2)
+    monkeypatch.setattr("nstance.operator.controllers.pods.RETRY_FAILED", 0.2)
     async with operating(tmp_path, kubernetes, ONE, drain_timeout="0") as cluster:
         refused = Outcome(applied=False, error=PermanentError("no such image"))
         cluster.shards["zone-a"].behaviour.then(Call.CREATE, refused)
         await cluster.pod("job", annotations={"on-demand.nstance.dev/group": "web"})
         await cluster.until(lambda: len(cluster.running("zone-a", "web")) == 1)
         [item] = await cluster.all(kinds.NSTANCE_MACHINE)
-        assert item["metadata"]["annotations"][machines.SHARD] == "zone-a"
+        assert item["metadata"]["annotations"][machines.SHARD_ANNOTATION] == "zone-a"
 
 
 async def test_machines_that_are_made_at_once_are_divided_over_the_shards(tmp_path: Path, kubernetes: str) -> None:

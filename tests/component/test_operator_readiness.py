@@ -9,7 +9,7 @@ from component.whole_server import World, config
 from nstance.kube import kinds
 from nstance.kube.kinds import Kind
 from nstance.kube.port import Object
-from nstance.operator import resources
+from nstance.operator.controllers import resources
 
 pytestmark = pytest.mark.parametrize("kubernetes", KUBERNETES)
 

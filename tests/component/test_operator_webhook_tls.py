@@ -14,9 +14,9 @@ from component.operator_site import LOOPBACK, Site, running, site
 from component.whole_server import CLUSTER, eventually
 from nstance.clock import SystemClock
 from nstance.kube import kinds
-from nstance.operator import serving
 from nstance.operator.options import WEBHOOK_CONFIGURATION
-from nstance.operator.serving import Serving
+from nstance.operator.serving import webhook_certificate
+from nstance.operator.serving.webhook_certificate import WebhookCertificate
 from nstance.operator.wiring import Operator
 
 impatient = operator_site.impatient
@@ -104,7 +104,7 @@ async def test_the_serving_certificate_and_its_ca_are_renewed_before_they_end(tm
     async with site(tmp_path) as here:
         await webhook_configuration(here)
         clock = Late()
-        made = Serving(
+        made = WebhookCertificate(
             here.kube,
             namespace="default",
             cluster=CLUSTER,
@@ -116,22 +116,24 @@ async def test_the_serving_certificate_and_its_ca_are_renewed_before_they_end(tm
         first = await made._keep()
         believed = await bundle(here)
         assert await made._keep() == first
-        clock.ahead = serving.CERTIFICATE_LIFE * 0.7
+        clock.ahead = webhook_certificate.CERTIFICATE_LIFE * 0.7
         second = await made._keep()
         assert second.certificate_pem != first.certificate_pem
         assert await bundle(here) == believed  # the CA is the same
-        clock.ahead = serving.ca.CA_LIFE * 0.7
+        clock.ahead = webhook_certificate.ca.CA_LIFE * 0.7
         third = await made._keep()
         assert (await bundle(here)).endswith(believed)
         assert await bundle(here) != believed
-        await here.kube.patch(kinds.SECRET, serving.SECRET, {"data": {"tls.key": "AAAA"}}, namespace="default")
+        await here.kube.patch(
+            kinds.SECRET, webhook_certificate.SECRET, {"data": {"tls.key": "AAAA"}}, namespace="default"
+        )
         fourth = await made._keep()
         assert len({first.certificate_pem, second.certificate_pem, third.certificate_pem, fourth.certificate_pem}) == 4
 
 
 async def test_a_mounted_certificate_is_used_as_it_is(tmp_path: Path) -> None:
     async with site(tmp_path) as here:
-        made = Serving(
+        made = WebhookCertificate(
             here.kube,
             namespace="default",
             cluster=CLUSTER,
@@ -145,8 +147,8 @@ async def test_a_mounted_certificate_is_used_as_it_is(tmp_path: Path) -> None:
         mounted.mkdir()
         (mounted / "tls.crt").write_text(pair.certificate_pem)
         (mounted / "tls.key").write_text(pair.key_pem)
-        await here.kube.delete(kinds.SECRET, serving.SECRET, namespace="default")
+        await here.kube.delete(kinds.SECRET, webhook_certificate.SECRET, namespace="default")
         operator = here.operator(webhook=LOOPBACK, webhook_certificates=mounted)
         async with running(operator):
             await eventually(lambda: operator.webhook and operator.webhook._serving.context)
-            assert await here.find(kinds.SECRET, serving.SECRET) is None
+            assert await here.find(kinds.SECRET, webhook_certificate.SECRET) is None

@@ -23,9 +23,11 @@ from nstance.kube.kubeconfig import Access
 from nstance.kube.memory import MemoryKube
 from nstance.kube.mirror import Mirror
 from nstance.kube.port import Kube, Object
-from nstance.operator import clusters, registration, workload
+from nstance.operator import workload_cluster
+from nstance.operator.controllers import clusters
 from nstance.operator.errors import FatalError
-from nstance.operator.options import Bind, Endpoint, Environment
+from nstance.operator.options import BindAddress, Endpoint, Environment
+from nstance.operator.shards import registration
 
 impatient = operator_site.impatient
 
@@ -124,7 +126,7 @@ def content(secret: Object) -> dict[str, Any]:
 
 async def test_the_kubeconfig_has_a_short_token_that_is_renewed_in_time(tmp_path: Path) -> None:
     async with site(tmp_path) as here:
-        name = workload.secret_name(NAME)
+        name = workload_cluster.secret_name(NAME)
         async with running(here.operator()):
             secret = await here.until(kinds.SECRET, lambda found: True, name)
             access = kubeconfig.parse(base64.b64decode(secret["data"]["value"]))
@@ -147,7 +149,7 @@ async def test_the_kubeconfig_has_a_short_token_that_is_renewed_in_time(tmp_path
 
 async def test_a_kubeconfig_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     async with site(tmp_path) as here:
-        name = workload.secret_name(NAME)
+        name = workload_cluster.secret_name(NAME)
         await here.secret(name, {"value": "mine"})
         async with running(here.operator()):
             await here.until(kinds.NSTANCE_CLUSTER, lambda found: ready(found).get("status") == "True")
@@ -162,7 +164,7 @@ async def test_without_the_service_account_the_rest_goes_on(tmp_path: Path) -> N
         operator = here.operator()
         async with running(operator):
             await here.until(kinds.NSTANCE_CLUSTER, lambda found: ready(found).get("status") == "True")
-            assert await here.find(kinds.SECRET, workload.secret_name(NAME)) is None
+            assert await here.find(kinds.SECRET, workload_cluster.secret_name(NAME)) is None
             await eventually(lambda: is_ready(operator))
 
 
@@ -172,7 +174,7 @@ async def test_a_workload_cluster_elsewhere(tmp_path: Path) -> None:
         async with running(operator):
             behind = await here.until(kinds.NSTANCE_CLUSTER, lambda found: ready(found).get("status") == "True")
             assert behind["spec"]["controlPlaneEndpoint"] == {"host": "api.example.com", "port": 6443}
-            assert await here.find(kinds.SECRET, workload.secret_name(NAME)) is None
+            assert await here.find(kinds.SECRET, workload_cluster.secret_name(NAME)) is None
 
 
 def kubeconfig_for(server: str, token: str = "t") -> str:
@@ -200,7 +202,7 @@ async def test_nodes_are_read_through_the_secret_wherever_it_leads(tmp_path: Pat
         return there[access.server]
 
     secrets = Mirror(here, kinds.SECRET, clock=clock, rng=rng, namespace="default")
-    remote = workload.RemoteKube(secrets, "x-kubeconfig", connect=connect)
+    remote = workload_cluster.RemoteKube(secrets, "x-kubeconfig", connect=connect)
     nodes = Mirror(remote, kinds.NODE, clock=clock, rng=rng)
     tasks = [asyncio.create_task(secrets.run()), asyncio.create_task(nodes.run())]
 
@@ -243,7 +245,7 @@ async def test_nobody_answers_and_a_taken_port_are_fatal(tmp_path: Path, monkeyp
         with pytest.raises(FatalError, match="no shard could be reached"):
             await here.operator().run()
         with socket.create_server(("127.0.0.1", 0)) as other:
-            taken = Bind("127.0.0.1", other.getsockname()[1])
+            taken = BindAddress("127.0.0.1", other.getsockname()[1])
             with pytest.raises(FatalError, match=r"--metrics-bind-address: 127.0.0.1:.* cannot be opened"):
                 await here.operator(metrics=taken).run()
 

@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from nstance.model import ids
 from nstance.model.ids import InstanceId, Kind
-from nstance.operator.ports import Listener, ShardRefusedError, ShardUnreachableError
+from nstance.operator.shards.ports import Listener, ShardRefusedError, ShardUnreachableError
 from nstance.sim.rng import SeededRng
 from nstance.v1 import operator_pb2 as pb
 

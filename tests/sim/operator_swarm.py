@@ -23,10 +23,10 @@ from nstance.kube.memory import READS, Fate, MemoryKube, Verb
 from nstance.kube.port import Object
 from nstance.model import ids
 from nstance.model.ids import InstanceId
-from nstance.operator import controllers, drains, resources
-from nstance.operator.machines import UUID
-from nstance.operator.ports import Listener
-from nstance.operator.spread import spread
+from nstance.operator.controllers import drains, registry, resources
+from nstance.operator.controllers.machines import UUID_ANNOTATION
+from nstance.operator.controllers.spread import spread
+from nstance.operator.shards.ports import Listener
 from nstance.sim.loop import Machine, VirtualLoop
 from nstance.sim.rng import SeededRng
 from nstance.v1 import operator_pb2 as pb
@@ -104,7 +104,11 @@ class World:
         raise Violation(what)
 
     def asked(self, asked: str) -> None:
-        holders = [item for item in self.all(kinds.NSTANCE_MACHINE) if resources.annotations(item).get(UUID) == asked]
+        holders = [
+            item
+            for item in self.all(kinds.NSTANCE_MACHINE)
+            if resources.annotations(item).get(UUID_ANNOTATION) == asked
+        ]
         if not holders:
             self._violated(f"an instance {asked} was asked for that no machine has stored")
         for item in holders:
@@ -116,7 +120,7 @@ class World:
         left = [
             resources.name(pod)
             for pod in self.all(kinds.POD)
-            if resources.spec(pod).get("nodeName") == instance and drains.must_leave(pod)
+            if resources.spec(pod).get("nodeName") == instance and drains.must_evict(pod)
         ]
         if left:
             self._violated(f"{instance} was acknowledged with {left} on it")
@@ -148,7 +152,7 @@ class World:
         last_seen: list[Listener] = []
         links = {name: Link(shard, lambda: last_seen) for name, shard in self.shards.items()}
         parts = operator_parts.made(kube, Links(links), clock=machine, rng=self.dice)
-        built = controllers.build(parts)
+        built = registry.build_controllers(parts)
         last_seen += built
         async with asyncio.TaskGroup() as group:
             for mirror in parts.mirrors.all():
@@ -277,7 +281,7 @@ class World:
             if len(here) != wished[name]:
                 raise Violation(f"shard {name} has {len(here)} of {wished[name]}")
         machines = self.all(kinds.NSTANCE_MACHINE)
-        wanted = sorted(resources.annotations(item).get(UUID, "none") for item in machines)
+        wanted = sorted(resources.annotations(item).get(UUID_ANNOTATION, "none") for item in machines)
         alive = sorted(
             str(uuid.UUID(int=ids.uuid_of(InstanceId(each.instance_id))))
             for shard in self.shards.values()
@@ -286,7 +290,7 @@ class World:
         if wanted != alive:
             raise Violation(f"machines {wanted} and VMs {alive} differ")
         for item in machines:
-            if not resources.status(item).get("ready") or resources.is_leaving(item):
+            if not resources.status(item).get("ready") or resources.is_being_deleted(item):
                 raise Violation(f"{resources.name(item)} is not ready: {resources.status(item)}")
         asking = {
             resources.uid(pod)

@@ -4,9 +4,9 @@ from nstance.clock import Clock, Rng
 from nstance.kube.events import Recorder
 from nstance.kube.port import Kube
 from nstance.model.ids import ClusterId, TenantId
-from nstance.operator.context import ControllerContext, Mirrors, Settings
+from nstance.operator.controllers.context import ControllerContext, Mirrors, Settings
 from nstance.operator.metrics import Metrics
-from nstance.operator.ports import Shards
+from nstance.operator.shards.ports import Shards
 
 NAMESPACE = "default"
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from nstance.operator.errors import FatalError
-from nstance.operator.identity import Names
+from nstance.operator.shards.identity import Names
 
 EXAMPLES = """\
 examples:
@@ -58,7 +58,7 @@ class Level(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Bind:
+class BindAddress:
     host: str  # empty: all interfaces
     port: int
 
@@ -77,9 +77,9 @@ class Endpoint:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
     config: Path = Path(CONFIG)
-    health: Bind | None = Bind("", 8081)
-    metrics: Bind | None = None
-    webhook: Bind | None = Bind("", 9443)  # None: disabled
+    health: BindAddress | None = BindAddress("", 8081)
+    metrics: BindAddress | None = None
+    webhook: BindAddress | None = BindAddress("", 9443)  # None: disabled
     webhook_certificates: Path = Path(WEBHOOK_CERTIFICATES)
     webhook_configuration: str = WEBHOOK_CONFIGURATION
     leader_elect: bool = False
@@ -219,7 +219,7 @@ def _boolean(text: str) -> bool:
     raise argparse.ArgumentTypeError(f"expected true or false, found {text[:64]!r}")
 
 
-def _bind(text: str) -> Bind | None:
+def _bind(text: str) -> BindAddress | None:
     if text in ("0", ""):
         return None
     host, colon, port = text.rpartition(":")
@@ -229,7 +229,7 @@ def _bind(text: str) -> Bind | None:
         colon = ""
     if not colon or not port.isascii() or not port.isdigit() or not 0 <= int(port) <= 65535:
         raise argparse.ArgumentTypeError(f"expected host:port, :port or 0, found {text[:64]!r}")
-    return Bind(host, int(port))
+    return BindAddress(host, int(port))
 
 
 def _level(text: str) -> Level:

@@ -20,16 +20,18 @@ from nstance.kube.events import Recorder
 from nstance.kube.http import HttpKube
 from nstance.kube.kubeconfig import Access
 from nstance.kube.port import Kube
-from nstance.operator import controllers, health, workload
-from nstance.operator.configuration import Configuration, Following
-from nstance.operator.context import Controller, ControllerContext, Mirrors, Settings
+from nstance.operator import workload_cluster
+from nstance.operator.config_file import Configuration, ConfigWatcher
+from nstance.operator.controllers import registry
+from nstance.operator.controllers.context import Controller, ControllerContext, Mirrors, Settings
 from nstance.operator.errors import FatalError
-from nstance.operator.identity import Keeper
 from nstance.operator.metrics import Metrics
 from nstance.operator.options import Options
-from nstance.operator.serving import Serving
-from nstance.operator.shards import Links
-from nstance.operator.webhooks import Webhook
+from nstance.operator.serving import health
+from nstance.operator.serving.webhook_certificate import WebhookCertificate
+from nstance.operator.serving.webhooks import WebhookServer
+from nstance.operator.shards.identity import IdentityStore
+from nstance.operator.shards.links import Links
 from nstance.wire.credentials import Credentials
 
 log = logging.getLogger(__name__)
@@ -50,15 +52,15 @@ class Operator:
         variables: Mapping[str, str] | None = None,
         home: Path | None = None,
         connect: Connect | None = None,
-        build: Build = controllers.build,
+        build: Build = registry.build_controllers,
         service_account: Path = kubeconfig.SERVICE_ACCOUNT,
     ) -> None:
         """`connect` and `build` are for tests and simulations."""
         self.options = options
         self.metrics = Metrics()
-        self.probes = health.Probes(lambda: self.unready)
-        self.scrapes = health.Scrapes(self.metrics)
-        self.webhook: Webhook | None = None
+        self.probes = health.ProbeServer(lambda: self.unready)
+        self.scrapes = health.MetricsServer(self.metrics)
+        self.webhook: WebhookServer | None = None
         self.links: Links | None = None
         self._clock = clock
         self._rng = rng
@@ -100,7 +102,7 @@ class Operator:
             life.result()
 
     async def _live(self) -> None:
-        following = Following(self.options.config, clock=self._clock)
+        following = ConfigWatcher(self.options.config, clock=self._clock)
         access = self._access()
         namespace = self._namespace(access)
         kube = self._connect(access)
@@ -126,11 +128,11 @@ class Operator:
 
     async def _open_doors(self, kube: Kube, namespace: str, configuration: Configuration) -> None:
         if self.options.health is not None:
-            await health.open_door(self.probes.door, self.options.health, flag="--health-probe-bind-address")
+            await health.start_listener(self.probes.door, self.options.health, flag="--health-probe-bind-address")
         if self.options.metrics is not None:
-            await health.open_door(self.scrapes.door, self.options.metrics, flag="--metrics-bind-address")
+            await health.start_listener(self.scrapes.door, self.options.metrics, flag="--metrics-bind-address")
         if self.options.webhook is not None:
-            serving = Serving(
+            serving = WebhookCertificate(
                 kube,
                 namespace=namespace,
                 cluster=configuration.cluster,
@@ -139,8 +141,8 @@ class Operator:
                 clock=self._clock,
                 rng=self._rng,
             )
-            self.webhook = Webhook(serving)
-            await health.open_door(self.webhook.door, self.options.webhook, flag="--webhook-bind-address")
+            self.webhook = WebhookServer(serving)
+            await health.start_listener(self.webhook.door, self.options.webhook, flag="--webhook-bind-address")
 
     async def _elected(self, kube: Kube, namespace: str, work: Callable[[], Awaitable[None]]) -> None:
         if not self.options.leader_elect:
@@ -159,12 +161,12 @@ class Operator:
         except lease.Lost as problem:
             raise FatalError(f"leadership was lost, ending: {problem}") from problem
 
-    async def _work(self, kube: Kube, access: Access, namespace: str, following: Following) -> None:
+    async def _work(self, kube: Kube, access: Access, namespace: str, following: ConfigWatcher) -> None:
         self._state = "registering with the shards"
         self.metrics.leads(True)
         configuration = following.current
         environment = self.options.environment
-        keeper = Keeper(kube, environment.names(namespace), configuration, clock=self._clock, rng=self._rng)
+        keeper = IdentityStore(kube, environment.names(namespace), configuration, clock=self._clock, rng=self._rng)
         await keeper.obtain()
         links = self.links = Links(
             following.current,
@@ -213,15 +215,15 @@ class Operator:
 
     def _parts(
         self, kube: Kube, settings: Settings, links: Links
-    ) -> tuple[ControllerContext, workload.RemoteKube | None]:
+    ) -> tuple[ControllerContext, workload_cluster.RemoteKube | None]:
         instance = socket.gethostname()
         mirrors = Mirrors(kube, clock=self._clock, rng=self._rng)
         events = Recorder(kube, clock=self._clock, rng=self._rng, instance=instance)
         remote, there, there_events, there_mirrors = None, kube, events, mirrors
         if settings.endpoint is not None:
-            name = workload.secret_name(settings.name)
+            name = workload_cluster.secret_name(settings.name)
             secrets = mirrors.of(kinds.SECRET, namespace=settings.namespace, fields=f"metadata.name={name}")
-            there = remote = workload.RemoteKube(secrets, name, connect=self._connect)
+            there = remote = workload_cluster.RemoteKube(secrets, name, connect=self._connect)
             there_mirrors = Mirrors(remote, clock=self._clock, rng=self._rng)
             there_events = Recorder(remote, clock=self._clock, rng=self._rng, instance=instance)
         parts = ControllerContext(

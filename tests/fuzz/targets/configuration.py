@@ -11,7 +11,7 @@ from nstance.gotemplate import template
 from nstance.gotemplate.errors import TemplateError
 from nstance.gotemplate.limits import Limits
 from nstance.model.ids import ShardId
-from nstance.operator import configuration as operators
+from nstance.operator import config_file as operators
 from nstance.server.config import configuration
 from nstance.server.config.configuration import NoConfigurationError
 
@@ -85,7 +85,7 @@ def render(data: bytes) -> None:
 
 @target(
     "operator-config",
-    operators.Invalid,
+    operators.InvalidConfigError,
     words=(b"cluster_id: ", b"shards:\n", b"&a ", b"*a", b"<<: ", b"!!python/object ", b"? "),
 )
 def operator_config(data: bytes) -> None:

@@ -15,7 +15,7 @@ from nstance.dev.k8s import protobuf
 from nstance.dev.k8s.files import Files
 from nstance.dev.k8s.service import Service
 from nstance.kube import answers, errors, http, kinds, kubeconfig
-from nstance.operator.webhooks import Webhook
+from nstance.operator.serving.webhooks import WebhookServer
 from nstance.sim.rng import SeededRng
 
 
@@ -93,7 +93,7 @@ def _runner() -> asyncio.Runner:
 )
 def admission(data: bytes) -> None:
     """The whole webhook: every body gets an AdmissionReview, or 400."""
-    webhook = Webhook(cast(Any, SimpleNamespace(context=None)))
+    webhook = WebhookServer(cast(Any, SimpleNamespace(context=None)))
     head = b"POST /validate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(data)
     said = _runner().run(http_wire.send(webhook._answer, head, data))
     if said.startswith(b"HTTP/1.1 200"):

@@ -10,8 +10,8 @@ from nstance.clock import SystemRng
 from nstance.kube import errors, kinds, memory
 from nstance.kube.kinds import Kind
 from nstance.kube.memory import Fate, MemoryKube, Verb
-from nstance.operator.drains import DRAINING, Drains
-from nstance.operator.nodes import Nodes
+from nstance.operator.controllers.drains import DRAINING_ANNOTATION, Drains
+from nstance.operator.controllers.nodes import Nodes
 from nstance.sim.loop import Machine
 from nstance.v1 import operator_pb2 as pb
 from support import operator_parts
@@ -63,7 +63,7 @@ class World:
         await self.person.patch(kinds.NODE, NODE, {"spec": {"unschedulable": yes}})
 
     async def marked(self) -> bool:
-        return DRAINING in ((await self.person.get(kinds.NODE, NODE))["metadata"].get("annotations") or {})
+        return DRAINING_ANNOTATION in ((await self.person.get(kinds.NODE, NODE))["metadata"].get("annotations") or {})
 
 
 @contextlib.asynccontextmanager

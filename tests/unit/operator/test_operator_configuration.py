@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nstance.clock import SystemClock
-from nstance.operator import configuration
-from nstance.operator.configuration import Configuration, Endpoints, Following, Invalid, parse
+from nstance.operator import config_file
+from nstance.operator.config_file import Configuration, ConfigWatcher, Endpoints, InvalidConfigError, parse
 from nstance.operator.errors import FatalError
 
 GOOD = """\
@@ -79,7 +79,7 @@ def test_the_tenant_is_default_unless_told() -> None:
     ],
 )
 def test_every_fault_is_told_with_its_line(text: str, faults: list[str]) -> None:
-    with pytest.raises(Invalid) as refused:
+    with pytest.raises(InvalidConfigError) as refused:
         parse(text.encode(), source="config.yaml")
     for fault in faults:
         assert fault in str(refused.value)
@@ -90,18 +90,18 @@ def test_every_fault_is_told_with_its_line(text: str, faults: list[str]) -> None
 @given(st.binary(max_size=200) | st.text(max_size=200).map(lambda text: text.encode("utf-8", "surrogatepass")))
 def test_any_bytes_are_taken_or_refused_but_never_break_it(content: bytes) -> None:
     """B: input surface."""
-    with contextlib.suppress(Invalid):
+    with contextlib.suppress(InvalidConfigError):
         assert parse(content, source="x").shards
 
 
 def test_a_missing_file_is_one_fatal_line(tmp_path: Path) -> None:
     with pytest.raises(FatalError, match=r"nothing\.yaml is missing; mount it there or name it with --config"):
-        configuration.load(tmp_path / "nothing.yaml")
+        config_file.load(tmp_path / "nothing.yaml")
     with pytest.raises(FatalError, match="cannot be read"):
-        configuration.load(tmp_path)
+        config_file.load(tmp_path)
     (tmp_path / "bad").write_text("x: 1")
     with pytest.raises(FatalError, match=r"not valid: .*unknown key 'x'"):
-        configuration.load(tmp_path / "bad")
+        config_file.load(tmp_path / "bad")
 
 
 class Steps(SystemClock):
@@ -143,7 +143,7 @@ async def test_changes_are_followed_and_bad_ones_refused(tmp_path: Path, caplog:
     swap("..1")
     (tmp_path / "config.yaml").symlink_to("..data/config.yaml")
     clock, seen = Steps(), list[Configuration]()
-    following = Following(tmp_path / "config.yaml", clock=clock)
+    following = ConfigWatcher(tmp_path / "config.yaml", clock=clock)
     task = asyncio.create_task(following.run(seen.append))
     try:
         await clock.step()

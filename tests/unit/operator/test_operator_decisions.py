@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nstance.kube.port import Object
-from nstance.operator import drains, importing, machines, nodes, pods, pools, resources, shard_groups
-from nstance.operator.spread import spread
+from nstance.operator.controllers import drains, importing, machines, nodes, pods, pools, resources, shard_groups
+from nstance.operator.controllers.spread import spread
 from nstance.v1 import operator_pb2 as pb
 
 names = st.text("abc", min_size=1, max_size=3)
@@ -71,18 +71,18 @@ def without_nulls(value: Any) -> Any:
 @given(objects, objects)
 def test_a_merge_change_does_what_it_says_and_nothing_twice(old: Object, wanted: Object) -> None:
     old, wanted = without_nulls(old), without_nulls(wanted)
-    after = merged(old, resources.merge_change(old, wanted))
+    after = merged(old, resources.merge_patch(old, wanted))
     assert {key: after[key] for key in wanted} == wanted
     assert {key: value for key, value in after.items() if key not in wanted} == {
         key: value for key, value in old.items() if key not in wanted
     }
-    assert resources.merge_change(after, wanted) == {}
+    assert resources.merge_patch(after, wanted) == {}
 
 
 def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
     said = [resources.Condition("Ready", False, "Scaling", "1 of 2")]
-    first = resources.merged(None, said, generation=1, now=0.0)
-    again = resources.merged(
+    first = resources.merge_conditions(None, said, generation=1, now=0.0)
+    again = resources.merge_conditions(
         [*first, {"type": "Other", "status": "True"}],
         [resources.Condition("Ready", False, "Scaling", "still")],
         generation=2,
@@ -90,7 +90,7 @@ def test_a_condition_keeps_its_time_until_its_status_changes() -> None:
     )
     assert again[0] == first[0] | {"message": "still", "observedGeneration": 2}
     assert again[1] == {"type": "Other", "status": "True"}
-    turned = resources.merged(again, [resources.Condition("Ready", True, "AllReady")], generation=2, now=90.0)
+    turned = resources.merge_conditions(again, [resources.Condition("Ready", True, "AllReady")], generation=2, now=90.0)
     assert turned[0]["lastTransitionTime"] == "1970-01-01T00:01:30Z"
 
 
@@ -119,7 +119,7 @@ def group(**fields: Any) -> pb.GroupStatus:
     ],
 )
 def test_what_is_sent_to_a_shard(spec: Object, found: pb.GroupStatus | None, sent: dict[str, Any] | None) -> None:
-    assert shard_groups.wished(spec, found) == (None if sent is None else pb.GroupConfig(**sent))
+    assert shard_groups.config_to_send(spec, found) == (None if sent is None else pb.GroupConfig(**sent))
 
 
 def test_what_a_static_group_cannot_be_told() -> None:
@@ -146,16 +146,16 @@ def test_when_a_machine_is_ready(said: pb.InstanceEvent, status: bool, reason: s
 def test_where_a_size_comes_from_is_shown() -> None:
     source = pb.SizeSource(kind="api", by="opr-1", at_unix_ms=1_769_860_800_000, config_size=5)
     overridden = [pb.Override(field="vars.b", value="x"), pb.Override(field="size", value="3")]
-    shown = shard_groups.shown(pb.GroupStatus(size=3, size_source=source, overrides=overridden))
+    shown = shard_groups.group_status(pb.GroupStatus(size=3, size_source=source, overrides=overridden))
     assert shown["config"]["sizeSource"] == "api by opr-1 at 2026-01-31T12:00:00Z"
     assert shown["config"]["overrides"] == ["size", "vars.b"]
-    config = shard_groups.shown(pb.GroupStatus(size_source=pb.SizeSource(kind="config")))["config"]
+    config = shard_groups.group_status(pb.GroupStatus(size_source=pb.SizeSource(kind="config")))["config"]
     assert (config["sizeSource"], config["overrides"]) == ("config", [])
 
 
 def test_a_pool_without_replicas_says_no_size() -> None:
     pool = {"spec": {"group": "web", "shards": ["a"], "vars": {"x": "y"}}}
-    assert pools.wanted_groups(pool, {"spec": {}}) == {"web--a": {"group": "web", "shard": "a", "vars": {"x": "y"}}}
+    assert pools.shard_group_specs(pool, {"spec": {}}) == {"web--a": {"group": "web", "shard": "a", "vars": {"x": "y"}}}
 
 
 def test_groups_are_imported_once_and_with_all_their_shards() -> None:
@@ -199,7 +199,7 @@ def test_provider_ids_of_one_vm(ours: str, theirs: str, same: bool) -> None:
     ],
 )
 def test_which_pods_leave_a_node(metadata: Object, phase: str, leaves: bool) -> None:
-    assert drains.must_leave({"metadata": metadata, "status": {"phase": phase}}) is leaves
+    assert drains.must_evict({"metadata": metadata, "status": {"phase": phase}}) is leaves
 
 
 # ---- machines and pods
@@ -273,14 +273,14 @@ def test_a_pod_is_trimmed_to_what_matters() -> None:
         "spec": {"containers": []},
         "status": {"phase": "Running", "podIP": "10.0.0.1"},
     }
-    kept = pods.trimmed(pod)
+    kept = pods.trim_pod(pod)
     assert kept["metadata"] == {"name": "a", "namespace": "b", "uid": "u", "resourceVersion": "1"}
     assert "spec" not in kept
     asking = {**pod, "metadata": {**pod["metadata"], "annotations": {pods.GROUP: "web"}}}
-    assert pods.wants_node(pods.trimmed(asking), "demo--default")
-    assert not pods.wants_node(pods.trimmed({**asking, "status": {"phase": "Failed"}}), "demo--default")
+    assert pods.wants_node(pods.trim_pod(asking), "demo--default")
+    assert not pods.wants_node(pods.trim_pod({**asking, "status": {"phase": "Failed"}}), "demo--default")
     others = {**pod, "metadata": {**pod["metadata"], "annotations": {pods.GROUP: "web", pods.CLUSTER: "demo--other"}}}
-    assert not pods.wants_node(pods.trimmed(others), "demo--default")
+    assert not pods.wants_node(pods.trim_pod(others), "demo--default")
 
 
 # ---- what cannot be read
@@ -312,7 +312,7 @@ POOL = {"group": "web", "shards": ["a"]}
     ],
 )
 def test_a_pool_that_cannot_be_read(pool: Object, replicas: object, why: str) -> None:
-    said = pools.unreadable({"spec": pool}, {"spec": {"replicas": replicas}})
+    said = pools.find_problem({"spec": pool}, {"spec": {"replicas": replicas}})
     assert why in said
     assert bool(said) == bool(why)
 
@@ -330,7 +330,7 @@ def test_a_pool_that_cannot_be_read(pool: Object, replicas: object, why: str) ->
     ],
 )
 def test_a_shard_group_that_cannot_be_read(spec: Object, why: str) -> None:
-    said = shard_groups.unreadable({"metadata": {"name": "web--a"}, "spec": spec})
+    said = shard_groups.find_problem({"metadata": {"name": "web--a"}, "spec": spec})
     assert why in said
     assert bool(said) == bool(why)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from nstance.operator.errors import FatalError
-from nstance.operator.options import Bind, Endpoint, Environment, Level, Options, parse
+from nstance.operator.options import BindAddress, Endpoint, Environment, Level, Options, parse
 
 
 def parsed(*arguments: str, **variables: str) -> Options:
@@ -15,9 +15,9 @@ def parsed(*arguments: str, **variables: str) -> Options:
 def test_defaults_are_the_documents() -> None:
     assert parsed() == Options(
         config=Path("/etc/nstance/operator/config.yaml"),
-        health=Bind("", 8081),
+        health=BindAddress("", 8081),
         metrics=None,
-        webhook=Bind("", 9443),
+        webhook=BindAddress("", 9443),
         webhook_certificates=Path("/tmp/k8s-webhook-server/serving-certs"),
         leader_elect=False,
         kubeconfig="",
@@ -42,10 +42,10 @@ def test_defaults_are_the_documents() -> None:
         (["--config=a"], "config", Path("a")),
         (["-config=a"], "config", Path("a")),
         (["-config", "a"], "config", Path("a")),
-        (["--health-probe-bind-address=127.0.0.1:1"], "health", Bind("127.0.0.1", 1)),
-        (["--health-probe-bind-address=[::1]:1"], "health", Bind("::1", 1)),
+        (["--health-probe-bind-address=127.0.0.1:1"], "health", BindAddress("127.0.0.1", 1)),
+        (["--health-probe-bind-address=[::1]:1"], "health", BindAddress("::1", 1)),
         (["--health-probe-bind-address=0"], "health", None),
-        (["--metrics-bind-address", ":8080"], "metrics", Bind("", 8080)),
+        (["--metrics-bind-address", ":8080"], "metrics", BindAddress("", 8080)),
         (["-metrics-bind-address=0"], "metrics", None),
         (["--leader-elect"], "leader_elect", True),
         (["--leader-elect=true"], "leader_elect", True),
@@ -55,7 +55,7 @@ def test_defaults_are_the_documents() -> None:
         (["--leader-elect", "--leader-elect=false"], "leader_elect", False),
         (["--leader-elect", "--config", "a"], "config", Path("a")),
         (["--disable-webhooks"], "webhook", None),
-        (["--disable-webhooks=false"], "webhook", Bind("", 9443)),
+        (["--disable-webhooks=false"], "webhook", BindAddress("", 9443)),
         (["--webhook-cert-path", "/certs"], "webhook_certificates", Path("/certs")),
         (["--kubeconfig=k"], "kubeconfig", "k"),
         (["--zap-log-level=debug"], "level", Level.DEBUG),

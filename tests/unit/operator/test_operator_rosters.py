@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nstance.kube.port import Object
-from nstance.operator import pools
-from nstance.operator.nodes import INSTANCE_LABEL, Nodes, is_node_of
-from nstance.operator.rosters import Rosters
+from nstance.operator.controllers import pools
+from nstance.operator.controllers.nodes import INSTANCE_LABEL, Nodes, is_node_of
+from nstance.operator.controllers.rosters import Rosters
 from nstance.v1 import operator_pb2 as pb
 
 
@@ -165,6 +165,6 @@ def test_a_pool_is_ready_for_cluster_api_once_and_for_all(before: Object, group:
     pool = {"metadata": {"name": "web"}, "spec": {"group": "web", "shards": ["a"]}, "status": before}
     machine_pool = {"metadata": {"name": "web"}, "spec": {"replicas": 3}}
     parts = [{"metadata": {"name": "web--a"}, "spec": {"shard": "a"}, "status": group}]
-    told, [condition] = pools.summary(pool, machine_pool, parts)
+    told, [condition] = pools.summarize(pool, machine_pool, parts)
     assert (told["ready"], told.get("initialization")) == (ready, {"provisioned": True} if ready else None)
     assert condition.holds is False

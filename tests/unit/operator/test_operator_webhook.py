@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nstance.operator import webhooks
+from nstance.operator.serving import webhooks
 
 POOL: dict[str, Any] = {
     "spec": {"group": "web", "shards": ["a", "b"], "template": "small", "subnetPool": "main", "vars": {"x": "1"}}

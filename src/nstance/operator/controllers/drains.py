@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 
 from nstance.kube import errors, kinds
 from nstance.kube.port import Object
-from nstance.operator import resources
-from nstance.operator.context import ControllerContext
-from nstance.operator.nodes import Nodes
-from nstance.operator.null_listener import NullListener
-from nstance.operator.ports import ShardRefusedError, ShardUnreachableError
+from nstance.operator.controllers import resources
+from nstance.operator.controllers.context import ControllerContext
+from nstance.operator.controllers.nodes import Nodes
+from nstance.operator.shards.null_listener import NullListener
+from nstance.operator.shards.ports import ShardRefusedError, ShardUnreachableError
 from nstance.tasks.backoff import Backoff, retry
 from nstance.v1 import operator_pb2 as pb
 
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-DRAINING = "nstance.dev/draining"  # annotation of a node that we cordoned: the instance
+DRAINING_ANNOTATION = "nstance.dev/draining"  # annotation of a node that we cordoned: the instance
 MIRROR_POD = "kubernetes.io/config.mirror"
 EVICTIONS = 32  # at once, over all nodes
 RETRY = Backoff(0.2, 5.0)
@@ -38,7 +38,7 @@ POLL = Backoff(0.2, 5.0, factor=1.5)  # between two looks at the pods that are l
 _DONE = frozenset({"Succeeded", "Failed"})
 
 
-def must_leave(pod: Object) -> bool:
+def must_evict(pod: Object) -> bool:
     """Not what would come back at once (DaemonSets), what only the node itself can end (mirror pods), or what is done."""
     owners = pod["metadata"].get("ownerReferences") or []
     return not (
@@ -169,7 +169,7 @@ class Drains(NullListener):
                 if resources.spec(found).get("unschedulable"):
                     return  # by us before a restart, or by somebody who wants it to stay so
                 metadata = {
-                    "annotations": {DRAINING: instance},
+                    "annotations": {DRAINING_ANNOTATION: instance},
                     "resourceVersion": found["metadata"]["resourceVersion"],
                 }
                 await self._kube.patch(kinds.NODE, name, {"spec": {"unschedulable": True}, "metadata": metadata})
@@ -181,10 +181,10 @@ class Drains(NullListener):
         told: set[str] = set()
         for looks in itertools.count(1):
             listing = await self._insist(lambda: self._kube.list(kinds.POD, fields=f"spec.nodeName={name}"))
-            left = [pod for pod in listing.items if must_leave(pod)]
+            left = [pod for pod in listing.items if must_evict(pod)]
             if not left:
                 return
-            refused = await asyncio.gather(*(self._evict(pod) for pod in left if not resources.is_leaving(pod)))
+            refused = await asyncio.gather(*(self._evict(pod) for pod in left if not resources.is_being_deleted(pod)))
             for why in filter(None, refused):
                 if why not in told:
                     told.add(why)
@@ -241,7 +241,7 @@ class Drains(NullListener):
         if link is None:
             return
         for node in self._nodes.all():
-            event = link.instances.get(resources.annotations(node).get(DRAINING, ""))
+            event = link.instances.get(resources.annotations(node).get(DRAINING_ANNOTATION, ""))
             if event is not None and event.state == "running":
                 await self._insist(functools.partial(self._uncordon, resources.name(node), event.instance_id))
 
@@ -252,8 +252,8 @@ class Drains(NullListener):
                 return
             try:
                 found = await self._kube.get(kinds.NODE, name)
-                if DRAINING in resources.annotations(found):
-                    change = {"spec": {"unschedulable": None}, "metadata": {"annotations": {DRAINING: None}}}
+                if DRAINING_ANNOTATION in resources.annotations(found):
+                    change = {"spec": {"unschedulable": None}, "metadata": {"annotations": {DRAINING_ANNOTATION: None}}}
                     await self._kube.patch(kinds.NODE, name, change)
                     self._events.note(found, "NodeDrainCancelled", "the instance stays after all")
             except errors.NotFoundError:

@@ -10,16 +10,16 @@ import asyncio
 from nstance.kube import errors, kinds
 from nstance.kube.port import Object
 from nstance.kube.queue import Queue
-from nstance.operator import pools, resources
-from nstance.operator.context import ControllerContext
-from nstance.operator.nodes import Nodes
-from nstance.operator.null_listener import NullListener
-from nstance.operator.ports import Shard, ShardRefusedError, ShardUnreachableError
-from nstance.operator.resources import Condition
-from nstance.operator.rosters import Rosters
+from nstance.operator.controllers import pools, resources
+from nstance.operator.controllers.context import ControllerContext
+from nstance.operator.controllers.nodes import Nodes
+from nstance.operator.controllers.resources import Condition
+from nstance.operator.controllers.rosters import Rosters
+from nstance.operator.shards.null_listener import NullListener
+from nstance.operator.shards.ports import Shard, ShardRefusedError, ShardUnreachableError
 from nstance.v1 import operator_pb2 as pb
 
-ABANDON = "nstance.dev/abandon"  # the way out when a shard is gone for good
+ABANDON_ANNOTATION = "nstance.dev/abandon"  # the way out when a shard is gone for good
 REFUSED_RETRY = 60.0
 LEAVING_RETRY = 30.0
 
@@ -27,11 +27,13 @@ _FIXED = (("template", "template"), ("subnetPool", "subnet_pool"))
 _FREE = (*_FIXED, ("instanceType", "instance_type"))
 
 
-def unreadable(item: Object) -> str:
+def find_problem(item: Object) -> str:
     """Why nothing can be made of it; empty if it can. It belongs to the group and the shard of its name for life."""
     told = resources.spec(item)
     size = told.get("size")
-    if why := resources.misshapen(told, required=("group", "shard"), texts=("template", "instanceType", "subnetPool")):
+    if why := resources.find_malformed_field(
+        told, required=("group", "shard"), texts=("template", "instanceType", "subnetPool")
+    ):
         return why
     if (named := pools.shard_group_name(told["group"], told["shard"])) != resources.name(item):
         return f"spec.group and spec.shard: expected those of its name, found those of {named}"
@@ -40,7 +42,7 @@ def unreadable(item: Object) -> str:
     return ""
 
 
-def wished(spec: Object, found: pb.GroupStatus | None) -> pb.GroupConfig | None:
+def config_to_send(spec: Object, found: pb.GroupStatus | None) -> pb.GroupConfig | None:
     """What to send to the shard, or None where it has what the spec says. What the API set there and the spec does not
     name is sent back as it is."""
     config = pb.GroupConfig()
@@ -81,7 +83,7 @@ def size_source(found: pb.GroupStatus) -> str:
     return f"{source.kind}{by}"
 
 
-def shown(found: pb.GroupStatus) -> Object:
+def group_status(found: pb.GroupStatus) -> Object:
     """A group's status, as Kubernetes shows it."""
     return {
         "replicas": found.actual_size,
@@ -184,24 +186,24 @@ class ShardGroups(NullListener):
         item = self._shard_groups.objects.get((self._namespace, name))
         if item is None:
             return None
-        if problem := unreadable(item):
-            if resources.is_leaving(item) and resources.annotations(item).get(ABANDON) == "true":
-                await resources.release(self._kube, kinds.NSTANCE_SHARD_GROUP, item)
+        if problem := find_problem(item):
+            if resources.is_being_deleted(item) and resources.annotations(item).get(ABANDON_ANNOTATION) == "true":
+                await resources.remove_finalizer(self._kube, kinds.NSTANCE_SHARD_GROUP, item)
             else:
                 await self._tell_refused(item, None, problem)
             return None
         pool = pools.pool_of(item)
         halves = (
             self._pools.objects.get((self._namespace, pool)),
-            resources.paired(self._machine_pools.objects.values(), kinds.NSTANCE_MACHINE_POOL, pool),
+            resources.find_by_infrastructure(self._machine_pools.objects.values(), kinds.NSTANCE_MACHINE_POOL, pool),
         )
         if resources.is_paused(self._clusters.objects.get(self._cluster), item, *halves):
             return None
         shard = self._shards.get(resources.spec(item)["shard"])
-        if resources.is_leaving(item):
+        if resources.is_being_deleted(item):
             return await self._leave(item, shard)
-        if not resources.is_ours(item):
-            await resources.hold(self._kube, kinds.NSTANCE_SHARD_GROUP, item)
+        if not resources.has_finalizer(item):
+            await resources.add_finalizer(self._kube, kinds.NSTANCE_SHARD_GROUP, item)
             return None
         if shard is None or not shard.synced:
             await self._tell_unreachable(item, shard)
@@ -211,7 +213,7 @@ class ShardGroups(NullListener):
     async def _sync(self, item: Object, shard: Shard) -> float | None:
         spec = resources.spec(item)
         found = shard.groups.get(spec["group"])
-        config = wished(spec, found)
+        config = config_to_send(spec, found)
         told: Object = {}
         if config is not None:
             try:
@@ -238,10 +240,10 @@ class ShardGroups(NullListener):
 
     async def _leave(self, item: Object, shard: Shard | None) -> float | None:
         """The finalizer goes when the shard has confirmed that the group and its instances are gone."""
-        if not resources.is_ours(item):
+        if not resources.has_finalizer(item):
             return None
         group = resources.spec(item)["group"]
-        if resources.annotations(item).get(ABANDON) == "true":
+        if resources.annotations(item).get(ABANDON_ANNOTATION) == "true":
             self._events.note(
                 item, "Abandoned", f"whatever shard {resources.spec(item)['shard']} has of it stays there"
             )
@@ -264,15 +266,15 @@ class ShardGroups(NullListener):
             )
         elif any(each.group == group and not each.on_demand for each in shard.instances.values()):
             return LEAVING_RETRY
-        await resources.release(self._kube, kinds.NSTANCE_SHARD_GROUP, item)
+        await resources.remove_finalizer(self._kube, kinds.NSTANCE_SHARD_GROUP, item)
         return None
 
     async def _tell_unreachable(self, item: Object, shard: Shard | None) -> None:
         spec = resources.spec(item)
         if shard is None:
             why = f"shard {spec['shard']} is not in the operator's configuration"
-            if resources.is_leaving(item):
-                why += f"; if it is gone for good, annotate this with {ABANDON}=true"
+            if resources.is_being_deleted(item):
+                why += f"; if it is gone for good, annotate this with {ABANDON_ANNOTATION}=true"
         else:
             why = shard.trouble
         if not _said(item, "ShardReachable", "False"):
@@ -294,11 +296,11 @@ class ShardGroups(NullListener):
     def _shown(self, item: Object, found: pb.GroupStatus) -> Object:
         spec = resources.spec(item)
         listed = self._rosters.listed(spec["shard"], spec["group"], found.provider_ids)
-        return shown(found) | ({} if listed is None else {"providerIDs": listed})
+        return group_status(found) | ({} if listed is None else {"providerIDs": listed})
 
     async def _write(self, item: Object, told: Object, conditions: list[Condition]) -> None:
         generation = item["metadata"].get("generation", 0)
-        merged = resources.merged(
+        merged = resources.merge_conditions(
             resources.status(item).get("conditions"), conditions, generation=generation, now=self._clock.wall()
         )
         await resources.write_status(self._kube, kinds.NSTANCE_SHARD_GROUP, item, told | {"conditions": merged})

@@ -8,8 +8,8 @@ nobody knows their names, and a list made then would delete them all.
 
 from collections.abc import Callable, Iterable
 
-from nstance.operator import nodes as node_names
-from nstance.operator.nodes import Nodes
+from nstance.operator.controllers import nodes as node_names
+from nstance.operator.controllers.nodes import Nodes
 from nstance.v1 import operator_pb2 as pb
 
 Key = tuple[str, str]  # shard, group
@@ -63,4 +63,4 @@ class Rosters:
 
 
 def _traces(event: pb.InstanceEvent) -> set[str]:
-    return node_names.traces(names=(event.instance_id,), provider_id=event.provider_id)
+    return node_names.lookup_keys(names=(event.instance_id,), provider_id=event.provider_id)

@@ -13,7 +13,7 @@ from nstance.kube.queue import Pass
 from nstance.model.ids import ClusterId, TenantId
 from nstance.operator.metrics import Metrics
 from nstance.operator.options import SERVICE_ACCOUNT, Endpoint
-from nstance.operator.ports import Listener, Shards
+from nstance.operator.shards.ports import Listener, Shards
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from aiohttp import web
 from nstance.kube import kinds
 from nstance.kube.port import Object
 from nstance.model import ids
-from nstance.operator.serving import Serving
+from nstance.operator.serving.webhook_certificate import WebhookCertificate
 from nstance.wire import http_listener
 
 log = logging.getLogger(__name__)
@@ -107,8 +107,8 @@ def answer(body: Any) -> Object:
     return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
 
 
-class Webhook:
-    def __init__(self, serving: Serving) -> None:
+class WebhookServer:
+    def __init__(self, serving: WebhookCertificate) -> None:
         self._serving = serving
         self.door = http_listener.HttpListener(self._answer, context=lambda: serving.context)
 

@@ -13,9 +13,10 @@ from typing import Any
 from nstance.kube import errors, kinds
 from nstance.kube.port import Object
 from nstance.kube.queue import Queue
-from nstance.operator import options, resources, workload
-from nstance.operator.context import ControllerContext
-from nstance.operator.null_listener import NullListener
+from nstance.operator import options, workload_cluster
+from nstance.operator.controllers import resources
+from nstance.operator.controllers.context import ControllerContext
+from nstance.operator.shards.null_listener import NullListener
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ class Clusters(NullListener):
             secrets = parts.mirrors.of(
                 kinds.SECRET,
                 namespace=settings.namespace,
-                fields=f"metadata.name={workload.secret_name(settings.name)}",
+                fields=f"metadata.name={workload_cluster.secret_name(settings.name)}",
             )
             secrets.listen(lambda old, new: self._seen(old, new, KUBECONFIG))
 
@@ -60,14 +61,14 @@ class Clusters(NullListener):
 
     def _seen(self, old: Object | None, new: Object | None, what: str) -> None:
         name = (new or old or {})["metadata"]["name"]
-        if name in (self._settings.name, workload.secret_name(self._settings.name)):
+        if name in (self._settings.name, workload_cluster.secret_name(self._settings.name)):
             self._queue.add(what)
 
     async def _reconcile(self, what: str) -> float | None:
         if what == KUBECONFIG:
             return await self._reconcile_kubeconfig()
         cluster = await self._cluster()
-        if resources.is_leaving(cluster):
+        if resources.is_being_deleted(cluster):
             return None  # Cluster API waits until what is behind it is gone: made anew, it would be waited for for ever
         await self._say_initialized(cluster)
         behind = await self._nstance_cluster(cluster)
@@ -96,7 +97,7 @@ class Clusters(NullListener):
                 "name": self._settings.name,
                 "namespace": self._settings.namespace,
                 "labels": self._labels,
-                "ownerReferences": [resources.owner(cluster, kinds.CLUSTER, controller=True)],
+                "ownerReferences": [resources.owner_reference(cluster, kinds.CLUSTER, controller=True)],
             },
             "spec": {"controlPlaneEndpoint": self._endpoint()},
         }
@@ -133,7 +134,9 @@ class Clusters(NullListener):
                 **(resources.status(cluster).get("initialization") or {}),
                 "controlPlaneInitialized": True,
             },
-            "conditions": resources.merged(conditions, [said], generation=generation, now=self._parts.clock.wall()),
+            "conditions": resources.merge_conditions(
+                conditions, [said], generation=generation, now=self._parts.clock.wall()
+            ),
         }
         # Cluster API writes conditions of the same list: not over what it wrote since.
         await resources.write_status(self._parts.kube, kinds.CLUSTER, cluster, told, unchanged=True)
@@ -158,7 +161,7 @@ class Clusters(NullListener):
             "ready": not troubles,
             "initialization": {"provisioned": True} if provisioned else {},
             "failureDomains": [{"name": name, "controlPlane": False} for name in names],
-            "conditions": resources.merged(
+            "conditions": resources.merge_conditions(
                 before.get("conditions"),
                 [ready],
                 generation=found["metadata"].get("generation", 1),
@@ -175,7 +178,7 @@ class Clusters(NullListener):
 
     async def _reconcile_kubeconfig(self) -> float | None:
         kube, namespace = self._parts.kube, self._settings.namespace
-        name = workload.secret_name(self._settings.name)
+        name = workload_cluster.secret_name(self._settings.name)
         try:
             secret: Object | None = await kube.get(kinds.SECRET, name, namespace=namespace)
         except errors.NotFoundError:
@@ -204,7 +207,9 @@ class Clusters(NullListener):
                 "labels": self._labels,
                 "annotations": {EXPIRES: str(int(token.expires)), ACCOUNT: self._settings.service_account},
             },
-            "data": {workload.KEY: base64.b64encode(self._kubeconfig(token.value).encode()).decode()},
+            "data": {
+                workload_cluster.KUBECONFIG_KEY: base64.b64encode(self._kubeconfig(token.value).encode()).decode()
+            },
         }
         if secret is None:
             await kube.create(kinds.SECRET, body, namespace=namespace)
@@ -225,7 +230,7 @@ class Clusters(NullListener):
         annotations = secret["metadata"].get("annotations") or {}
         try:
             expires = float(annotations[EXPIRES])
-            content = json.loads(base64.b64decode(secret["data"][workload.KEY]))
+            content = json.loads(base64.b64decode(secret["data"][workload_cluster.KUBECONFIG_KEY]))
             same = content["clusters"] == json.loads(self._kubeconfig(""))["clusters"]
         except (KeyError, ValueError, TypeError):
             return 0.0

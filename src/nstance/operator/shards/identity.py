@@ -21,10 +21,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from nstance.clock import Clock, Rng
 from nstance.kube import errors, kinds
 from nstance.kube.port import Kube, Object
-from nstance.operator import registration
-from nstance.operator.configuration import Configuration
+from nstance.operator.config_file import Configuration
 from nstance.operator.errors import FatalError
-from nstance.operator.ports import ShardRefusedError, ShardUnreachableError
+from nstance.operator.shards import registration
+from nstance.operator.shards.ports import ShardRefusedError, ShardUnreachableError
 from nstance.pki import keys, nonce, proof
 from nstance.tasks.backoff import retry
 from nstance.v1 import registration_pb2
@@ -56,7 +56,7 @@ class Names:
     nonce_secret: str = "nstance-operator-nonce"
 
 
-class Keeper:
+class IdentityStore:
     """Holds the credentials that links show, and renews them."""
 
     def __init__(self, kube: Kube, names: Names, configuration: Configuration, *, clock: Clock, rng: Rng) -> None:
@@ -315,18 +315,18 @@ class Keeper:
             return await registration.register(
                 request, self._configuration, ca_pem=self._ca.decode(), clock=self._clock, rng=self._rng
             )
-        except registration.NonceRefused as problem:
+        except registration.NonceRejectedError as problem:
             raise FatalError(
                 f"the nonce in Secret {where}/{self._names.nonce_secret} was refused: {problem}; it was used with another "
                 "key before, was revoked, or is of another cluster (the server's log says which): make a new one with "
                 '`nstance-admin cluster nonce --expiry="3h"`'
             ) from problem
-        except registration.CaRefused as problem:
+        except registration.UntrustedShardsError as problem:
             raise FatalError(
                 f"the shards' certificates are not of the CA in ConfigMap {where}/{self._names.ca_configmap}: {problem}; "
                 "store the right ca.crt there"
             ) from problem
-        except registration.NobodyAnswers as problem:
+        except registration.NoShardAnsweredError as problem:
             raise FatalError(
                 f"no shard could be reached to register the operator: {problem}; check registration_addr"
             ) from problem

@@ -5,10 +5,10 @@ import logging
 from collections.abc import Callable, Iterable
 
 from nstance.clock import Clock, Rng
-from nstance.operator.configuration import Configuration, Endpoints
-from nstance.operator.link import Link
+from nstance.operator.config_file import Configuration, Endpoints
 from nstance.operator.metrics import Metrics
-from nstance.operator.ports import Listener, ShardRefusedError, ShardUnreachableError
+from nstance.operator.shards.link import Link
+from nstance.operator.shards.ports import Listener, ShardRefusedError, ShardUnreachableError
 from nstance.v1 import operator_pb2 as pb
 from nstance.v1 import registration_pb2
 from nstance.wire.credentials import Credentials

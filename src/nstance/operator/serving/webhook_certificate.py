@@ -36,22 +36,22 @@ ALPN = "http/1.1"
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class KeyPair:
     certificate_pem: str
     key_pem: str = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class StoredCertificate:
     """What is in the Secret."""
 
     authority: ca.CertificateAuthority
     bundle: str  # newest first
-    pair: Pair
+    pair: KeyPair
     names: frozenset[str]
 
 
-class Serving:
+class WebhookCertificate:
     def __init__(
         self,
         kube: Kube,
@@ -71,7 +71,7 @@ class Serving:
         self._mounted = mounted
         self._clock = clock
         self._rng = rng
-        self._pair: Pair | None = None
+        self._pair: KeyPair | None = None
         self._complaint = ""
         self.context: ssl.SSLContext | None = None  # None: there is no certificate yet
 
@@ -103,13 +103,13 @@ class Serving:
             log.error("failed to load the webhook certificate", extra={"reason": problem})
         return RETRY_SECONDS * self._rng.uniform(0.8, 1.2)
 
-    def _read_mounted(self) -> Pair | None:
+    def _read_mounted(self) -> KeyPair | None:
         try:
-            return Pair((self._mounted / "tls.crt").read_text(), (self._mounted / "tls.key").read_text())
+            return KeyPair((self._mounted / "tls.crt").read_text(), (self._mounted / "tls.key").read_text())
         except FileNotFoundError:
             return None
 
-    async def _keep(self) -> Pair:
+    async def _keep(self) -> KeyPair:
         """The Secret's certificate, made or renewed if need be; the API server is told of its CA first."""
         configuration = await self._configuration()
         names = self._names(configuration)
@@ -126,7 +126,7 @@ class Serving:
             return wanted.pair
         raise errors.ConflictError(f"Secret {self._namespace}/{SECRET} is changed by others all the time")
 
-    def _renewed(self, kept: Kept | None, names: frozenset[str]) -> Kept:
+    def _renewed(self, kept: StoredCertificate | None, names: frozenset[str]) -> StoredCertificate:
         now = self._clock.wall()
         if kept is not None and not self._due(kept.authority.certificate) and kept.names == names:
             leaf = ca.load_certificate(kept.pair.certificate_pem)
@@ -153,7 +153,7 @@ class Serving:
             serial=ca.new_serial(self._rng),
             issued=now,
         )
-        return Kept(authority, bundle, Pair(issued.pem, keys.private_to_pem(key)), names)
+        return StoredCertificate(authority, bundle, KeyPair(issued.pem, keys.private_to_pem(key)), names)
 
     def _due(self, certificate: x509.Certificate) -> bool:
         begins, ends = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
@@ -165,25 +165,25 @@ class Serving:
         except errors.NotFoundError:
             return None
 
-    def _load(self, secret: Object | None) -> Kept | None:
+    def _load(self, secret: Object | None) -> StoredCertificate | None:
         """None also for one that is damaged: nothing but this webhook depends on it, so it is made anew."""
         if secret is None:
             return None
         try:
             data = {key: base64.b64decode(value).decode() for key, value in (secret.get("data") or {}).items()}
             authority = ca.load_ca(data["ca.crt"], data["ca.key"])
-            pair = Pair(data["tls.crt"], data["tls.key"])
+            pair = KeyPair(data["tls.crt"], data["tls.key"])
             tls.server_context(certificate_pem=pair.certificate_pem, key_pem=pair.key_pem.encode(), ca_pem=None)
             leaf = ca.load_certificate(pair.certificate_pem)
             leaf.verify_directly_issued_by(authority.certificate)
             told = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
             names = [*told.get_values_for_type(x509.DNSName), *map(str, told.get_values_for_type(x509.IPAddress))]
-            return Kept(authority, data["ca.crt"], pair, frozenset(names))
+            return StoredCertificate(authority, data["ca.crt"], pair, frozenset(names))
         except Exception as problem:  # whatever a hand or an old version has left there
             log.warning("the webhook's Secret is of no use and made anew", extra={"reason": type(problem).__name__})
             return None
 
-    async def _store(self, secret: Object | None, kept: Kept) -> None:
+    async def _store(self, secret: Object | None, kept: StoredCertificate) -> None:
         content = {
             "ca.crt": kept.bundle,
             "ca.key": keys.private_to_pem(kept.authority.key),

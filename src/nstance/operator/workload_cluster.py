@@ -20,7 +20,7 @@ from nstance.kube.port import Change, Kube, Listing, Object, Operations, Patch, 
 
 log = logging.getLogger(__name__)
 
-KEY = "value"
+KUBECONFIG_KEY = "value"
 
 
 def secret_name(cluster: str) -> str:
@@ -52,7 +52,7 @@ class RemoteKube:
     def _changed(self, old: Object | None, new: Object | None) -> None:
         if (new or old or {})["metadata"]["name"] != self._name or new is None:
             return  # deleted: what was known goes on
-        encoded = (new.get("data") or {}).get(KEY, "")
+        encoded = (new.get("data") or {}).get(KUBECONFIG_KEY, "")
         try:
             content = base64.b64decode(encoded, validate=True)
             if content == self._content:

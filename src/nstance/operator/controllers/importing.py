@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 
 from nstance.kube import errors, kinds
 from nstance.kube.port import Object
-from nstance.operator import resources
-from nstance.operator.context import ControllerContext
-from nstance.operator.null_listener import NullListener
+from nstance.operator.controllers import resources
+from nstance.operator.controllers.context import ControllerContext
+from nstance.operator.shards.null_listener import NullListener
 from nstance.v1 import operator_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -25,7 +25,7 @@ def pool_name(group: str) -> str:
     return f"nstance-{group}"
 
 
-def machine_pool(group: str, replicas: int, *, cluster: str) -> Object:
+def machine_pool_manifest(group: str, replicas: int, *, cluster: str) -> Object:
     reference = {"apiGroup": kinds.INFRASTRUCTURE, "kind": kinds.NSTANCE_MACHINE_POOL.name, "name": pool_name(group)}
     # Instances boot by Nstance's own userdata; Cluster API wants to be told that nobody else provides any.
     inner = {"clusterName": cluster, "bootstrap": {"dataSecretName": ""}, "infrastructureRef": reference}
@@ -37,7 +37,9 @@ def machine_pool(group: str, replicas: int, *, cluster: str) -> Object:
     }
 
 
-def infrastructure(group: str, found: Mapping[str, pb.GroupStatus], *, cluster: str, owner: Object) -> Object:
+def nstance_machine_pool_manifest(
+    group: str, found: Mapping[str, pb.GroupStatus], *, cluster: str, owner: Object
+) -> Object:
     """Our half of the pair. Of a static group only what the API may change is said; the rest is the configuration's."""
     first = next(iter(found.values()))
     told: Object = {"group": group, "shards": list(found)}
@@ -50,7 +52,7 @@ def infrastructure(group: str, found: Mapping[str, pb.GroupStatus], *, cluster: 
         "metadata": {
             "name": pool_name(group),
             "labels": {resources.CLUSTER_LABEL: cluster},
-            "ownerReferences": [resources.owner(owner, kinds.MACHINE_POOL)],
+            "ownerReferences": [resources.owner_reference(owner, kinds.MACHINE_POOL)],
         },
         "spec": {key: value for key, value in told.items() if value},
     }
@@ -66,7 +68,7 @@ def groups_to_import(
     }
 
 
-class Importing(NullListener):
+class Importer(NullListener):
     def __init__(self, parts: ControllerContext) -> None:
         self._parts = parts
         self._kube, self._shards, self._events = parts.kube, parts.shards, parts.events
@@ -114,8 +116,8 @@ class Importing(NullListener):
     async def _make(self, group: str, found: Mapping[str, pb.GroupStatus]) -> None:
         cluster = self._parts.settings.name
         replicas = sum(status.size for status in found.values())
-        owner = await self._created(kinds.MACHINE_POOL, machine_pool(group, replicas, cluster=cluster))
-        pool = infrastructure(group, found, cluster=cluster, owner=owner)
+        owner = await self._created(kinds.MACHINE_POOL, machine_pool_manifest(group, replicas, cluster=cluster))
+        pool = nstance_machine_pool_manifest(group, found, cluster=cluster, owner=owner)
         self._events.note(
             await self._created(kinds.NSTANCE_MACHINE_POOL, pool),
             "Imported",

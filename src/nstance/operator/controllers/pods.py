@@ -10,9 +10,9 @@ import contextlib
 from nstance.kube import errors, kinds
 from nstance.kube.port import Object
 from nstance.kube.queue import Queue
-from nstance.operator import machines, resources
-from nstance.operator.context import ControllerContext
-from nstance.operator.null_listener import NullListener
+from nstance.operator.controllers import machines, resources
+from nstance.operator.controllers.context import ControllerContext
+from nstance.operator.shards.null_listener import NullListener
 
 GROUP = "on-demand.nstance.dev/group"
 CLUSTER = "on-demand.nstance.dev/cluster"  # where several operators look at one cluster's pods
@@ -28,12 +28,12 @@ def wants_node(pod: Object, cluster: str) -> bool:
     return (
         bool(resources.annotations(pod).get(GROUP))
         and resources.annotations(pod).get(CLUSTER, cluster) == cluster
-        and not resources.is_leaving(pod)
+        and not resources.is_being_deleted(pod)
         and resources.status(pod).get("phase") not in _DONE
     )
 
 
-def trimmed(pod: Object) -> Object:
+def trim_pod(pod: Object) -> Object:
     """What this controller needs of a pod; of one that asks for nothing, that it exists."""
     kept = ["name", "namespace", "uid", "resourceVersion", "deletionTimestamp"]
     kept += ["annotations"] if GROUP in resources.annotations(pod) else []
@@ -46,7 +46,7 @@ def machine_name(pod: Object) -> str:
     return f"{resources.name(pod)[:52].rstrip('-.')}-{resources.uid(pod)[:8]}"
 
 
-def machine(pod: Object, *, cluster: str, owned: bool) -> Object:
+def machine_manifest(pod: Object, *, cluster: str, owned: bool) -> Object:
     name = machine_name(pod)
     metadata: Object = {
         "name": name,
@@ -54,7 +54,7 @@ def machine(pod: Object, *, cluster: str, owned: bool) -> Object:
         "annotations": {POD: f"{pod['metadata']['namespace']}/{resources.name(pod)}"},
     }
     if owned:
-        metadata["ownerReferences"] = [resources.owner(pod, kinds.POD)]
+        metadata["ownerReferences"] = [resources.owner_reference(pod, kinds.POD)]
     reference = {"apiGroup": kinds.INFRASTRUCTURE, "kind": kinds.NSTANCE_MACHINE.name, "name": name}
     return {
         "apiVersion": kinds.MACHINE.api_version,
@@ -64,7 +64,7 @@ def machine(pod: Object, *, cluster: str, owned: bool) -> Object:
     }
 
 
-def desired(pod: Object) -> Object:
+def machine_spec(pod: Object) -> Object:
     """The spec of its NstanceMachine."""
     told = {
         key: resources.annotations(pod).get(noted) for key, noted in (("group", GROUP), ("instanceType", INSTANCE_TYPE))
@@ -72,23 +72,23 @@ def desired(pod: Object) -> Object:
     return {key: value for key, value in told.items() if value}
 
 
-def infrastructure(pod: Object, owner: Object, *, cluster: str) -> Object:
+def nstance_machine_manifest(pod: Object, owner: Object, *, cluster: str) -> Object:
     return {
         "apiVersion": kinds.NSTANCE_MACHINE.api_version,
         "kind": kinds.NSTANCE_MACHINE.name,
         "metadata": {
             "name": resources.name(owner),
             "labels": {resources.CLUSTER_LABEL: cluster, POD_UID: resources.uid(pod)},
-            "ownerReferences": [resources.owner(owner, kinds.MACHINE)],
+            "ownerReferences": [resources.owner_reference(owner, kinds.MACHINE)],
         },
-        "spec": desired(pod),
+        "spec": machine_spec(pod),
     }
 
 
 def _is_outdated(item: Object, pod: Object) -> bool:
     """The pod says something else by now, and nothing was made yet."""
     told = resources.spec(item)
-    wanted = desired(pod)
+    wanted = machine_spec(pod)
     return not machines.is_asked_for(item) and any(
         told.get(key) != wanted.get(key) for key in ("group", "instanceType")
     )
@@ -100,7 +100,7 @@ class Pods(NullListener):
         self._clock, self._events = parts.clock, parts.workload_events
         self._namespace, self._cluster = parts.settings.namespace, parts.settings.name
         self._together = parts.workload is parts.kube
-        self._pods = parts.workload_mirrors.of(kinds.POD, trim=trimmed)
+        self._pods = parts.workload_mirrors.of(kinds.POD, trim=trim_pod)
         self._machines, self._items = (
             parts.mirrors.of(kind, namespace=self._namespace) for kind in (kinds.MACHINE, kinds.NSTANCE_MACHINE)
         )
@@ -123,7 +123,7 @@ class Pods(NullListener):
             self._asking[uid] = new
         else:
             self._asking.pop(uid, None)
-        if asked != (uid in self._asking) or (asked and old is not None and desired(old) != desired(pod)):
+        if asked != (uid in self._asking) or (asked and old is not None and machine_spec(old) != machine_spec(pod)):
             self.queue.add(uid)
 
     def _machine_changed(self, old: Object | None, new: Object | None) -> None:
@@ -141,7 +141,7 @@ class Pods(NullListener):
                 return None
             await self._delete(made, items)
             return None
-        leaving = [each for each in (*made, *items) if resources.is_leaving(each)]
+        leaving = [each for each in (*made, *items) if resources.is_being_deleted(each)]
         if leaving:
             return None  # their end brings the next look
         if not made or not items:
@@ -161,7 +161,7 @@ class Pods(NullListener):
         """Whoever waits for the node looks at the pod, not at what was made for it."""
         for item in items:
             for each in resources.status(item).get("conditions", ()):
-                if each["type"] == "Ready" and each["reason"] in machines.TROUBLE:
+                if each["type"] == "Ready" and each["reason"] in machines.FAILURE_REASONS:
                     self._events.note(pod, "NodeNotMade", f"{resources.name(item)}: {each['message']}", warning=True)
 
     async def _still_asks(self, pod: Object) -> bool:
@@ -173,21 +173,21 @@ class Pods(NullListener):
 
     async def _make(self, pod: Object) -> None:
         owned = self._together and pod["metadata"].get("namespace") == self._namespace
-        wanted = machine(pod, cluster=self._cluster, owned=owned)
+        wanted = machine_manifest(pod, cluster=self._cluster, owned=owned)
         try:
             owner = await self._kube.create(kinds.MACHINE, wanted, namespace=self._namespace)
             self._events.note(pod, "NodeRequested", f"Machine {resources.name(owner)} was made for this pod")
         except errors.AlreadyExistsError:
             owner = await self._kube.get(kinds.MACHINE, resources.name(wanted), namespace=self._namespace)
         with contextlib.suppress(errors.AlreadyExistsError):
-            item = infrastructure(pod, owner, cluster=self._cluster)
+            item = nstance_machine_manifest(pod, owner, cluster=self._cluster)
             await self._kube.create(kinds.NSTANCE_MACHINE, item, namespace=self._namespace)
 
     async def _retry_failed(self, made: list[Object], items: list[Object]) -> float | None:
         """An instance that could not be made is tried anew, with another ID, after a while."""
         for item in items:
             for each in resources.status(item).get("conditions", ()):
-                if each["type"] == "Ready" and each["reason"] == machines.FAILED:
+                if each["type"] == "Ready" and each["reason"] == machines.CREATE_FAILED:
                     age = self._clock.wall() - resources.seconds(each["lastTransitionTime"])
                     if age < RETRY_FAILED:
                         return RETRY_FAILED - age
@@ -197,7 +197,7 @@ class Pods(NullListener):
     async def _delete(self, made: list[Object], items: list[Object]) -> None:
         for kind, found in ((kinds.MACHINE, made), (kinds.NSTANCE_MACHINE, items)):
             for each in found:
-                if not resources.is_leaving(each):
+                if not resources.is_being_deleted(each):
                     with contextlib.suppress(errors.NotFoundError, errors.ConflictError):
                         await self._kube.delete(
                             kind, resources.name(each), namespace=self._namespace, uid=resources.uid(each)

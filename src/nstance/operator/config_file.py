@@ -34,7 +34,7 @@ _TOP = ("cluster_id", "tenant", "shards")
 _SHARD = ("registration_addr", "operator_addr")
 
 
-class Invalid(Exception):
+class InvalidConfigError(Exception):
     """The file is not what it must be; `faults` says all of why."""
 
     def __init__(self, source: str, faults: list[str]) -> None:
@@ -66,25 +66,27 @@ def load(path: Path) -> tuple[Configuration, bytes]:
     except OSError as problem:
         why = "is missing" if isinstance(problem, FileNotFoundError) else f"cannot be read: {problem.strerror}"
         raise FatalError(f"the configuration file {path} {why}; mount it there or name it with --config") from problem
-    except Invalid as problem:
+    except InvalidConfigError as problem:
         raise FatalError(f"the configuration is not valid: {problem}") from problem
 
 
 def parse(content: bytes, *, source: str) -> Configuration:
     """Raises Invalid with every fault."""
     if len(content) > MAX_FILE:
-        raise Invalid(source, [f"expected at most {MAX_FILE} bytes"])
+        raise InvalidConfigError(source, [f"expected at most {MAX_FILE} bytes"])
     try:
         node = yaml.compose(content, Loader=yaml.SafeLoader)
     except yaml.MarkedYAMLError as problem:
         line = problem.problem_mark.line + 1 if problem.problem_mark is not None else 1
-        raise Invalid(source, [f"line {line}: not YAML: {problem.problem}"]) from problem
+        raise InvalidConfigError(source, [f"line {line}: not YAML: {problem.problem}"]) from problem
     except (yaml.YAMLError, RecursionError, UnicodeError) as problem:
-        raise Invalid(source, [f"not YAML: {' '.join(str(problem).split()) or 'nested too deeply'}"]) from problem
+        raise InvalidConfigError(
+            source, [f"not YAML: {' '.join(str(problem).split()) or 'nested too deeply'}"]
+        ) from problem
     reading = _Reading()
     found = reading.top(node)
     if reading.faults:
-        raise Invalid(source, [text for _, text in sorted(reading.faults)])
+        raise InvalidConfigError(source, [text for _, text in sorted(reading.faults)])
     assert found is not None
     return found
 
@@ -194,7 +196,7 @@ def _read(path: Path) -> bytes:
         return file.read(MAX_FILE + 1)
 
 
-class Following:
+class ConfigWatcher:
     """The configuration in force."""
 
     def __init__(self, path: Path, *, clock: Clock) -> None:
@@ -215,7 +217,7 @@ class Following:
                     self._trouble = ""
                     continue
                 fresh = parse(content, source=str(self._path))
-            except (OSError, Invalid) as problem:
+            except (OSError, InvalidConfigError) as problem:
                 self._complain(str(problem))
                 continue
             if (fresh.cluster, fresh.tenant) != (self.current.cluster, self.current.tenant):

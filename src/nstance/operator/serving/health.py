@@ -10,11 +10,11 @@ from aiohttp import web
 
 from nstance.operator.errors import FatalError
 from nstance.operator.metrics import CONTENT_TYPE, Metrics
-from nstance.operator.options import Bind
+from nstance.operator.options import BindAddress
 from nstance.wire import http_listener
 
 
-class Probes:
+class ProbeServer:
     def __init__(self, unready: Callable[[], str | None]) -> None:
         """`unready`: why, or None; must not wait."""
         self._unready = unready
@@ -29,7 +29,7 @@ class Probes:
         return web.Response(text="ok") if reason is None else web.Response(status=503, text=reason)
 
 
-class Scrapes:
+class MetricsServer:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self.door = http_listener.HttpListener(self._answer)
@@ -42,7 +42,7 @@ class Scrapes:
         return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE})
 
 
-async def open_door(opened: http_listener.HttpListener, bind: Bind, *, flag: str) -> None:
+async def start_listener(opened: http_listener.HttpListener, bind: BindAddress, *, flag: str) -> None:
     """Raises Fatal if the address cannot be had."""
     try:
         await opened.start(bind.host, bind.port)

@@ -14,20 +14,20 @@ from nstance.kube import errors, kinds
 from nstance.kube.port import Object
 from nstance.kube.queue import Queue
 from nstance.model import ids
-from nstance.operator import nodes as node_names
-from nstance.operator import resources
-from nstance.operator.context import ControllerContext
-from nstance.operator.nodes import Nodes
-from nstance.operator.null_listener import NullListener
-from nstance.operator.ports import Shard, ShardRefusedError, Shards, ShardUnreachableError
-from nstance.operator.resources import Condition
-from nstance.operator.shard_groups import ABANDON, REFUSED_RETRY
+from nstance.operator.controllers import nodes as node_names
+from nstance.operator.controllers import resources
+from nstance.operator.controllers.context import ControllerContext
+from nstance.operator.controllers.nodes import Nodes
+from nstance.operator.controllers.resources import Condition
+from nstance.operator.controllers.shard_groups import ABANDON_ANNOTATION, REFUSED_RETRY
+from nstance.operator.shards.null_listener import NullListener
+from nstance.operator.shards.ports import Shard, ShardRefusedError, Shards, ShardUnreachableError
 from nstance.v1 import operator_pb2 as pb
 
-UUID = "nstance.dev/instance-uuid"
-SHARD = "nstance.dev/shard"
-FAILED = "CreateFailed"
-TROUBLE = frozenset({FAILED, "NoShard", "NoGroup", "ConfigInvalid", "Refused"})  # reasons of Ready
+UUID_ANNOTATION = "nstance.dev/instance-uuid"
+SHARD_ANNOTATION = "nstance.dev/shard"
+CREATE_FAILED = "CreateFailed"
+FAILURE_REASONS = frozenset({CREATE_FAILED, "NoShard", "NoGroup", "ConfigInvalid", "Refused"})  # reasons of Ready
 SETTLED = 15.0  # longer than a call to a shard may take
 
 _ENDED = frozenset({"deleted", "failed"})
@@ -46,12 +46,12 @@ def group_of(item: Object) -> str:
 
 def is_asked_for(item: Object) -> bool:
     """Whether an instance may exist already."""
-    return UUID in resources.annotations(item)
+    return UUID_ANNOTATION in resources.annotations(item)
 
 
-def place(item: Object) -> str:
+def shard_of(item: Object) -> str:
     """The shard of its instance: the one that has it, else the one that was chosen. A note may be lost to `kubectl replace`."""
-    return resources.status(item).get("shard") or resources.annotations(item).get(SHARD, "")
+    return resources.status(item).get("shard") or resources.annotations(item).get(SHARD_ANNOTATION, "")
 
 
 def choose_shard(
@@ -91,7 +91,7 @@ def condition(said: Said) -> Condition:
         # An older server says nothing of readiness: there, what runs is ready.
         return Condition("Ready", not said.not_ready, "NotReady" if said.not_ready else "Running", said.not_ready)
     if isinstance(said, pb.InstanceStatus) and said.state == "failed":  # an event of it is the last one heard
-        return Condition("Ready", False, FAILED, f"{said.reason}: {said.message}")
+        return Condition("Ready", False, CREATE_FAILED, f"{said.reason}: {said.message}")
     if said.state in _LEAVING:
         return Condition("Ready", False, "Leaving", said.reason)
     return Condition("Ready", False, "Starting", f"the instance is {said.state}")
@@ -136,7 +136,7 @@ class Machines(NullListener):
             self._by_trace.update(dict.fromkeys(_traces(new), resources.name(new)))
         if new is None and old is not None:
             self._first_missed.pop(resources.uid(old), None)
-            self._promised.pop(_number(resources.annotations(old).get(UUID, "")), None)
+            self._promised.pop(_number(resources.annotations(old).get(UUID_ANNOTATION, "")), None)
         self.queue.add(resources.name(new or old or {}))
 
     def _machine_changed(self, old: Object | None, new: Object | None) -> None:
@@ -154,10 +154,10 @@ class Machines(NullListener):
                 self.queue.add(resources.name(item))
 
     def shard_changed(self, shard: str) -> None:
-        self._add_all(lambda item: place(item) in ("", shard))
+        self._add_all(lambda item: shard_of(item) in ("", shard))
 
     def group_changed(self, shard: str, group: str) -> None:
-        self._add_all(lambda item: not place(item) and group_of(item) == group)
+        self._add_all(lambda item: not shard_of(item) and group_of(item) == group)
 
     def instance_changed(self, shard: str, event: pb.InstanceEvent) -> None:
         if event.on_demand:
@@ -171,17 +171,21 @@ class Machines(NullListener):
         item = self._items.objects.get((self._namespace, name))
         if item is None:
             return None
-        machine = resources.paired(self._machines.objects.values(), kinds.NSTANCE_MACHINE, name)
+        machine = resources.find_by_infrastructure(self._machines.objects.values(), kinds.NSTANCE_MACHINE, name)
         if resources.is_paused(self._clusters.objects.get(self._cluster), item, machine):
             return None
-        if resources.is_leaving(item):
+        if resources.is_being_deleted(item):
             return await self._leave(item)
         copied = self._is_copy(item)
-        if copied or not resources.is_ours(item) or not {UUID, SHARD} <= resources.annotations(item).keys():
+        if (
+            copied
+            or not resources.has_finalizer(item)
+            or not {UUID_ANNOTATION, SHARD_ANNOTATION} <= resources.annotations(item).keys()
+        ):
             return await self._choose(item, machine, anew=copied)
         if machine is not None:
-            await resources.adopt(self._kube, kinds.NSTANCE_MACHINE, item, machine, kinds.MACHINE)
-        shard = self._shards.get(place(item))
+            await resources.add_owner(self._kube, kinds.NSTANCE_MACHINE, item, machine, kinds.MACHINE)
+        shard = self._shards.get(shard_of(item))
         if shard is None or not shard.synced:
             await self._tell_unreachable(item, shard)
             return None
@@ -198,11 +202,11 @@ class Machines(NullListener):
 
     def _is_copy(self, item: Object) -> bool:
         """Whether its number is that of another one, by whose YAML it was made: that one's instance is not its own."""
-        number = resources.annotations(item).get(UUID)
+        number = resources.annotations(item).get(UUID_ANNOTATION)
         if not number or resources.status(item).get("instanceID"):
             return False
         return any(
-            resources.annotations(other).get(UUID) == number and _seniority(other) < _seniority(item)
+            resources.annotations(other).get(UUID_ANNOTATION) == number and _seniority(other) < _seniority(item)
             for other in self._items.objects.values()
         )
 
@@ -211,11 +215,11 @@ class Machines(NullListener):
         if not group:
             await self._refuse(item, "NoGroup", "spec.group is missing")
             return None
-        if problem := resources.misshapen(resources.spec(item), required=(), texts=("instanceType",)):
+        if problem := resources.find_malformed_field(resources.spec(item), required=(), texts=("instanceType",)):
             await self._refuse(item, "ConfigInvalid", problem)
             return None
         wanted = resources.spec(item).get("failureDomain") or resources.spec(machine or {}).get("failureDomain") or ""
-        chosen = "" if anew else place(item)
+        chosen = "" if anew else shard_of(item)
         promised = self._promised.values()
         shard, problem = (chosen, "") if chosen else choose_shard(self._shards, group, wanted, promised=promised)
         if not shard:
@@ -229,15 +233,15 @@ class Machines(NullListener):
             number = ids.uuid_of(ids.InstanceId(known))
         else:
             number = ids.uuid7(int(self._clock.wall() * 1000), self._rng.bits(74))
-        chosen_id = (not anew and resources.annotations(item).get(UUID)) or str(uuid.UUID(int=number))
+        chosen_id = (not anew and resources.annotations(item).get(UUID_ANNOTATION)) or str(uuid.UUID(int=number))
         if not chosen:
             self._promised[number] = shard, group
         try:
-            await resources.hold(
+            await resources.add_finalizer(
                 self._kube,
                 kinds.NSTANCE_MACHINE,
                 item,
-                {UUID: chosen_id, SHARD: shard},
+                {UUID_ANNOTATION: chosen_id, SHARD_ANNOTATION: shard},
                 spec={"providerID": None} if anew else {},
             )
         except errors.KubeError:
@@ -261,7 +265,7 @@ class Machines(NullListener):
         said = await shard.create_instance(
             pb.CreateInstanceRequest(
                 group=group_of(item),
-                uuid=resources.annotations(item)[UUID],
+                uuid=resources.annotations(item)[UUID_ANNOTATION],
                 instance_type=spec.get("instanceType", ""),
                 vars=spec.get("vars") or {},
             )
@@ -295,7 +299,7 @@ class Machines(NullListener):
                 {"spec": {"providerID": vm}},
                 namespace=self._namespace,
             )
-        tended = resources.is_tended(machine, self._clusters.objects.get(self._cluster))
+        tended = resources.has_cluster_api_controllers(machine, self._clusters.objects.get(self._cluster))
         if machine is not None and not tended and vm:
             await self._stand_in(machine, said, vm, node)
 
@@ -323,7 +327,7 @@ class Machines(NullListener):
         )
         self._events.note(item, "ServerDeleted", why)
         for kind, each in ((kinds.MACHINE, machine), (kinds.NSTANCE_MACHINE, item)):
-            if each is not None and not resources.is_leaving(each):
+            if each is not None and not resources.is_being_deleted(each):
                 with contextlib.suppress(errors.NotFoundError, errors.ConflictError):  # gone, or another one by now
                     await self._kube.delete(
                         kind, resources.name(each), namespace=self._namespace, uid=resources.uid(each)
@@ -333,20 +337,24 @@ class Machines(NullListener):
 
     async def _leave(self, item: Object) -> float | None:
         """The finalizer goes when the shard has confirmed that there is no instance, and will be none."""
-        if not resources.is_ours(item):
+        if not resources.has_finalizer(item):
             return None
         noted = resources.annotations(item)
-        if noted.get(ABANDON) == "true":
+        if noted.get(ABANDON_ANNOTATION) == "true":
             self._events.note(item, "Abandoned", "whatever its shard has of it stays there")
-        elif not self._is_copy(item) and place(item) and (UUID in noted or resources.status(item).get("instanceID")):
-            shard = self._shards.get(place(item))
+        elif (
+            not self._is_copy(item)
+            and shard_of(item)
+            and (UUID_ANNOTATION in noted or resources.status(item).get("instanceID"))
+        ):
+            shard = self._shards.get(shard_of(item))
             if shard is None or not shard.synced:
                 await self._tell_unreachable(item, shard)
                 return None
-            if (again := await self._delete(item, shard, _number(noted.get(UUID, "")))) is not None:
+            if (again := await self._delete(item, shard, _number(noted.get(UUID_ANNOTATION, "")))) is not None:
                 return again
         self._first_missed.pop(resources.uid(item), None)
-        await resources.release(self._kube, kinds.NSTANCE_MACHINE, item)
+        await resources.remove_finalizer(self._kube, kinds.NSTANCE_MACHINE, item)
         return None
 
     async def _delete(self, item: Object, shard: Shard, number: int | None) -> float | None:
@@ -374,9 +382,9 @@ class Machines(NullListener):
         return REFUSED_RETRY / 2  # its deletion is told; this is for what is not
 
     async def _tell_unreachable(self, item: Object, shard: Shard | None) -> None:
-        why = shard.trouble if shard is not None else f"shard {place(item)} is not in the operator's configuration"
-        if shard is None and resources.is_leaving(item):
-            why += f"; if it is gone for good, annotate this with {ABANDON}=true"
+        why = shard.trouble if shard is not None else f"shard {shard_of(item)} is not in the operator's configuration"
+        if shard is None and resources.is_being_deleted(item):
+            why += f"; if it is gone for good, annotate this with {ABANDON_ANNOTATION}=true"
         await self._write(item, {}, [Condition("Ready", None, "ShardUnreachable", why)])
 
     async def _refuse(self, item: Object, reason: str, why: str) -> None:
@@ -385,7 +393,7 @@ class Machines(NullListener):
         await self._write(item, {}, [Condition("Ready", False, reason, why)])
 
     async def _write(self, item: Object, told: Object, conditions: list[Condition]) -> None:
-        merged = resources.merged(
+        merged = resources.merge_conditions(
             resources.status(item).get("conditions"),
             conditions,
             generation=item["metadata"].get("generation", 0),
@@ -398,7 +406,7 @@ def _traces(item: Object | None) -> set[str]:
     if item is None:
         return set()
     known = resources.status(item).get("instanceID", "")
-    return node_names.traces(names=(known,), provider_id=resources.provider_id(item))
+    return node_names.lookup_keys(names=(known,), provider_id=resources.provider_id(item))
 
 
 def _seniority(item: Object) -> tuple[bool, str, str]:

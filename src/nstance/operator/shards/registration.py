@@ -12,8 +12,8 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from nstance.clock import Clock, Rng
-from nstance.operator import link
-from nstance.operator.configuration import Configuration
+from nstance.operator.config_file import Configuration
+from nstance.operator.shards import link
 from nstance.v1 import registration_grpc
 from nstance.v1.registration_pb2 import RegisterOperatorRequest, RegisterResponse
 from nstance.wire import channel, status, tls
@@ -27,15 +27,15 @@ PATIENCE_SECONDS = 20.0  # shards that did not answer are asked again: a fail-ov
 _REFUSALS = frozenset({Status.UNAUTHENTICATED, Status.PERMISSION_DENIED, Status.INVALID_ARGUMENT})
 
 
-class NonceRefused(Exception):
+class NonceRejectedError(Exception):
     """A shard refused for good."""
 
 
-class CaRefused(Exception):
+class UntrustedShardsError(Exception):
     """Every shard has a certificate of another CA."""
 
 
-class NobodyAnswers(Exception):
+class NoShardAnsweredError(Exception):
     """No shard answered in time."""
 
 
@@ -58,13 +58,13 @@ async def register(
         refusals = [problem for problem in problems if isinstance(problem, GRPCError)]
         told = "; ".join(dict.fromkeys(status.explain(problem) for problem in refusals or problems))
         if refusals:
-            raise NonceRefused(told)
+            raise NonceRejectedError(told)
         if all(isinstance(problem, channel.UntrustedError) for problem in problems):
-            raise CaRefused(told)
+            raise UntrustedShardsError(told)
         if clock.monotonic() >= end:
             # One that answers with another CA says more than those that do not answer at all.
             untrusted = any(isinstance(problem, channel.UntrustedError) for problem in problems)
-            raise CaRefused(told) if untrusted else NobodyAnswers(told)
+            raise UntrustedShardsError(told) if untrusted else NoShardAnsweredError(told)
         log.warning("no shard could be reached to register, trying again", extra={"reason": told})
         tries += 1
         await clock.sleep(link.RETRY.delay(1 + tries, rng))

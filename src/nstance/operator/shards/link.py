@@ -17,7 +17,7 @@ from h2.exceptions import ProtocolError
 
 from nstance.clock import Clock, Rng
 from nstance.operator.metrics import Metrics
-from nstance.operator.ports import Listener, ShardRefusedError, ShardUnreachableError
+from nstance.operator.shards.ports import Listener, ShardRefusedError, ShardUnreachableError
 from nstance.tasks.backoff import Backoff
 from nstance.v1 import operator_grpc, registration_pb2
 from nstance.v1 import operator_pb2 as pb

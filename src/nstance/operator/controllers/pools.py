@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from nstance.kube import errors, kinds
 from nstance.kube.port import Object
 from nstance.kube.queue import Queue
-from nstance.operator import resources
-from nstance.operator.context import ControllerContext
-from nstance.operator.null_listener import NullListener
-from nstance.operator.ports import Shards
-from nstance.operator.resources import Condition
-from nstance.operator.spread import spread
+from nstance.operator.controllers import resources
+from nstance.operator.controllers.context import ControllerContext
+from nstance.operator.controllers.resources import Condition
+from nstance.operator.controllers.spread import spread
+from nstance.operator.shards.null_listener import NullListener
+from nstance.operator.shards.ports import Shards
 
 POOL_LABEL = "nstance.dev/machinepool"  # for people's selectors; who owns a shard group, its ownerReferences say
 LABEL_LENGTH = 63  # of a value; names may be longer
@@ -34,7 +34,7 @@ def pool_of(group: Object) -> str:
     return next((each["name"] for each in owners if each.get("kind") == kinds.NSTANCE_MACHINE_POOL.name), "")
 
 
-def wanted_groups(pool: Object, machine_pool: Object) -> dict[str, Object]:
+def shard_group_specs(pool: Object, machine_pool: Object) -> dict[str, Object]:
     """The specs of the pool's shard groups, by their names."""
     told = resources.spec(pool)
     replicas = resources.spec(machine_pool).get("replicas")
@@ -47,11 +47,13 @@ def wanted_groups(pool: Object, machine_pool: Object) -> dict[str, Object]:
     }
 
 
-def unreadable(pool: Object, machine_pool: Object) -> str:
+def find_problem(pool: Object, machine_pool: Object) -> str:
     """Why nothing can be made of this pair; empty if it can. The schemas refuse most of it where they are applied."""
     told = resources.spec(pool)
     shards, replicas = told.get("shards"), resources.spec(machine_pool).get("replicas")
-    if why := resources.misshapen(told, required=("group",), texts=("template", "instanceType", "subnetPool")):
+    if why := resources.find_malformed_field(
+        told, required=("group",), texts=("template", "instanceType", "subnetPool")
+    ):
         return why
     if not isinstance(shards, list) or not shards or not all(isinstance(each, str) for each in shards):
         return f"spec.shards: expected names of shards, at least one, found {shards!r}"
@@ -62,10 +64,10 @@ def unreadable(pool: Object, machine_pool: Object) -> str:
     return ""
 
 
-def static_moves(pool: Object, groups: Iterable[Object], shards: Shards) -> str:
+def find_static_move(pool: Object, groups: Iterable[Object], shards: Shards) -> str:
     """Why a pool must not be spread over other shards than it is: a static group stays where its configuration has it, and
     what were left there would be nobody's. Empty: it may, or it is not asked."""
-    held = [each for each in groups if not resources.is_leaving(each)]
+    held = [each for each in groups if not resources.is_being_deleted(each)]
     if not any(resources.status(each).get("isStatic") for each in held):
         return ""
     told = resources.spec(pool)
@@ -82,7 +84,7 @@ def static_moves(pool: Object, groups: Iterable[Object], shards: Shards) -> str:
     return f"the group is static, it is in the configuration of {there}: spec.shards cannot be changed here"
 
 
-def summary(
+def summarize(
     pool: Object, machine_pool: Object | None, groups: Sequence[Object], *, problem: str = ""
 ) -> tuple[Object, list[Condition]]:
     """The pool's status (without its conditions) and its conditions. `problem`: why it is not divided as it says."""
@@ -193,18 +195,20 @@ class Pools(NullListener):
         owned = [
             each for each in self._shard_groups.objects.values() if resources.is_owned_by(each, resources.uid(pool))
         ]
-        machine_pool = resources.paired(self._machine_pools.objects.values(), kinds.NSTANCE_MACHINE_POOL, name)
+        machine_pool = resources.find_by_infrastructure(
+            self._machine_pools.objects.values(), kinds.NSTANCE_MACHINE_POOL, name
+        )
         problem = ""
         if resources.is_paused(self._clusters.objects.get(self._cluster), pool, machine_pool):
             return None
-        if resources.is_leaving(pool):
+        if resources.is_being_deleted(pool):
             return await self._leave(pool, owned)
-        if not resources.is_ours(pool):
-            await resources.hold(self._kube, kinds.NSTANCE_MACHINE_POOL, pool)
+        if not resources.has_finalizer(pool):
+            await resources.add_finalizer(self._kube, kinds.NSTANCE_MACHINE_POOL, pool)
             return None  # the change comes back, and with it the next look
         if machine_pool is not None:
-            await resources.adopt(self._kube, kinds.NSTANCE_MACHINE_POOL, pool, machine_pool, kinds.MACHINE_POOL)
-            problem = unreadable(pool, machine_pool) or static_moves(pool, owned, self._shards)
+            await resources.add_owner(self._kube, kinds.NSTANCE_MACHINE_POOL, pool, machine_pool, kinds.MACHINE_POOL)
+            problem = find_problem(pool, machine_pool) or find_static_move(pool, owned, self._shards)
             if not problem:
                 await self._divide(pool, machine_pool, {resources.name(each): each for each in owned})
             elif not _says(pool, problem):
@@ -213,14 +217,14 @@ class Pools(NullListener):
         return None
 
     async def _divide(self, pool: Object, machine_pool: Object, held: dict[str, Object]) -> None:
-        wanted = wanted_groups(pool, machine_pool)
+        wanted = shard_group_specs(pool, machine_pool)
         for name, spec in wanted.items():
             if name not in held:
                 await self._make(pool, name, spec)
-            elif not resources.is_leaving(held[name]):
+            elif not resources.is_being_deleted(held[name]):
                 await self._change(held[name], spec)
         for name in held.keys() - wanted.keys():
-            if not resources.is_leaving(held[name]):
+            if not resources.is_being_deleted(held[name]):
                 await self._kube.delete(kinds.NSTANCE_SHARD_GROUP, name, namespace=self._namespace)
 
     async def _make(self, pool: Object, name: str, spec: Object) -> None:
@@ -228,7 +232,7 @@ class Pools(NullListener):
             "name": name,
             "namespace": self._namespace,
             "labels": {POOL_LABEL: resources.name(pool)} if len(resources.name(pool)) <= LABEL_LENGTH else {},
-            "ownerReferences": [resources.owner(pool, kinds.NSTANCE_MACHINE_POOL, controller=True)],
+            "ownerReferences": [resources.owner_reference(pool, kinds.NSTANCE_MACHINE_POOL, controller=True)],
             "finalizers": [resources.FINALIZER],
         }
         kind = kinds.NSTANCE_SHARD_GROUP
@@ -237,7 +241,7 @@ class Pools(NullListener):
             await self._kube.create(kind, body)
         except errors.AlreadyExistsError:
             found = await self._kube.get(kind, name, namespace=self._namespace)
-            if not found["metadata"].get("ownerReferences") and not resources.is_leaving(found):
+            if not found["metadata"].get("ownerReferences") and not resources.is_being_deleted(found):
                 # Orphaned on purpose, or made by hand: it is this pool's from now on.
                 kept = {key: metadata[key] for key in ("labels", "ownerReferences")}
                 kept["resourceVersion"] = found["metadata"]["resourceVersion"]
@@ -250,7 +254,7 @@ class Pools(NullListener):
 
     async def _change(self, group: Object, wanted: Object) -> None:
         keys = {*wanted, *_COPIED}
-        change = resources.merge_change(resources.spec(group), {key: wanted.get(key) for key in keys})
+        change = resources.merge_patch(resources.spec(group), {key: wanted.get(key) for key in keys})
         if change:
             await self._kube.patch(
                 kinds.NSTANCE_SHARD_GROUP, resources.name(group), {"spec": change}, namespace=self._namespace
@@ -258,22 +262,22 @@ class Pools(NullListener):
 
     async def _leave(self, pool: Object, owned: list[Object]) -> float | None:
         """The shards let go first; only then the pool does."""
-        if not resources.is_ours(pool) or ORPHANS in pool["metadata"]["finalizers"]:
+        if not resources.has_finalizer(pool) or ORPHANS in pool["metadata"]["finalizers"]:
             return None
         # The mirror may lag behind a group that was made a moment ago, or taken from the pool: the server is asked.
         listing = await self._kube.list(kinds.NSTANCE_SHARD_GROUP, namespace=self._namespace)
         left = [each for each in listing.items if resources.is_owned_by(each, resources.uid(pool))]
         for group in left:
-            if not resources.is_leaving(group):
+            if not resources.is_being_deleted(group):
                 await self._kube.delete(kinds.NSTANCE_SHARD_GROUP, resources.name(group), namespace=self._namespace)
         if left:
             return None if owned else 0.1
-        await resources.release(self._kube, kinds.NSTANCE_MACHINE_POOL, pool)
+        await resources.remove_finalizer(self._kube, kinds.NSTANCE_MACHINE_POOL, pool)
         return None
 
     async def _tell(self, pool: Object, machine_pool: Object | None, owned: list[Object], problem: str) -> None:
-        told, conditions = summary(pool, machine_pool, owned, problem=problem)
-        told["conditions"] = resources.merged(
+        told, conditions = summarize(pool, machine_pool, owned, problem=problem)
+        told["conditions"] = resources.merge_conditions(
             resources.status(pool).get("conditions"),
             conditions,
             generation=pool["metadata"].get("generation", 0),
@@ -288,7 +292,7 @@ class Pools(NullListener):
                 namespace=self._namespace,
             )
         await resources.write_status(self._kube, kinds.NSTANCE_MACHINE_POOL, pool, told)
-        if machine_pool is not None and not resources.is_tended(
+        if machine_pool is not None and not resources.has_cluster_api_controllers(
             machine_pool, self._clusters.objects.get(self._cluster)
         ):  # else Cluster API's own controller writes this
             counts = {key: told[key] for key in ("replicas", "readyReplicas")}

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from nstance.kube import kinds
 from nstance.kube.mirror import Mirror
 from nstance.kube.port import Kube, Object
-from nstance.operator import resources
+from nstance.operator.controllers import resources
 
 INSTANCE_LABEL = "nstance.dev/instance-id"
 
@@ -30,7 +30,7 @@ def _parts(provider_id: str) -> list[str]:
     return [part for part in provider_id.rpartition("://")[2].split("/") if part]
 
 
-def traces(*, names: Iterable[str] = (), provider_id: str = "") -> set[str]:
+def lookup_keys(*, names: Iterable[str] = (), provider_id: str = "") -> set[str]:
     """By what a VM and its node may be found: each has one in common with the other."""
     return {each for each in (*names, *_parts(provider_id)[-1:]) if each}
 
@@ -39,7 +39,7 @@ def _traces(node: Object | None) -> set[str]:
     if node is None:
         return set()
     names = (resources.name(node), resources.labels(node).get(INSTANCE_LABEL, ""))
-    return traces(names=names, provider_id=resources.provider_id(node))
+    return lookup_keys(names=names, provider_id=resources.provider_id(node))
 
 
 def _identity(node: Object) -> tuple[str, ...]:
@@ -101,7 +101,7 @@ class Nodes:
 
     def find(self, instance: str, provider_id: str) -> Object | None:
         """As far as is known now."""
-        for trace in (instance, *traces(provider_id=provider_id)):
+        for trace in (instance, *lookup_keys(provider_id=provider_id)):
             for node in self._by_trace.get(trace, {}).values():
                 if is_node_of(node, instance, provider_id):
                     return node

@@ -22,18 +22,18 @@ def uid(item: Object) -> str:
     return cast(str, item["metadata"].get("uid", ""))
 
 
-def part(value: object) -> Object:
+def as_object(value: object) -> Object:
     """An object within another one. What is something else counts as empty: without CRDs, dev-k8s takes any JSON, and one
     object that is not of its kind's shape must not hold up all others."""
     return value if isinstance(value, dict) else {}
 
 
 def spec(item: Object) -> Object:
-    return part(item.get("spec"))
+    return as_object(item.get("spec"))
 
 
 def status(item: Object) -> Object:
-    return part(item.get("status"))
+    return as_object(item.get("status"))
 
 
 def provider_id(item: Object) -> str:
@@ -44,7 +44,7 @@ def provider_id(item: Object) -> str:
 def infrastructure(item: Object) -> Object:
     """What a Machine or a MachinePool refers to."""
     told = spec(item)
-    return part((spec(part(told["template"])) if "template" in told else told).get("infrastructureRef"))
+    return as_object((spec(as_object(told["template"])) if "template" in told else told).get("infrastructureRef"))
 
 
 def annotations(item: Object) -> Mapping[str, str]:
@@ -55,7 +55,7 @@ def labels(item: Object) -> Mapping[str, str]:
     return item["metadata"].get("labels") or {}
 
 
-def misshapen(told: Object, *, required: Iterable[str], texts: Iterable[str]) -> str:
+def find_malformed_field(told: Object, *, required: Iterable[str], texts: Iterable[str]) -> str:
     """What in a spec is not text, or not there. Without our CRDs, dev-k8s takes any JSON."""
     for key in (*required, *texts):
         value = told.get(key)
@@ -72,11 +72,11 @@ def is_size(value: object) -> bool:
     return type(value) is int and 0 <= value < 2**31
 
 
-def is_leaving(item: Object) -> bool:
+def is_being_deleted(item: Object) -> bool:
     return bool(item["metadata"].get("deletionTimestamp"))
 
 
-def is_ours(item: Object) -> bool:
+def has_finalizer(item: Object) -> bool:
     """Whether we keep it from going away."""
     return FINALIZER in (item["metadata"].get("finalizers") or [])
 
@@ -89,12 +89,12 @@ def is_paused(cluster: Object | None, *items: Object | None) -> bool:
     )
 
 
-def is_tended(item: Object | None, cluster: Object | None) -> bool:
+def has_cluster_api_controllers(item: Object | None, cluster: Object | None) -> bool:
     """Whether Cluster API's own controllers look after it: they set a phase first of all, the Cluster's before any other."""
     return any(each is not None and bool(status(each).get("phase")) for each in (item, cluster))
 
 
-def owner(item: Object, kind: Kind, *, controller: bool = False) -> Object:
+def owner_reference(item: Object, kind: Kind, *, controller: bool = False) -> Object:
     """An ownerReference to it."""
     reference: Object = {"apiVersion": kind.api_version, "kind": kind.name, "name": name(item), "uid": uid(item)}
     return reference | ({"controller": True, "blockOwnerDeletion": True} if controller else {})
@@ -121,7 +121,9 @@ class Condition:
     message: str = ""
 
 
-def merged(old: Iterable[Object] | None, said: Iterable[Condition], *, generation: int, now: float) -> list[Object]:
+def merge_conditions(
+    old: Iterable[Object] | None, said: Iterable[Condition], *, generation: int, now: float
+) -> list[Object]:
     """The conditions with these in them. The time of a transition changes only with the status, and conditions of
     other people stay."""
     found = {each["type"]: each for each in old or ()}
@@ -140,14 +142,14 @@ def merged(old: Iterable[Object] | None, said: Iterable[Condition], *, generatio
     return list(found.values())
 
 
-def merge_change(old: Mapping[str, Any], wanted: Mapping[str, Any], *, whole: bool = False) -> Object:
+def merge_patch(old: Mapping[str, Any], wanted: Mapping[str, Any], *, whole: bool = False) -> Object:
     """The merge patch that gives `old` the fields of `wanted`; empty if it has them. Maps inside become exactly what is
     wanted (`whole`): a merge patch keeps keys that it does not name, so those that went are named as null."""
     change: Object = dict.fromkeys(old.keys() - wanted.keys()) if whole else {}
     for key, value in wanted.items():
         held = old.get(key)
         if isinstance(value, Mapping):
-            inner = merge_change(held if isinstance(held, Mapping) else {}, value, whole=True)
+            inner = merge_patch(held if isinstance(held, Mapping) else {}, value, whole=True)
             if inner or not isinstance(held, Mapping):
                 change[key] = inner
         elif held != value:
@@ -158,7 +160,7 @@ def merge_change(old: Mapping[str, Any], wanted: Mapping[str, Any], *, whole: bo
 async def write_status(kube: Kube, kind: Kind, item: Object, wanted: Object, *, unchanged: bool = False) -> None:
     """Only when something changes: a status that is written for nothing wakes everybody who watches. `unchanged`: and only
     if nobody changed the object since."""
-    if change := merge_change(status(item), wanted):
+    if change := merge_patch(status(item), wanted):
         metadata = item["metadata"]
         body: Object = {"status": change}
         if unchanged:
@@ -166,7 +168,7 @@ async def write_status(kube: Kube, kind: Kind, item: Object, wanted: Object, *, 
         await kube.patch(kind, metadata["name"], body, namespace=metadata.get("namespace", ""), subresource="status")
 
 
-async def hold(
+async def add_finalizer(
     kube: Kube, kind: Kind, item: Object, annotated: Mapping[str, str] | None = None, *, spec: Object | None = None
 ) -> Object:
     """Adds our finalizer (and annotations and a change of the spec with it, in one write), if nobody changed the object
@@ -183,19 +185,19 @@ async def hold(
     return await kube.patch(kind, metadata["name"], body, namespace=metadata.get("namespace", ""))
 
 
-async def adopt(kube: Kube, kind: Kind, item: Object, owner_item: Object, owner_kind: Kind) -> None:
+async def add_owner(kube: Kube, kind: Kind, item: Object, owner_item: Object, owner_kind: Kind) -> None:
     """Makes the owner's end the item's end too, as Cluster API's controllers do where they run."""
-    if is_owned_by(item, uid(owner_item)) or is_leaving(owner_item):
+    if is_owned_by(item, uid(owner_item)) or is_being_deleted(owner_item):
         return
     metadata = item["metadata"]
     change = {
         "resourceVersion": metadata["resourceVersion"],
-        "ownerReferences": [*(metadata.get("ownerReferences") or []), owner(owner_item, owner_kind)],
+        "ownerReferences": [*(metadata.get("ownerReferences") or []), owner_reference(owner_item, owner_kind)],
     }
     await kube.patch(kind, metadata["name"], {"metadata": change}, namespace=metadata.get("namespace", ""))
 
 
-async def release(kube: Kube, kind: Kind, item: Object) -> None:
+async def remove_finalizer(kube: Kube, kind: Kind, item: Object) -> None:
     """Removes our finalizer, if nobody changed the object since."""
     metadata = item["metadata"]
     left = [each for each in metadata.get("finalizers") or [] if each != FINALIZER]
@@ -203,7 +205,7 @@ async def release(kube: Kube, kind: Kind, item: Object) -> None:
     await kube.patch(kind, metadata["name"], {"metadata": change}, namespace=metadata.get("namespace", ""))
 
 
-def paired(items: Iterable[Object], kind: Kind, wanted: str) -> Object | None:
+def find_by_infrastructure(items: Iterable[Object], kind: Kind, wanted: str) -> Object | None:
     """The MachinePool or Machine whose infrastructure is that object of ours."""
     for item in items:
         reference = infrastructure(item)
