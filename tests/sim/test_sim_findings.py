@@ -10,9 +10,9 @@ from nstance.model.ids import InstanceId, ProviderId
 from nstance.model.instance import Cause, Drain, Put, State
 from nstance.providers.errors import ThrottledError, UnavailableError
 from nstance.providers.memory_behavior import Call, Outcome
-from nstance.sim.auditor import Then
+from nstance.sim.audit.auditor import Then
 from nstance.sim.desired_groups import DEAD_AFTER, SUBNETS, SUSPECT_AFTER, DesiredGroup, DesiredGroups
-from nstance.sim.nemesis import Nemesis
+from nstance.sim.faults.nemesis import Nemesis
 from nstance.sim.server import SimServer
 from nstance.sim.setup import Setup
 from nstance.sim.world import World, world

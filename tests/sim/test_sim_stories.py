@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from nstance.points import Point
 from nstance.sim.desired_groups import DesiredGroup, DesiredGroups
-from nstance.sim.nemesis import Nemesis
+from nstance.sim.faults.nemesis import Nemesis
 from nstance.sim.setup import FAULTS, Setup
 from nstance.sim.world import World, world
 

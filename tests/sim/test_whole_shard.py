@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from nstance.points import Point
-from nstance.sim import exhaustive
-from nstance.sim.schedule import play
+from nstance.sim.search import exhaustive
+from nstance.sim.search.schedule import play
 
 SEEDS = 200
 CHUNKS = 8
@@ -48,7 +48,7 @@ def test_every_point(point: Point) -> None:
 def test_a_seed_replays_exactly_whatever_the_hash_seed() -> None:
     """Another interpreter with other hashes of strings goes the same way."""
     here = play(3).hash
-    code = "from nstance.sim.schedule import play; print(play(3).hash)"
+    code = "from nstance.sim.search.schedule import play; print(play(3).hash)"
     for hash_seed in ("1", "2"):
         environment = os.environ | {"PYTHONHASHSEED": hash_seed}
         told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)

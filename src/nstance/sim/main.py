@@ -6,11 +6,12 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from nstance.sim import exhaustive, forecast_command
-from nstance.sim.scenarios import SCENARIOS
-from nstance.sim.schedule import play
+from nstance.sim.forecasting import command
+from nstance.sim.forecasting.scenarios import SCENARIOS
+from nstance.sim.search import exhaustive
+from nstance.sim.search.schedule import play
+from nstance.sim.search.swarm import ENOUGH, CannotResume, again, swarm
 from nstance.sim.setup import draw
-from nstance.sim.swarm import ENOUGH, CannotResume, again, swarm
 
 MOST_AGENTS = 20_000
 MOST_HOURS = 24 * 7
@@ -70,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         help="that a VM takes until its agent speaks (default 20 to 60; a local provider's processes take 0.5 to 4)",
     )
     mine.add_argument("--svg", type=Path, help="draw it into this file (default forecast-SCENARIO.svg)")
-    mine.set_defaults(run=forecast_command.run)
+    mine.set_defaults(run=command.run)
     return parser
 
 

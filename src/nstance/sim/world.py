@@ -25,8 +25,8 @@ from nstance.providers import port
 from nstance.secretstore import memory as secrets
 from nstance.server.state.shard import Committed
 from nstance.sim import operator
-from nstance.sim.agents import AgentPort, SimAgent
-from nstance.sim.auditor import Auditor
+from nstance.sim.agent import AgentPort, SimAgent
+from nstance.sim.audit.auditor import Auditor
 from nstance.sim.desired_groups import SHARD, DesiredGroups
 from nstance.sim.fault_model import ProviderFaults, StorageFaults
 from nstance.sim.loop import Machine, VirtualLoop

@@ -32,8 +32,8 @@ def hunt(name: str, seeds: int) -> str | None:
         first = First()
         pytest.main(["-q", "-x", "--no-header", "-p", "no:cacheprovider", "-n0", *mutant.tests], plugins=[first])
         return first.nodeid
-    from nstance.sim import exhaustive
-    from nstance.sim.schedule import play
+    from nstance.sim.search import exhaustive
+    from nstance.sim.search.schedule import play
 
     for seed in (*mutant.seeds, *range(seeds)):
         if found := play(seed).violations:

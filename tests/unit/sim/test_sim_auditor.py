@@ -8,10 +8,10 @@ from nstance.model.instance import Put, State
 from nstance.objects import slots
 from nstance.points import Point
 from nstance.providers.port import Scope
-from nstance.sim import exhaustive
-from nstance.sim.auditor import JOURNAL, LEASE
+from nstance.sim.audit.auditor import JOURNAL, LEASE
 from nstance.sim.desired_groups import CLUSTER, SHARD, DesiredGroup, DesiredGroups
-from nstance.sim.nemesis import Nemesis
+from nstance.sim.faults.nemesis import Nemesis
+from nstance.sim.search import exhaustive
 from nstance.sim.setup import Setup
 from nstance.sim.world import World, world
 

@@ -1,7 +1,7 @@
 """The small scope leaves nothing out of its own story."""
 
-from nstance.sim import exhaustive
 from nstance.sim.fault_model import WRITES
+from nstance.sim.search import exhaustive
 from nstance.sim.world import world
 
 

@@ -13,7 +13,8 @@ import pytest
 
 from nstance.model.ids import InstanceId
 from nstance.server.config.configuration import NoConfigurationError
-from nstance.sim import chart, forecast, forecast_rounds, main, scenarios
+from nstance.sim import main
+from nstance.sim.forecasting import chart, forecast, rounds, scenarios
 
 CONFIG = """{
   // as a person writes it
@@ -124,7 +125,7 @@ def test_hours_that_are_left_out_count_the_same(scenario: str, hours: float, qui
     skipped = forecast.forecast(document, scenario=scenario, hours=hours)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(forecast, "REST", float("inf"))
-        patch.setattr(forecast_rounds.Rounds, "alike", lambda rounds: None)
+        patch.setattr(rounds.Rounds, "alike", lambda rounds: None)
         played = forecast.forecast(document, scenario=scenario, hours=hours)
     assert played.left_out == played.repeated == 0
     assert skipped.left_out > quiet
@@ -139,14 +140,12 @@ def test_hours_that_are_left_out_count_the_same(scenario: str, hours: float, qui
     assert skipped.points == sorted(skipped.points, key=lambda point: (point.hour, point.requests))
 
 
-def rounds(*ends: tuple[float, int, str]) -> forecast_rounds.Rounds:
+def rounds(*ends: tuple[float, int, str]) -> rounds.Rounds:
     """When each ended, how many had been made by then, and who ran."""
-    last_seen = forecast_rounds.Rounds()
+    last_seen = rounds.Rounds()
     for number, (at, made, running) in enumerate(ends):
         counts = Counter({"calls create": made, "request get": number * number})
-        last_seen.ended(
-            forecast_rounds.End(at=at, counts=counts, running=frozenset(map(InstanceId, running)), point=number)
-        )
+        last_seen.ended(rounds.End(at=at, counts=counts, running=frozenset(map(InstanceId, running)), point=number))
     return last_seen
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from nstance.sim import main, swarm
-from nstance.sim.schedule import Verdict, play
+from nstance.sim import main
+from nstance.sim.search import swarm
+from nstance.sim.search.schedule import Verdict, play
 
 
 def test_a_swarm_without_violations_ends_well(capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from nstance.sim.forecast import Forecast
+from nstance.sim.forecasting.forecast import Forecast
 
 WIDTH, LEFT, RIGHT, TOP, GAP, BOTTOM = 960, 70, 24, 64, 58, 44
 TALL, LOW = 200, 100  # panels

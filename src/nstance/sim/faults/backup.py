@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from nstance.config import storage_keys
-from nstance.sim.auditor import Checkpoint
+from nstance.sim.audit.auditor import Checkpoint
 from nstance.sim.desired_groups import SHARD, DesiredGroups
 
 if TYPE_CHECKING:

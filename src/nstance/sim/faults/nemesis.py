@@ -13,10 +13,10 @@ from nstance.objects.journal import DeposedError
 from nstance.pki import proof
 from nstance.providers.port import CreateRequest, Scope, Status
 from nstance.server.state.unknown_vms import key_of
-from nstance.sim import backup
-from nstance.sim.agents import SimAgent, key_pair
+from nstance.sim.agent import SimAgent, key_pair
 from nstance.sim.desired_groups import CLUSTER, SHARD, SUBNETS
 from nstance.sim.desired_groups import key as group_key
+from nstance.sim.faults import backup
 from nstance.sim.operator_port import OperatorPort
 from nstance.sim.server import SimServer
 from nstance.sim.setup import FAULTS, Aim, limits

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from nstance.points import Point
-from nstance.sim import workers
 from nstance.sim.desired_groups import DesiredGroup, DesiredGroups
+from nstance.sim.search import workers
 from nstance.sim.setup import Setup
 from nstance.sim.world import World, world
 

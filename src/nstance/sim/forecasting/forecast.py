@@ -23,8 +23,8 @@ from nstance.model.ids import GroupKey, InstanceId
 from nstance.model.instance import State
 from nstance.server.config import configuration
 from nstance.sim.desired_groups import CLUSTER
-from nstance.sim.forecast_rounds import End, Rounds
-from nstance.sim.scenarios import SCENARIOS, Given, Happening, is_spot
+from nstance.sim.forecasting.rounds import End, Rounds
+from nstance.sim.forecasting.scenarios import SCENARIOS, Given, Happening, is_spot
 from nstance.sim.setup import Setup
 from nstance.sim.world import World, world
 

@@ -15,7 +15,7 @@ from nstance.model.ids import GroupKey, InstanceId, ProviderId
 from nstance.model.instance import CAPACITY, ENDED, Cause, Instance, Put, State
 from nstance.model.rollout import GroupRecord, Outcome, Revision
 from nstance.objects import slots
-from nstance.sim.agents import AgentPort
+from nstance.sim.agent import AgentPort
 
 if TYPE_CHECKING:
     from nstance.sim.world import World

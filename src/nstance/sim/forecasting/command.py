@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 
 from nstance.server.config.configuration import NoConfigurationError
-from nstance.sim import chart
-from nstance.sim import forecast as forecasts
-from nstance.sim.forecast import Forecast, Point
+from nstance.sim.forecasting import chart
+from nstance.sim.forecasting import forecast as forecasts
+from nstance.sim.forecasting.forecast import Forecast, Point
 
 ROWS = 20
 

@@ -23,10 +23,10 @@ from nstance.model.instance import CAPACITY, TRANSITIONS, Cause, Instance, Put, 
 from nstance.model.rollout import GroupRecord
 from nstance.objects import slots
 from nstance.providers.port import Status
-from nstance.sim import quiescence
-from nstance.sim.agents import AgentPort, key_pair
+from nstance.sim.agent import AgentPort, key_pair
+from nstance.sim.audit import quiescence
+from nstance.sim.audit.rollouts import RolloutAuditor, View
 from nstance.sim.desired_groups import CLUSTER, DEAD_AFTER, READY_TIMEOUT, REGISTRATION_TIMEOUT, SHARD
-from nstance.sim.rollout_auditor import RolloutAuditor, View
 
 if TYPE_CHECKING:
     from nstance.sim.world import World

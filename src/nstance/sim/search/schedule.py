@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nstance.sim.nemesis import Nemesis
+from nstance.sim.faults.nemesis import Nemesis
 from nstance.sim.setup import Setup, draw
 from nstance.sim.world import world
 

@@ -12,8 +12,8 @@ from functools import partial
 from pathlib import Path
 
 from nstance import points
-from nstance.sim import workers
-from nstance.sim.schedule import Verdict, play
+from nstance.sim.search import workers
+from nstance.sim.search.schedule import Verdict, play
 from nstance.sim.setup import FAULTS, MOMENTS
 
 CHUNK = 10
