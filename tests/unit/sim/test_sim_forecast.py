@@ -140,7 +140,7 @@ def test_hours_that_are_left_out_count_the_same(scenario: str, hours: float, qui
     assert skipped.points == sorted(skipped.points, key=lambda point: (point.hour, point.requests))
 
 
-def rounds(*ends: tuple[float, int, str]) -> rounds.Rounds:
+def ended_rounds(*ends: tuple[float, int, str]) -> rounds.Rounds:
     """When each ended, how many had been made by then, and who ran."""
     last_seen = rounds.Rounds()
     for number, (at, made, running) in enumerate(ends):
@@ -150,7 +150,7 @@ def rounds(*ends: tuple[float, int, str]) -> rounds.Rounds:
 
 
 def test_rounds_that_do_the_same_in_the_same_time_are_alike() -> None:
-    alike = rounds((0, 0, "x"), (100, 4, "ab"), (300, 5, "ab"), (900, 6, "ab"), (1505, 7, "ab")).alike()
+    alike = ended_rounds((0, 0, "x"), (100, 4, "ab"), (300, 5, "ab"), (900, 6, "ab"), (1505, 7, "ab")).alike()
     assert alike is not None
     assert (alike[0].at, alike[1].at) == (300, 1505)
 
@@ -165,7 +165,7 @@ def test_rounds_that_do_the_same_in_the_same_time_are_alike() -> None:
     ],
 )
 def test_rounds_that_differ_or_get_somewhere_are_not(ends: list[tuple[float, int, str]]) -> None:
-    assert rounds(*ends).alike() is None
+    assert ended_rounds(*ends).alike() is None
 
 
 def test_where_instances_expire_no_hour_is_left_out() -> None:

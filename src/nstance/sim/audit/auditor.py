@@ -302,7 +302,7 @@ class Auditor:
     def told(self, reasons: tuple[Reason, ...]) -> None:
         """A leader has given reasons; some accuse somebody."""
         for reason in reasons:
-            if reason.message.startswith("two agents use its identity") and reason.instance not in self.cloned:
+            if reason.message.startswith("two agents use its identity") and not self._is_cloned(reason.instance):
                 self._wrong("I10", f"{reason.instance} is said to be cloned, and has one agent")
 
     # ---- why something goes
@@ -349,7 +349,7 @@ class Auditor:
                 if old.registered is not None and old.replaces is None:
                     self._wrong("I10", f"{new.id} was superseded, but replaced nobody")
             case Cause.REQUESTED:
-                copied = new.id in self.cloned and world.desired_groups.on_clone == "replace"
+                copied = self._is_cloned(new.id) and world.desired_groups.on_clone == "replace"
                 if new.id not in self.requested and not copied:
                     self._wrong("I10", f"{new.id} leaves by a request that nobody made")
             case _:
@@ -375,6 +375,12 @@ class Auditor:
         silent_ones = [m for m in running if self._is_silent(m.id)]
         if len(silent_ones) > 3 and len(silent_ones) * 2 > len(running):
             self._wrong("I10", f"{new.id} goes although {len(silent_ones)} of {len(running)} are silent")
+
+    def _is_cloned(self, id: InstanceId | None) -> bool:
+        """A second agent used its identity. After a restored backup a duplicate VM may register where another one had."""
+        if id is None:
+            return False
+        return id in self.cloned or sum(agent.registered for agent in self._world.agents_of(id)) > 1
 
     def _was_never_ready(self, old: Instance) -> bool:
         if old.ready_at is not None or old.registered is None or old.id in self._then.views[old.key].firmly:
