@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from component.agent_server import AgentServer
-from nstance.agent import departure, life, settings
+from nstance.agent import lifecycle, settings, stop_reason
 from nstance.clock import SystemClock, SystemRng
 from nstance.model.ids import InstanceId
 from support import ports
@@ -43,7 +43,9 @@ class Agent:
         self._stop, self.going_down = asyncio.Event(), asyncio.Event()
         given = settings.read(self.environment | more)
         self._task = asyncio.create_task(
-            life.live(given, stop=self._stop, going_down=self.going_down, clock=SystemClock(), rng=QuickChance())
+            lifecycle.run_until(
+                given, stop=self._stop, going_down=self.going_down, clock=SystemClock(), rng=QuickChance()
+            )
         )
 
     async def stop(self) -> None:
@@ -90,7 +92,7 @@ def system_state(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
     async def state() -> str | None:
         return says[0]
 
-    monkeypatch.setattr(departure, "_system_state", state)
+    monkeypatch.setattr(stop_reason, "_system_state", state)
     return says
 
 

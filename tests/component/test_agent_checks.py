@@ -178,7 +178,7 @@ async def test_a_unit_is_asked_for_where_there_is_systemd(tmp_path: Path, monkey
 
 
 async def test_a_check_of_a_kind_that_only_a_newer_agent_knows_fails_with_a_reason() -> None:
-    assert "does not know this kind" in await probes.probe(agent_pb2.Check(name="x", timeout_ms=1000))
+    assert "does not support this kind" in await probes.probe(agent_pb2.Check(name="x", timeout_ms=1000))
 
 
 async def test_an_agent_runs_what_it_is_told_and_reports_each_change_at_once(

@@ -11,9 +11,10 @@ from cryptography import x509
 from component import agent_world
 from component.agent_server import AgentServer, eventually
 from component.agent_world import Agent
-from nstance.agent import files, onreceive
+from nstance.agent import files, on_receive
 from nstance.model.ids import InstanceId
 from nstance.pki import keys as pki_keys
+from nstance.tasks.backoff import Backoff
 from nstance.v1 import agent_pb2
 from nstance.wire import status
 
@@ -43,7 +44,7 @@ async def test_a_request_for_a_bad_key_name_is_reported_b21(server: AgentServer,
     server.key_names = ["../../etc/shadow"]
     agent.start()
     report = await eventually(lambda: next((r for r in server.last_seen.reports if r.files_error), None))
-    assert "refused" in report.files_error
+    assert "rejected" in report.files_error
     server.ask_keys(["good"])
     await eventually(lambda: server.last_seen.keys and server.last_seen.reports[-1].files_error == "")
 
@@ -147,7 +148,7 @@ async def test_the_command_runs_after_each_set_and_not_for_the_same_one(
 async def test_a_command_that_hangs_or_fails_is_said_and_does_not_stop_the_files(
     server: AgentServer, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(onreceive.OnReceive.__init__, "__kwdefaults__", {"timeout": 2.0})
+    monkeypatch.setattr(on_receive.OnReceive.__init__, "__kwdefaults__", {"timeout": 2.0})
     server.push({"a.txt": b"1"}, "sha256:1")
     agent.start(NSTANCE_ON_RECEIVE=f"sh -c 'grep -q 1 {agent.recv}/a.txt && sleep 600; exit 3'")
     await eventually(lambda: "did not end within 2 s and was killed" in last_report(server).files_error)
@@ -160,7 +161,7 @@ async def test_a_command_that_hangs_or_fails_is_said_and_does_not_stop_the_files
 async def test_a_set_counts_as_received_once_its_command_has_succeeded(
     server: AgentServer, agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(onreceive, "RETRY_FIRST_SECONDS", 0.05)
+    monkeypatch.setattr(on_receive, "RETRY", Backoff(0.05, 300.0))
     go_on = tmp_path / "go-on"
     server.push({"a.txt": b"1"}, "sha256:1")
     agent.start(NSTANCE_ON_RECEIVE=f"test -e {go_on}")

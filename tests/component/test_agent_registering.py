@@ -8,7 +8,7 @@ from cryptography import x509
 from component import agent_world
 from component.agent_server import AgentServer, eventually
 from component.agent_world import Agent, get
-from nstance.agent.folder import Unusable
+from nstance.agent.folder import SetupError
 from nstance.model.ids import InstanceId
 from nstance.pki import keys as pki_keys
 from nstance.wire import status
@@ -122,7 +122,7 @@ async def test_without_nonce_and_certificate_it_ends_with_a_clear_error(agent: A
     (agent.identity / "nonce.jwt").unlink()
     agent.start()
     await eventually(lambda: agent.ended)
-    with pytest.raises(Unusable, match="no certificate and no nonce"):
+    with pytest.raises(SetupError, match="no certificate and no nonce"):
         await agent.stop()
 
 
@@ -130,7 +130,7 @@ async def test_the_nonce_of_another_instance_is_not_sent(server: AgentServer, ag
     (agent.identity / "nonce.jwt").write_text(server.nonce(server.new_instance()))
     agent.start()
     await eventually(lambda: agent.ended)
-    with pytest.raises(Unusable, match="the nonce is for instance"):
+    with pytest.raises(SetupError, match="the nonce is for instance"):
         await agent.stop()
     assert server.last_seen.registrations == []
 

@@ -11,8 +11,8 @@ from cryptography import x509
 from component import agent_world
 from component.agent_server import AgentServer, eventually
 from component.agent_world import Agent, get
-from nstance.agent import life, session
-from nstance.agent.folder import Unusable
+from nstance.agent import lifecycle, session
+from nstance.agent.folder import SetupError
 from nstance.model.ids import InstanceId
 from nstance.v1 import agent_pb2
 from nstance.wire import status
@@ -151,7 +151,7 @@ async def test_it_waits_until_the_goodbye_was_heard(
     server: AgentServer, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "GOODBYE_SECONDS", 60.0)
-    monkeypatch.setattr(life, "STOP_SECONDS", 60.0)
+    monkeypatch.setattr(lifecycle, "STOP_SECONDS", 60.0)
     server.hold_goodbyes = asyncio.Event()
     agent.start()
     await eventually(lambda: server.last_seen.reports)
@@ -214,7 +214,7 @@ async def test_a_certificate_for_somebody_else_is_not_kept(
     issue = server.issue
     monkeypatch.setattr(server, "issue", lambda _, public, **more: issue(server.new_instance(), public, **more))
     agent.start()
-    await eventually(lambda: "cannot keep the certificate" in caplog.text)
+    await eventually(lambda: "failed to store the certificate" in caplog.text)
     assert not (agent.identity / "identity.crt").exists()
     assert (agent.identity / "nonce.jwt").exists()
 
@@ -238,13 +238,13 @@ async def test_the_health_endpoint_is_green_once_registered(server: AgentServer,
 async def test_two_agents_do_not_share_an_identity(
     server: AgentServer, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(life, "LOCK_SECONDS", 0.1)
+    monkeypatch.setattr(lifecycle, "LOCK_TIMEOUT_SECONDS", 0.1)
     agent.start()
     await eventually(lambda: server.last_seen.reports)
     second = Agent(agent.home, agent.environment)
     second.start()
     await eventually(lambda: second.ended)
-    with pytest.raises(Unusable, match="another nstance-agent"):
+    with pytest.raises(SetupError, match="another nstance-agent"):
         await second.stop()
 
 

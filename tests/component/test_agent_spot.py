@@ -10,8 +10,8 @@ import pytest
 
 from component.agent_server import AgentServer, eventually
 from component.metadata_server import AwsMetadata, GoogleMetadata, MetadataServer
-from nstance.agent import life, metadata, settings, spot
-from nstance.agent.metadata import Unavailable
+from nstance.agent import lifecycle, metadata, settings, spot
+from nstance.agent.metadata import MetadataUnavailableError
 from nstance.agent.settings import Address
 from nstance.clock import SystemClock, SystemRng
 from nstance.v1 import agent_pb2
@@ -149,7 +149,7 @@ async def test_aws_a_token_that_the_service_forgot_is_replaced_at_once(
     aws.tokens.append("another life's")
     aws.action = ACTION
     await eventually(lambda: watched.told)
-    assert "no word" not in caplog.text
+    assert "failed to read the metadata" not in caplog.text
 
 
 async def test_errors_are_retried_and_each_reason_is_logged_once(
@@ -161,7 +161,11 @@ async def test_errors_are_retried_and_each_reason_is_logged_once(
     aws.faults.extend([500] * 5)
     aws.action = ACTION
     await eventually(lambda: watched.told)
-    warned = [record for record in caplog.records if record.levelno == logging.WARNING and "no word" in record.message]
+    warned = [
+        record
+        for record in caplog.records
+        if record.levelno == logging.WARNING and "failed to read the metadata" in record.message
+    ]
     reasons = [str(vars(record)["reason"]) for record in warned]
     assert reasons[:2] == [f"PUT /latest/api/token: expected status 200, found {status}" for status in (503, 403)]
     assert reasons[2].endswith("found 500")
@@ -236,7 +240,7 @@ async def test_an_answer_that_is_not_googles_is_not_believed(
     async with saying(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n") as address:
         google.url = f"http://{address}"
         watched.start(google, "google")
-        await eventually(lambda: watched.ended or "no word from the metadata service" in caplog.text)
+        await eventually(lambda: watched.ended or "failed to read the metadata service" in caplog.text)
         assert not watched.ended
 
 
@@ -260,7 +264,7 @@ async def test_a_notice_goes_at_once_and_again_after_each_reconnect(aws: AwsMeta
         }
         stop = asyncio.Event()
         agent = asyncio.create_task(
-            life.live(
+            lifecycle.run_until(
                 settings.read(environment),
                 stop=stop,
                 going_down=asyncio.Event(),
@@ -351,14 +355,14 @@ async def test_each_way_to_end_a_body_is_understood(answer: bytes) -> None:
 )
 async def test_what_is_not_a_whole_answer_is_an_error(answer: bytes) -> None:
     async with saying(answer) as address:
-        with pytest.raises(Unavailable, match=r"gave no whole HTTP answer|cannot reach"):
+        with pytest.raises(MetadataUnavailableError, match=r"gave no whole HTTP answer|cannot reach"):
             await metadata.ask("GET", address, "/x", headers={})
 
 
 @pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nTR"])
 async def test_a_service_that_stops_talking_costs_a_bounded_time(answer: bytes) -> None:
     async with saying(answer, hold=True) as address:
-        with pytest.raises(Unavailable, match="in time"):
+        with pytest.raises(MetadataUnavailableError, match="in time"):
             await metadata.ask("GET", address, "/x", headers={}, timeout=0.1)
 
 
@@ -371,7 +375,7 @@ async def test_redirects_are_not_followed_and_proxies_not_used(monkeypatch: pyte
 
 
 async def test_nobody_there(unused_port: int) -> None:
-    with pytest.raises(Unavailable, match="cannot reach"):
+    with pytest.raises(MetadataUnavailableError, match="cannot reach"):
         await metadata.ask("GET", Address("127.0.0.1", unused_port), "/x", headers={})
 
 

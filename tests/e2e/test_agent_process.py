@@ -132,7 +132,7 @@ async def test_killed_at_any_moment_it_comes_back_as_itself_f8(
 
 async def test_wait_returns_once_the_files_are_there(server: AgentServer, environment: dict[str, str]) -> None:
     code, _, err = await run("wait", "--timeout", "50ms", environment=environment)
-    assert (code, err) == (1, "nstance-agent: no files in place after 50ms; see the agent's log\n")
+    assert (code, err) == (1, "nstance-agent: no files installed after 50ms; see the agent's log\n")
     waiting = asyncio.create_task(run("wait", "--timeout", "60s", environment=environment))
     async with running(environment):
         await eventually(lambda: server.last_seen.reports)
@@ -169,10 +169,10 @@ async def test_a_thread_that_hangs_does_not_keep_the_process(environment: dict[s
     """As one does that waits for a dead disk or name server."""
     program = (
         "import asyncio, time\n"
-        "from nstance.agent import life, main\n"
+        "from nstance.agent import lifecycle, main\n"
         "async def run(given, **more):\n"
         "    asyncio.get_running_loop().run_in_executor(None, time.sleep, 600)\n"
-        "life.run = run\n"
+        "lifecycle.run = run\n"
         "main.main([])\n"
     )
     async with running(environment, command=[sys.executable, "-c", program]) as process:

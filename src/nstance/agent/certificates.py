@@ -1,8 +1,8 @@
 """Reading certificates without a cryptography library, which would cost the agent a quarter of its memory.
 
-OpenSSL, which TLS uses anyway, judges chains, signatures and dates. What is left is to read a few fields of a
-certificate that it has accepted, or that only our own reports are about. `identify` says the same as `pki.peer.identify`
-and is held against it by tests. The reader is strict: one encoding, nothing left over.
+OpenSSL, which TLS uses anyway, verifies chains, signatures and dates. This module only reads a few fields of certificates
+that OpenSSL has accepted, or that are only reported. `identify` gives the same answers as `pki.peer.identify`, which
+tests compare. The reader is strict: one encoding, no trailing data.
 """
 
 import base64
@@ -29,8 +29,8 @@ _CLIENT = bytes.fromhex("2b06010505070302")
 _LABEL = re.compile(rb"[A-Z0-9 ]{1,40}")
 
 
-class Malformed(ValueError):
-    """Not what it should be; the message never shows content."""
+class MalformedError(ValueError):
+    """Unexpected or damaged data; the message never shows content."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,56 +43,56 @@ class Certificate:
 
 
 def pem_blocks(data: bytes) -> list[tuple[str, bytes]]:
-    """Labels and contents. Raises Malformed if a block is damaged or cut off."""
+    """Labels and contents. Raises MalformedError if a block is damaged or cut off."""
     blocks = []
     for piece in data.split(b"-----BEGIN ")[1:]:
         label, _, rest = piece.partition(b"-----")
         body, _, end = rest.partition(b"-----")
-        whole = body.startswith((b"\n", b"\r\n")) and end.startswith(b"END %s-----" % label)
-        if not whole or not _LABEL.fullmatch(label):
-            raise Malformed("a PEM block is damaged or cut off")
+        is_complete = body.startswith((b"\n", b"\r\n")) and end.startswith(b"END %s-----" % label)
+        if not is_complete or not _LABEL.fullmatch(label):
+            raise MalformedError("a PEM block is damaged or cut off")
         blocks.append((label.decode(), _base64(body)))
     return blocks
 
 
 def _base64(body: bytes) -> bytes:
-    headers, separator, rest = body.partition(b"\n\n")  # of an encrypted key in the old form
+    headers, separator, rest = body.partition(b"\n\n")  # headers: of an encrypted key in the legacy format
     try:
         return base64.b64decode(b"".join((rest if separator and b":" in headers else body).split()), validate=True)
     except binascii.Error as error:
-        raise Malformed("a PEM block is not base64") from error
+        raise MalformedError("a PEM block is not base64") from error
 
 
 def values(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """The tags and contents that follow each other in DER. Raises Malformed."""
+    """The consecutive tags and contents in DER. Raises MalformedError."""
     position = 0
     while position < len(data):
         if position + 2 > len(data):
-            raise Malformed("cut off")
+            raise MalformedError("cut off")
         tag, size = data[position], data[position + 1]
         position += 2
         if size & 0x80:
             count = size & 0x7F
             size = int.from_bytes(data[position : position + count], "big")
             if not 1 <= count <= 4 or size < 0x80 or size.bit_length() <= 8 * (count - 1):
-                raise Malformed("a length is not encoded as it must be")
+                raise MalformedError("a length is not in DER encoding")
             position += count
         if position + size > len(data):
-            raise Malformed("cut off")
+            raise MalformedError("cut off")
         yield tag, data[position : position + size]
         position += size
 
 
 def only(data: bytes, tag: int = _SEQUENCE) -> bytes:
-    """The content of the one value that the data is."""
+    """The content of data that is exactly one value."""
     found = list(values(data))
     if len(found) != 1 or found[0][0] != tag:
-        raise Malformed("not the one value that was expected")
+        raise MalformedError("not exactly one value of the expected type")
     return found[0][1]
 
 
 def read(der: bytes) -> Certificate:
-    """Raises Malformed."""
+    """Raises MalformedError."""
     try:
         (_, signed), _, _ = values(only(der))
         fields = list(values(signed))
@@ -101,9 +101,9 @@ def read(der: bytes) -> Certificate:
         (serial_tag, serial), _, _, (_, validity), (_, subject), _, *optional = fields
         begin, end = (_time(tag, value) for tag, value in values(validity))
     except (IndexError, ValueError) as error:
-        raise Malformed("not a certificate") from error
+        raise MalformedError("not a certificate") from error
     if serial_tag != _INTEGER or not serial:
-        raise Malformed("not a certificate")
+        raise MalformedError("not a certificate")
     return Certificate(
         serial=int.from_bytes(serial, "big", signed=True),
         not_before=begin,
@@ -118,18 +118,18 @@ def _time(tag: int, value: bytes) -> float:
     if tag == _UTC_TIME:
         text = ("20" if text[:2] < "50" else "19") + text
     elif tag != _GENERAL_TIME:
-        raise Malformed("not a time")
+        raise MalformedError("not a time")
     return datetime.strptime(text, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
 
 
 def _subject(data: bytes) -> Iterator[tuple[bytes, str]]:
     for tag, part in values(data):
         if tag != _SET:
-            raise Malformed("not a subject")
+            raise MalformedError("not a subject")
         for _, attribute in values(part):
             found = list(values(attribute))
             if len(found) != 2 or found[0][0] != _OID:
-                raise Malformed("not a subject")
+                raise MalformedError("not a subject")
             encoding = _TEXTS.get(found[1][0], "latin-1")
             yield found[0][1], found[1][1].decode(encoding, "replace")
 
@@ -139,13 +139,13 @@ def _extensions(data: bytes | None) -> dict[bytes, bytes]:
     for _, extension in values(only(data)) if data is not None else ():
         parts = list(values(extension))
         if len(parts) not in (2, 3) or parts[0][0] != _OID or parts[-1][0] != _OCTETS or parts[0][1] in found:
-            raise Malformed("not an extension, or one that is there twice")
+            raise MalformedError("not an extension, or a duplicate")
         found[parts[0][1]] = parts[-1][1]
     return found
 
 
 def identify(der: bytes) -> names.Identity:
-    """Raises IdentityError for everything that is not exactly one of our identity certificates."""
+    """Raises IdentityError for anything but an identity certificate of Nstance."""
     if len(der) > MAX_CERTIFICATE:
         raise IdentityError(f"the certificate has {len(der)} bytes, more than {MAX_CERTIFICATE}")
     try:
@@ -168,9 +168,9 @@ def identify(der: bytes) -> names.Identity:
     if not isinstance(identity, names.Server) and len(alternatives) != 1:
         raise IdentityError("expected no alternative name besides the URI")
     if constraints.startswith(_TRUE):
-        raise IdentityError("a CA certificate is nobody's identity")
-    wanted = [(_COMMON_NAME, names.common_name(identity)), (_ORGANIZATION, names.organization(identity))]
-    if sorted(certificate.subject) != wanted:
+        raise IdentityError("expected an identity, found a CA certificate")
+    expected_subject = [(_COMMON_NAME, names.common_name(identity)), (_ORGANIZATION, names.organization(identity))]
+    if sorted(certificate.subject) != expected_subject:
         raise IdentityError("the subject does not agree with the URI")
     expected = names.role(identity).value.encode()
     if role != bytes([0x0C, len(expected)]) + expected:
@@ -181,8 +181,8 @@ def identify(der: bytes) -> names.Identity:
 
 
 def leaf(pem: bytes) -> tuple[bytes, Certificate]:
-    """The first certificate of a PEM file. Raises Malformed."""
+    """The first certificate of a PEM file. Raises MalformedError."""
     der = next((body for label, body in pem_blocks(pem) if label == "CERTIFICATE"), None)
     if der is None:
-        raise Malformed("there is no PEM certificate")
+        raise MalformedError("there is no PEM certificate")
     return der, read(der)

@@ -1,7 +1,7 @@
-"""The readiness checks that the server asked for: run over and over, judged by how often in a row they pass or fail.
+"""The readiness checks that the server configured: run at intervals, judged by consecutive passes or failures.
 
-They go on while no server can be reached, so that the next report is true. A check that has neither passed nor failed
-often enough has no result yet. Only a few run at a time, and whatever a server asks for is cut to this agent's limits.
+They continue while no server is reachable, so that the next report is true. A check that has neither passed nor failed
+often enough has no result. Only a few run at a time, and the agent caps what a server may request.
 """
 
 import asyncio
@@ -23,19 +23,19 @@ Probe = Callable[[agent_pb2.Check], Awaitable[str]]
 
 @dataclass(slots=True)
 class Tally:
-    """What the runs of one check add up to."""
+    """The result of one check, from its consecutive runs."""
 
-    failures: int  # in a row until it fails
-    successes: int  # in a row until it passes
+    failures: int  # consecutive runs until it fails
+    successes: int  # consecutive runs until it passes
     counts_from: float  # failures before this moment do not count, unless it has passed already
     passing: bool | None = None  # None: no result yet
     message: str = ""  # why it fails
     since: float = 0.0  # wall clock
-    _row: int = 0  # runs in a row that speak against the result
-    _good: bool = False  # what that row consists of
+    _row: int = 0  # consecutive runs that contradict the result
+    _good: bool = False  # whether those runs passed
 
     def add(self, problem: str, *, now: float, wall: float) -> bool:
-        """Count a run; says whether the result is new."""
+        """Count a run. Returns whether the result changed."""
         good = not problem
         if not good and self.passing is None and now < self.counts_from:
             self._row = 0
@@ -60,17 +60,19 @@ class _Running:
 
 class Checks:
     def __init__(self, probe: Probe, clock: Clock) -> None:
-        self.on_change: Callable[[], None] = lambda: None  # called when a result is new
-        self.hash = ""  # of the configuration that runs
+        self.on_change: Callable[[], None] = lambda: None  # called when a result changes
+        self.hash = ""  # of the active configuration
         self._probe = probe
         self._clock = clock
         self._running: dict[str, _Running] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
 
     def configure(self, config: agent_pb2.CheckConfig) -> None:
-        """From now on these. One that is as it was keeps its result."""
+        """Run these checks from now on. An unchanged check keeps its result."""
         if len(config.checks) > MAX_CHECKS:
-            log.error("too many checks, some are not run", extra={"checks": len(config.checks), "limit": MAX_CHECKS})
+            log.error(
+                "too many checks configured, ignoring some", extra={"checks": len(config.checks), "limit": MAX_CHECKS}
+            )
         wanted = {check.name: check for check in config.checks[:MAX_CHECKS]}
         for name in [name for name, running in self._running.items() if wanted.get(name) != running.check]:
             self._running.pop(name).task.cancel()
@@ -82,7 +84,7 @@ class Checks:
             self.on_change()
 
     def results(self) -> list[agent_pb2.CheckResult]:
-        """Of those that have one, by name."""
+        """Results that are known, by name."""
         return [
             agent_pb2.CheckResult(
                 name=name,
@@ -95,7 +97,7 @@ class Checks:
         ]
 
     async def serve(self) -> None:
-        """Until cancelled, and then nothing runs any more."""
+        """Until cancelled; then all checks are stopped."""
         try:
             await asyncio.get_running_loop().create_future()
         finally:
@@ -120,7 +122,7 @@ class Checks:
                 began = clock.monotonic()
                 problem = await self._probe(check)
             if tally.add(problem, now=clock.monotonic(), wall=clock.wall()):
-                level, says = (logging.WARNING, "check failing") if problem else (logging.INFO, "check passing")
-                log.log(level, says, extra={"check": check.name, "reason": problem})
+                level, message = (logging.WARNING, "check failing") if problem else (logging.INFO, "check passing")
+                log.log(level, message, extra={"check": check.name, "reason": problem})
                 self.on_change()
             await clock.sleep(max(MIN_INTERVAL_SECONDS, interval - (clock.monotonic() - began)))

@@ -1,7 +1,7 @@
-"""Running a command with a deadline: when its time is over, it and everything in its process group is killed.
+"""Running a command with a deadline: after it, the command and its process group are killed.
 
-Its output goes through a pipe that is ours to close: a daemon that the command left behind holds the other end, and
-waiting for it to let go would leak a descriptor with each run.
+Output is read through a pipe that this process closes itself: a daemon that the command left behind keeps the other end
+open, and waiting for its end would leak a descriptor with each run.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-MAX_OUTPUT = 4096  # bytes that are kept, the newest
+MAX_OUTPUT = 4096  # newest bytes that are kept
 PIPE_READS = 32  # more than a full pipe
 REAP_SECONDS = 1.0  # a killed process that hangs in the kernel is not waited for any longer
 
@@ -23,13 +23,13 @@ class Output:
     kept: bytes = b""
 
     def read(self, descriptor: int) -> bool:
-        """What is there now; says whether there may be more."""
+        """Read what is there now. Returns whether there may be more."""
         try:
-            got = os.read(descriptor, MAX_OUTPUT)
+            chunk = os.read(descriptor, MAX_OUTPUT)
         except BlockingIOError:
             return False
-        self.kept = (self.kept + got)[-MAX_OUTPUT:]
-        return bool(got)
+        self.kept = (self.kept + chunk)[-MAX_OUTPUT:]
+        return bool(chunk)
 
     @property
     def last_line(self) -> str:
@@ -38,8 +38,8 @@ class Output:
 
 
 async def run(argv: Sequence[str], *, seconds: float, output: Output | None = None) -> str:
-    """Why it failed; empty if it ended with exit code 0. Without `output` it writes to where this process writes."""
-    with _collecting(output) as sink:
+    """Returns why it failed; empty for exit code 0. Without `output` it writes to this process's own streams."""
+    with _collect(output) as sink:
         try:
             process = await asyncio.create_subprocess_exec(
                 *argv, stdin=asyncio.subprocess.DEVNULL, stdout=sink, stderr=sink, start_new_session=True
@@ -62,15 +62,15 @@ async def run(argv: Sequence[str], *, seconds: float, output: Output | None = No
 
 
 @contextlib.contextmanager
-def _collecting(output: Output | None) -> Iterator[int | None]:
-    """Where the command shall write."""
+def _collect(output: Output | None) -> Iterator[int | None]:
+    """The descriptor that the command writes to; None: this process's own streams."""
     if output is None:
         yield None
         return
     ours, theirs = os.pipe()
     os.set_blocking(ours, False)
     loop = asyncio.get_running_loop()
-    loop.add_reader(ours, output.read, ours)  # our end sees no end of it as long as we hold theirs too
+    loop.add_reader(ours, output.read, ours)  # it sees no end of file while this process holds the other end
     try:
         yield theirs
     finally:

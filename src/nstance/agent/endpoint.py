@@ -1,7 +1,7 @@
-"""`GET /healthz`, and the word to systemd: green once the instance has its identity, red with the reason before.
+"""`GET /healthz` and the status for systemd: healthy once the instance has its identity, else with the reason.
 
-A server that cannot be reached does not turn it red: a leader's failover must not make a load balancer or a watchdog
-take healthy machines away.
+An unreachable server does not make the agent unhealthy: a failover must not cause a load balancer or a watchdog to take
+healthy machines away.
 """
 
 import asyncio
@@ -11,46 +11,44 @@ import socket
 
 from nstance.agent.settings import Address
 
-REQUEST_SECONDS = 5.0
-MAX_REQUEST = 4096
+REQUEST_TIMEOUT_SECONDS = 5.0
+MAX_REQUEST_BYTES = 4096
 MAX_CONNECTIONS = 32
 
 
-class Light:
-    """Red with a reason, or green."""
-
+class HealthStatus:
     def __init__(self) -> None:
         self.problem: str | None = "not registered yet"
 
-    def green(self) -> None:
+    def set_healthy(self) -> None:
         self.problem = None
-        tell_systemd("STATUS=registered")
+        notify_systemd("STATUS=registered")
 
-    def red(self, problem: str) -> None:
+    def set_unhealthy(self, problem: str) -> None:
         self.problem = problem
-        tell_systemd(f"STATUS={problem}")
+        notify_systemd(f"STATUS={problem}")
 
 
-async def serve(address: Address, light: Light) -> asyncio.Server:
+async def serve(address: Address, health: HealthStatus) -> asyncio.Server:
     """Raises OSError if the address cannot be bound."""
-    busy = 0
+    connections = 0
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal busy
-        busy += 1
+        nonlocal connections
+        connections += 1
         try:
-            if busy <= MAX_CONNECTIONS:
-                async with asyncio.timeout(REQUEST_SECONDS):
+            if connections <= MAX_CONNECTIONS:
+                async with asyncio.timeout(REQUEST_TIMEOUT_SECONDS):
                     request = await reader.readuntil(b"\r\n\r\n")
-                    writer.write(_response(request, light.problem))
+                    writer.write(_response(request, health.problem))
                     await writer.drain()
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # a client that asks nothing in time gets no answer
+            pass  # a client that sends no request in time gets no answer
         finally:
-            busy -= 1
+            connections -= 1
             writer.close()
 
-    return await asyncio.start_server(answer, address.host or None, address.port, limit=MAX_REQUEST)
+    return await asyncio.start_server(answer, address.host or None, address.port, limit=MAX_REQUEST_BYTES)
 
 
 def _response(request: bytes, problem: str | None) -> bytes:
@@ -68,8 +66,8 @@ def _response(request: bytes, problem: str | None) -> bytes:
     return f"{head}Connection: close\r\n\r\n".encode() + (b"" if words[0] == b"HEAD" else content)
 
 
-def tell_systemd(message: str) -> None:
-    """One datagram to the service manager, if there is one that listens."""
+def notify_systemd(message: str) -> None:
+    """One datagram to the service manager, if there is one."""
     path = os.environ.get("NOTIFY_SOCKET", "")
     if not path:
         return

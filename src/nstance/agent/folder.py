@@ -1,7 +1,7 @@
-"""A directory that the agent writes to, so that a crash at any byte leaves each file old or new, never half.
+"""A directory that the agent writes to. A crash at any moment leaves each file old or new, never partial.
 
-Everything is opened relative to the directory's descriptor and without following links, and a name is one plain name:
-whoever can name a file cannot name a place. The trap: a rename is on disk only once its *directory* was synced.
+Files are opened relative to the directory's descriptor, without following links, and by plain names only: the server,
+which chooses names, cannot choose another directory. The trap: a rename is durable only after its *directory* is synced.
 """
 
 import os
@@ -14,12 +14,12 @@ MAX_NAME_BYTES = 200  # leaves room for the suffixes added here and by the keys
 MAX_READ = 4 << 20
 
 
-class Unusable(Exception):
-    """A directory or file of the agent cannot be used as it is; the message says what to do."""
+class SetupError(Exception):
+    """The agent cannot run with its directories and files as they are; the message says what to do."""
 
 
 def name_problem(name: str) -> str | None:
-    """Why a name is no plain file name, or None."""
+    """Why a name is not a plain file name, or None."""
     if not name:
         return "the name is empty"
     if len(name.encode("utf-8", "replace")) > MAX_NAME_BYTES:
@@ -33,15 +33,15 @@ def name_problem(name: str) -> str | None:
     return None
 
 
-class Inside:
-    """An entered directory. Names given here come from the agent itself or have passed `name_problem`."""
+class OpenFolder:
+    """An open directory. Names come from the agent itself or have passed `name_problem`."""
 
     def __init__(self, fd: int, mode: int) -> None:
         self.fd = fd
         self.mode = mode
 
     def read(self, name: str) -> bytes | None:
-        """The content of a regular file, or None if there is none."""
+        """The content of a regular file, or None if it does not exist."""
         try:
             # Non-blocking, so that a FIFO put in a file's place cannot hang the agent.
             fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=self.fd)
@@ -50,13 +50,13 @@ class Inside:
         with open(fd, "rb") as file:
             status = os.fstat(fd)
             if not stat.S_ISREG(status.st_mode):
-                raise Unusable(f"expected {name} to be a regular file; remove what is there")
+                raise SetupError(f"expected {name} to be a regular file; remove what is there")
             if status.st_size > MAX_READ:
-                raise Unusable(f"expected {name} to have at most {MAX_READ} bytes, found {status.st_size}")
+                raise SetupError(f"expected {name} to have at most {MAX_READ} bytes, found {status.st_size}")
             return file.read(MAX_READ)
 
     def create(self, name: str, content: bytes, *, mode: int | None = None) -> None:
-        """Write a file that is not there yet. Not synced: see `sync_file`."""
+        """Write a new file. Not synced: see `sync_file`."""
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(name, flags, 0o600, dir_fd=self.fd)
         try:
@@ -78,12 +78,12 @@ class Inside:
         os.fsync(self.fd)
 
     def replace(self, name: str, content: bytes, *, mode: int | None = None) -> None:
-        """Write beside, sync, rename, sync the directory."""
-        beside = f".{name}.new"
-        self.remove(beside)
-        self.create(beside, content, mode=mode)
-        self.sync_file(beside)
-        os.rename(beside, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+        """Write a temporary file, sync it, rename it, sync the directory."""
+        temporary = f".{name}.new"
+        self.remove(temporary)
+        self.create(temporary, content, mode=mode)
+        self.sync_file(temporary)
+        os.rename(temporary, name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
         self.sync()
 
     def remove(self, name: str) -> None:
@@ -100,23 +100,23 @@ class Inside:
         return sorted(os.listdir(self.fd))
 
     @contextmanager
-    def child(self, name: str) -> Iterator["Inside"]:
+    def child(self, name: str) -> Iterator["OpenFolder"]:
         fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.fd)
         try:
-            yield Inside(fd, self.mode)
+            yield OpenFolder(fd, self.mode)
         finally:
             os.close(fd)
 
 
 class Folder:
-    """Entered anew for each piece of work, so that a directory replaced by an administrator is noticed."""
+    """Opened for each operation, so that a directory replaced by an administrator is noticed."""
 
     def __init__(self, path: Path, *, mode: int) -> None:
         self.path = path
-        self.mode = mode  # of files; whoever may read a file may also enter the directory
+        self.mode = mode  # of files; users that may read a file may also enter the directory
 
     def prepare(self) -> None:
-        """Make the directory unless it is there, and prove that it can be written."""
+        """Create the directory if it is missing, and check that it is writable."""
         try:
             if not self.path.is_dir():
                 os.makedirs(self.path)
@@ -125,15 +125,13 @@ class Folder:
                 inside.replace(".probe", b"")
                 inside.remove(".probe")
         except OSError as error:
-            raise Unusable(
-                f"expected a directory that can be written at {self.path}, found: {error.strerror}"
-            ) from error
+            raise SetupError(f"expected a writable directory at {self.path}, found: {error.strerror}") from error
 
     @contextmanager
-    def enter(self) -> Iterator[Inside]:
+    def enter(self) -> Iterator[OpenFolder]:
         fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            yield Inside(fd, self.mode)
+            yield OpenFolder(fd, self.mode)
         finally:
             os.close(fd)
 
@@ -142,7 +140,7 @@ class Folder:
             try:
                 return inside.read(name)
             except OSError as error:
-                raise Unusable(f"cannot read {self.path / name}: {error.strerror}") from error
+                raise SetupError(f"failed to read {self.path / name}: {error.strerror}") from error
 
     def write(self, name: str, content: bytes, *, mode: int | None = None) -> None:
         with self.enter() as inside:

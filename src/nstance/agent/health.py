@@ -1,7 +1,6 @@
-"""How the machine is, from /proc, without a library. What cannot be read is reported as zero, never as an error.
+"""CPU, memory, disk and load of the machine, from /proc. Values that cannot be read are zero, never an error.
 
-CPU use is the share of busy ticks since the last look; the first look has nothing to compare with and tells the share
-since boot.
+CPU use is the share of busy ticks since the last reading; the first reading gives the share since boot.
 """
 
 import os
@@ -39,21 +38,19 @@ def cpu_percent(before: Ticks, after: Ticks) -> float:
 
 
 def parse_memory_percent(meminfo: str) -> float:
-    """From /proc/meminfo: what is not available to new work."""
+    """From /proc/meminfo: memory that is not available to new processes."""
     sizes = {line.partition(":")[0]: line.split()[1] for line in meminfo.splitlines() if len(line.split()) >= 2}
     total, available = int(sizes.get("MemTotal", 0)), int(sizes.get("MemAvailable", 0))
     return _percent(total - available, total)
 
 
-class Looker:
-    """Looks at one machine; remembers the last look for the CPU share."""
-
+class VitalsReader:
     def __init__(self, *, proc: Path = Path("/proc"), disk: Path = Path("/")) -> None:
         self._proc = proc
         self._disk = disk
         self._ticks = Ticks()
 
-    def look(self) -> Vitals:
+    def read(self) -> Vitals:
         before, self._ticks = self._ticks, parse_ticks(self._read("stat"))
         return Vitals(
             uptime_seconds=float((self._read("uptime").split() or ["0"])[0]),

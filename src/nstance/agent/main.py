@@ -1,4 +1,4 @@
-"""`nstance-agent`: the command line. What it runs is in `life`, imported late so that `wait` and errors cost little."""
+"""`nstance-agent`: the command line. `lifecycle` is imported late, so that `wait` and errors start fast."""
 
 import argparse
 import asyncio
@@ -25,22 +25,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     logs.configure(json=False, debug=options.debug, program="nstance-agent")
     code = _run()
     logging.shutdown()
-    # Not sys.exit: it would wait for a thread that hangs in a dead disk or name server. Files survive this by design.
+    # Not sys.exit: it would wait for a thread that hangs on a dead disk or name server. Files survive this by design.
     os._exit(code)
 
 
 def _run() -> int:
     try:
-        given = settings.read(os.environ)
-    except settings.Invalid as error:
-        return _complain(*error.faults)
+        configured = settings.read(os.environ)
+    except settings.InvalidSettingsError as error:
+        return _print_errors(*error.faults)
 
-    from nstance.agent import folder, life
+    from nstance.agent import folder, lifecycle
 
     try:
-        asyncio.Runner().run(life.run(given, clock=SystemClock(), rng=SystemRng()))
-    except (folder.Unusable, OSError) as error:
-        return _complain(str(error))
+        asyncio.Runner().run(lifecycle.run(configured, clock=SystemClock(), rng=SystemRng()))
+    except (folder.SetupError, OSError) as error:
+        return _print_errors(str(error))
     return 0
 
 
@@ -49,9 +49,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="nstance-agent", description="Nstance agent: identity, keys, files and health of one instance."
     )
     parser.add_argument("--version", action="version", version=f"nstance-agent {VERSION}")
-    parser.add_argument("-v", "--debug", action="store_true", help="say more in the log")
+    parser.add_argument("-v", "--debug", action="store_true", help="log debug messages")
     commands = parser.add_subparsers(dest="command", metavar="[wait]")
-    waiting = commands.add_parser("wait", help="return once the first set of files is in place")
+    waiting = commands.add_parser("wait", help="return once the first set of files is installed")
     waiting.add_argument("--timeout", type=_duration, default=300.0, help="how long to wait (5m)")
     return parser
 
@@ -63,19 +63,19 @@ def _duration(text: str) -> float:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-def _complain(*faults: str) -> int:
-    for fault in faults:
-        sys.stderr.write(f"nstance-agent: {fault}\n")
+def _print_errors(*errors: str) -> int:
+    for error in errors:
+        sys.stderr.write(f"nstance-agent: {error}\n")
     return 1
 
 
 async def wait(environment: Mapping[str, str], timeout: float, clock: Clock) -> int:
-    """For scripts that need the files: 0 once they are in place, 1 if they are not in time."""
-    mark = settings.identity_dir(environment) / settings.CONFIG_HASH
+    """For scripts that need the files. Returns 0 once they are installed, 1 after the timeout."""
+    marker = settings.identity_dir(environment) / settings.CONFIG_HASH
     end = clock.monotonic() + timeout
-    while not os.access(mark, os.F_OK):
-        left = end - clock.monotonic()
-        if left <= 0:
-            return _complain(f"no files in place after {durations.format(timeout)}; see the agent's log")
-        await clock.sleep(min(WAIT_POLL_SECONDS, left))
+    while not os.access(marker, os.F_OK):
+        remaining = end - clock.monotonic()
+        if remaining <= 0:
+            return _print_errors(f"no files installed after {durations.format(timeout)}; see the agent's log")
+        await clock.sleep(min(WAIT_POLL_SECONDS, remaining))
     return 0

@@ -1,8 +1,7 @@
-"""Questions to the cloud's metadata service: HTTP/1.1 in its smallest form, because a client library costs megabytes.
+"""Requests to the cloud's metadata service: minimal HTTP/1.1, because a client library costs megabytes.
 
-One connection for each question, bounded in size and time, no redirects, and never through a proxy: the service is one
-hop away and what it says is about this machine only. The trap: an answer that broke off, or that came from somebody
-else, must not pass for "there is no notice"; whatever is not a whole answer is an error.
+One connection per request, bounded in size and time, no redirects and no proxy. The trap: an answer that broke off, or
+that another service gave, must not be read as "there is no notice"; an incomplete answer is an error.
 """
 
 import asyncio
@@ -16,8 +15,8 @@ MAX_HEAD = 16 * 1024
 MAX_BODY = 64 * 1024
 
 
-class Unavailable(Exception):
-    """There is no answer that one could use; the text says why, without anything secret."""
+class MetadataUnavailableError(Exception):
+    """There is no usable answer; the message says why and contains nothing secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,17 +37,19 @@ async def ask(
     headers: Mapping[str, str],
     timeout: float = REQUEST_SECONDS,
 ) -> Answer:
-    """Raises Unavailable."""
+    """Raises MetadataUnavailableError."""
     what = f"{method} {path.partition('?')[0]}"
     try:
         async with asyncio.timeout(timeout):
             return await _exchange(method, address, path, headers)
     except TimeoutError as error:
-        raise Unavailable(f"{what}: no answer from {address} in time") from error
+        raise MetadataUnavailableError(f"{what}: no answer from {address} in time") from error
     except (EOFError, asyncio.LimitOverrunError, ValueError) as error:
-        raise Unavailable(f"{what}: {address} gave no whole HTTP answer") from error
+        raise MetadataUnavailableError(f"{what}: {address} gave no whole HTTP answer") from error
     except OSError as error:
-        raise Unavailable(f"{what}: cannot reach {address}: {error.strerror or 'no connection'}") from error
+        raise MetadataUnavailableError(
+            f"{what}: cannot reach {address}: {error.strerror or 'no connection'}"
+        ) from error
 
 
 async def _exchange(method: str, address: Address, path: str, headers: Mapping[str, str]) -> Answer:

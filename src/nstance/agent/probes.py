@@ -1,7 +1,7 @@
-"""One run of a readiness check. Whatever goes wrong is a check that fails with a reason, never an agent that fails.
+"""One run of a readiness check. Any error makes the check fail with a reason, never the agent.
 
-Everything is asked on this machine: ports on loopback, IPv4 first, and a TLS certificate is not verified, because a
-service on its own machine may well have one for another name.
+All checks are local: ports on loopback, IPv4 first. TLS certificates are not verified, because a service's certificate is
+usually for another name than localhost.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ MAX_MESSAGE = 500
 
 
 async def probe(check: agent_pb2.Check) -> str:
-    """Why the check fails, in at most MAX_MESSAGE characters; empty if it passes."""
+    """Returns why the check fails, in at most MAX_MESSAGE characters; empty if it passes."""
     seconds = min(max(check.timeout_ms, 1) / 1000, MAX_TIMEOUT_SECONDS)
     try:
         async with asyncio.timeout(seconds):
@@ -29,7 +29,7 @@ async def probe(check: agent_pb2.Check) -> str:
     except TimeoutError:
         problem = f"no answer within {seconds:g} s"
     except Exception as error:
-        # A message that nobody foresaw costs this check, not the agent.
+        # An unexpected error fails this check, not the agent.
         problem = f"{type(error).__name__}: {error}"
     return problem[:MAX_MESSAGE]
 
@@ -46,13 +46,13 @@ async def _probe(check: agent_pb2.Check, seconds: float) -> str:
                 return _explained(error)
         case "command":
             output = commands.Output()
-            # The command's own deadline comes first, so that it is killed and not only given up.
+            # The command's own deadline is earlier, so that it is killed and not only abandoned.
             problem = await commands.run(check.command.argv, seconds=0.95 * seconds, output=output)
             return f"{problem}: {output.last_line}" if problem and output.last_line else problem
         case "systemd":
             return await _systemd(check.systemd.unit, seconds)
         case _:
-            return f"agent version {VERSION} does not know this kind of check"
+            return f"agent version {VERSION} does not support this kind of check"
 
 
 async def _http(check: agent_pb2.HttpCheck) -> str:
@@ -93,7 +93,7 @@ async def _systemd(unit: str, seconds: float) -> str:
 async def _connected(
     port: int, *, tls: bool = False
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """Raises OSError as IPv4 gave it."""
+    """Raises the OSError of the IPv4 attempt."""
     context = _unverified() if tls else None
     refusal: OSError | None = None
     for host in LOOPBACK:
@@ -104,7 +104,7 @@ async def _connected(
             continue
         if writer.get_extra_info("sockname") != writer.get_extra_info("peername"):
             break
-        connections.cut(writer.transport)  # where nobody listens, the kernel may connect a port to itself
+        connections.cut(writer.transport)  # without a listener the kernel may connect a port to itself
         refusal = refusal or ConnectionRefusedError()
     else:
         assert refusal is not None

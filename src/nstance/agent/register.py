@@ -1,8 +1,8 @@
-"""From a nonce to a certificate.
+"""Registration: from a nonce to a certificate.
 
-The same nonce with the same key gets the same certificate, so every failure but a refusal is simply tried again: the
-key is on disk before it is shown (F8). A refusal is final: the same request would be refused for ever, and the server
-says in its own log why.
+The same nonce with the same key gets the same certificate, so every failure except a rejection is retried: the key is
+on disk before it is sent, and a lost answer is asked for again. A rejection is final, because the same request would be
+rejected again; the server's log says why.
 """
 
 import logging
@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from nstance.agent import certificates, keywork, plan
-from nstance.agent.folder import Unusable
-from nstance.agent.identity import Certified, IdentityFolder, Nonce
+from nstance.agent import certificates, key_generation, timing
+from nstance.agent.folder import SetupError
+from nstance.agent.identity import IdentityFolder, Nonce, StoredCertificate
 from nstance.agent.settings import Address, Settings
 from nstance.clock import Clock, Rng
 from nstance.v1 import registration_grpc, registration_pb2
@@ -22,23 +22,29 @@ from nstance.wire import status, tls
 from nstance.wire.call import call
 from nstance.wire.channel import Channel
 
-CALL_SECONDS = 10.0
+CALL_TIMEOUT_SECONDS = 10.0
 FINAL = frozenset({Status.UNAUTHENTICATED, Status.PERMISSION_DENIED, Status.INVALID_ARGUMENT})
 
-# Nothing is sent to these: the system is only asked which of its own addresses would lead there.
-_BEYOND = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
+# Nothing is sent there: the system only tells from which of its own addresses it would send.
+_REMOTE_ADDRESSES = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 
 log = logging.getLogger(__name__)
 
 
-class Refused(Exception):
-    """A server refused the nonce for good."""
+class NonceRejectedError(Exception):
+    """A server rejected the nonce for good."""
 
 
 async def register(
-    settings: Settings, identity: IdentityFolder, nonce: Nonce, pair: keywork.Pair, *, clock: Clock, rng: Rng
-) -> Certified:
-    """Tries until it is registered. Raises Refused."""
+    settings: Settings,
+    identity: IdentityFolder,
+    nonce: Nonce,
+    pair: key_generation.KeyPair,
+    *,
+    clock: Clock,
+    rng: Rng,
+) -> StoredCertificate:
+    """Retries until it is registered. Raises NonceRejectedError."""
     assert pair.signature is not None
     request = registration_pb2.RegisterAgentRequest(
         nonce=nonce.token,
@@ -53,14 +59,14 @@ async def register(
         response = await _ask(settings.registration, identity.ca_pem(), nonce, request, clock)
         if response is not None:
             try:
-                certified = identity.accept(response.certificate_pem, response.ca_bundle_pem)
-                identity.remember_shard(nonce.shard)
-                identity.forget_nonce()
-                return certified
-            except (Unusable, OSError) as error:
-                log.error("cannot keep the certificate", extra={"reason": error})
+                certificate = identity.accept(response.certificate_pem, response.ca_bundle_pem)
+                identity.store_shard(nonce.shard)
+                identity.delete_nonce()
+                return certificate
+            except (SetupError, OSError) as error:
+                log.error("failed to store the certificate", extra={"reason": error})
         failures += 1
-        await clock.sleep(plan.backoff(failures, rng))
+        await clock.sleep(timing.BACKOFF.delay(failures, rng))
 
 
 async def _ask(
@@ -70,7 +76,7 @@ async def _ask(
     request: registration_pb2.RegisterAgentRequest,
     clock: Clock,
 ) -> registration_pb2.RegisterResponse | None:
-    """Each server in turn; None if none of them gave an answer to go by."""
+    """Each server in turn; None if none of them answered."""
     for address in addresses:
         channel = Channel(
             str(address),
@@ -82,23 +88,22 @@ async def _ask(
         )
         try:
             stub = registration_grpc.RegistrationServiceStub(channel)
-            return await call(stub.RegisterAgent, request, timeout=CALL_SECONDS)
-        except GRPCError as error:
-            if error.status in FINAL:
-                raise Refused(f"{address}: {status.explain(error)}") from error
-            log.warning("not registered yet", extra={"server": address, "reason": status.explain(error)})
-        except OSError as error:
-            log.warning("not registered yet", extra={"server": address, "reason": status.explain(error)})
+            return await call(stub.RegisterAgent, request, timeout=CALL_TIMEOUT_SECONDS)
+        except (GRPCError, OSError) as error:
+            reason = status.explain(error)
+            if isinstance(error, GRPCError) and error.status in FINAL:
+                raise NonceRejectedError(f"{address}: {reason}") from error
+            log.warning("failed to register, retrying", extra={"server": address, "reason": reason})
         finally:
             channel.close()
     return None
 
 
 def _own_address(family: socket.AddressFamily) -> str:
-    """The address that leads out, or nothing."""
+    """The address that this machine sends from, or nothing."""
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect((_BEYOND[family], 9))
+            probe.connect((_REMOTE_ADDRESSES[family], 9))
             address = str(probe.getsockname()[0])
     except OSError:
         return ""

@@ -1,11 +1,9 @@
-"""The life of a registered agent: one connection, five calls, for ever.
+"""A registered agent's connection to its server: three streams, health reports and renewal, until it stops.
 
-A stream that ends is opened again on its own; a connection that ends is made again, at the next server's address if it
-did not serve. The health stream is the one that tells whether it serves; a slow disk may delay the reports on it, but
-never a notice or a goodbye.
-
-The trap: every agent of a shard loses its server in the same moment. The server says beforehand over how long they
-shall spread their return.
+A stream that ends is opened again by itself. A connection that ends is replaced, at the next server's address if the
+server did not answer. The health stream shows whether a server answers; a slow disk may delay the reports on it, but
+never a notice or a goodbye. The trap: all agents of a shard lose their server in the same moment, so the server tells
+them beforehand over how long to spread their reconnects.
 """
 
 import asyncio
@@ -17,97 +15,98 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 from h2.exceptions import ProtocolError
 
-from nstance.agent import certificates, plan
-from nstance.agent.departure import Departure
-from nstance.agent.duties import Duties, Parts
-from nstance.agent.identity import Certified
+from nstance.agent import certificates, timing
+from nstance.agent.identity import StoredCertificate
 from nstance.agent.outbox import Outbox
+from nstance.agent.server_calls import AgentParts, ServerCalls
 from nstance.agent.settings import Address
+from nstance.agent.stop_reason import StopReason
 from nstance.v1 import agent_grpc, agent_pb2
 from nstance.wire import status, tls
 from nstance.wire.channel import Channel
 
 FIRST_ANSWER_SECONDS = 15.0  # from opening the health stream
-STABLE_SECONDS = 10.0  # a connection that served this long is not a failure when it ends
+STABLE_SECONDS = 10.0  # a connection that lasted this long is not a failure when it ends
 GOODBYE_SECONDS = 0.8  # of the two seconds that a stop may take
 
 log = logging.getLogger(__name__)
 
 
-class _Lost(Exception):
-    """The connection is of no more use."""
+class _ConnectionLostError(Exception):
+    """The connection cannot be used any more."""
 
 
 class Session:
-    def __init__(self, parts: Parts, certified: Certified) -> None:
+    def __init__(self, parts: AgentParts, certificate: StoredCertificate) -> None:
         self._parts = parts
-        self._duties = Duties(parts, certified, want_report=self._want_report)
+        self._calls = ServerCalls(parts, certificate, request_report=self._request_report)
         self._shard = parts.identity.shard()
         self._key_pem = parts.identity.key_pem()
         self._outbox = Outbox()
         self._interval = parts.settings.report_interval
         self._spread = 0.0
-        self._report_wanted = False  # before its time
-        self._nudged = asyncio.Event()  # the time of the next report has changed
-        self._served = False  # the current connection's health stream has been answered
-        self._open = False  # there is a health stream
-        self._closed = asyncio.Event()  # the server has ended the health stream after a goodbye
-        self._last_complaint = ""
+        self._is_report_requested = False
+        self._schedule_changed = asyncio.Event()  # the time of the next report has changed
+        self._is_answered = False  # the current connection's health stream has received an answer
+        self._is_open = False  # there is a health stream
+        self._goodbye_confirmed = asyncio.Event()  # the server has ended the health stream after a goodbye
+        self._last_problem = ""
 
     async def run(self) -> None:
-        """Until a goodbye was heard."""
+        """Until a goodbye was confirmed."""
         clock, addresses = self._parts.clock, self._parts.settings.agent
-        tries = turn = 0
+        attempts = turn = 0
         while True:
-            began, self._served = clock.monotonic(), False
+            began, self._is_answered = clock.monotonic(), False
             problem = await self._connect(addresses[turn % len(addresses)])
-            if self._closed.is_set():
+            if self._goodbye_confirmed.is_set():
                 return
-            if self._served and clock.monotonic() - began >= STABLE_SECONDS:
-                tries = 0
-                wait = plan.reconnect(0, self._spread, self._parts.rng)
+            if self._is_answered and clock.monotonic() - began >= STABLE_SECONDS:
+                attempts = 0
+                wait = timing.reconnect_delay(0, self._spread, self._parts.rng)
             else:
-                tries, turn = tries + 1, turn + 1
-                rounds, rest = divmod(tries, len(addresses))
-                wait = 0.0 if rest else plan.reconnect(rounds, self._spread, self._parts.rng)
-            self._complain(problem, wait)
+                attempts, turn = attempts + 1, turn + 1
+                rounds, rest = divmod(attempts, len(addresses))
+                wait = 0.0 if rest else timing.reconnect_delay(rounds, self._spread, self._parts.rng)
+            self._log_problem(problem, wait)
             await clock.sleep(wait)
 
-    def notice(self, kind: "agent_pb2.Notice.Kind.ValueType", *, deadline_ms: int = 0, detail: str = "") -> None:
+    def send_notice(self, notice: agent_pb2.Notice) -> None:
         """Sent at once, and again on each new connection."""
-        self._outbox.notice(agent_pb2.Notice(kind=kind, deadline_unix_ms=deadline_ms, detail=detail))
+        self._outbox.add_notice(notice)
 
-    async def leave(self, departure: Departure) -> None:
-        """Say goodbye, if there is anybody to say it to, and wait for a moment until it is heard."""
-        if departure is Departure.SHUTDOWN:
-            self.notice(agent_pb2.Notice.SHUTDOWN)
-            self._outbox.goodbye(agent_pb2.Goodbye.SHUTDOWN)
+    async def leave(self, reason: StopReason) -> None:
+        """Say goodbye if there is a stream, and wait a moment for the confirmation."""
+        if reason is StopReason.SHUTDOWN:
+            self.send_notice(agent_pb2.Notice(kind=agent_pb2.Notice.SHUTDOWN))
+            self._outbox.set_goodbye(agent_pb2.Goodbye.SHUTDOWN)
         else:
-            self._outbox.goodbye(agent_pb2.Goodbye.RESTART)
-        if self._open:
+            self._outbox.set_goodbye(agent_pb2.Goodbye.RESTART)
+        if self._is_open:
             try:
                 async with asyncio.timeout(GOODBYE_SECONDS):
-                    await self._closed.wait()
+                    await self._goodbye_confirmed.wait()
             except TimeoutError:
-                log.warning("the server did not confirm the goodbye")
+                log.warning("goodbye not confirmed by the server")
 
     async def _connect(self, address: Address) -> str:
         """One connection from its beginning to its end; returns why it ended."""
+        calls = self._calls
         channel = Channel(
             str(address),
             context=tls.client_context(
-                ca_pem=self._duties.ca_pem, certificate_pem=self._duties.certified.pem, key_pem=self._key_pem
+                ca_pem=calls.ca_pem, certificate_pem=calls.certificate.pem, key_pem=self._key_pem
             ),
-            expect_cluster=self._duties.certified.who.cluster,
+            expect_cluster=calls.certificate.identity.cluster,
             expect_shard=self._shard,
             clock=self._parts.clock,
             identify=certificates.identify,
         )
         stub = agent_grpc.AgentServiceStub(channel)
-        streams = (self._health, self._duties.receive_key_requests, self._duties.receive_files)
-        tasks = [asyncio.create_task(self._keep(channel, stub, stream)) for stream in streams]
-        tasks += [asyncio.create_task(self._reports()), asyncio.create_task(self._duties.renew(stub))]
-        # No task group: on Python 3.11 one that has an error to tell forgets that it was cancelled from outside.
+        streams = (self._exchange_health, calls.receive_key_requests, calls.receive_files)
+        tasks = [asyncio.create_task(self._keep_open(channel, stub, stream)) for stream in streams]
+        tasks += [asyncio.create_task(self._send_reports()), asyncio.create_task(calls.renew_certificate(stub))]
+        # No task group: on Python 3.11 a failing task group forgets that it was cancelled from outside.
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -119,106 +118,106 @@ class Session:
         for task in done:
             try:
                 task.result()
-            except _Lost as lost:
+            except _ConnectionLostError as lost:
                 problem = f"{address}: {lost}"
         return problem
 
-    async def _keep(
+    async def _keep_open(
         self,
         channel: Channel,
         stub: agent_grpc.AgentServiceStub,
         stream: Callable[[agent_grpc.AgentServiceStub], Awaitable[None]],
     ) -> None:
-        """Open a stream, and again whenever it ends, as long as the connection stands."""
+        """Open a stream, and again whenever it ends, as long as the connection lasts."""
         failures = 0
         while True:
             began = self._parts.clock.monotonic()
             try:
                 await stream(stub)
                 problem = "ended by the server"
-            except _Lost:
+            except _ConnectionLostError:
                 raise
             except GRPCError as error:
                 problem = status.explain(error)
-                if error.status is Status.UNAVAILABLE and stream == self._health:
-                    raise _Lost(problem) from error  # it does not lead; perhaps the next one does
+                if error.status is Status.UNAVAILABLE and stream == self._exchange_health:
+                    raise _ConnectionLostError(problem) from error  # not the leader; the next server may be
             except (OSError, StreamTerminatedError, ProtocolError) as error:
                 problem = status.explain(error)
             except Exception as error:
-                # A bug or a message nobody foresaw must cost one stream, not the instance's voice.
-                log.exception("a stream failed unexpectedly")
+                # A bug or an unexpected message must cost one stream, not the whole agent.
+                log.exception("failed to serve a stream: unexpected error")
                 problem = status.explain(error)
-            if not channel.connected or self._closed.is_set():
-                raise _Lost(problem)
+            if not channel.connected or self._goodbye_confirmed.is_set():
+                raise _ConnectionLostError(problem)
             failures = 1 if self._parts.clock.monotonic() - began >= STABLE_SECONDS else failures + 1
-            log.debug("a stream ended", extra={"stream": stream.__name__, "reason": problem})
-            await self._parts.clock.sleep(plan.backoff(failures, self._parts.rng))
+            log.debug("stream ended", extra={"stream": stream.__name__, "reason": problem})
+            await self._parts.clock.sleep(timing.BACKOFF.delay(failures, self._parts.rng))
 
-    async def _health(self, stub: agent_grpc.AgentServiceStub) -> None:
+    async def _exchange_health(self, stub: agent_grpc.AgentServiceStub) -> None:
         async with stub.SubmitHealthReport.open() as stream:
             await stream.send_request()
-            self._outbox.reopen()
-            self._want_report()
-            self._open = True
+            self._outbox.on_stream_open()
+            self._request_report()
+            self._is_open = True
             sender = asyncio.create_task(self._send(stream))
             try:
-                async with asyncio.timeout(FIRST_ANSWER_SECONDS) as patience:
+                async with asyncio.timeout(FIRST_ANSWER_SECONDS) as deadline:
                     while (answer := await stream.recv_message()) is not None:
-                        patience.reschedule(None)
-                        self._answer(answer)
+                        deadline.reschedule(None)
+                        self._on_answer(answer)
             except TimeoutError as error:
-                raise _Lost("it answers no health report") from error
+                raise _ConnectionLostError("no answer to health reports") from error
             finally:
-                self._open = False
+                self._is_open = False
                 sender.cancel()
                 await asyncio.wait({sender})
             if not sender.cancelled() and sender.exception() is None:
-                self._closed.set()
+                self._goodbye_confirmed.set()
 
     async def _send(self, stream: Any) -> None:
         while True:
             message = await self._outbox.next()
-            last = message.WhichOneof("kind") == "goodbye"
-            await stream.send_message(message, end=last)
-            if last:
+            is_last = message.WhichOneof("kind") == "goodbye"
+            await stream.send_message(message, end=is_last)
+            if is_last:
                 return
 
-    def _answer(self, answer: agent_pb2.HealthAnswer) -> None:
-        if not self._served:
-            self._served = True
-            self._last_complaint = ""
-            log.info("connected", extra={"instance": self._duties.certified.who.id})
+    def _on_answer(self, answer: agent_pb2.HealthAnswer) -> None:
+        if not self._is_answered:
+            self._is_answered = True
+            self._last_problem = ""
+            log.info("connected", extra={"instance": self._calls.certificate.identity.id})
         if answer.server_time_unix_ms:
-            self._duties.skew = answer.server_time_unix_ms / 1000 - self._parts.clock.wall()
-        interval = plan.interval(self._parts.settings.report_interval, answer.report_interval_ms / 1000)
+            self._calls.server_clock_offset = answer.server_time_unix_ms / 1000 - self._parts.clock.wall()
+        interval = timing.report_interval(self._parts.settings.report_interval, answer.report_interval_ms / 1000)
         if interval != self._interval:
             self._interval = interval
-            self._nudged.set()
+            self._schedule_changed.set()
         self._spread = answer.reconnect_spread_ms / 1000
         if answer.HasField("checks"):
             self._parts.checks.configure(answer.checks)
 
-    async def _reports(self) -> None:
+    async def _send_reports(self) -> None:
         while True:
-            await self._report_due()
-            self._outbox.report(await self._duties.report())
+            await self._wait_report_due()
+            self._outbox.set_report(await self._calls.make_report())
 
-    async def _report_due(self) -> None:
-        while not self._report_wanted:
-            self._nudged.clear()
+    async def _wait_report_due(self) -> None:
+        while not self._is_report_requested:
+            self._schedule_changed.clear()
             try:
-                async with asyncio.timeout(plan.until_report(self._interval, self._parts.rng)):
-                    await self._nudged.wait()
+                async with asyncio.timeout(timing.until_report(self._interval, self._parts.rng)):
+                    await self._schedule_changed.wait()
             except TimeoutError:
                 return
-        self._report_wanted = False
+        self._is_report_requested = False
 
-    def _want_report(self) -> None:
-        self._report_wanted = True
-        self._nudged.set()
+    def _request_report(self) -> None:
+        self._is_report_requested = True
+        self._schedule_changed.set()
 
-    def _complain(self, problem: str, wait: float) -> None:
-        """Once for each new reason; the rest is for those who look closer."""
-        level = logging.DEBUG if problem == self._last_complaint else logging.WARNING
-        self._last_complaint = problem
-        log.log(level, "no connection", extra={"reason": problem, "next_try_seconds": round(wait, 1)})
+    def _log_problem(self, problem: str, wait: float) -> None:
+        """A warning for each new reason, debug for its repetitions."""
+        level = logging.DEBUG if problem == self._last_problem else logging.WARNING
+        self._last_problem = problem
+        log.log(level, "no connection", extra={"reason": problem, "retry_seconds": round(wait, 1)})

@@ -1,4 +1,4 @@
-"""What the environment tells the agent, read once and checked whole: all faults at once, one line each."""
+"""The agent's settings from environment variables. All faults are reported at once, one line each."""
 
 import enum
 import re
@@ -13,10 +13,10 @@ from nstance.model import durations, ids
 from nstance.model.ids import InstanceId
 
 DEFAULT_ROOT = Path("/opt/nstance-agent")
-CONFIG_HASH = "config.hash"  # in the identity directory: there once a set of files is in place
+CONFIG_HASH = "config.hash"  # in the identity directory, written when a set of files is installed
 MIN_INTERVAL = 0.1
-MAX_SPOT_INTERVAL = 60.0  # a cloud warns two minutes ahead, or less
-METADATA = "http://169.254.169.254"  # of every cloud that we know; by number, because names need a name server
+MAX_SPOT_INTERVAL = 60.0  # clouds warn at most two minutes ahead
+METADATA = "http://169.254.169.254"  # the same on all clouds; a number, because names need a name server
 
 T = TypeVar("T")
 
@@ -28,8 +28,8 @@ class Provider(enum.Enum):
     NONE = "none"
 
 
-class Invalid(Exception):
-    """The environment is incomplete or wrong; each fault is one line for people."""
+class InvalidSettingsError(Exception):
+    """The environment is incomplete or wrong; each fault is one line."""
 
     def __init__(self, faults: list[str]) -> None:
         super().__init__("; ".join(faults))
@@ -46,7 +46,7 @@ class Address:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class DirectorySettings:
     path: Path
     mode: int  # of the files in it
 
@@ -56,15 +56,15 @@ class Settings:
     registration: tuple[Address, ...]
     agent: tuple[Address, ...]
     instance: InstanceId
-    hostname: str  # empty: found by itself; so are the two addresses
+    hostname: str  # empty: detected; the same for the two addresses
     ipv4: str
     ipv6: str
-    identity: Place
-    keys: Place
-    recv: Place
+    identity: DirectorySettings
+    keys: DirectorySettings
+    recv: DirectorySettings
     report_interval: float  # 0: only notices
     spot_poll_interval: float
-    provider: Provider | None  # None: found by itself
+    provider: Provider | None  # None: detected
     metadata: Address
     health: Address | None
     on_receive: tuple[str, ...]  # empty: none
@@ -75,7 +75,7 @@ def identity_dir(environment: Mapping[str, str]) -> Path:
 
 
 def read(environment: Mapping[str, str]) -> Settings:
-    """Raises Invalid."""
+    """Raises InvalidSettingsError."""
     faults: list[str] = []
 
     def take(name: str, parse: Callable[[str], T], default: str | None) -> T:
@@ -86,11 +86,11 @@ def read(environment: Mapping[str, str]) -> Settings:
             faults.append(f"{name} is required but not set")
         except ValueError as error:
             faults.append(f"{name}: {error}")
-        return cast("T", None)  # never used: a fault ends in Invalid below
+        return cast("T", None)  # never used: a fault ends in InvalidSettingsError below
 
-    def place(word: str, mode: str) -> Place:
-        path = take(f"NSTANCE_{word.upper()}_DIR", _path, str(DEFAULT_ROOT / word))
-        return Place(path, take(f"NSTANCE_{word.upper()}_MODE", _mode, mode))
+    def directory(name: str, mode: str) -> DirectorySettings:
+        path = take(f"NSTANCE_{name.upper()}_DIR", _path, str(DEFAULT_ROOT / name))
+        return DirectorySettings(path, take(f"NSTANCE_{name.upper()}_MODE", _mode, mode))
 
     registration = take("NSTANCE_SERVER_REGISTRATION_ADDR", _addresses, None)
     agent = take("NSTANCE_SERVER_AGENT_ADDR", _addresses, None)
@@ -102,7 +102,7 @@ def read(environment: Mapping[str, str]) -> Settings:
         )
     ipv4 = take("NSTANCE_INSTANCE_IPV4", lambda text: str(IPv4Address(text)) if text else "", "")
     ipv6 = take("NSTANCE_INSTANCE_IPV6", lambda text: str(IPv6Address(text)) if text else "", "")
-    identity, keys, recv = place("identity", "0600"), place("keys", "0640"), place("recv", "0640")
+    identity, keys, recv = directory("identity", "0600"), directory("keys", "0640"), directory("recv", "0640")
     interval = take("NSTANCE_REPORT_INTERVAL", _interval, "60s")
     spot_interval = take("NSTANCE_SPOT_POLL_INTERVAL", _spot_interval, "2s")
     provider = take("NSTANCE_PROVIDER", _provider, "")
@@ -113,7 +113,7 @@ def read(environment: Mapping[str, str]) -> Settings:
     if len({path.resolve() for path in paths}) < len(paths):
         faults.append("NSTANCE_IDENTITY_DIR, NSTANCE_KEYS_DIR and NSTANCE_RECV_DIR must be three different directories")
     if faults:
-        raise Invalid(faults)
+        raise InvalidSettingsError(faults)
     return Settings(
         registration=registration,
         agent=agent,

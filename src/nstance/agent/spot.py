@@ -1,9 +1,9 @@
-"""The cloud wants this machine back: said to the server the moment the metadata service says it.
+"""Spot interruption notices from the cloud's metadata service, forwarded to the server.
 
-Only machines whose life cycle says spot are watched; all others ask once. What the service says is kept until the
-session ends, so a notice that is repeated is told once. Errors are retried for ever, each reason logged once: a machine
-that cannot read its notices still serves. The trap: Google's service answers a waiting question when the value
-*changes*, so a change between two questions would be slept through; each question names the version it knows.
+Only machines whose life cycle is spot are watched; others ask once. A repeated notice is forwarded once. Errors are
+retried forever, each reason logged once: a machine that cannot read its notices still works. The trap: Google's service
+answers a waiting request when the value *changes*, so a change between two requests would be missed; each request names
+the version that it knows.
 """
 
 import json
@@ -13,17 +13,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from nstance.agent import metadata, plan
-from nstance.agent.metadata import Answer, Unavailable
+from nstance.agent import metadata, timing
+from nstance.agent.metadata import Answer, MetadataUnavailableError
 from nstance.agent.settings import Address, Provider, Settings
 from nstance.clock import Clock, Rng
+from nstance.tasks.backoff import retry
 from nstance.v1 import agent_pb2
 
 DMI = Path("/sys/class/dmi/id")
 TOKEN_SECONDS = 21600  # the longest that AWS allows
 TOKEN_USE = 0.5  # of its life
 GOOGLE_WARNING_SECONDS = 30.0
-GOOGLE_WAIT_SECONDS = 10  # short against the warning: a connection that died quietly must not cost all of it
+GOOGLE_WAIT_SECONDS = 10  # short against the warning, so that a dead connection does not cost all of it
 MAX_REASONS = 64
 
 log = logging.getLogger(__name__)
@@ -33,43 +34,43 @@ T = TypeVar("T")
 
 class Source(Protocol):
     async def is_spot(self) -> bool:
-        """Raises Unavailable, as does `look`."""
+        """Raises MetadataUnavailableError, as does `read_notices`."""
         ...
 
-    async def look(self) -> list[agent_pb2.Notice]:
-        """What is known now; may wait for a while until there is something new."""
+    async def read_notices(self) -> list[agent_pb2.Notice]:
+        """Current notices; may wait a while for a new one."""
         ...
 
 
-async def watch(given: Settings, tell: Callable[[agent_pb2.Notice], None], *, clock: Clock, rng: Rng) -> None:
-    """For ever on a spot machine; elsewhere it returns."""
-    provider = given.provider or found_provider()
+async def watch(settings: Settings, on_notice: Callable[[agent_pb2.Notice], None], *, clock: Clock, rng: Rng) -> None:
+    """Never returns on a spot machine; returns at once on others."""
+    provider = settings.provider or detect_provider()
     source: Source
     if provider is Provider.AWS:
-        source = Aws(given.metadata, clock)
+        source = Aws(settings.metadata, clock)
     elif provider is Provider.GOOGLE:
-        source = Google(given.metadata, clock)
+        source = Google(settings.metadata, clock)
     else:
         return
-    patience = _Patience(clock, rng)
-    if not await patience.until_answered(source.is_spot):
-        log.info("not a spot machine: no notices to watch for", extra={"provider": provider.value})
+    retries = _Retries(clock, rng)
+    if not await retries.until_answered(source.is_spot):
+        log.info("not a spot machine, no notices to watch for", extra={"provider": provider.value})
         return
-    log.info("a spot machine: watching for notices", extra={"provider": provider.value})
-    patience.known_spot = True
-    told: dict[int, agent_pb2.Notice] = {}
+    log.info("watching for spot notices", extra={"provider": provider.value})
+    retries.known_spot = True
+    forwarded: dict[int, agent_pb2.Notice] = {}
     while True:
         began = clock.monotonic()
-        for notice in await patience.until_answered(source.look):
-            if told.get(notice.kind) != notice:
-                told[notice.kind] = notice
-                log.warning("the provider gave notice", extra={"detail": notice.detail})
-                tell(notice)
-        await clock.sleep(max(0.0, given.spot_poll_interval - (clock.monotonic() - began)))
+        for notice in await retries.until_answered(source.read_notices):
+            if forwarded.get(notice.kind) != notice:
+                forwarded[notice.kind] = notice
+                log.warning("spot notice received", extra={"detail": notice.detail})
+                on_notice(notice)
+        await clock.sleep(max(0.0, settings.spot_poll_interval - (clock.monotonic() - began)))
 
 
-class _Patience:
-    """Asks until there is an answer."""
+class _Retries:
+    """Repeats a request until there is an answer."""
 
     def __init__(self, clock: Clock, rng: Rng) -> None:
         self._clock, self._rng = clock, rng
@@ -77,23 +78,20 @@ class _Patience:
         self._reasons: set[str] = set()
 
     async def until_answered(self, question: Callable[[], Awaitable[T]]) -> T:
-        failures = 0
-        while True:
-            try:
-                return await question()
-            except Unavailable as error:
-                reason = str(error)
-            except Exception as error:
-                # A bug or an answer nobody foresaw must not cost the instance its agent.
-                log.debug("the metadata service was not understood", exc_info=True)
-                reason = f"{type(error).__name__}: {error}"
-            failures += 1
-            new = reason not in self._reasons and len(self._reasons) < MAX_REASONS
-            if new:
-                self._reasons.add(reason)
-            level = logging.WARNING if new else logging.DEBUG
-            log.log(level, "no word from the metadata service; trying again", extra={"reason": reason})
-            await self._clock.sleep(plan.spot_retry(failures, self._rng, known_spot=self.known_spot))
+        # Any error: a bug or an unexpected answer must not end the agent.
+        return await retry(question, clock=self._clock, expected=Exception, on_failure=self._on_failure)
+
+    def _on_failure(self, error: Exception, failures: int) -> float:
+        reason = str(error)
+        if not isinstance(error, MetadataUnavailableError):
+            log.debug("failed to understand the metadata service", exc_info=error)
+            reason = f"{type(error).__name__}: {error}"
+        is_new = reason not in self._reasons and len(self._reasons) < MAX_REASONS
+        if is_new:
+            self._reasons.add(reason)
+        level = logging.WARNING if is_new else logging.DEBUG
+        log.log(level, "failed to read the metadata service, retrying", extra={"reason": reason})
+        return timing.spot_retry_delay(failures, self._rng, known_spot=self.known_spot)
 
 
 class Aws:
@@ -105,11 +103,11 @@ class Aws:
     async def is_spot(self) -> bool:
         answer = await self._get("instance-life-cycle")
         if answer is None:
-            raise Unavailable("expected a life cycle, found none")
+            raise MetadataUnavailableError("expected a life cycle, found none")
         return answer.text() == "spot"
 
-    async def look(self) -> list[agent_pb2.Notice]:
-        """A termination is told even if the question for the milder hint would fail: it makes the hint needless."""
+    async def read_notices(self) -> list[agent_pb2.Notice]:
+        """A termination is returned without asking for the weaker recommendation, which could fail."""
         if (answer := await self._get("spot/instance-action")) is not None:
             word, deadline = _event(answer, "action", "time")
             return [_notice(agent_pb2.Notice.SPOT_TERMINATION, deadline, f"AWS spot interruption: {word}")]
@@ -119,16 +117,16 @@ class Aws:
         return []
 
     async def _get(self, path: str) -> Answer | None:
-        """None: the service says that there is no such thing."""
-        whole = f"/latest/meta-data/{path}"
-        answer = await self._ask(whole)
+        """None: the service answers that there is no such value."""
+        full_path = f"/latest/meta-data/{path}"
+        answer = await self._ask(full_path)
         if answer.status == 401:
-            self._token = None  # it has expired before its time, as after a hibernation
-            answer = await self._ask(whole)
+            self._token = None  # expired early, for example after a hibernation
+            answer = await self._ask(full_path)
         if answer.status == 404:
             return None
         if answer.status != 200:
-            raise Unavailable(f"GET {whole}: expected status 200, found {answer.status}")
+            raise MetadataUnavailableError(f"GET {full_path}: expected status 200, found {answer.status}")
         return answer
 
     async def _ask(self, path: str) -> Answer:
@@ -142,16 +140,16 @@ class Aws:
         answer = await metadata.ask("PUT", self._address, "/latest/api/token", headers=headers)
         token = answer.text()
         if answer.status != 200:
-            raise Unavailable(f"PUT /latest/api/token: expected status 200, found {answer.status}")
+            raise MetadataUnavailableError(f"PUT /latest/api/token: expected status 200, found {answer.status}")
         if not (0 < len(token) <= 1024 and token.isascii() and token.isprintable()):
-            raise Unavailable("PUT /latest/api/token: expected a token, found something else")
+            raise MetadataUnavailableError("PUT /latest/api/token: expected a token, found something else")
         return token
 
 
 class Google:
     def __init__(self, address: Address, clock: Clock) -> None:
         self._address, self._clock = address, clock
-        self._version: str | None = None  # None: nothing heard yet, so do not wait
+        self._version: str | None = None  # None: no answer yet, so do not wait for a change
         self._deadline_ms = 0
 
     async def is_spot(self) -> bool:
@@ -161,7 +159,7 @@ class Google:
         model = await self._get("scheduling/provisioning-model")
         return model is not None and model.text().upper() == "SPOT"
 
-    async def look(self) -> list[agent_pb2.Notice]:
+    async def read_notices(self) -> list[agent_pb2.Notice]:
         query, timeout = "", metadata.REQUEST_SECONDS
         if self._version is not None:
             query, timeout = f"?wait_for_change=true&timeout_sec={GOOGLE_WAIT_SECONDS}", timeout + GOOGLE_WAIT_SECONDS
@@ -171,7 +169,7 @@ class Google:
         answer = await self._get("preempted", query=query, timeout=timeout)
         word = answer.text().upper() if answer is not None else ""
         if answer is None or word not in ("TRUE", "FALSE"):
-            raise Unavailable(f"preempted: expected TRUE or FALSE, found {word[:32]!r}")
+            raise MetadataUnavailableError(f"preempted: expected TRUE or FALSE, found {word[:32]!r}")
         etag = answer.headers.get("etag", "")
         self._version = etag if etag.isascii() and etag.isalnum() and len(etag) <= 64 else ""
         if word == "FALSE":
@@ -181,20 +179,22 @@ class Google:
         return [_notice(agent_pb2.Notice.SPOT_TERMINATION, self._deadline_ms, "Google preemption")]
 
     async def _get(self, path: str, *, query: str = "", timeout: float = metadata.REQUEST_SECONDS) -> Answer | None:
-        whole = f"/computeMetadata/v1/instance/{path}"
+        full_path = f"/computeMetadata/v1/instance/{path}"
         headers = {"Metadata-Flavor": "Google"}
-        answer = await metadata.ask("GET", self._address, whole + query, headers=headers, timeout=timeout)
+        answer = await metadata.ask("GET", self._address, full_path + query, headers=headers, timeout=timeout)
         if answer.headers.get("metadata-flavor") != "Google":
-            raise Unavailable(f"GET {whole}: expected an answer of Google's service, found somebody else's")
+            raise MetadataUnavailableError(
+                f"GET {full_path}: expected an answer of Google's metadata service, found another"
+            )
         if answer.status == 404:
             return None
         if answer.status != 200:
-            raise Unavailable(f"GET {whole}: expected status 200, found {answer.status}")
+            raise MetadataUnavailableError(f"GET {full_path}: expected status 200, found {answer.status}")
         return answer
 
 
-def found_provider(dmi: Path = DMI) -> Provider:
-    """By what the firmware says; nobody is asked over the network."""
+def detect_provider(dmi: Path = DMI) -> Provider:
+    """Detected from the firmware tables, without a network request."""
     words = " ".join(_line(dmi / name) for name in ("sys_vendor", "product_name", "bios_vendor", "bios_version"))
     if "amazon" in words:
         return Provider.AWS
@@ -211,18 +211,18 @@ def _line(path: Path) -> str:
 
 
 def _event(answer: Answer, word: str, time: str) -> tuple[str, int]:
-    """An AWS event's word and its time in milliseconds, 0 if it names none."""
+    """A field of an AWS event, and its time in milliseconds (0 if it has none)."""
     try:
         event = json.loads(answer.body)
     except (ValueError, RecursionError):
         event = None
     if not isinstance(event, dict) or not isinstance(event.get(word), str):
-        raise Unavailable(f"expected an event with {word!r}, found {answer.text()[:64]!r}")
+        raise MetadataUnavailableError(f"expected an event with {word!r}, found {answer.text()[:64]!r}")
     return event[word][:64].encode("ascii", "replace").decode(), _unix_ms(event.get(time))
 
 
 def _unix_ms(text: object) -> int:
-    """0 for what is no time: the event counts all the same."""
+    """0 if it is not a time: the event counts anyway."""
     try:
         moment = datetime.fromisoformat(text) if isinstance(text, str) else None
     except ValueError:

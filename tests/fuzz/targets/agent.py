@@ -9,7 +9,7 @@ from google.protobuf.message import DecodeError
 from fuzz.law import Broken, target
 from nstance.agent import content, files, spot
 from nstance.agent.folder import Folder
-from nstance.agent.metadata import Answer, Unavailable
+from nstance.agent.metadata import Answer, MetadataUnavailableError
 from nstance.v1 import agent_pb2
 
 MOST = 20  # messages of one input
@@ -28,7 +28,7 @@ NAMES = (
 )
 
 
-@target("files", files.Refused, words=NAMES)
+@target("files", files.FilesRejectedError, words=NAMES)
 def file_set(data: bytes) -> None:
     messages = []
     while data and len(messages) < MOST:
@@ -84,7 +84,7 @@ CONTENT = (
 )
 
 
-@target("content", content.Invalid, words=CONTENT)
+@target("content", content.InvalidContentError, words=CONTENT)
 def file_content(data: bytes) -> None:
     """The first line is the file's name."""
     name, _, body = data.partition(b"\n")
@@ -93,7 +93,7 @@ def file_content(data: bytes) -> None:
 
 @target(
     "spot",
-    Unavailable,
+    MetadataUnavailableError,
     words=(b'"action"', b'"time"', b'"noticeTime"', b"+23:59", b"9999-12-31T23:59:59Z", b"0001-01-01T00:00:00+14:00"),
 )
 def spot_event(data: bytes) -> None:

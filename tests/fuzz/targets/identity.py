@@ -68,7 +68,7 @@ PEM = (
 @target("pem", keys.UnacceptableKeyError, words=PEM)
 def pem(data: bytes) -> None:
     text = data.decode("utf-8", "replace")
-    with suppress(certificates.Malformed):
+    with suppress(certificates.MalformedError):
         certificates.leaf(data)
     with suppress(fields.CertificateError):
         ca.cluster_of(ca.load_certificate(text))

@@ -199,5 +199,5 @@ def test_pem_blocks_are_found(text: bytes, labels: list[str]) -> None:
     ids=range(8),
 )
 def test_damaged_pem_blocks_are_refused(text: bytes) -> None:
-    with pytest.raises(certificates.Malformed):
+    with pytest.raises(certificates.MalformedError):
         certificates.pem_blocks(text)

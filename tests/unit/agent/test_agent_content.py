@@ -90,12 +90,12 @@ def test_accepted(name: str, body: bytes) -> None:
     ids=name_only,
 )
 def test_refused(name: str, body: bytes) -> None:
-    with pytest.raises(content.Invalid):
+    with pytest.raises(content.InvalidContentError):
         content.check(name, body)
 
 
 def test_the_place_is_named_and_the_content_is_not() -> None:
-    with pytest.raises(content.Invalid) as caught:
+    with pytest.raises(content.InvalidContentError) as caught:
         content.check("a.env", b"# first\nA=1\nB='hunter2")
     assert "line 3" in str(caught.value)
     assert "hunter2" not in str(caught.value)
@@ -103,11 +103,11 @@ def test_the_place_is_named_and_the_content_is_not() -> None:
 
 @given(st.sampled_from(["crt", "pub", "key", "json", "jsonc", "env"]), st.binary(max_size=200))
 def test_any_bytes_are_accepted_or_refused(ending: str, body: bytes) -> None:
-    with contextlib.suppress(content.Invalid):
+    with contextlib.suppress(content.InvalidContentError):
         content.check(f"a.{ending}", body)
 
 
 @given(st.sampled_from(["json", "jsonc", "env"]), st.text(alphabet="{}[]\",:/*\\ \n'=aA1#;", max_size=60))
 def test_any_text_is_accepted_or_refused(ending: str, body: str) -> None:
-    with contextlib.suppress(content.Invalid):
+    with contextlib.suppress(content.InvalidContentError):
         content.check(f"a.{ending}", body.encode())

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nstance.agent import files
-from nstance.agent.folder import Folder, Unusable, name_problem
+from nstance.agent.folder import Folder, SetupError, name_problem
 
 OLD = {"a.json": b'{"set": 1}', "gone.txt": b"old", "same.txt": b"same"}
 NEW = {"a.json": b'{"set": 2}', "new.env": b"A=1\n", "same.txt": b"same"}
@@ -38,7 +38,7 @@ class World:
         return {path.name: path.read_bytes() for path in self.recv.path.iterdir()}
 
     def hash(self) -> str:
-        return (self.identity.read(files.HASH) or b"").decode().strip()
+        return (self.identity.read(files.CONFIG_HASH) or b"").decode().strip()
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path)
 
 
-def test_a_set_is_put_in_place_and_the_next_one_replaces_it(world: World) -> None:
+def test_a_set_is_install_and_the_next_one_replaces_it(world: World) -> None:
     world.apply(OLD, "sha256:1")
     assert (world.contents(), world.hash()) == (OLD, "sha256:1")
     world.apply(NEW, "sha256:2")
@@ -54,7 +54,7 @@ def test_a_set_is_put_in_place_and_the_next_one_replaces_it(world: World) -> Non
     assert {stat.S_IMODE(path.stat().st_mode) for path in world.recv.path.iterdir()} == {0o640}
 
 
-def test_a_set_that_is_there_already_is_not_put_in_place_again(world: World) -> None:
+def test_a_set_that_is_there_already_is_not_install_again(world: World) -> None:
     def apply() -> bool:
         incoming = world.start().begin()
         for name, body in OLD.items():
@@ -111,7 +111,7 @@ def test_a_failing_set_changes_nothing_b21_b22(world: World, name: str, body: by
         incoming.add(file, good)
     incoming.add(name, body)
     incoming.add("after.txt", b"")
-    with pytest.raises(files.Refused, match=said):
+    with pytest.raises(files.FilesRejectedError, match=said):
         incoming.commit("sha256:2", len(NEW) + 2)
     world.start()
     assert (world.contents(), world.hash()) == (OLD, "sha256:1")
@@ -119,7 +119,7 @@ def test_a_failing_set_changes_nothing_b21_b22(world: World, name: str, body: by
 
 
 def test_too_many_files_are_refused_b22(world: World) -> None:
-    with pytest.raises(files.Refused, match="at most 256"):
+    with pytest.raises(files.FilesRejectedError, match="at most 256"):
         world.apply({f"f{n}": b"" for n in range(257)}, "sha256:1")
     world.start()
     assert world.contents() == {}
@@ -134,7 +134,7 @@ def test_an_incomplete_commit_is_refused(world: World, config_hash: str, count: 
     incoming = world.start().begin()
     for name, body in NEW.items():
         incoming.add(name, body)
-    with pytest.raises(files.Refused):
+    with pytest.raises(files.FilesRejectedError):
         incoming.commit(config_hash, count)
     assert world.hash() == ""
 
@@ -142,7 +142,7 @@ def test_an_incomplete_commit_is_refused(world: World, config_hash: str, count: 
 def test_a_directory_in_the_way_is_said_before_anything_changes(world: World) -> None:
     world.apply(OLD, "sha256:1")
     (world.recv.path / "new.env").mkdir()
-    with pytest.raises(files.Refused, match=r"directory is in the place of 'new\.env'"):
+    with pytest.raises(files.FilesRejectedError, match=r"expected a file at 'new\.env', found a directory"):
         world.apply(NEW, "sha256:2")
     (world.recv.path / "new.env").rmdir()
     world.start()
@@ -280,7 +280,7 @@ def test_a_full_disk_is_reported_and_changes_nothing_f41(world: World) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "write", full)
         incoming.add("a.json", b"{}")
-    with pytest.raises(files.Refused, match="No space left"):
+    with pytest.raises(files.FilesRejectedError, match="No space left"):
         incoming.commit("sha256:2", 1)
     world.start()
     assert (world.contents(), world.hash()) == (OLD, "sha256:1")
@@ -288,9 +288,9 @@ def test_a_full_disk_is_reported_and_changes_nothing_f41(world: World) -> None:
 
 def test_a_directory_that_cannot_be_used_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(Unusable, match="expected a directory"):
+    with pytest.raises(SetupError, match="expected a writable directory"):
         Folder(tmp_path / "file", mode=0o600).prepare()
-    with pytest.raises(Unusable, match="expected a directory"):
+    with pytest.raises(SetupError, match="expected a writable directory"):
         Folder(tmp_path / "file" / "below", mode=0o600).prepare()
 
 
@@ -299,7 +299,7 @@ def test_a_fifo_or_a_link_in_the_place_of_a_file_is_an_error_not_a_hang_b21(tmp_
     os.mkfifo(tmp_path / "fifo")
     (tmp_path / "link").symlink_to("/etc/hostname")
     for name in ("fifo", "link"):
-        with pytest.raises(Unusable):
+        with pytest.raises(SetupError):
             folder.read(name)
 
 

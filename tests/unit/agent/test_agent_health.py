@@ -19,8 +19,8 @@ def test_memory_is_what_is_not_available() -> None:
 
 
 def test_a_machine_without_proc_reports_zeros(tmp_path: Path) -> None:
-    looker = health.Looker(proc=tmp_path, disk=tmp_path / "nowhere")
-    assert looker.look() == health.Vitals()
+    looker = health.VitalsReader(proc=tmp_path, disk=tmp_path / "nowhere")
+    assert looker.read() == health.Vitals()
 
 
 def test_a_look_at_a_machine(tmp_path: Path) -> None:
@@ -28,8 +28,8 @@ def test_a_look_at_a_machine(tmp_path: Path) -> None:
     (tmp_path / "uptime").write_text("12.5 20.0\n")
     (tmp_path / "meminfo").write_text("MemTotal: 4 kB\nMemAvailable: 3 kB\n")
     (tmp_path / "loadavg").write_text("0.75 0.1 0.1 1/100 4242\n")
-    looker = health.Looker(proc=tmp_path, disk=tmp_path)
-    seen = looker.look()
+    looker = health.VitalsReader(proc=tmp_path, disk=tmp_path)
+    seen = looker.read()
     assert (seen.uptime_seconds, seen.cpu_percent, seen.memory_percent, seen.load1) == (12.5, 15.0, 25.0, 0.75)
     (tmp_path / "stat").write_text("cpu  200 0 50 800 50 0 0 0\n")
-    assert looker.look().cpu_percent == 100.0
+    assert looker.read().cpu_percent == 100.0

@@ -23,37 +23,37 @@ async def taken(outbox: Outbox) -> list[str]:
 
 async def test_notices_overtake_reports_and_goodbye_is_last() -> None:
     outbox = Outbox()
-    outbox.report(agent_pb2.HealthReport(sequence=1))
-    outbox.notice(SPOT)
-    outbox.notice(SHUTDOWN)
-    outbox.goodbye(agent_pb2.Goodbye.SHUTDOWN)
+    outbox.set_report(agent_pb2.HealthReport(sequence=1))
+    outbox.add_notice(SPOT)
+    outbox.add_notice(SHUTDOWN)
+    outbox.set_goodbye(agent_pb2.Goodbye.SHUTDOWN)
     assert await taken(outbox) == ["notice", "notice", "goodbye"]
 
 
 async def test_a_newer_report_replaces_one_that_could_not_leave() -> None:
     outbox = Outbox()
     for sequence in (1, 2, 3):
-        outbox.report(agent_pb2.HealthReport(sequence=sequence))
+        outbox.set_report(agent_pb2.HealthReport(sequence=sequence))
     assert (await outbox.next()).report.sequence == 3
     assert await taken(outbox) == []
 
 
 async def test_notices_are_told_once_on_each_stream() -> None:
     outbox = Outbox()
-    outbox.notice(SPOT)
-    outbox.notice(SPOT)
+    outbox.add_notice(SPOT)
+    outbox.add_notice(SPOT)
     assert await taken(outbox) == ["notice"]
-    outbox.notice(SPOT)
+    outbox.add_notice(SPOT)
     assert await taken(outbox) == []
-    outbox.reopen()
+    outbox.on_stream_open()
     assert await taken(outbox) == ["notice"]
 
 
 async def test_a_notice_that_changed_is_told_again() -> None:
     outbox = Outbox()
-    outbox.notice(SPOT)
+    outbox.add_notice(SPOT)
     await outbox.next()
-    outbox.notice(agent_pb2.Notice(kind=agent_pb2.Notice.SPOT_TERMINATION, deadline_unix_ms=9))
+    outbox.add_notice(agent_pb2.Notice(kind=agent_pb2.Notice.SPOT_TERMINATION, deadline_unix_ms=9))
     assert (await outbox.next()).notice.deadline_unix_ms == 9
 
 
@@ -61,5 +61,5 @@ async def test_whoever_waits_is_woken() -> None:
     outbox = Outbox()
     waiting = asyncio.ensure_future(outbox.next())
     await asyncio.sleep(0)
-    outbox.notice(SHUTDOWN)
+    outbox.add_notice(SHUTDOWN)
     assert (await asyncio.wait_for(waiting, 5)).notice == SHUTDOWN

@@ -19,9 +19,9 @@ def test_defaults() -> None:
     read = settings.read(LEAST)
     assert read.agent == (settings.Address("10.0.0.1", 8994), settings.Address("fd00::1", 8994))
     assert str(read.agent[1]) == "[fd00::1]:8994"
-    assert read.identity == settings.Place(Path("/opt/nstance-agent/identity"), 0o600)
-    assert read.keys == settings.Place(Path("/opt/nstance-agent/keys"), 0o640)
-    assert read.recv == settings.Place(Path("/opt/nstance-agent/recv"), 0o640)
+    assert read.identity == settings.DirectorySettings(Path("/opt/nstance-agent/identity"), 0o600)
+    assert read.keys == settings.DirectorySettings(Path("/opt/nstance-agent/keys"), 0o640)
+    assert read.recv == settings.DirectorySettings(Path("/opt/nstance-agent/recv"), 0o640)
     assert (read.report_interval, read.health, read.on_receive) == (60.0, None, ())
     assert (read.spot_poll_interval, read.provider) == (2.0, None)
     assert read.metadata == settings.Address("169.254.169.254", 80)
@@ -45,7 +45,7 @@ def test_everything_set() -> None:
         }
     )
     assert (read.ipv4, read.ipv6) == ("10.1.2.3", "fd00::2")
-    assert read.recv == settings.Place(Path("/srv/recv"), 0o644)
+    assert read.recv == settings.DirectorySettings(Path("/srv/recv"), 0o644)
     assert read.report_interval == 0
     assert (read.spot_poll_interval, read.provider) == (5.0, settings.Provider.GOOGLE)
     assert read.metadata == settings.Address("fd00:ec2::254", 8080)
@@ -54,7 +54,7 @@ def test_everything_set() -> None:
 
 
 def test_all_that_is_missing_is_said_at_once() -> None:
-    with pytest.raises(settings.Invalid) as caught:
+    with pytest.raises(settings.InvalidSettingsError) as caught:
         settings.read({})
     assert [fault.split()[0] for fault in caught.value.faults] == list(LEAST)
 
@@ -87,7 +87,7 @@ def test_all_that_is_missing_is_said_at_once() -> None:
     ],
 )
 def test_what_is_wrong_is_named(name: str, value: str, said: str) -> None:
-    with pytest.raises(settings.Invalid) as caught:
+    with pytest.raises(settings.InvalidSettingsError) as caught:
         settings.read(LEAST | {name: value})
     assert len(caught.value.faults) == 1
     assert name in caught.value.faults[0]
@@ -96,7 +96,7 @@ def test_what_is_wrong_is_named(name: str, value: str, said: str) -> None:
 
 @pytest.mark.parametrize("mode", ["4600", "0755", "0400", "0666", "689", "rw", "-600", "17777"])
 def test_modes_that_give_too_much_or_too_little_are_refused_b22(mode: str) -> None:
-    with pytest.raises(settings.Invalid, match="mode"):
+    with pytest.raises(settings.InvalidSettingsError, match="mode"):
         settings.read(LEAST | {"NSTANCE_KEYS_MODE": mode})
 
 
@@ -106,5 +106,5 @@ def test_modes_that_give_too_much_or_too_little_are_refused_b22(mode: str) -> No
     )
 )
 def test_any_environment_is_read_or_refused(environment: dict[str, str]) -> None:
-    with contextlib.suppress(settings.Invalid):
+    with contextlib.suppress(settings.InvalidSettingsError):
         assert settings.read(LEAST | environment).agent

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nstance.agent import metadata, plan, spot
-from nstance.agent.metadata import Answer, Unavailable
+from nstance.agent import metadata, spot, timing
+from nstance.agent.metadata import Answer, MetadataUnavailableError
 from nstance.agent.settings import Provider
 from nstance.clock import SystemRng
 from nstance.v1 import agent_pb2
@@ -33,11 +33,11 @@ TERMINATION = agent_pb2.Notice.SPOT_TERMINATION
 def test_the_provider_is_found_by_the_firmware(tmp_path: Path, files: dict[str, str], provider: Provider) -> None:
     for name, text in files.items():
         (tmp_path / name).write_text(text)
-    assert spot.found_provider(tmp_path) is provider
+    assert spot.detect_provider(tmp_path) is provider
 
 
 def test_no_firmware_tables_mean_no_provider(tmp_path: Path) -> None:
-    assert spot.found_provider(tmp_path / "absent") is Provider.NONE
+    assert spot.detect_provider(tmp_path / "absent") is Provider.NONE
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_an_interruption_counts_whatever_its_time(time: object, milliseconds: in
     )
 )
 def test_any_other_body_is_refused_in_a_sentence(body: bytes) -> None:
-    with pytest.raises(Unavailable, match="expected an event"):
+    with pytest.raises(MetadataUnavailableError, match="expected an event"):
         spot._event(Answer(200, {}, body), "action", "time")
 
 
@@ -98,6 +98,6 @@ def test_any_bytes_are_an_answer_or_an_error(head: bytes, body: bytes, chunked: 
 
 def test_a_spot_machine_does_not_look_away_for_long() -> None:
     rng = SystemRng()
-    waits = [plan.spot_retry(failures, rng, known_spot=True) for failures in range(1, 200)]
-    assert all(0 <= wait <= plan.LAST_SPOT_BACKOFF for wait in waits)
-    assert max(plan.spot_retry(50, rng, known_spot=False) for _ in range(200)) > plan.LAST_SPOT_BACKOFF
+    waits = [timing.spot_retry_delay(failures, rng, known_spot=True) for failures in range(1, 200)]
+    assert all(0 <= wait <= timing.MAX_SPOT_RETRY_SECONDS for wait in waits)
+    assert max(timing.spot_retry_delay(50, rng, known_spot=False) for _ in range(200)) > timing.MAX_SPOT_RETRY_SECONDS
