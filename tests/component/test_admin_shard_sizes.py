@@ -33,8 +33,8 @@ async def test_a_size_of_the_api_is_shown_until_the_file_has_it_back(tmp_path: P
         world.configure(told(5))
         dry = await admin.ok("config", "refresh", "--dry-run")
         warning = (
-            r"warning: group default/workers: size 5 of the file has no effect: the API has set 3 "
-            rf"\(by {who} at \d{{4}}-.*Z\); to follow the file: nstance-admin group update workers --unset-size\n"
+            r"warning: group default/workers: size 5 in the file has no effect: 3 was set through the API "
+            rf"\(by {who} at \d{{4}}-.*Z\); to use the file: nstance-admin group update workers --unset-size\n"
         )
         assert re.search(warning, dry.stderr)
         done = await admin.ok("config", "refresh")
@@ -150,6 +150,6 @@ def test_config_put_says_what_has_no_effect(tmp_path: Path) -> None:
     assert "no group changes" in result.stderr
     assert "groups.default.workers.size (line 1, column" in result.stderr
     assert "warning: " in result.stderr
-    assert "size 5 of the file has no effect: the API has set 3;" in result.stderr
+    assert "size 5 in the file has no effect: 3 was set through the API;" in result.stderr
     shown = cluster(tmp_path, "config", "put", "--shard", str(SHARD), "-", "-o", "json", input=new)
     assert len(json.loads(shown.stdout)["warnings"]) == 1

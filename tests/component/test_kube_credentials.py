@@ -23,7 +23,7 @@ from nstance.clock import SystemClock
 from nstance.kube import credentials, errors, kinds
 from nstance.kube.credentials import Credentials
 from nstance.kube.http import HttpKube
-from nstance.kube.kubeconfig import Access, Plugin
+from nstance.kube.kubeconfig import Access, ExecPlugin
 
 V1 = "client.authentication.k8s.io/v1"
 
@@ -75,14 +75,14 @@ async def test_a_refused_proof_is_looked_for_anew_but_the_same_one_is_known(tmp_
 
 async def test_a_missing_token_file_is_named(tmp_path: Path) -> None:
     creds = Credentials(Access(server="http://k8s", token=tmp_path / "token"), HandClock())
-    with pytest.raises(errors.UnavailableError, match="token cannot be read: No such file"):
+    with pytest.raises(errors.UnavailableError, match="token could not be read: No such file"):
         await creds.current()
 
 
 async def test_a_token_with_line_breaks_inside_is_refused_by_name() -> None:
     kube = HttpKube(Access(server="http://127.0.0.1:1", token="a\r\nX-Evil: 1"), SystemClock())
     try:
-        with pytest.raises(errors.UnavailableError, match="characters that no token has"):
+        with pytest.raises(errors.UnavailableError, match="characters that are not allowed in a token"):
             await kube.get(kinds.NODE, "n")
     finally:
         await kube.close()
@@ -91,7 +91,7 @@ async def test_a_token_with_line_breaks_inside_is_refused_by_name() -> None:
 # ---- plugins
 
 
-def plugin(tmp_path: Path, program: str, **options: Any) -> Plugin:
+def plugin(tmp_path: Path, program: str, **options: Any) -> ExecPlugin:
     """The program runs in Python, counts its runs and may print `answer(...)`."""
     script = tmp_path / "plugin.py"
     script.write_text(
@@ -100,7 +100,9 @@ def plugin(tmp_path: Path, program: str, **options: Any) -> Plugin:
         "def answer(version='" + V1 + "', kind='ExecCredential', **status):\n"
         "    print(json.dumps({'apiVersion': version, 'kind': kind, 'status': status}))\n" + program
     )
-    return Plugin(command=sys.executable, api_version=V1, arguments=("-I", "-S", str(script), "argument"), **options)
+    return ExecPlugin(
+        command=sys.executable, api_version=V1, arguments=("-I", "-S", str(script), "argument"), **options
+    )
 
 
 def runs(tmp_path: Path) -> int:
@@ -121,12 +123,12 @@ async def test_a_plugin_is_asked_once_until_its_answer_expires(tmp_path: Path) -
     assert runs(tmp_path) == 2
 
 
-async def test_what_a_plugin_is_told(tmp_path: Path) -> None:
+async def test_the_input_of_a_plugin(tmp_path: Path) -> None:
     program = (
         "info = json.loads(os.environ['KUBERNETES_EXEC_INFO'])\n"
         "answer(token='|'.join([sys.argv[1], os.environ['EXTRA'], json.dumps(info)]))\n"
     )
-    given = plugin(tmp_path, program, environment=(("EXTRA", "more"),), tell_cluster=True)
+    given = plugin(tmp_path, program, environment=(("EXTRA", "more"),), provide_cluster_info=True)
     creds = Credentials(Access(server="http://k8s", ca=b"CA", plugin=given), HandClock())
     argument, extra, info = (await creds.current()).token.split("|")
     assert (argument, extra) == ("argument", "more")
@@ -140,7 +142,7 @@ async def test_what_a_plugin_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("program", "text"),
     [
-        ("sys.exit('cannot log in')", "ended with 1: cannot log in"),
+        ("sys.exit('cannot log in')", "exited with 1: cannot log in"),
         ("print('s3cret')", "printed no"),
         ("answer()", "printed no"),
         ("answer(clientCertificateData='only')", "printed no"),
@@ -158,14 +160,14 @@ async def test_a_plugin_that_fails_is_named_and_not_quoted(tmp_path: Path, progr
 
 
 async def test_a_plugin_that_is_not_there_comes_with_its_hint() -> None:
-    missing = Plugin(command="no-such-plugin", api_version=V1, hint="get it from the shop")
+    missing = ExecPlugin(command="no-such-plugin", api_version=V1, hint="get it from the shop")
     creds = Credentials(Access(server="http://k8s", plugin=missing), HandClock())
-    with pytest.raises(errors.UnavailableError, match=r"no-such-plugin cannot be run: No such file.*from the shop"):
+    with pytest.raises(errors.UnavailableError, match=r"no-such-plugin could not be run: No such file.*from the shop"):
         await creds.current()
 
 
 async def test_a_plugin_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(credentials, "PLUGIN_SECONDS", 1.0)
+    monkeypatch.setattr(credentials, "PLUGIN_TIMEOUT_SECONDS", 1.0)
     new, pid = str(tmp_path / "new"), str(tmp_path / "pid")
     program = f"open({new!r}, 'w').write(str(os.getpid())); os.rename({new!r}, {pid!r})\nimport signal; signal.pause()"
     creds = Credentials(Access(server="http://k8s", plugin=plugin(tmp_path, program)), HandClock())
@@ -292,7 +294,7 @@ async def test_a_server_of_another_authority_is_not_talked_to(tmp_path: Path) ->
                 await asked(access)
 
 
-async def test_the_servers_name_is_checked_and_may_be_told(tmp_path: Path) -> None:
+async def test_the_server_name_is_checked_and_can_be_set(tmp_path: Path) -> None:
     authority = Authority()
     async with serving(who, authority.server(tmp_path, "k8s.example")) as port:
         access = Access(server=f"https://127.0.0.1:{port}", ca=authority.pem)
@@ -316,7 +318,7 @@ async def test_a_plugins_certificate_is_shown(tmp_path: Path) -> None:
         ({"ca": b"no PEM"}, "certificate authority is not"),
         ({"ca": b"\xff"}, "certificate authority is not"),
         ({"certificate": b"no PEM", "key": b"s3cret"}, "do not load"),
-        ({"ca": Path("/no/such/ca")}, "cannot be read"),
+        ({"ca": Path("/no/such/ca")}, "could not be read"),
     ],
 )
 async def test_broken_certificates_are_named(broken: dict[str, Any], text: str) -> None:

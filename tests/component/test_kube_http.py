@@ -48,7 +48,7 @@ async def test_every_refusal_has_its_name(code: int, reason: str, method: str, e
         "patch": lambda kube: kube.patch(POD, "a", {}, namespace="here"),
     }
     async with serving(always(lambda: status(code, reason))) as url, client(url) as kube:
-        with pytest.raises(errors.KubeError, match="as told") as caught:
+        with pytest.raises(errors.KubeError, match="as document") as caught:
             await calls[method](kube)
         assert type(caught.value) is expected
 
@@ -95,10 +95,10 @@ async def test_patience_is_asked_for_in_two_places(
     code: int, header: str | None, in_body: int | None, delay: float
 ) -> None:
     def answer() -> web.Response:
-        told = status(code, "TooManyRequests", retryAfterSeconds=in_body)
+        document = status(code, "TooManyRequests", retryAfterSeconds=in_body)
         if header:
-            told.headers["Retry-After"] = header
-        return told
+            document.headers["Retry-After"] = header
+        return document
 
     async with serving(always(answer)) as url, client(url) as kube:
         with pytest.raises(errors.ThrottledError) as caught:
@@ -192,9 +192,9 @@ async def test_a_server_that_never_accepts_changed_nothing() -> None:
             await kube.create(POD, pod("a"))
 
 
-async def test_a_server_without_tls_is_told_apart() -> None:
+async def test_a_server_without_tls_is_unreachable() -> None:
     async with serving(always(web.Response)) as url, client(url.replace("http:", "https:")) as kube:
-        with pytest.raises(errors.UnavailableError, match="cannot be reached"):
+        with pytest.raises(errors.UnavailableError, match="could not be reached"):
             await kube.create(POD, pod("a"))
 
 

@@ -174,7 +174,7 @@ async def test_a_watch_torn_in_the_middle_of_an_event(tear: bool) -> None:
 
 async def test_a_silent_watch_is_given_up() -> None:
     async with serving(stream(then_hang=True)) as url, client(url, silence_seconds=0.2) as kube:
-        with pytest.raises(errors.UnavailableError, match="silent"):
+        with pytest.raises(errors.UnavailableError, match="no event and no bookmark"):
             await watched(kube)
 
 
@@ -190,14 +190,14 @@ async def test_a_server_that_forgets_to_end_a_watch() -> None:
         assert await watched(kube, timeout=0.1) == [OPENED]
 
 
-async def test_a_version_too_old_is_told_at_the_start() -> None:
+async def test_a_version_that_is_too_old_is_reported_at_the_start() -> None:
     async with serving(always(lambda: status(410, "Expired", "too old"))) as url, client(url) as kube:
         with pytest.raises(errors.ExpiredError, match="too old"):
             await watched(kube)
 
 
 @pytest.mark.parametrize(
-    ("told", "expected"),
+    ("document", "expected"),
     [
         ({"kind": "Status", "code": 410, "reason": "Expired", "message": "too old"}, errors.ExpiredError),
         ({"kind": "Status", "code": 410, "reason": "Gone"}, errors.ExpiredError),
@@ -207,10 +207,10 @@ async def test_a_version_too_old_is_told_at_the_start() -> None:
         (None, errors.UnavailableError),
     ],
 )
-async def test_an_error_event_in_the_middle_of_a_watch(told: Any, expected: type[Exception]) -> None:
+async def test_an_error_event_in_the_middle_of_a_watch(document: Any, expected: type[Exception]) -> None:
     got: list[Change] = []
     async with (
-        serving(stream(event("ADDED", pod("a")), event("ERROR", told), then_hang=True)) as url,
+        serving(stream(event("ADDED", pod("a")), event("ERROR", document), then_hang=True)) as url,
         client(url) as kube,
     ):
         with pytest.raises(expected):
@@ -237,7 +237,7 @@ async def test_a_watch_of_garbage_breaks(line: bytes) -> None:
 
 
 async def test_a_watch_without_an_end_of_line_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nstance.kube.http.LARGEST_LINE", 1_000_000)
+    monkeypatch.setattr("nstance.kube.http.MAX_LINE_BYTES", 1_000_000)
     async with serving(stream(*[b"x" * 100_000] * 20, then_hang=True)) as url, client(url) as kube:
         with pytest.raises(errors.UnavailableError, match="more than"):
             await watched(kube)

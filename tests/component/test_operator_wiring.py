@@ -56,12 +56,12 @@ async def test_from_nothing_to_ready_and_to_an_orderly_end(tmp_path: Path) -> No
             assert f'nstance_operator_shard_connected{{shard="{SHARD}"}} 1.0' in metrics
             assert "nstance_operator_reconciles_total" in metrics
             assert "nstance_operator_leader 1.0" in metrics
-            held = await here.find(kinds.LEASE, lease.NAME)
+            held = await here.find(kinds.LEASE, lease.LEASE_NAME)
             assert held is not None
             assert held["spec"]["holderIdentity"]
             operator.stop()
             await asyncio.wait_for(task, 60)
-        released = await here.find(kinds.LEASE, lease.NAME)
+        released = await here.find(kinds.LEASE, lease.LEASE_NAME)
         assert released is not None
         assert released["spec"]["holderIdentity"] == ""
 
@@ -99,7 +99,7 @@ async def test_a_lost_lease_ends_the_process_with_a_clear_line(tmp_path: Path) -
         async with running(operator) as task:
             await eventually(lambda: operator.links is not None)
             patch = {"spec": {"holderIdentity": "somebody-else"}}
-            await here.kube.patch(kinds.LEASE, lease.NAME, patch, namespace="default")
+            await here.kube.patch(kinds.LEASE, lease.LEASE_NAME, patch, namespace="default")
             await asyncio.wait({task}, timeout=60)
             with pytest.raises(FatalError, match=r"leadership was lost, ending: .*somebody-else"):
                 task.result()
@@ -273,7 +273,7 @@ def start(*arguments: str, **variables: str) -> "subprocess.Popen[str]":
         (None, (), {}, "config.yaml is missing"),
         ("cluster_id: A\nshards: {}\n", (), {}, "line 1: cluster_id"),
         ("good", (), {}, "no way to the Kubernetes API server"),
-        ("good", ("--kubeconfig=/nonexistent",), {}, "cannot be read"),
+        ("good", ("--kubeconfig=/nonexistent",), {}, "failed to read kubeconfig"),
         ("good", (), {"NSTANCE_CAPI_ENDPOINT": "https://"}, "NSTANCE_CAPI_ENDPOINT"),
     ],
 )

@@ -412,7 +412,7 @@ async def test_a_lease_is_taken_kept_and_released(world: World) -> None:
     async with asyncio.timeout(DEADLINE):
         await one.acquire()
         waiting = asyncio.ensure_future(two.acquire())
-        keeping = asyncio.ensure_future(one.keep())
+        keeping = asyncio.ensure_future(one.renew())
 
         async def renewed() -> bool:
             lease = await world.kube.get(kinds.LEASE, "nstance-operator-leader-election", namespace=world.namespace)

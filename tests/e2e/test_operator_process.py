@@ -160,7 +160,7 @@ async def _walk(kube: HttpKube, namespace: str, world: World, dir: Path, port: i
         await eventually(lambda: len(world.leader.shard.instances) == 3)
         await _until(process, lambda: _kubeconfig_works(kube, namespace))
         assert "nstance_operator_leader 1.0" in await _answers(f"http://{metrics}/metrics")
-    released = await kube.get(kinds.LEASE, lease.NAME, namespace=namespace)
+    released = await kube.get(kinds.LEASE, lease.LEASE_NAME, namespace=namespace)
     assert released["spec"]["holderIdentity"] == ""
 
 

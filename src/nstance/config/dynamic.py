@@ -20,7 +20,7 @@ from nstance.config.checks.problems import ProblemCollector
 from nstance.config.errors import ConfigError, Problem, quoted
 from nstance.config.jsonc import Path
 from nstance.config.merge import merge
-from nstance.config.model import field_types, workload
+from nstance.config.model import scalars, workload
 from nstance.config.model.settings import MAX_GROUPS, Settings
 from nstance.model import ids
 from nstance.model.ids import GroupKey, GroupName, TenantId
@@ -45,15 +45,15 @@ def _check_time(value: str) -> str:
     except ValueError:
         at = None
     if at is None or at.tzinfo is None:
-        raise field_types.invalid(f"expected a time such as 2026-01-31T12:00:00Z, found {quoted(value)}")
+        raise scalars.invalid(f"expected a time such as 2026-01-31T12:00:00Z, found {quoted(value)}")
     return value
 
 
-class Stamp(field_types.Block):
+class Stamp(scalars.Block):
     """Who set a value through the API, and when."""
 
-    by: field_types.Text
-    at: Annotated[field_types.Text, AfterValidator(_check_time)]
+    by: scalars.Text
+    at: Annotated[scalars.Text, AfterValidator(_check_time)]
 
     @property
     def seconds(self) -> float:
@@ -65,25 +65,25 @@ def stamp(by: str, now: float) -> Stamp:
     return Stamp(by=by, at=at.isoformat().replace("+00:00", "Z"))
 
 
-class Rollback(field_types.Block):
+class Rollback(scalars.Block):
     """An earlier revision that replaces the configured one until the configuration changes."""
 
-    to: field_types.NonEmptyText = Field(description="infra hash of the active revision")
-    instead_of: field_types.NonEmptyText = Field(description="infra hash of the configured revision")
-    by: field_types.Text = ""
+    to: scalars.NonEmptyText = Field(description="infra hash of the active revision")
+    instead_of: scalars.NonEmptyText = Field(description="infra hash of the configured revision")
+    by: scalars.Text = ""
     template: workload.Template  # merged with all layers of the group
-    certificates: Mapping[field_types.Label, workload.Certificate] = Field(default_factory=dict)
+    certificates: Mapping[scalars.Label, workload.Certificate] = Field(default_factory=dict)
 
 
-class DynamicGroup(field_types.Block):
-    template: field_types.NonEmptyText | None = None
-    size: field_types.Count | None = None
-    instance_type: field_types.Text | None = None
-    subnet_pool: field_types.Text | None = None
-    vars: field_types.Vars = Field(default_factory=dict)
-    args: field_types.Args = Field(default_factory=dict)
-    drain_timeout: field_types.Duration | None = None
-    load_balancers: tuple[field_types.Text, ...] | None = None
+class DynamicGroup(scalars.Block):
+    template: scalars.NonEmptyText | None = None
+    size: scalars.Count | None = None
+    instance_type: scalars.Text | None = None
+    subnet_pool: scalars.Text | None = None
+    vars: scalars.Vars = Field(default_factory=dict)
+    args: scalars.Args = Field(default_factory=dict)
+    drain_timeout: scalars.Duration | None = None
+    load_balancers: tuple[scalars.Text, ...] | None = None
     update: workload.Update | None = None
     paused: StrictBool = False
     set_by: Mapping[str, Stamp] = Field(default_factory=dict)  # by field
@@ -91,7 +91,7 @@ class DynamicGroup(field_types.Block):
 
     def written(self) -> dict[str, object]:
         """As it is written in the file."""
-        return field_types.dump_as_written(self)
+        return scalars.dump_as_written(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +109,7 @@ def parse(text: str | bytes, *, source: str = "groups") -> DynamicGroups:
     for tenant, named in document.value.items():
         _check_name(tenant, (tenant,), problems)
         if not isinstance(named, dict):
-            problems.add((tenant,), f"expected an object of groups, found {field_types.describe_type(named)}")
+            problems.add((tenant,), f"expected an object of groups, found {scalars.describe_type(named)}")
             continue
         for name, value in named.items():
             _check_name(name, (tenant, name), problems)
@@ -293,7 +293,7 @@ def check_quotas(settings: Settings, dynamic: DynamicGroups) -> list[Problem]:
 
 def _check_name(name: str, path: Path, problems: ProblemCollector) -> None:
     try:
-        field_types.check_name(name)
+        scalars.check_name(name)
     except ValueError as error:
         problems.add(path, str(error), at_key=True)
 

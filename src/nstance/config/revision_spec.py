@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 
 from nstance.config import hashes
 from nstance.config.errors import ConfigError, Problem
-from nstance.config.model import field_types, workload
+from nstance.config.model import scalars, workload
 
 
 @dataclass(frozen=True)
@@ -33,14 +33,14 @@ class RevisionSpec:
         )
 
 
-class _Stored(field_types.Block):
+class _Stored(scalars.Block):
     version: Literal[1] = 1
     template: workload.Template
-    certificates: Mapping[field_types.Label, workload.Certificate] = Field(default_factory=dict)
+    certificates: Mapping[scalars.Label, workload.Certificate] = Field(default_factory=dict)
 
 
 def dump(spec: RevisionSpec) -> bytes:
-    stored = field_types.dump_as_written(_Stored(template=spec.template, certificates=spec.certificates))
+    stored = scalars.dump_as_written(_Stored(template=spec.template, certificates=spec.certificates))
     return json.dumps({"version": 1, **stored}, ensure_ascii=False, sort_keys=True, allow_nan=False).encode()
 
 

@@ -7,14 +7,14 @@ from typing import Any
 from pydantic.json_schema import GenerateJsonSchema
 
 from nstance.config import addresses, durations, legacy
-from nstance.config.model import field_types
+from nstance.config.model import scalars
 from nstance.config.model.settings import Document
 
 
 class _Generate(GenerateJsonSchema):
     def encode_default(self, dft: Any) -> Any:
         """Defaults as they are written in a file."""
-        if isinstance(dft, field_types.Block):
+        if isinstance(dft, scalars.Block):
             return dft.model_dump(mode="json", exclude_unset=True)
         if isinstance(dft, addresses.Address):
             return str(dft)

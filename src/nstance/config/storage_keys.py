@@ -7,7 +7,7 @@ everything: the server's `--prefix` for a shard's keys, the prefix of the cluste
 import datetime
 import re
 
-from nstance.config.model import field_types
+from nstance.config.model import scalars
 from nstance.model import ids
 from nstance.objects.port import Key
 
@@ -138,7 +138,7 @@ def _plain(text: str) -> str:
 
 
 def _prefix(text: str) -> str:
-    return field_types.key_prefix(text)
+    return scalars.key_prefix(text)
 
 
 def _bad(expected: str, found: str) -> ValueError:

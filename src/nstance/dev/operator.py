@@ -242,7 +242,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             sys.exit(f"dev: {path} is missing ({how}): see docs/kind.md")
     try:
         uvloop.run(run(wanted))
-    except (leftovers.Busy, configs.Unusable, errors.KubeError, kubeconfig.BadKubeconfig, OSError) as problem:
+    except (leftovers.Busy, configs.Unusable, errors.KubeError, kubeconfig.KubeconfigError, OSError) as problem:
         sys.exit(f"dev: {problem}")
 
 

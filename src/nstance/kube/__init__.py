@@ -1,1 +1,1 @@
-"""Kubernetes: the door to its API, and what a controller needs around it."""
+"""A Kubernetes client, and what a controller needs around it."""

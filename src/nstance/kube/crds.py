@@ -1,7 +1,7 @@
-"""Our custom resources: the one source of the schemas in `config/crd` and in the Helm chart (`make manifests`).
+"""Our custom resources: the source of the schemas in `config/crd` and in the Helm chart (`make manifests`).
 
-The trap: a CRD's schema prunes what it does not name, silently. A field that the operator writes and this file lacks is
-simply not stored, so the tests write every field through a real API server.
+The trap: an API server silently drops fields that the schema does not name, so the tests write every field that the
+operator uses through a real API server.
 """
 
 from typing import Any
@@ -13,29 +13,29 @@ from nstance.kube.port import Object
 Schema = dict[str, Any]
 
 
-def _text(about: str, **more: Any) -> Schema:
-    return {"type": "string", "description": about, **more}
+def _text(description: str, **more: Any) -> Schema:
+    return {"type": "string", "description": description, **more}
 
 
-def _number(about: str, **more: Any) -> Schema:
-    return {"type": "integer", "format": "int32", "description": about, **more}
+def _number(description: str, **more: Any) -> Schema:
+    return {"type": "integer", "format": "int32", "description": description, **more}
 
 
-def _flag(about: str) -> Schema:
-    return {"type": "boolean", "description": about}
+def _flag(description: str) -> Schema:
+    return {"type": "boolean", "description": description}
 
 
-def _texts(about: str, **more: Any) -> Schema:
-    return {"type": "array", "description": about, "items": {"type": "string"}, **more}
+def _texts(description: str, **more: Any) -> Schema:
+    return {"type": "array", "description": description, "items": {"type": "string"}, **more}
 
 
-def _fields(about: str, properties: Schema, *, required: tuple[str, ...] = ()) -> Schema:
-    schema = {"type": "object", "description": about, "properties": properties}
+def _fields(description: str, properties: Schema, *, required: tuple[str, ...] = ()) -> Schema:
+    schema = {"type": "object", "description": description, "properties": properties}
     return schema | ({"required": list(required)} if required else {})
 
 
-def _once(schema: Schema, name: str) -> Schema:
-    """May be set, and then never changed."""
+def _immutable(schema: Schema, name: str) -> Schema:
+    """Cannot be changed once it is set."""
     rule = {"rule": "self == oldSelf", "message": f"{name} cannot be changed: make a new object instead"}
     return schema | {"x-kubernetes-validations": [rule]}
 
@@ -48,40 +48,44 @@ _VARS: Schema = {
 }
 _CONDITIONS: Schema = {
     "type": "array",
-    "description": "What holds now, and why.",
+    "description": "Current state, and why.",
     "x-kubernetes-list-type": "map",
     "x-kubernetes-list-map-keys": ["type"],
     "items": _fields(
         "One condition.",
         {
-            "type": _text("What it is about.", maxLength=316),
+            "type": _text("The name of the condition.", maxLength=316),
             "status": _text("True, False or Unknown.", enum=["True", "False", "Unknown"]),
-            "reason": _text("One word for programs.", minLength=1, maxLength=1024),
-            "message": _text("A sentence for people.", maxLength=32768),
+            "reason": _text("One word, for programs.", minLength=1, maxLength=1024),
+            "message": _text("A sentence, for people.", maxLength=32768),
             "lastTransitionTime": _text("When status last changed.", format="date-time"),
-            "observedGeneration": {"type": "integer", "format": "int64", "description": "Of which spec this is said."},
+            "observedGeneration": {
+                "type": "integer",
+                "format": "int64",
+                "description": "The generation that the condition is about.",
+            },
         },
         required=("type", "status", "reason", "message", "lastTransitionTime"),
     ),
 }
 _PROVISIONED = _fields(
-    "What Cluster API waits for.", {"provisioned": _flag("True once, and from then on, when it can be used.")}
+    "What Cluster API waits for.", {"provisioned": _flag("True as soon as it can be used; stays true.")}
 )
-_GENERATION: Schema = {"type": "integer", "format": "int64", "description": "The generation that the status speaks of."}
+_GENERATION: Schema = {"type": "integer", "format": "int64", "description": "The generation that the status is about."}
 _MACHINE = {
-    "group": _text("The group of the shard that the instance is made from.", **_NAME),
+    "group": _text("The group that the instance is created from.", **_NAME),
     "groupRef": {
         "description": "Another spelling of group: its name, or an object with a name.",
         "x-kubernetes-preserve-unknown-fields": True,
     },
-    "instanceType": _text("In place of the group's."),
+    "instanceType": _text("Overrides the instance type of the group."),
     "vars": _VARS,
-    "providerID": _text("Set by the operator: the VM, as the cloud names it."),
-    "failureDomain": _text("The shard to make it on; empty: the operator chooses."),
+    "providerID": _text("Set by the operator: the provider ID of the VM."),
+    "failureDomain": _text("The shard to create it in; empty: the operator chooses."),
 }
 _ADDRESSES: Schema = {
     "type": "array",
-    "description": "How the instance is reached.",
+    "description": "The addresses of the instance.",
     "items": _fields(
         "One address.",
         {"type": _text("InternalIP, Hostname …"), "address": _text("The address itself.")},
@@ -94,7 +98,7 @@ _SPECS: dict[Kind, Schema] = {
         "The Nstance cluster behind a Cluster API Cluster.",
         {
             "controlPlaneEndpoint": _fields(
-                "Where the workload cluster's API server answers.",
+                "The address of the workload cluster's API server.",
                 {"host": _text("Its host name or address."), "port": _number("Its port.", minimum=0, maximum=65535)},
             )
         },
@@ -102,22 +106,22 @@ _SPECS: dict[Kind, Schema] = {
     kinds.NSTANCE_MACHINE_POOL: _fields(
         "A group of instances, spread over shards.",
         {
-            "group": _once(_text("The group's name on every shard.", **_NAME), "group"),
-            "shards": _texts("The shards it is spread over, in order.", minItems=1, maxItems=256),
-            "template": _text("The template of the configuration that its instances are made from."),
-            "instanceType": _text("In place of the template's."),
-            "subnetPool": _text("In place of the template's."),
+            "group": _immutable(_text("The group's name on every shard.", **_NAME), "group"),
+            "shards": _texts("The shards that it is spread over, in order.", minItems=1, maxItems=256),
+            "template": _text("The template that its instances are created from."),
+            "instanceType": _text("Overrides the value of the template."),
+            "subnetPool": _text("Overrides the value of the template."),
             "vars": _VARS,
-            "providerIDList": _texts("Set by the operator: the VMs of the pool, as the cloud names them."),
+            "providerIDList": _texts("Set by the operator: the provider IDs of the pool's VMs."),
         },
         required=("group", "shards"),
     ),
     kinds.NSTANCE_SHARD_GROUP: _fields(
-        "One pool's part on one shard. Made and changed by the operator.",
+        "The part of a pool that is in one shard. Managed by the operator.",
         {
-            "group": _once(_text("The group's name on the shard.", **_NAME), "group"),
-            "shard": _once(_text("The shard.", **_NAME), "shard"),
-            "size": _number("How many instances this shard shall keep.", minimum=0),
+            "group": _immutable(_text("The group's name on the shard.", **_NAME), "group"),
+            "shard": _immutable(_text("The shard.", **_NAME), "shard"),
+            "size": _number("The desired number of instances in this shard.", minimum=0),
             "template": _text("As in the pool."),
             "instanceType": _text("As in the pool."),
             "subnetPool": _text("As in the pool."),
@@ -125,13 +129,13 @@ _SPECS: dict[Kind, Schema] = {
         },
         required=("group", "shard"),
     ),
-    kinds.NSTANCE_MACHINE: _fields("One instance of its own, outside the size of its group.", _MACHINE),
+    kinds.NSTANCE_MACHINE: _fields("An on-demand instance, on top of the size of its group.", _MACHINE),
     kinds.NSTANCE_MACHINE_TEMPLATE: _fields(
-        "What machines made from it look like.",
+        "A template for NstanceMachines.",
         {
             "template": _fields(
                 "The template.",
-                {"spec": _once(_fields("As in NstanceMachine.", _MACHINE), "spec.template.spec")},
+                {"spec": _immutable(_fields("As in NstanceMachine.", _MACHINE), "spec.template.spec")},
                 required=("spec",),
             )
         },
@@ -141,10 +145,10 @@ _SPECS: dict[Kind, Schema] = {
 
 _STATUSES: dict[Kind, Schema] = {
     kinds.NSTANCE_CLUSTER: _fields(
-        "What the operator sees.",
+        "Observed state.",
         {
             "initialization": _PROVISIONED,
-            "ready": _flag("All shards answer."),
+            "ready": _flag("All shards are reachable."),
             "failureDomains": {
                 "type": "array",
                 "description": "One for each shard.",
@@ -154,10 +158,10 @@ _STATUSES: dict[Kind, Schema] = {
                     "One failure domain.",
                     {
                         "name": _text("The shard."),
-                        "controlPlane": _flag("Whether control plane machines may be there."),
+                        "controlPlane": _flag("Whether control plane machines may be placed in it."),
                         "attributes": {
                             "type": "object",
-                            "description": "More about it.",
+                            "description": "Further attributes.",
                             "additionalProperties": {"type": "string"},
                         },
                     },
@@ -168,31 +172,31 @@ _STATUSES: dict[Kind, Schema] = {
         },
     ),
     kinds.NSTANCE_MACHINE_POOL: _fields(
-        "What the shards say.",
+        "Observed state.",
         {
             "ready": _flag(
-                "It was provisioned once, as Cluster API reads it. Whether all run, the condition Ready says."
+                "True once it was provisioned, for Cluster API. The condition Ready says whether all instances run."
             ),
-            "replicas": _number("Instances there are."),
-            "readyReplicas": _number("Of these, how many are ready."),
+            "replicas": _number("The number of instances."),
+            "readyReplicas": _number("The number of ready instances."),
             "isStatic": _flag(
                 "The group is in the server's configuration: only size, instanceType and vars can be changed."
             ),
-            "infrastructureMachineKind": _text("The kind of the pool's machines, if it has one object for each."),
+            "infrastructureMachineKind": _text("The kind of the pool's machine objects, if it has any."),
             "initialization": _PROVISIONED,
             "observedGeneration": _GENERATION,
             "conditions": _CONDITIONS,
         },
     ),
     kinds.NSTANCE_SHARD_GROUP: _fields(
-        "What the shard says.",
+        "Observed state.",
         {
-            "replicas": _number("Instances there are."),
-            "readyReplicas": _number("Of these, how many are ready."),
-            "providerIDs": _texts("The VMs, as the cloud names them."),
+            "replicas": _number("The number of instances."),
+            "readyReplicas": _number("The number of ready instances."),
+            "providerIDs": _texts("The provider IDs of the VMs."),
             "isStatic": _flag("The group is in the server's configuration."),
             "config": _fields(
-                "The group as the server has it.",
+                "The group's configuration on the server.",
                 {
                     "template": _text("Its template."),
                     "size": _number("Its size."),
@@ -202,27 +206,27 @@ _STATUSES: dict[Kind, Schema] = {
                     "subnetPool": _text("Its subnet pool."),
                     "vars": _VARS,
                     "etag": _text("Its version."),
-                    "paused": _flag("Nothing is made or deleted."),
-                    "lastError": _text("What went wrong last."),
+                    "paused": _flag("No instance is created or deleted."),
+                    "lastError": _text("The last error."),
                 },
             ),
-            "lastSyncTime": _text("When the server last took the spec.", format="date-time"),
+            "lastSyncTime": _text("When the server last accepted the spec.", format="date-time"),
             "observedGeneration": _GENERATION,
             "conditions": _CONDITIONS,
         },
     ),
     kinds.NSTANCE_MACHINE: _fields(
-        "What the shard says.",
+        "Observed state.",
         {
-            "instanceID": _text("Chosen and stored here before the shard is asked: asking twice makes no second one."),
-            "shard": _text("The shard that has it."),
-            "state": _text("Its state there."),
+            "instanceID": _text("Stored before the shard is asked, so that asking twice creates one instance."),
+            "shard": _text("The shard that it is in."),
+            "state": _text("Its state in the shard."),
             "ready": _flag(
-                "It runs and has registered, as Cluster API reads it. Whether it is ready, the condition says."
+                "True once it has registered, for Cluster API. The condition Ready says whether it is ready."
             ),
             "initialization": _PROVISIONED,
             "addresses": _ADDRESSES,
-            "failureDomain": _text("The shard that has it, as Cluster API reads it."),
+            "failureDomain": _text("The shard that it is in, for Cluster API."),
             "conditions": _CONDITIONS,
         },
     ),
@@ -304,7 +308,7 @@ def definition(kind: Kind) -> Object:
         "kind": kinds.CUSTOM_RESOURCE_DEFINITION.name,
         "metadata": {
             "name": f"{kind.plural}.{kind.group}",
-            # Cluster API finds by this label which of our versions speaks which of its contracts.
+            # This label tells Cluster API which contract each of our versions implements.
             "labels": {"cluster.x-k8s.io/provider": "infrastructure-nstance", "cluster.x-k8s.io/v1beta2": kind.version},
         },
         "spec": {

@@ -1,7 +1,7 @@
-"""What proves who we are, kept fresh: token files that rotate, plugins whose answers expire, certificates.
+"""Credentials for an API server, kept fresh: rotating token files, exec plugins and certificates.
 
-`current` is asked before every request and mostly answers from memory. The trap: a credential may be refused long before
-it says that it expires, so a 401 makes us `forget`, and the next look reads files and runs the plugin anew.
+`current` is called before every request and usually answers from memory. The trap: a server may reject a credential long
+before its expiry, so a 401 calls `forget`, and the next call reads files and runs the plugin again.
 """
 
 import asyncio
@@ -19,70 +19,70 @@ from typing import Any
 
 from nstance.clock import Clock
 from nstance.kube import errors
-from nstance.kube.kubeconfig import Access, Plugin
+from nstance.kube.kubeconfig import Access, ExecPlugin
 
-REREAD_SECONDS = 30.0  # the kubelet writes a pod's new token well before the old one ends
-EARLY_SECONDS = 30.0  # a plugin is asked again this long before its answer expires
-PLUGIN_SECONDS = 60.0
-_LARGEST = 1024 * 1024
+REREAD_SECONDS = 30.0  # the kubelet writes a pod's new token well before the old one expires
+EARLY_SECONDS = 30.0  # a plugin runs again this long before its credential expires
+PLUGIN_TIMEOUT_SECONDS = 60.0
+_MAX_OUTPUT_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
-    """What a request carries."""
+class Credential:
+    """What a request is sent with."""
 
     token: str = field(repr=False)
-    context: ssl.SSLContext | None  # none for plain HTTP
+    context: ssl.SSLContext | None  # None for plain HTTP
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
+class _Answer:
     token: str = field(repr=False)
     pair: tuple[bytes, bytes] | None = field(default=None, repr=False)  # certificate and key
-    until: float = float("inf")  # of the monotonic clock
+    until: float = float("inf")  # on the monotonic clock
 
 
 class Credentials:
     def __init__(self, access: Access, clock: Clock) -> None:
         self._access = access
         self._clock = clock
-        self._proof: Proof | None = None
+        self._credential: Credential | None = None
         self._until = 0.0
         self._made_from: tuple[bytes | None, ...] | None = None
         self._context: ssl.SSLContext | None = None
-        self._one = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
-    def forget(self, refused: Proof) -> None:
-        """The server did not take it."""
-        if self._proof is refused:
-            self._proof = None
+    def forget(self, rejected: Credential) -> None:
+        """Drops a credential that the server rejected."""
+        if self._credential is rejected:
+            self._credential = None
 
-    async def current(self) -> Proof:
-        """Raises Unavailable: nothing can be asked of the server without it."""
-        if self._proof is not None and self._clock.monotonic() < self._until:
-            return self._proof
-        async with self._one:
-            if self._proof is None or self._clock.monotonic() >= self._until:
-                self._proof = await self._fresh()
-            return self._proof
+    async def current(self) -> Credential:
+        """Raises UnavailableError."""
+        if self._credential is not None and self._clock.monotonic() < self._until:
+            return self._credential
+        async with self._lock:
+            if self._credential is None or self._clock.monotonic() >= self._until:
+                self._credential = await self._load()
+            return self._credential
 
-    async def _fresh(self) -> Proof:
+    async def _load(self) -> Credential:
         access, now = self._access, self._clock.monotonic()
-        given = await self._ask(access.plugin) if access.plugin else _Given(self._token())
-        certificate, key = given.pair or (
+        answer = await self._run_plugin(access.plugin) if access.plugin else _Answer(self._token())
+        certificate, key = answer.pair or (
             _read(access.certificate, "the client certificate"),
             _read(access.key, "the client key"),
         )
-        if not (given.token.isascii() and given.token.isprintable()):
-            raise errors.UnavailableError("the token holds characters that no token has")
+        if not (answer.token.isascii() and answer.token.isprintable()):
+            raise errors.UnavailableError("the token has characters that are not allowed in a token")
         context = None
         if access.server.startswith("https:"):
             context = self._tls(_read(access.ca, "the certificate authority"), certificate, key)
-        self._until = min(given.until, now + REREAD_SECONDS if _rotates(access) else float("inf"))
-        proof = self._proof
-        if proof is not None and (proof.token, proof.context) == (given.token, context):
-            return proof
-        return Proof(given.token, context)
+        self._until = min(answer.until, now + REREAD_SECONDS if _uses_files(access) else float("inf"))
+        current = self._credential
+        if current is not None and (current.token, current.context) == (answer.token, context):
+            return current
+        return Credential(answer.token, context)
 
     def _token(self) -> str:
         token = self._access.token
@@ -97,32 +97,32 @@ class Credentials:
             self._made_from = made_from
         return self._context
 
-    async def _ask(self, plugin: Plugin) -> _Given:
-        asked = self._clock.wall(), self._clock.monotonic()
+    async def _run_plugin(self, plugin: ExecPlugin) -> _Answer:
+        wall, monotonic = self._clock.wall(), self._clock.monotonic()
         output = await _run(plugin, self._access)
         try:
-            answer = json.loads(output)
-            status = answer["status"]
+            document = json.loads(output)
+            status = document["status"]
             token = str(status.get("token") or "")
             certificate, key = status.get("clientCertificateData"), status.get("clientKeyData")
-            if answer.get("kind") != "ExecCredential" or answer.get("apiVersion") != plugin.api_version:
+            if document.get("kind") != "ExecCredential" or document.get("apiVersion") != plugin.api_version:
                 raise ValueError
             if not token and not (certificate and key):
                 raise ValueError
             until = float("inf")
             if status.get("expirationTimestamp"):
-                left = datetime.fromisoformat(status["expirationTimestamp"]).timestamp() - asked[0]
-                until = asked[1] + max(1.0, left - EARLY_SECONDS)
+                lifetime = datetime.fromisoformat(status["expirationTimestamp"]).timestamp() - wall
+                until = monotonic + max(1.0, lifetime - EARLY_SECONDS)
             pair = (certificate.encode(), key.encode()) if certificate and key else None
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
             raise errors.UnavailableError(
                 f"the credential plugin {plugin.command} printed no {plugin.api_version} ExecCredential "
                 "with a token or a certificate"
-            ) from None  # what it printed may hold a token
-        return _Given(token, pair, until)
+            ) from None  # the output may contain a token
+        return _Answer(token, pair, until)
 
 
-def _rotates(access: Access) -> bool:
+def _uses_files(access: Access) -> bool:
     return any(isinstance(part, Path) for part in (access.ca, access.certificate, access.key, access.token))
 
 
@@ -132,7 +132,7 @@ def _read(source: bytes | Path | None, what: str) -> bytes | None:
     try:
         return source.read_bytes()
     except OSError as problem:
-        raise errors.UnavailableError(f"{what} in {source} cannot be read: {problem.strerror}") from None
+        raise errors.UnavailableError(f"{what} in {source} could not be read: {problem.strerror}") from None
 
 
 def _context(ca: bytes | None, certificate: bytes | None, key: bytes | None, *, insecure: bool) -> ssl.SSLContext:
@@ -141,13 +141,13 @@ def _context(ca: bytes | None, certificate: bytes | None, key: bytes | None, *, 
     except (ssl.SSLError, ValueError):
         raise errors.UnavailableError("the certificate authority is not a list of PEM certificates") from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    # Newer Pythons demand extensions that the CAs of many clusters lack.
+    # Newer Python versions require extensions that the CAs of many clusters lack.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     if certificate and key:
-        with _unseen_file(certificate + b"\n" + key) as path:
+        with _temporary_file(certificate + b"\n" + key) as path:
             try:
                 context.load_cert_chain(path, password=_no_password)
             except (ssl.SSLError, ValueError):
@@ -156,26 +156,26 @@ def _context(ca: bytes | None, certificate: bytes | None, key: bytes | None, *, 
 
 
 def _no_password() -> bytes:
-    """Without this, OpenSSL would ask on the terminal for the password of an encrypted key, and wait."""
+    """Keeps OpenSSL from asking on the terminal for the password of an encrypted key."""
     raise ValueError("the client key is encrypted; expected a plain PEM key")
 
 
 @contextlib.contextmanager
-def _unseen_file(content: bytes) -> Iterator[str]:
-    """A path for an API that only takes paths; where the system can, no disk ever holds the content."""
+def _temporary_file(content: bytes) -> Iterator[str]:
+    """A path for an API that takes only paths. Where possible the content is never written to a disk."""
     if hasattr(os, "memfd_create") and os.path.isdir("/proc/self/fd"):
         with open(os.memfd_create("tls", os.MFD_CLOEXEC), "wb") as file:
             file.write(content)
             file.flush()
             yield f"/proc/self/fd/{file.fileno()}"
         return
-    with tempfile.NamedTemporaryFile() as kept:  # mode 0600
-        kept.write(content)
-        kept.flush()
-        yield kept.name
+    with tempfile.NamedTemporaryFile() as file:  # mode 0600
+        file.write(content)
+        file.flush()
+        yield file.name
 
 
-async def _run(plugin: Plugin, access: Access) -> bytes:
+async def _run(plugin: ExecPlugin, access: Access) -> bytes:
     environment = {**os.environ, **dict(plugin.environment), "KUBERNETES_EXEC_INFO": _exec_info(plugin, access)}
     try:
         process = await asyncio.create_subprocess_exec(
@@ -189,30 +189,32 @@ async def _run(plugin: Plugin, access: Access) -> bytes:
     except OSError as problem:
         hint = f"; {plugin.hint.strip()}" if plugin.hint else ""
         raise errors.UnavailableError(
-            f"the credential plugin {plugin.command} cannot be run: {problem.strerror}{hint}"
+            f"the credential plugin {plugin.command} could not be run: {problem.strerror}{hint}"
         ) from None
     try:
-        async with asyncio.timeout(PLUGIN_SECONDS):
-            output, complaint = await process.communicate()
+        async with asyncio.timeout(PLUGIN_TIMEOUT_SECONDS):
+            output, error_output = await process.communicate()
     except TimeoutError:
         raise errors.UnavailableError(
-            f"the credential plugin {plugin.command} took longer than {PLUGIN_SECONDS:g} s"
+            f"the credential plugin {plugin.command} took longer than {PLUGIN_TIMEOUT_SECONDS:g} s"
         ) from None
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     if process.returncode != 0:
-        last = complaint.decode(errors="replace").strip().rpartition("\n")[2][:200]
-        raise errors.UnavailableError(f"the credential plugin {plugin.command} ended with {process.returncode}: {last}")
-    if len(output) > _LARGEST:
+        last = error_output.decode(errors="replace").strip().rpartition("\n")[2][:200]
+        raise errors.UnavailableError(
+            f"the credential plugin {plugin.command} exited with {process.returncode}: {last}"
+        )
+    if len(output) > _MAX_OUTPUT_BYTES:
         raise errors.UnavailableError(f"the credential plugin {plugin.command} printed {len(output)} bytes")
     return output
 
 
-def _exec_info(plugin: Plugin, access: Access) -> str:
+def _exec_info(plugin: ExecPlugin, access: Access) -> str:
     spec: dict[str, Any] = {"interactive": False}
-    if plugin.tell_cluster:
+    if plugin.provide_cluster_info:
         ca = _read(access.ca, "the certificate authority")
         cluster: dict[str, Any] = {"server": access.server}
         if ca is not None:

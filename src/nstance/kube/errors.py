@@ -1,36 +1,36 @@
-"""What can go wrong with a Kubernetes API server, named by what follows from it."""
+"""Errors of a Kubernetes API server, named by what the caller should do."""
 
 
 class KubeError(Exception):
-    """Base of all. The message is the server's own where it gave one; it never holds a token or a Secret's data."""
+    """Base class. The message is the server's, if it sent one; it never contains a token or a Secret's data."""
 
 
 class NotFoundError(KubeError):
-    """There is no such object, or no such kind."""
+    """The object or its kind does not exist."""
 
 
 class AlreadyExistsError(KubeError):
-    """A create met an object of that name. Read it and decide."""
+    """An object with this name exists already. Read it and decide."""
 
 
 class ConflictError(KubeError):
-    """The object has changed since it was read. Read it again and decide anew."""
+    """The object has changed since it was read. Read it and decide again."""
 
 
 class ExpiredError(KubeError):
-    """The version to go on from is too old (410). List again; what is missing from the list was deleted meanwhile."""
+    """The version to continue from is too old (410). List again; objects missing from the list were deleted."""
 
 
 class InvalidError(KubeError):
-    """Never repeat it as it is: the object breaks its schema or an admission rule (400, 422)."""
+    """The object breaks its schema or an admission rule (400, 422). Do not repeat the request unchanged."""
 
 
 class ForbiddenError(KubeError):
-    """The credentials are wrong or lack a right (401, 403). Retry slowly: somebody has to grant it."""
+    """The credentials are wrong or lack a permission (401, 403). Retry slowly."""
 
 
 class ThrottledError(KubeError):
-    """Not now (429): a budget refuses the eviction, or the server asks for patience. Nothing was changed."""
+    """Not now (429): a disruption budget forbids the eviction, or the server is busy. Nothing was changed."""
 
     def __init__(self, message: str, *, delay: float = 1.0) -> None:
         super().__init__(message)
@@ -38,8 +38,8 @@ class ThrottledError(KubeError):
 
 
 class UnavailableError(KubeError):
-    """The server could not be reached, or failed before it did anything. Retry."""
+    """The server was not reached, or failed before it changed anything. Retry."""
 
 
 class UnknownOutcomeError(KubeError):
-    """The call was sent and no answer came: it may have happened. Read before repeating what is not idempotent."""
+    """The request was sent and no answer arrived, so it may have been applied. Read before repeating it."""

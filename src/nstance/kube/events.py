@@ -1,8 +1,7 @@
-"""Events on objects, for people who look with `kubectl describe`.
+"""Records Kubernetes events on objects, as `kubectl describe` shows them.
 
-`note` only remembers; a task writes. The same thing again is counted on the first event instead of making another, and a
-storm of it costs one call. Events are a courtesy: when the server cannot take them or too many wait, they are dropped and
-counted, and nobody waits or fails because of them.
+`note` queues an event and a task writes it. A repeated event increases the count of the first one, so a storm costs one
+call. Events are optional: if the server rejects them or too many are queued, they are dropped and counted.
 """
 
 import asyncio
@@ -18,13 +17,13 @@ from nstance.kube.port import Kube, Object
 
 log = logging.getLogger(__name__)
 
-MAX_WAITING = 1000
+MAX_QUEUED = 1000
 MAX_KNOWN = 4096
-MAX_PER_OBJECT = 25  # new ones within that time; a message that differs each time must not fill the server
-FORGET_SECONDS = 600.0  # the same thing later than this is a new event
-PAUSE_SECONDS = 5.0  # after a failure
+MAX_PER_OBJECT = 25  # new ones within FORGET_SECONDS, because messages that always differ must not fill the server
+FORGET_SECONDS = 600.0  # a repetition after this time is a new event
+RETRY_SECONDS = 5.0  # after a failure
 ATTEMPTS = 3
-_LONGEST_MESSAGE = 1024
+_MAX_MESSAGE_CHARACTERS = 1024
 
 
 class _Key(NamedTuple):
@@ -39,7 +38,7 @@ class _Key(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _Queued:
     times: int
     first: float  # wall clock
     last: float
@@ -56,22 +55,22 @@ class Recorder:
     def __init__(
         self, kube: Kube, *, clock: Clock, rng: Rng, instance: str, component: str = "nstance-operator"
     ) -> None:
-        """`instance` says which of several replicas it was."""
+        """`instance` names the replica."""
         self._kube = kube
         self._clock = clock
         self._rng = rng
         self._instance = instance
         self._component = component
-        self._waiting: OrderedDict[_Key, _Waiting] = OrderedDict()
+        self._queue: OrderedDict[_Key, _Queued] = OrderedDict()
         self._written: OrderedDict[_Key, _Written] = OrderedDict()
-        self._made: OrderedDict[tuple[object, ...], tuple[float, int]] = (
+        self._created: OrderedDict[tuple[object, ...], tuple[float, int]] = (
             OrderedDict()
-        )  # per object: since when, how many
-        self._news = asyncio.Event()
+        )  # object: since when, how many
+        self._wake = asyncio.Event()
         self.dropped = 0
 
     def note(self, about: Object, reason: str, message: str, *, warning: bool = False) -> None:
-        """Returns at once. `about` is the whole object: kind, name and uid are read from it."""
+        """Queues an event about an object. Does not wait."""
         metadata = about["metadata"]
         key = _Key(
             about.get("apiVersion", ""),
@@ -80,74 +79,74 @@ class Recorder:
             metadata["name"],
             metadata.get("uid", ""),
             reason,
-            message if len(message) <= _LONGEST_MESSAGE else message[: _LONGEST_MESSAGE - 1] + "…",
+            message if len(message) <= _MAX_MESSAGE_CHARACTERS else message[: _MAX_MESSAGE_CHARACTERS - 1] + "…",
             warning,
         )
         now = self._clock.wall()
-        waiting = self._waiting.get(key)
-        if waiting is not None:
-            waiting.times += 1
-            waiting.last = now
-        elif len(self._waiting) >= MAX_WAITING:
+        queued = self._queue.get(key)
+        if queued is not None:
+            queued.times += 1
+            queued.last = now
+        elif len(self._queue) >= MAX_QUEUED:
             self.dropped += 1
         else:
-            self._waiting[key] = _Waiting(1, now, now)
-            self._news.set()
+            self._queue[key] = _Queued(1, now, now)
+            self._wake.set()
 
     async def run(self) -> None:
-        """For ever: writes what was noted, in order."""
+        """Writes queued events in order, until cancelled."""
         while True:
-            await self._news.wait()
-            self._news.clear()
-            while self._waiting:
-                await self._write(*self._waiting.popitem(last=False))
+            await self._wake.wait()
+            self._wake.clear()
+            while self._queue:
+                await self._write(*self._queue.popitem(last=False))
 
-    async def _write(self, key: _Key, waiting: _Waiting) -> None:
+    async def _write(self, key: _Key, queued: _Queued) -> None:
         for attempt in range(1, ATTEMPTS + 1):
             try:
-                await self._once(key, waiting)
+                await self._write_once(key, queued)
                 return
             except (errors.UnavailableError, errors.ThrottledError) as problem:
-                delay = problem.delay if isinstance(problem, errors.ThrottledError) else PAUSE_SECONDS
+                delay = problem.delay if isinstance(problem, errors.ThrottledError) else RETRY_SECONDS
                 if attempt < ATTEMPTS:
                     await self._clock.sleep(delay)
-            except errors.KubeError as problem:  # what would repeating it help?
+            except errors.KubeError as problem:  # repeating would not help
                 self._drop(key, problem)
                 return
-        self._drop(key, "the server took none of several attempts")
+        self._drop(key, f"the server failed {ATTEMPTS} times")
 
     def _drop(self, key: _Key, problem: object) -> None:
         self.dropped += 1
-        log.info("an event was dropped", extra={"reason": key.reason, "about": key.name, "problem": str(problem)})
+        log.info("event dropped", extra={"reason": key.reason, "about": key.name, "problem": str(problem)})
 
-    async def _once(self, key: _Key, waiting: _Waiting) -> None:
+    async def _write_once(self, key: _Key, queued: _Queued) -> None:
         known = self._written.get(key)
         if known is not None and self._clock.monotonic() - known.last < FORGET_SECONDS:
-            body: Object = {"count": known.count + waiting.times, "lastTimestamp": _moment(waiting.last)}
+            body: Object = {"count": known.count + queued.times, "lastTimestamp": _timestamp(queued.last)}
             try:
                 await self._kube.patch(kinds.EVENT, known.name, body, namespace=key.namespace or "default")
-                self._remember(key, _Written(known.name, known.count + waiting.times, self._clock.monotonic()))
+                self._remember(key, _Written(known.name, known.count + queued.times, self._clock.monotonic()))
                 return
-            except errors.NotFoundError:  # the server keeps events for an hour
+            except errors.NotFoundError:  # the server deletes events after an hour
                 del self._written[key]
-        if self._too_many(key[:5]):
+        if self._exceeds_limit(key[:5]):
             self.dropped += 1
             return
         name = f"{key.name[:200]}.{self._rng.bits(64):016x}"
-        await self._kube.create(kinds.EVENT, self._body(key, waiting, name), namespace=key.namespace or "default")
-        self._remember(key, _Written(name, waiting.times, self._clock.monotonic()))
+        await self._kube.create(kinds.EVENT, self._body(key, queued, name), namespace=key.namespace or "default")
+        self._remember(key, _Written(name, queued.times, self._clock.monotonic()))
 
-    def _too_many(self, about: tuple[object, ...]) -> bool:
+    def _exceeds_limit(self, about: tuple[object, ...]) -> bool:
         now = self._clock.monotonic()
-        since, made = self._made.get(about, (now, 0))
+        since, count = self._created.get(about, (now, 0))
         if now - since >= FORGET_SECONDS:
-            since, made = now, 0
-        if made >= MAX_PER_OBJECT:
+            since, count = now, 0
+        if count >= MAX_PER_OBJECT:
             return True
-        self._made[about] = since, made + 1
-        self._made.move_to_end(about)
-        if len(self._made) > MAX_KNOWN:
-            self._made.popitem(last=False)
+        self._created[about] = since, count + 1
+        self._created.move_to_end(about)
+        if len(self._created) > MAX_KNOWN:
+            self._created.popitem(last=False)
         return False
 
     def _remember(self, key: _Key, written: _Written) -> None:
@@ -156,7 +155,7 @@ class Recorder:
         if len(self._written) > MAX_KNOWN:
             self._written.popitem(last=False)
 
-    def _body(self, key: _Key, waiting: _Waiting, name: str) -> Object:
+    def _body(self, key: _Key, queued: _Queued, name: str) -> Object:
         about = {
             "apiVersion": key.api_version,
             "kind": key.kind,
@@ -170,14 +169,14 @@ class Recorder:
             "reason": key.reason,
             "message": key.message,
             "type": "Warning" if key.warning else "Normal",
-            "count": waiting.times,
-            "firstTimestamp": _moment(waiting.first),
-            "lastTimestamp": _moment(waiting.last),
+            "count": queued.times,
+            "firstTimestamp": _timestamp(queued.first),
+            "lastTimestamp": _timestamp(queued.last),
             "source": {"component": self._component, "host": self._instance},
             "reportingComponent": self._component,
             "reportingInstance": self._instance,
         }
 
 
-def _moment(wall: float) -> str:
+def _timestamp(wall: float) -> str:
     return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

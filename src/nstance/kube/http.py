@@ -1,10 +1,10 @@
-"""The door to a real API server, over HTTP.
+"""The client for a real API server, over HTTP.
 
-Nothing is retried here except a refused credential: the caller knows what a repetition would mean. After a request that
-changes something was sent, no answer means `Unknown`; `Unavailable` is said only if the connection was never made, the
-server refused, or the request was a read. The traps: a DELETE without a name deletes them all; a watch's line may be as
-long as the largest object; and a stream that is silent may be dead, so bookmarks are asked for and missed. (aiohttp sends
-a PUT or DELETE again if the connection breaks before an answer. Both are safe: the first one's version or name is gone.)
+Only a rejected credential is retried here, because only the caller knows whether a request may be repeated. A request that
+changes something and gets no answer raises `UnknownOutcomeError`; `UnavailableError` means that the connection was never
+made, the server rejected the request, or it was a read. The traps: a DELETE without a name deletes all objects; a line of
+a watch may be as long as the largest object; a silent stream may be dead, so bookmarks are requested and awaited. (aiohttp
+repeats a PUT or DELETE if the connection breaks before the answer, which is safe: the version or the name no longer match.)
 """
 
 import asyncio
@@ -12,6 +12,7 @@ import contextlib
 import json
 import socket
 from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -21,24 +22,41 @@ import yarl
 from aiohttp.connector import AddrInfoType
 
 from nstance.clock import Clock
-from nstance.kube import answers, errors, kinds
-from nstance.kube.credentials import Credentials, Proof
+from nstance.kube import errors, kinds, response_errors
+from nstance.kube.credentials import Credential, Credentials
 from nstance.kube.kinds import Kind
 from nstance.kube.kubeconfig import Access
 from nstance.kube.port import Change, Listing, Object, Operations, Patch, Token
 
-CONNECT_SECONDS = 10.0  # to a free connection: waiting for one, TCP and TLS
+CONNECT_SECONDS = 10.0  # waiting for a free connection, TCP and TLS
 CALL_SECONDS = 30.0
 LIST_SECONDS = 120.0  # for all pages together
-SILENCE_SECONDS = 100.0  # bookmarks come about once a minute
-PAGE = 500
-CONNECTIONS = 100  # each watch holds one
-LARGEST_LINE = 16 * 1024 * 1024  # an object has at most 1.5 MB, a little more as JSON
+SILENCE_SECONDS = 100.0  # bookmarks arrive about once a minute
+PAGE_SIZE = 500
+MAX_CONNECTIONS = 100  # each watch holds one
+MAX_LINE_BYTES = 16 * 1024 * 1024  # an object has at most 1.5 MB, a little more as JSON
 USER_AGENT = "nstance-operator/0.1.0"
 
 
+@dataclass(frozen=True, slots=True)
+class _Request:
+    method: str
+    path: str
+    kind: Kind
+    body: Object | Operations | None = None
+    content_type: str = "application/json"
+    query: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.method} {self.path}"
+
+    @property
+    def changes(self) -> bool:
+        return self.method != "GET"
+
+
 class HttpKube:
-    """An implementation of `port.Kube`. Made outside of an event loop or in it; used in one."""
+    """Implements `port.Kube`. It may be created outside of an event loop."""
 
     def __init__(
         self,
@@ -49,7 +67,7 @@ class HttpKube:
         call_seconds: float = CALL_SECONDS,
         connect_seconds: float = CONNECT_SECONDS,
         silence_seconds: float = SILENCE_SECONDS,
-        page: int = PAGE,
+        page: int = PAGE_SIZE,
     ) -> None:
         self._access = access
         self._credentials = Credentials(access, clock)
@@ -61,10 +79,8 @@ class HttpKube:
         self._session: aiohttp.ClientSession | None = None
         self._closed = False
 
-    # ---- reading
-
     async def get(self, kind: Kind, name: str, *, namespace: str = "") -> Object:
-        return await self._call("GET", _path(kind, namespace, name), kind)
+        return await self._call(_Request("GET", _path(kind, namespace, name), kind))
 
     async def list(self, kind: Kind, *, namespace: str = "", labels: str = "", fields: str = "") -> Listing:
         path, query = _path(kind, namespace), _selectors(labels, fields)
@@ -72,21 +88,21 @@ class HttpKube:
             async with asyncio.timeout(LIST_SECONDS):
                 try:
                     return await self._pages(path, kind, {**query, "limit": str(self._page)})
-                except errors.ExpiredError:  # the list changed faster than we turned pages
+                except errors.ExpiredError:  # the list changed faster than its pages were read
                     return await self._pages(path, kind, query)
         except TimeoutError:
-            raise errors.UnavailableError(f"GET {path}: not all was read within {LIST_SECONDS:g} s") from None
+            raise errors.UnavailableError(f"GET {path}: the list was not complete within {LIST_SECONDS:g} s") from None
 
     async def _pages(self, path: str, kind: Kind, query: Mapping[str, str]) -> Listing:
         items: list[Object] = []
         version, token = "", ""
         while True:
-            page = await self._call("GET", path, kind, query={**query, "continue": token} if token else query)
+            page = await self._call(_Request("GET", path, kind, query={**query, "continue": token} if token else query))
             metadata, more = page.get("metadata"), page.get("items") or []
             if not isinstance(metadata, dict) or not isinstance(more, list):
                 raise errors.UnavailableError(f"GET {path}: expected a list, found a {page.get('kind')!r}")
-            # The items of a list do not say what they are.
-            items += [_typed(kind, item) for item in more]
+            # The items of a list lack apiVersion and kind.
+            items += [_with_type(kind, item) for item in more]
             version = version or str(metadata.get("resourceVersion") or "")
             token = str(metadata.get("continue") or "")
             if not token:
@@ -111,9 +127,9 @@ class HttpKube:
             "resourceVersion": version,
             "timeoutSeconds": str(max(1, round(timeout))),
         }
-        response = await self._open("GET", path, kind, query=query)
+        response = await self._open(_Request("GET", path, kind, query=query))
         try:
-            # The stream is open: whoever waits for that need not wait for the first change.
+            # Reports that the stream is open before the first change.
             yield Change.BOOKMARK, _bookmark(kind, version)
             async for line in self._lines(response, call, timeout):
                 yield _event(line, kind, call)
@@ -122,51 +138,48 @@ class HttpKube:
 
     async def _lines(self, response: aiohttp.ClientResponse, call: str, timeout: float) -> AsyncIterator[bytes]:
         loop = asyncio.get_running_loop()
-        end = loop.time() + timeout + self._call_seconds  # a server that forgets to end it
-        waiting, searched = bytearray(), 0
-        while (left := end - loop.time()) > 0:
-            silent = min(left, self._silence_seconds)
+        end = loop.time() + timeout + self._call_seconds  # if the server does not end it
+        buffer, searched = bytearray(), 0
+        while (remaining := end - loop.time()) > 0:
+            silence = min(remaining, self._silence_seconds)
             try:
-                async with asyncio.timeout(silent):
+                async with asyncio.timeout(silence):
                     chunk = await response.content.readany()
             except TimeoutError:
-                if silent == left:
+                if silence == remaining:
                     return
-                raise errors.UnavailableError(f"{call}: silent for {silent:g} s, not even a bookmark came") from None
+                raise errors.UnavailableError(f"{call}: no event and no bookmark for {silence:g} s") from None
             except (aiohttp.ClientError, OSError) as problem:
-                raise errors.UnavailableError(f"{call}: the stream broke: {_said(problem)}") from problem
+                raise errors.UnavailableError(f"{call}: the stream broke: {_describe(problem)}") from problem
             if not chunk:
-                if waiting.strip():
+                if buffer.strip():
                     raise errors.UnavailableError(f"{call}: the stream broke in the middle of an event")
                 return
-            waiting += chunk
-            while (at := waiting.find(b"\n", searched)) >= 0:
-                line = bytes(waiting[:at])
-                del waiting[: at + 1]
+            buffer += chunk
+            while (at := buffer.find(b"\n", searched)) >= 0:
+                line = bytes(buffer[:at])
+                del buffer[: at + 1]
                 searched = 0
                 if line.strip():
                     yield line
-            searched = len(waiting)
-            if searched > LARGEST_LINE:
-                raise errors.UnavailableError(f"{call}: an event has more than {LARGEST_LINE} bytes")
-
-    # ---- changing
+            searched = len(buffer)
+            if searched > MAX_LINE_BYTES:
+                raise errors.UnavailableError(f"{call}: an event has more than {MAX_LINE_BYTES} bytes")
 
     async def create(self, kind: Kind, body: Object, *, namespace: str = "") -> Object:
         namespace = namespace or _metadata(body).get("namespace", "")
         if kind.namespaced and not namespace:
-            raise errors.InvalidError(f"a {kind.name} is created in a namespace, found none")
-        body = _typed(kind, body)
-        return await self._call("POST", _path(kind, namespace), kind, body=body)
+            raise errors.InvalidError(f"expected a namespace for the new {kind.name}, found none")
+        return await self._call(_Request("POST", _path(kind, namespace), kind, _with_type(kind, body)))
 
     async def replace(self, kind: Kind, body: Object, *, subresource: str = "") -> Object:
         metadata = _metadata(body)
         path = _path(kind, metadata.get("namespace", ""), metadata.get("name", ""), subresource)
         if not metadata.get("resourceVersion"):
             raise errors.InvalidError(
-                f"PUT {path}: without the resourceVersion it was read at, it would overwrite others"
+                f"PUT {path}: expected a resourceVersion, because it would overwrite other changes"
             )
-        return await self._call("PUT", path, kind, body=_typed(kind, body, subresource))
+        return await self._call(_Request("PUT", path, kind, _with_type(kind, body, subresource)))
 
     async def patch(
         self,
@@ -180,12 +193,12 @@ class HttpKube:
         field_manager: str = "",
     ) -> Object:
         query = {"fieldManager": field_manager} if field_manager else {}
-        if how is Patch.APPLY:  # two controllers that own one field would otherwise stop each other for ever
+        if how is Patch.APPLY:  # otherwise two owners of one field would block each other forever
             query = {"fieldManager": field_manager or "nstance-operator", "force": "true"}
             if isinstance(body, dict):
-                body = _typed(kind, body, subresource)
+                body = _with_type(kind, body, subresource)
         path = _path(kind, namespace, name, subresource)
-        return await self._call("PATCH", path, kind, body=body, content=how.value, query=query)
+        return await self._call(_Request("PATCH", path, kind, body, how.value, query))
 
     async def delete(
         self, kind: Kind, name: str, *, namespace: str = "", uid: str = "", version: str = "", foreground: bool = False
@@ -198,7 +211,7 @@ class HttpKube:
         }
         if conditions:
             options["preconditions"] = conditions
-        await self._call("DELETE", _path(kind, namespace, name), kind, body=options)
+        await self._call(_Request("DELETE", _path(kind, namespace, name), kind, options))
 
     async def evict(self, pod: str, *, namespace: str, uid: str = "", grace: int | None = None) -> None:
         options: Object = {}
@@ -212,7 +225,7 @@ class HttpKube:
             "metadata": {"name": pod, "namespace": namespace},
             "deleteOptions": options,
         }
-        await self._call("POST", _path(kinds.POD, namespace, pod, "eviction"), kinds.POD, body=body)
+        await self._call(_Request("POST", _path(kinds.POD, namespace, pod, "eviction"), kinds.POD, body))
 
     async def request_token(self, service_account: str, *, namespace: str, seconds: int) -> Token:
         path = _path(kinds.SERVICE_ACCOUNT, namespace, service_account, "token")
@@ -221,112 +234,85 @@ class HttpKube:
             "kind": "TokenRequest",
             "spec": {"expirationSeconds": seconds},
         }
-        answer = await self._call("POST", path, kinds.SERVICE_ACCOUNT, body=body)
+        answer = await self._call(_Request("POST", path, kinds.SERVICE_ACCOUNT, body))
         try:
             status = answer["status"]
             return Token(str(status["token"]), datetime.fromisoformat(status["expirationTimestamp"]).timestamp())
         except (KeyError, TypeError, ValueError):
-            raise errors.UnavailableError(f"POST {path}: the answer holds no token") from None
+            raise errors.UnavailableError(f"POST {path}: the answer contains no token") from None
 
     async def close(self) -> None:
         self._closed = True
         if self._session is not None:
             await self._session.close()
 
-    # ---- HTTP
-
-    async def _call(
-        self,
-        method: str,
-        path: str,
-        kind: Kind,
-        *,
-        body: Object | Operations | None = None,
-        content: str = "application/json",
-        query: Mapping[str, str] | None = None,
-    ) -> Object:
-        call, changes = f"{method} {path}", method != "GET"
-        response = await self._open(method, path, kind, body=body, content=content, query=query)
+    async def _call(self, request: _Request) -> Object:
+        response = await self._open(request)
+        answer = await self._read(request, response)
         try:
-            with _lost(call, self._call_seconds, changes=changes):
-                async with asyncio.timeout(self._call_seconds):
-                    answer = await response.read()
-        finally:
-            response.release()
-        try:
-            read = json.loads(answer)
+            document = json.loads(answer)
         except (ValueError, RecursionError):
-            read = None
-        if not isinstance(read, dict):
-            problem = f"{call}: expected a JSON object, found {len(answer)} bytes of something else"
-            raise errors.UnknownOutcomeError(problem) if changes else errors.UnavailableError(problem)
-        return read
+            document = None
+        if not isinstance(document, dict):
+            problem = f"{request}: expected a JSON object, found {len(answer)} bytes of something else"
+            raise errors.UnknownOutcomeError(problem) if request.changes else errors.UnavailableError(problem)
+        return document
 
-    async def _open(
-        self,
-        method: str,
-        path: str,
-        kind: Kind,
-        *,
-        body: Object | Operations | None = None,
-        content: str = "application/json",
-        query: Mapping[str, str] | None = None,
-    ) -> aiohttp.ClientResponse:
-        """The answer's head was read and says that all is well; its body comes."""
-        url = f"{self._access.server}{path}" + (f"?{urlencode(query)}" if query else "")
-        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
-        call, changes = f"{method} {path}", method != "GET"
-        proof = await self._credentials.current()
-        response = await self._send(call, method, url, data, content, proof, changes=changes)
+    async def _open(self, request: _Request) -> aiohttp.ClientResponse:
+        """Sends a request and checks the status of the answer. Its body is not read yet."""
+        credential = await self._credentials.current()
+        response = await self._send(request, credential)
         if response.status == 401:
-            self._credentials.forget(proof)
+            self._credentials.forget(credential)
             try:
                 fresh = await self._credentials.current()
             except BaseException:
                 response.close()
                 raise
-            if fresh != proof:
+            if fresh != credential:
                 response.release()
-                response = await self._send(call, method, url, data, content, fresh, changes=changes)
+                response = await self._send(request, fresh)
         if 200 <= response.status < 300:
             return response
-        try:
-            with _lost(call, self._call_seconds, changes=changes):
-                async with asyncio.timeout(self._call_seconds):
-                    said = await response.read()
-        finally:
-            response.release()
-        raise answers.failure(response.status, response.headers, said, call=call, kind=kind, changes=changes)
+        answer = await self._read(request, response)
+        call, changes = str(request), request.changes
+        raise response_errors.from_response(
+            response.status, response.headers, answer, call=call, kind=request.kind, changes=changes
+        )
 
-    async def _send(
-        self, call: str, method: str, url: str, data: bytes | None, content: str, proof: Proof, *, changes: bool
-    ) -> aiohttp.ClientResponse:
+    async def _send(self, request: _Request, credential: Credential) -> aiohttp.ClientResponse:
+        query = f"?{urlencode(request.query)}" if request.query else ""
+        url = yarl.URL(f"{self._access.server}{request.path}{query}", encoded=True)
         headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": self._user_agent}
-        if data is not None:
-            headers["Content-Type"] = content
-        if proof.token:
-            headers["Authorization"] = f"Bearer {proof.token}"
         options: dict[str, Any] = {"proxy": self._access.proxy} if self._access.proxy else {}
+        if request.body is not None:
+            headers["Content-Type"] = request.content_type
+            options["data"] = json.dumps(request.body, separators=(",", ":")).encode()
+        if credential.token:
+            headers["Authorization"] = f"Bearer {credential.token}"
         if self._access.tls_server_name:
             options["server_hostname"] = self._access.tls_server_name
-        with _lost(call, self._call_seconds, changes=changes):
+        context = credential.context if credential.context is not None else True
+        with _translate_errors(request, self._call_seconds):
             async with asyncio.timeout(self._call_seconds):
-                return await self._opened().request(
-                    method,
-                    yarl.URL(url, encoded=True),
-                    data=data,
-                    headers=headers,
-                    allow_redirects=False,
-                    ssl=proof.context if proof.context is not None else True,
-                    **options,
+                return await self._open_session().request(
+                    request.method, url, headers=headers, allow_redirects=False, ssl=context, **options
                 )
 
-    def _opened(self) -> aiohttp.ClientSession:
+    async def _read(self, request: _Request, response: aiohttp.ClientResponse) -> bytes:
+        try:
+            with _translate_errors(request, self._call_seconds):
+                async with asyncio.timeout(self._call_seconds):
+                    return await response.read()
+        finally:
+            response.release()
+
+    def _open_session(self) -> aiohttp.ClientSession:
         if self._closed:
-            raise errors.UnavailableError("the client was closed")
+            raise errors.UnavailableError("the client is closed")
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=CONNECTIONS, socket_factory=_socket),
+                connector=aiohttp.TCPConnector(limit=MAX_CONNECTIONS, socket_factory=_socket),
                 timeout=aiohttp.ClientTimeout(total=None, connect=self._connect_seconds),
                 cookie_jar=aiohttp.DummyCookieJar(),
             )
@@ -334,42 +320,41 @@ class HttpKube:
 
 
 def _socket(address: AddrInfoType) -> socket.socket:
-    """A host that vanished is noticed after half a minute, also by a watch that has nothing to send."""
-    made = socket.socket(*address[:3])
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    """Keep-alives detect a vanished host after half a minute, even for a watch that sends nothing."""
+    opened = socket.socket(*address[:3])
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, option):
-            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-    return made
+            opened.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
+    return opened
 
 
 @contextlib.contextmanager
-def _lost(call: str, seconds: float, *, changes: bool) -> Iterator[None]:
-    """Tells what surely did not happen from what may have."""
+def _translate_errors(request: _Request, seconds: float) -> Iterator[None]:
+    """Separates what certainly did not happen from what may have happened."""
+    no_answer = errors.UnknownOutcomeError if request.changes else errors.UnavailableError
     try:
         yield
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.ClientHttpProxyError) as problem:
-        raise errors.UnavailableError(f"{call}: the server cannot be reached: {_said(problem)}") from problem
+        raise errors.UnavailableError(f"{request}: the server could not be reached: {_describe(problem)}") from problem
     except TimeoutError:
-        text = f"{call}: no whole answer within {seconds:g} s"
-        raise (errors.UnknownOutcomeError(text) if changes else errors.UnavailableError(text)) from None
+        raise no_answer(f"{request}: no complete answer within {seconds:g} s") from None
     except (aiohttp.ClientError, OSError) as problem:
-        text = f"{call}: the connection broke: {_said(problem)}"
-        raise (errors.UnknownOutcomeError(text) if changes else errors.UnavailableError(text)) from problem
+        raise no_answer(f"{request}: the connection broke: {_describe(problem)}") from problem
 
 
-def _said(problem: BaseException) -> str:
+def _describe(problem: BaseException) -> str:
     return str(problem) or type(problem).__name__
 
 
 def _path(kind: Kind, namespace: str, name: str | None = None, subresource: str = "") -> str:
-    """Without a name only where all of them are meant: an empty one would silently mean the same."""
+    """No name (None) means all objects. An empty name is rejected, because it would mean the same."""
     if name is not None and (not name or name in (".", "..")):
         raise errors.InvalidError(f"a {kind.name} cannot have the name {name!r}")
     if name is not None and kind.namespaced and not namespace:
-        raise errors.InvalidError(f"a {kind.name} lives in a namespace, found none for {name!r}")
+        raise errors.InvalidError(f"expected a namespace for the {kind.name} {name!r}, found none")
     if namespace in (".", ".."):
-        raise errors.InvalidError(f"there is no namespace {namespace!r}")
+        raise errors.InvalidError(f"a namespace cannot have the name {namespace!r}")
     return kind.path(quote(namespace, safe=""), quote(name or "", safe=""), subresource)
 
 
@@ -382,24 +367,24 @@ def _metadata(body: Object) -> Object:
     return metadata if isinstance(metadata, dict) else {}
 
 
-def _typed(kind: Kind, body: Object, subresource: str = "") -> Object:
-    if subresource == "scale":  # the same for all that have it
+def _with_type(kind: Kind, body: Object, subresource: str = "") -> Object:
+    if subresource == "scale":  # the same type for all kinds
         return {"apiVersion": "autoscaling/v1", "kind": "Scale", **body}
     return {"apiVersion": kind.api_version, "kind": kind.name, **body}
 
 
 def _bookmark(kind: Kind, version: str) -> Object:
-    return _typed(kind, {"metadata": {"resourceVersion": version}})
+    return _with_type(kind, {"metadata": {"resourceVersion": version}})
 
 
 def _event(line: bytes, kind: Kind, call: str) -> tuple[Change, Object]:
     try:
         event = json.loads(line)
-        what, about = event["type"], event["object"]
-        if what == "ERROR":
-            raise answers.ended(about, call=call)
-        about["metadata"]["resourceVersion"]
-        return Change(what), _typed(kind, about)
+        change, item = event["type"], event["object"]
+        if change == "ERROR":
+            raise response_errors.from_watch_error(item, call=call)
+        item["metadata"]["resourceVersion"]
+        return Change(change), _with_type(kind, item)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise errors.UnavailableError(
             f"{call}: expected a watch event, found {len(line)} bytes of something else"

@@ -1,4 +1,4 @@
-"""The kinds that Nstance knows by name. A kind's plural is part of its URL, so it is written here and never guessed."""
+"""The kinds that Nstance uses. The plural is part of the URL, so it is written here and never derived."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ class Kind:
         return f"{self.group}/{self.version}" if self.group else self.version
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """The URL path. Without a namespace a namespaced kind is listed over all of them."""
+        """The URL path. Without a namespace: all namespaces."""
         parts = [f"/apis/{self.group}" if self.group else "/api", self.version]
         if namespace and self.namespaced:
             parts += ["namespaces", namespace]

@@ -1,9 +1,9 @@
-"""Leader election among operators, by a Lease, as every controller does it.
+"""Leader election among operators with a Kubernetes Lease, as controllers usually do it.
 
-Who leads writes the Lease every two seconds. A candidate takes it when it has seen it unchanged, on its own clock, for as
-long as the Lease says: the times written in it are another machine's and are for people. A leader that could not write
-for ten seconds stops, five before anybody else may start. The traps: the ten seconds count from before the write was sent,
-and on a clock that goes on while the machine is suspended; and a release comes after the work has ended, never before.
+The leader writes the Lease every two seconds. A candidate acquires it when it has not changed for its duration on the
+candidate's own clock; the times in it are from another machine and only for people. A leader that could not write for ten
+seconds stops, five seconds before another may start. The traps: the ten seconds count from before the write was sent, on
+a clock that includes suspension; and the Lease is released only after the work has ended.
 """
 
 import asyncio
@@ -18,18 +18,18 @@ from nstance.kube.port import Kube, Object
 
 log = logging.getLogger(__name__)
 
-NAME = "nstance-operator-leader-election"
-LENGTH, DEADLINE, RETRY = 15.0, 10.0, 2.0
+LEASE_NAME = "nstance-operator-leader-election"
+LEASE_SECONDS, RENEW_DEADLINE_SECONDS, RETRY_SECONDS = 15.0, 10.0, 2.0
 RELEASE_SECONDS = 5.0
 _JITTER = 1.2
 
 
-class Lost(Exception):
-    """Somebody else leads, or soon may. The process has to end."""
+class LeadershipLostError(Exception):
+    """Another process leads or soon may. This process has to end."""
 
 
 def identity(host: str, rng: Rng) -> str:
-    """Another one for each process: one that comes back is not the one that led."""
+    """Unique for each process: a restarted process is a new candidate."""
     return f"{host}_{rng.bits(64):016x}"
 
 
@@ -42,10 +42,10 @@ class Election:
         identity: str,
         clock: Clock,
         rng: Rng,
-        name: str = NAME,
-        length: float = LENGTH,
-        deadline: float = DEADLINE,
-        retry: float = RETRY,
+        name: str = LEASE_NAME,
+        length: float = LEASE_SECONDS,
+        deadline: float = RENEW_DEADLINE_SECONDS,
+        retry: float = RETRY_SECONDS,
     ) -> None:
         self._kube = kube
         self._namespace = namespace
@@ -54,64 +54,66 @@ class Election:
         self._clock = clock
         self._rng = rng
         self._length, self._deadline, self._retry = length, deadline, retry
-        self._lease: Object | None = None  # as last read or written
+        self._lease: Object | None = None  # last read or written
         self._unchanged_since = 0.0
-        self._renewed = 0.0  # of the clock that counts suspension too
+        self._renewed = 0.0  # on the clock that includes suspension
         self.leading = False
 
     @property
     def holder(self) -> str:
-        """Who led when the Lease was last looked at; empty if nobody."""
+        """The holder when the Lease was last read; empty: none."""
         return str(_spec(self._lease).get("holderIdentity") or "")
 
     async def run(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Wait to lead, then work. Raises Lost after the work was cancelled; releases when the work or the caller ends."""
+        """Acquires the lease, then works. Raises LeadershipLostError after the work was cancelled."""
         await self.acquire()
-        keeping = asyncio.ensure_future(self.keep())
+        renewing = asyncio.ensure_future(self.renew())
         working = asyncio.ensure_future(work())
         try:
-            await asyncio.wait({keeping, working}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({renewing, working}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            # Cancelled from outside, or one of the two ended: the work ends first, while the Lease is still kept.
+            # Cancelled, or one of the two ended: the work ends first, while the Lease is still held.
             working.cancel()
-            await asyncio.wait({keeping, working}, return_when=asyncio.FIRST_COMPLETED)
-            if not working.done():  # lost: it has until others may start
+            await asyncio.wait({renewing, working}, return_when=asyncio.FIRST_COMPLETED)
+            if not working.done():  # lost: it must end before others may start
                 await asyncio.wait({working}, timeout=(self._length - self._deadline) / 2)
-            keeping.cancel()
-            await asyncio.wait({keeping})
-            lost = None if keeping.cancelled() else keeping.exception()
+            renewing.cancel()
+            await asyncio.wait({renewing})
+            lost = None if renewing.cancelled() else renewing.exception()
             await self.release()
         if lost is not None:
             raise lost
         await working
 
     async def acquire(self) -> None:
-        """Returns when it leads."""
+        """Waits until it leads."""
         waiting_for: str | None = None
         while True:
             try:
                 async with asyncio.timeout(self._deadline):
                     await self._attempt()
             except (errors.KubeError, TimeoutError) as problem:
-                log.warning("the election cannot be held", extra={"lease": self._name, "problem": str(problem)})
+                log.warning("failed to acquire lease", extra={"lease": self._name, "problem": str(problem)})
             if self.leading:
-                log.info("leads", extra={"lease": self._name, "identity": self._identity})
+                log.info("leadership acquired", extra={"lease": self._name, "identity": self._identity})
                 return
             if self.holder != waiting_for:
                 waiting_for = self.holder
-                log.info("waits to lead", extra={"lease": self._name, "holder": waiting_for})
+                log.info("waiting for leadership", extra={"lease": self._name, "holder": waiting_for})
             await self._clock.sleep(self._retry * (1.0 + self._rng.uniform(0.0, _JITTER)))
 
-    async def keep(self) -> None:
-        """For ever; raises Lost."""
+    async def renew(self) -> None:
+        """Renews the lease until it is lost. Raises LeadershipLostError."""
         problem = ""
         while True:
-            await self._clock.sleep(min(self._retry, max(0.0, self._left())))
-            if self._left() <= 0:
+            await self._clock.sleep(min(self._retry, max(0.0, self._remaining())))
+            if self._remaining() <= 0:
                 self.leading = False
-                raise Lost(f"the lease {self._name} was not renewed for {self._deadline:g} s: {problem or 'suspended'}")
+                raise LeadershipLostError(
+                    f"the lease {self._name} was not renewed for {self._deadline:g} s: {problem or 'suspended'}"
+                )
             try:
-                async with asyncio.timeout(self._left()):
+                async with asyncio.timeout(self._remaining()):
                     await self._attempt()
                 problem = ""
             except errors.KubeError as failure:
@@ -120,17 +122,17 @@ class Election:
                 problem = "no answer"
             if self.holder not in ("", self._identity):
                 self.leading = False
-                raise Lost(f"the lease {self._name} was taken by {self.holder}")
+                raise LeadershipLostError(f"the lease {self._name} was acquired by {self.holder}")
 
-    def _left(self) -> float:
+    def _remaining(self) -> float:
         return self._renewed + self._deadline - self._clock.boot()
 
     async def release(self) -> None:
-        """Whoever waits need not wait any longer. Call it when all work has ended."""
+        """Lets another candidate lead at once. Call it when all work has ended."""
         if not self.leading or self._lease is None:
             return
         self.leading = False
-        now = self._moment()
+        now = self._timestamp()
         spec = {
             **_spec(self._lease),
             "holderIdentity": "",
@@ -142,21 +144,21 @@ class Election:
             async with asyncio.timeout(RELEASE_SECONDS):
                 await self._kube.replace(kinds.LEASE, {**self._lease, "spec": spec})
         except (errors.KubeError, TimeoutError) as problem:
-            log.warning("the lease was not released", extra={"lease": self._name, "problem": str(problem)})
+            log.warning("failed to release lease", extra={"lease": self._name, "problem": str(problem)})
 
     async def _attempt(self) -> None:
-        """Renew the lease or take it, if it may be taken."""
+        """Renews the lease, or acquires it if it is free or expired."""
         if self.leading and self.holder == self._identity:
             try:
                 await self._write()
                 return
             except (errors.ConflictError, errors.NotFoundError):
-                pass  # somebody touched it: look
+                pass  # it changed: read it
         try:
             self._observe(await self._kube.get(kinds.LEASE, self._name, namespace=self._namespace))
         except errors.NotFoundError:
             self._lease = None
-        if self.holder not in ("", self._identity) and (self.leading or not self._lapsed()):
+        if self.holder not in ("", self._identity) and (self.leading or not self._is_expired()):
             return
         await self._write()
 
@@ -165,15 +167,15 @@ class Election:
             self._unchanged_since = self._clock.monotonic()
         self._lease = lease
 
-    def _lapsed(self) -> bool:
+    def _is_expired(self) -> bool:
         length = _spec(self._lease).get("leaseDurationSeconds")
         if not isinstance(length, int) or length <= 0:
             length = self._length
         return self._clock.monotonic() - self._unchanged_since > length
 
     async def _write(self) -> None:
-        began = self._clock.boot()
-        old, now = _spec(self._lease), self._moment()
+        sent = self._clock.boot()
+        old, now = _spec(self._lease), self._timestamp()
         ours = old.get("holderIdentity") == self._identity
         transitions = old.get("leaseTransitions")
         spec = {
@@ -189,10 +191,10 @@ class Election:
         else:
             written = await self._kube.replace(kinds.LEASE, {**self._lease, "spec": {**old, **spec}})
         self._observe(written)
-        self._renewed = began
+        self._renewed = sent
         self.leading = True
 
-    def _moment(self) -> str:
+    def _timestamp(self) -> str:
         return datetime.fromtimestamp(self._clock.wall(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 

@@ -1,9 +1,8 @@
-"""Kubernetes in a dictionary: for tests and the simulator.
+"""Kubernetes in memory, for tests and the simulator.
 
-All semantics are `kube.api`'s, which dev-k8s serves too. It is deterministic given its clock and chance. What goes wrong
-comes in through `faults`, a callable that is asked before each call and answers with its `Fate`; several clients of one
-cluster, each with faults of its own, are `MemoryKube`s over one `Api`. The trap it shares with a real server: a write may
-be applied although its answer is lost, and a watch may break between any two events.
+The semantics are those of `kube.api`, which dev-k8s serves too. It is deterministic for a given clock and rng. Faults come
+in through `faults`, which returns the `Fate` of each call; several clients with faults of their own share one `Api`. As
+with a real server, a write may be applied although its answer is lost, and a watch may break between any two events.
 """
 
 import asyncio
@@ -15,7 +14,7 @@ from typing import TypeVar, cast
 from nstance import clock as clocks
 from nstance.kube import errors, kinds
 from nstance.kube.api import selectors, server, status, values
-from nstance.kube.api.keeper import Propagation
+from nstance.kube.api.cascade import Propagation
 from nstance.kube.api.resources import Served
 from nstance.kube.api.watches import Watch
 from nstance.kube.kinds import Kind
@@ -23,7 +22,7 @@ from nstance.kube.port import Change, Listing, Object, Operations, Patch, Token
 
 T = TypeVar("T")
 
-BOOKMARKS = 30.0  # seconds between two of them on a quiet watch
+BOOKMARK_SECONDS = 30.0
 
 
 class Verb(StrEnum):
@@ -43,18 +42,20 @@ READS = frozenset({Verb.GET, Verb.LIST, Verb.WATCH})
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What happens to one call. The default is: nothing special."""
+    """What happens to one call. Default: no fault."""
 
     before: float = 0.0  # seconds until the server applies the call
-    after: float = 0.0  # seconds from then until the answer is there
+    after: float = 0.0  # seconds from then until the answer
     error: errors.KubeError | None = None  # raised instead of applying anything
-    lost: bool = False  # applied, but no answer: Unknown (a read: Unavailable)
+    lost: bool = False  # applied without an answer: UnknownOutcomeError (a read: UnavailableError)
 
 
-Faults = Callable[[Verb, Kind, str], Awaitable[Fate]]  # the last one is the object's name, empty for list and watch
+Faults = Callable[
+    [Verb, Kind, str], Awaitable[Fate]
+]  # the last argument is the object's name, empty for list and watch
 
 
-def cluster(clock: clocks.Clock, rng: clocks.Rng, *, window: int = server.WINDOW) -> server.Api:
+def cluster(clock: clocks.Clock, rng: clocks.Rng, *, window: int = server.WATCH_WINDOW) -> server.Api:
     """An empty cluster with its namespaces."""
     api = server.Api(clock, rng, window=window)
     api.begin()
@@ -73,14 +74,14 @@ class MemoryKube:
         return "memory kube"
 
     def break_watches(self) -> None:
-        """Ends every open watch of this client as a lost connection would."""
+        """Ends every open watch of this client like a lost connection."""
         self._breaks += 1
         self._broken.set()
         self._broken = asyncio.Event()
 
     async def get(self, kind: Kind, name: str, *, namespace: str = "") -> Object:
         return await self._call(
-            Verb.GET, kind, name, lambda: values.copied(self.api.get(self._served(kind), name, namespace=namespace))
+            Verb.GET, kind, name, lambda: values.copy(self.api.get(self._served(kind), name, namespace=namespace))
         )
 
     async def list(self, kind: Kind, *, namespace: str = "", labels: str = "", fields: str = "") -> Listing:
@@ -88,7 +89,7 @@ class MemoryKube:
             served = self._served(kind)
             selector = selectors.parse(labels=labels, fields=fields, selectable=served.version.fields)
             page = self.api.list(served, namespace=namespace, selector=selector)
-            return Listing(values.copied(page.items), page.version)
+            return Listing(values.copy(page.items), page.version)
 
         return await self._call(Verb.LIST, kind, "", read)
 
@@ -110,26 +111,26 @@ class MemoryKube:
         breaks, broken = self._breaks, self._broken
         watch = await self._call(Verb.WATCH, kind, "", begin)
         end = self._clock.monotonic() + timeout
-        mark = self._clock.monotonic() + BOOKMARKS
+        mark = self._clock.monotonic() + BOOKMARK_SECONDS
         while True:
             try:
-                news = watch.take()
-            except status.ApiError as refused:
-                raise translated(refused) from None
-            for change, body in news:
+                events = watch.take()
+            except status.ApiError as error:
+                raise to_kube_error(error) from None
+            for change, body in events:
                 if self._breaks != breaks:
                     raise errors.UnavailableError(f"watch {kind.plural}: the connection was lost")
-                yield change, values.copied(body)
+                yield change, values.copy(body)
             if self._breaks != breaks:
                 raise errors.UnavailableError(f"watch {kind.plural}: the connection was lost")
             now = self._clock.monotonic()
             if now >= min(end, mark):
                 yield Change.BOOKMARK, watch.bookmark()
-                mark = now + BOOKMARKS
+                mark = now + BOOKMARK_SECONDS
                 if now >= end:
                     return
             if watch.version == self.api.store.version:
-                await _either(self.api.store.changed(), broken, timeout=min(end, mark) - now)
+                await _wait_for_either(self.api.store.changed(), broken, timeout=min(end, mark) - now)
 
     async def create(self, kind: Kind, body: Object, *, namespace: str = "") -> Object:
         name = str(values.at(body, ("metadata", "name"), ""))
@@ -137,7 +138,7 @@ class MemoryKube:
             Verb.CREATE,
             kind,
             name,
-            lambda: values.copied(self.api.create(self._served(kind), _typed(kind, body), namespace=namespace)),
+            lambda: values.copy(self.api.create(self._served(kind), _with_type(kind, body), namespace=namespace)),
         )
 
     async def replace(self, kind: Kind, body: Object, *, subresource: str = "") -> Object:
@@ -145,14 +146,14 @@ class MemoryKube:
         name, namespace = str(meta.get("name", "")), str(meta.get("namespace", ""))
         if not meta.get("resourceVersion"):
             raise errors.InvalidError(
-                f"replace {kind.plural} {name}: the body has no resourceVersion; read the object first"
+                f"replace {kind.plural} {name}: expected a resourceVersion, found none; read the object first"
             )
 
         def write() -> Object:
-            sent = body if subresource == "scale" else _typed(kind, body)
+            sent = body if subresource == "scale" else _with_type(kind, body)
             served = self._served(kind)
             changed = self.api.replace(served, name, sent, namespace=namespace, subresource=subresource)
-            return values.copied(changed)  # type: ignore[no-any-return]
+            return values.copy(changed)  # type: ignore[no-any-return]
 
         return await self._call(Verb.REPLACE, kind, name, write)
 
@@ -171,13 +172,13 @@ class MemoryKube:
             changed = self.api.patch(
                 self._served(kind),
                 name,
-                values.copied(body),
+                values.copy(body),
                 how=how,
                 namespace=namespace,
                 subresource=subresource,
                 options=server.Options(manager=field_manager),
             )
-            return values.copied(changed)  # type: ignore[no-any-return]
+            return values.copy(changed)  # type: ignore[no-any-return]
 
         return await self._call(Verb.PATCH, kind, name, write)
 
@@ -195,7 +196,7 @@ class MemoryKube:
         )
 
     async def evict(self, pod: str, *, namespace: str, uid: str = "", grace: int | None = None) -> None:
-        """There is no kubelet: the pod is gone at once, whatever the grace."""
+        """There is no kubelet: the pod is gone at once, without the grace period."""
         await self._call(Verb.EVICT, kinds.POD, pod, lambda: self.api.evict(pod, namespace=namespace, uid=uid))
 
     async def request_token(self, service_account: str, *, namespace: str, seconds: int) -> Token:
@@ -216,27 +217,27 @@ class MemoryKube:
             await self._clock.sleep(fate.before)
         if fate.error is not None:
             raise fate.error
-        answer, refused = None, None
+        answer, rejection = None, None
         try:
             answer = act()
         except status.ApiError as error:
-            refused = translated(error)
+            rejection = to_kube_error(error)
         if fate.after:
             await self._clock.sleep(fate.after)
         if fate.lost:
-            what = f"{verb} {kind.plural} {name}: no answer came"
+            what = f"{verb} {kind.plural} {name}: no answer"
             raise errors.UnavailableError(what) if verb in READS else errors.UnknownOutcomeError(what)
-        if refused is not None:
-            raise refused
+        if rejection is not None:
+            raise rejection
         return cast(T, answer)
 
 
-def _typed(kind: Kind, body: Object) -> Object:
-    copy: Object = values.copied(body)
+def _with_type(kind: Kind, body: Object) -> Object:
+    copy: Object = values.copy(body)
     return {"apiVersion": kind.api_version, "kind": kind.name, **copy}
 
 
-async def _either(changed: "asyncio.Future[None]", broken: asyncio.Event, *, timeout: float) -> None:
+async def _wait_for_either(changed: "asyncio.Future[None]", broken: asyncio.Event, *, timeout: float) -> None:
     breaking = asyncio.ensure_future(broken.wait())
     try:
         await asyncio.wait((changed, breaking), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
@@ -244,12 +245,12 @@ async def _either(changed: "asyncio.Future[None]", broken: asyncio.Event, *, tim
         breaking.cancel()
 
 
-def translated(refused: status.ApiError) -> errors.KubeError:
-    """An answer of the server as the port's error."""
-    if refused.code == 429:
-        return errors.ThrottledError(_with_causes(refused), delay=float(refused.retry_after or 1))
-    if refused.code == 409 and refused.reason == "AlreadyExists":
-        return errors.AlreadyExistsError(refused.message)
+def to_kube_error(error: status.ApiError) -> errors.KubeError:
+    """An error of the API as the error of the port."""
+    if error.code == 429:
+        return errors.ThrottledError(_with_causes(error), delay=float(error.retry_after or 1))
+    if error.code == 409 and error.reason == "AlreadyExists":
+        return errors.AlreadyExistsError(error.message)
     named = {
         404: errors.NotFoundError,
         409: errors.ConflictError,
@@ -257,11 +258,11 @@ def translated(refused: status.ApiError) -> errors.KubeError:
         401: errors.ForbiddenError,
         403: errors.ForbiddenError,
     }
-    if refused.code in named:
-        return named[refused.code](refused.message)
-    return errors.InvalidError(refused.message) if refused.code < 500 else errors.UnavailableError(refused.message)
+    if error.code in named:
+        return named[error.code](error.message)
+    return errors.InvalidError(error.message) if error.code < 500 else errors.UnavailableError(error.message)
 
 
-def _with_causes(refused: status.ApiError) -> str:
-    causes = [str(each.get("message")) for each in refused.details.get("causes", ())]
-    return " ".join((refused.message, *causes))
+def _with_causes(error: status.ApiError) -> str:
+    causes = [str(each.get("message")) for each in error.details.get("causes", ())]
+    return " ".join((error.message, *causes))

@@ -1,9 +1,9 @@
-"""All objects of a kind, as they were a moment ago.
+"""A local copy of all objects of a kind (an informer).
 
-A list, then a watch from its version; when a watch breaks, another one from the last version heard of, bookmarks
-included; only when that version has expired, a list again, and what it lacks is told as deleted. The traps: an object that
-was deleted and made again under its name is two objects, told as a deletion and an addition; and while there is `trouble`,
-what is missing here may well exist.
+It lists, then watches from the version of the list. A broken watch continues from the last version seen, bookmarks
+included. If that version has expired, it lists again and reports missing objects as deleted. The traps: an object that was
+deleted and created again is reported as a deletion and an addition; and while there is a `stale_reason`, an object that is
+missing here may exist.
 """
 
 import asyncio
@@ -21,12 +21,12 @@ from nstance.tasks.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
-Key = tuple[str, str]  # namespace (empty for cluster-wide kinds) and name
+Key = tuple[str, str]  # namespace (empty for cluster-scoped kinds) and name
 Callback = Callable[[Object | None, Object | None], None]
 
 WATCH_SECONDS = 300.0
-BRIEF_SECONDS = 1.0  # a watch that ends sooner and brought nothing counts as a failure
-ESTABLISHED_SECONDS = 45.0  # a watch that lives this long was opened, whether or not it has said anything
+MIN_WATCH_SECONDS = 1.0  # a watch that ends sooner without an event counts as a failure
+ESTABLISHED_SECONDS = 45.0  # a watch that lasts this long is open, even without an event
 RETRY = Backoff(0.1, 30.0, jitter=0.5)
 
 
@@ -43,10 +43,10 @@ class Mirror:
         fields: str = "",
         trim: Callable[[Object], Object] | None = None,
     ) -> None:
-        """`trim` says what of an object is worth keeping: thousands of whole pods are many megabytes. It keeps the
-        metadata's name, namespace, uid and resourceVersion."""
+        """`trim` removes what need not be kept, because thousands of pods are many megabytes. It must keep the name,
+        namespace, uid and resourceVersion."""
         self.kind = kind
-        self.synced = asyncio.Event()  # all was read once; it stays set
+        self.synced = asyncio.Event()  # set after the first list, and stays set
         self._kube = kube
         self._clock = clock
         self._rng = rng
@@ -54,56 +54,56 @@ class Mirror:
         self._objects: dict[Key, Object] = {}
         self.objects: Mapping[Key, Object] = MappingProxyType(self._objects)
         self._callbacks: list[Callback] = []
-        self._trim = trim or _lean
-        self._version: str | None = None  # to go on from; none: list first
-        self._trouble = f"{kind.plural} have not been read yet"
+        self._trim = trim or _without_managed_fields
+        self._version: str | None = None  # to continue from; None: list first
+        self._stale_reason = f"{kind.plural} have not been read yet"
         self._watching_since: float | None = None
         self._failures = 0
 
     @property
-    def trouble(self) -> str:
-        """Why what is here may be old, for people; empty if it is not."""
+    def stale_reason(self) -> str:
+        """Why the copy may be stale; empty if it is not."""
         since = self._watching_since
         if since is not None and self._clock.monotonic() - since >= ESTABLISHED_SECONDS:
             return ""
-        return self._trouble
+        return self._stale_reason
 
     def listen(self, callback: Callback) -> None:
-        """Called in the event loop with (old, new) right after `objects` changed; what is here already is told at once.
-        Must return at once. The objects are everybody's: nobody changes them."""
+        """Calls back with (old, new) after each change, and at once for each known object. The callback must not block and
+        must not change the objects, which are shared."""
         self._callbacks.append(callback)
-        for held in list(self._objects.values()):
-            self._call(callback, None, held)
+        for item in list(self._objects.values()):
+            self._call(callback, None, item)
 
     async def run(self) -> None:
-        """For ever, whatever the server does."""
+        """Keeps the copy up to date until cancelled."""
         while True:
             delay = await self._step()
             if delay > 0:
                 await self._clock.sleep(delay)
 
     async def _step(self) -> float:
-        """List if need be, watch until that ends; how long to wait before the next one."""
+        """Lists if necessary and watches until the watch ends. Returns the delay before the next step."""
         try:
             if self._version is None:
                 await self._list()
-            last_seen = await self._watch()
+            is_alive = await self._watch()
         except errors.ExpiredError as problem:
-            log.info("list again: the version to go on from has expired", extra={"kind": self.kind.plural})
+            log.info("listing again: the version to continue from has expired", extra={"kind": self.kind.plural})
             self._version = None
-            # The first time at once; a server whose every watch expires is not asked in a tight loop.
+            # At once the first time; with a delay if every watch expires.
             return 0.0 if self._failed(problem) == 1 else self._delay()
         except errors.KubeError as problem:
             self._failed(problem)
-            asked = problem.delay if isinstance(problem, errors.ThrottledError) else 0.0
-            return max(asked, self._delay())
+            requested = problem.delay if isinstance(problem, errors.ThrottledError) else 0.0
+            return max(requested, self._delay())
         finally:
             self._watching_since = None
-        if last_seen:
+        if is_alive:
             self._failures = 0
-            self._trouble = ""
+            self._stale_reason = ""
             return 0.0
-        self._failed(errors.UnavailableError("the watch ended as soon as it began"))
+        self._failed(errors.UnavailableError("the watch ended at once"))
         return self._delay()
 
     async def _list(self) -> None:
@@ -114,43 +114,43 @@ class Mirror:
         for key, item in found.items():
             self._put(key, item)
         self._version = listing.version
-        self._trouble = ""
+        self._stale_reason = ""
         self.synced.set()
 
     async def _watch(self) -> bool:
-        """Whether it was a watch worth the name."""
+        """Watches until the stream ends. Returns whether it worked: with an event, or for a while."""
         assert self._version is not None
         self._watching_since = started = self._clock.monotonic()
-        last_seen = False
+        is_alive = False
         stream = self._kube.watch(
             self.kind,
             version=self._version,
             namespace=self._namespace,
             labels=self._labels,
             fields=self._fields,
-            timeout=WATCH_SECONDS * self._rng.uniform(1.0, 2.0),  # not all of them end at once
+            timeout=WATCH_SECONDS * self._rng.uniform(1.0, 2.0),  # not all watches end at the same time
         )
         async with aclosing(stream) as events:  # type: ignore[type-var]
             async for change, item in events:
                 if change is not Change.BOOKMARK:
-                    last_seen = True
+                    is_alive = True
                     self._put(_key(item), None if change is Change.DELETED else item)
                 self._version = item["metadata"]["resourceVersion"]
-                self._trouble = ""
-                if last_seen:
+                self._stale_reason = ""
+                if is_alive:
                     self._failures = 0
-        return last_seen or self._clock.monotonic() - started >= BRIEF_SECONDS
+        return is_alive or self._clock.monotonic() - started >= MIN_WATCH_SECONDS
 
     def _failed(self, problem: errors.KubeError) -> int:
         since = self._watching_since
         if since is not None and self._clock.monotonic() - since >= ESTABLISHED_SECONDS:
             self._failures = 0
         self._failures += 1
-        self._trouble = f"{self.kind.plural} cannot be followed: {problem}"
+        self._stale_reason = f"failed to watch {self.kind.plural}: {problem}"
         if not isinstance(problem, errors.ExpiredError):
             log.log(
                 logging.WARNING if self._failures > 1 else logging.INFO,
-                "the watch broke and will be resumed",
+                "watch failed and will be resumed",
                 extra={"kind": self.kind.plural, "failures": self._failures, "problem": str(problem)},
             )
         return self._failures
@@ -163,26 +163,26 @@ class Mirror:
         if new is None:
             if old is not None:
                 del self._objects[key]
-                self._tell(old, None)
+                self._notify(old, None)
             return
         if old is not None and _uid(old) != _uid(new):
             del self._objects[key]
-            self._tell(old, None)
+            self._notify(old, None)
             old = None
         if old is not None and old["metadata"]["resourceVersion"] == new["metadata"]["resourceVersion"]:
             return
-        kept = self._objects[key] = self._trim(new)
-        self._tell(old, kept)
+        trimmed = self._objects[key] = self._trim(new)
+        self._notify(old, trimmed)
 
-    def _tell(self, old: Object | None, new: Object | None) -> None:
+    def _notify(self, old: Object | None, new: Object | None) -> None:
         for callback in self._callbacks:
             self._call(callback, old, new)
 
     def _call(self, callback: Callback, old: Object | None, new: Object | None) -> None:
         try:
             callback(old, new)
-        except Exception:  # a defect of one listener must not keep the change from the others
-            log.exception("a listener failed", extra={"kind": self.kind.plural})
+        except Exception:  # a bug in one callback must not keep the change from the others
+            log.exception("failed to run callback", extra={"kind": self.kind.plural})
 
 
 def _key(item: Object) -> Key:
@@ -194,8 +194,8 @@ def _uid(item: Object) -> str:
     return cast(str, item["metadata"].get("uid", ""))
 
 
-def _lean(item: Object) -> Object:
-    """Without the record of who owns which field: it is often half of the object, and an update may leave it out."""
+def _without_managed_fields(item: Object) -> Object:
+    """Managed fields are often half of the object, and an update may omit them."""
     metadata = item["metadata"]
     if "managedFields" not in metadata:
         return item

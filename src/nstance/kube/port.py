@@ -1,9 +1,9 @@
-"""The door to a Kubernetes API server.
+"""The port to a Kubernetes API server.
 
-Objects are plain JSON, as the server speaks it: our kinds have schemas in their CRDs, and the server checks them. The
-traps: a watch may end, lag or skip at any time, so only list-then-watch gives the truth, and after `Expired` whatever the
-new list lacks was deleted; a version is an opaque string that may be compared for equality only; an update without the
-version it was read at overwrites what others wrote, so `replace` demands one.
+Objects are plain JSON; the server checks our kinds against the schemas of their CRDs. The traps: a watch may end, lag or
+skip at any time, so list first, then watch; after `ExpiredError`, objects missing from the new list were deleted. A version
+is an opaque string that may only be compared for equality. An update without the version that was read overwrites other
+changes, so `replace` requires one.
 """
 
 from collections.abc import AsyncIterator
@@ -21,11 +21,11 @@ class Change(Enum):
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
     DELETED = "DELETED"
-    BOOKMARK = "BOOKMARK"  # nothing changed; the object holds only the version to resume from
+    BOOKMARK = "BOOKMARK"  # no change; the object has only the version to continue from
 
 
 class Patch(Enum):
-    MERGE = "application/merge-patch+json"  # null removes a field, lists are replaced whole
+    MERGE = "application/merge-patch+json"  # null removes a field, lists are replaced
     JSON = "application/json-patch+json"  # a list of operations; `test` makes it conditional
     STRATEGIC = "application/strategic-merge-patch+json"  # core kinds only: lists merge by their keys
     APPLY = "application/apply-patch+yaml"  # server-side apply; the body is a whole object
@@ -33,7 +33,7 @@ class Patch(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A consistent look at a kind: watch from `version` and nothing in between is lost."""
+    """A consistent list. A watch from `version` misses nothing."""
 
     items: list[Object]
     version: str
@@ -49,15 +49,15 @@ class Token:
 
 
 class Kube(Protocol):
-    """Every call has a deadline of its own and raises only `errors.KubeError` (and CancelledError)."""
+    """Every call has its own deadline and raises only `errors.KubeError` (and CancelledError)."""
 
     async def get(self, kind: Kind, name: str, *, namespace: str = "") -> Object:
-        """Raises NotFound."""
+        """Raises NotFoundError."""
         ...
 
     async def list(self, kind: Kind, *, namespace: str = "", labels: str = "", fields: str = "") -> Listing:
-        """All of them, however many pages that takes; no namespace means all. `labels` and `fields` are selectors in
-        Kubernetes' own notation. Each item carries apiVersion and kind."""
+        """All objects, over all pages; no namespace means all namespaces. `labels` and `fields` are selectors in
+        Kubernetes notation. Each item has apiVersion and kind."""
         ...
 
     def watch(
@@ -71,16 +71,16 @@ class Kube(Protocol):
         timeout: float = 300.0,
     ) -> AsyncIterator[tuple[Change, Object]]:
         """Changes after `version`, in order, with bookmarks; ends without an error after about `timeout` seconds. An object
-        that stops matching the selectors is DELETED. Raises Expired, at the start or in the middle, and Unavailable if
-        the stream breaks or stays silent for too long. Closing the iterator closes the stream."""
+        that no longer matches the selectors is DELETED. Raises ExpiredError at any time, and UnavailableError if the stream
+        breaks or is silent for too long. Closing the iterator closes the stream."""
         ...
 
     async def create(self, kind: Kind, body: Object, *, namespace: str = "") -> Object:
-        """Raises AlreadyExists. The namespace defaults to the body's."""
+        """Raises AlreadyExistsError. Default namespace: the body's."""
         ...
 
     async def replace(self, kind: Kind, body: Object, *, subresource: str = "") -> Object:
-        """Name, namespace and resourceVersion are the body's. Raises Conflict, NotFound, Invalid."""
+        """Name, namespace and resourceVersion are in the body. Raises ConflictError, NotFoundError, InvalidError."""
         ...
 
     async def patch(
@@ -100,13 +100,13 @@ class Kube(Protocol):
     async def delete(
         self, kind: Kind, name: str, *, namespace: str = "", uid: str = "", version: str = "", foreground: bool = False
     ) -> None:
-        """Asks for deletion; with finalizers the object stays, with a deletionTimestamp, until they are gone. `uid` and
-        `version` are preconditions (Conflict). Raises NotFound."""
+        """Requests deletion; an object with finalizers stays, with a deletionTimestamp, until they are removed. `uid` and
+        `version` are preconditions (ConflictError). Raises NotFoundError."""
         ...
 
     async def evict(self, pod: str, *, namespace: str, uid: str = "", grace: int | None = None) -> None:
-        """Through the Eviction API. Raises Busy when a PodDisruptionBudget refuses, NotFound when the pod is gone,
-        Conflict when another pod has its name by now."""
+        """Uses the Eviction API. Raises ThrottledError if a PodDisruptionBudget forbids it, NotFoundError if the pod is
+        gone, ConflictError if another pod has its name now."""
         ...
 
     async def request_token(self, service_account: str, *, namespace: str, seconds: int) -> Token: ...

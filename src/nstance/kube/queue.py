@@ -1,8 +1,8 @@
-"""Keys to look at, each by one worker at a time.
+"""A work queue: keys to reconcile, each by one worker at a time.
 
-A key that is added while it waits is looked at once; added while it is being looked at, once more afterwards. What fails
-is tried again, ever more slowly, until it succeeds; an event does not wait for that. The trap: a reconcile must read the
-state as it is when it starts, because a key says only that something changed, not what.
+A key that is added while it waits is reconciled once; added while it is being reconciled, once more afterwards. A failure
+is retried with growing delays until it succeeds; an event is not delayed by that. The trap: a reconcile must read the
+state when it starts, because a key only says that something changed.
 """
 
 import asyncio
@@ -21,24 +21,24 @@ log = logging.getLogger(__name__)
 K = TypeVar("K", bound=Hashable)
 
 RETRY = Backoff(0.005, 60.0, jitter=0.5)
-LONGEST_PASS = 300.0
+RECONCILE_TIMEOUT_SECONDS = 300.0
 
 
 class Result(Enum):
     DONE = "done"
-    AGAIN = "again"  # it asked to be looked at again later
+    AGAIN = "again"  # to be reconciled again later
     FAILED = "failed"
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """One look at one key, for metrics."""
+    """One reconcile of one key, for metrics."""
 
     queue: str
-    waited: float  # from when it was due to its start
-    took: float
+    waited: float  # seconds from when it was due to its start
+    took: float  # seconds
     result: Result
-    depth: int  # keys that wait now
+    depth: int  # of the queue afterwards
 
 
 class Queue(Generic[K]):
@@ -52,10 +52,10 @@ class Queue(Generic[K]):
         workers: int = 4,
         expected: tuple[type[Exception], ...] = (errors.KubeError,),
         report: Callable[[Pass], None] | None = None,
-        timeout: float = LONGEST_PASS,
+        timeout: float = RECONCILE_TIMEOUT_SECONDS,
     ) -> None:
-        """`reconcile` may return after how many seconds to look again. Errors that are not `expected` are logged with
-        their traceback. `timeout` bounds one look."""
+        """`reconcile` may return the seconds until the next reconcile. Errors that are not `expected` are logged with a
+        traceback. `timeout` limits one reconcile."""
         self.name = name
         self._reconcile = reconcile
         self._clock = clock
@@ -64,8 +64,8 @@ class Queue(Generic[K]):
         self._expected = expected
         self._report = report
         self._timeout = timeout
-        self._ready: asyncio.Queue[K] = asyncio.Queue()  # bounded by the number of keys: each is in there once
-        self._due: dict[K, float] = {}  # those in _ready, and since when
+        self._ready: asyncio.Queue[K] = asyncio.Queue()  # bounded: each key is in it at most once
+        self._due: dict[K, float] = {}  # keys in _ready: since when
         self._later: dict[K, asyncio.TimerHandle] = {}
         self._busy: set[K] = set()
         self._again: set[K] = set()  # added while busy
@@ -77,11 +77,11 @@ class Queue(Generic[K]):
 
     @property
     def idle(self) -> bool:
-        """Nothing waits and nothing is being looked at; something may be due later."""
+        """No key waits or is being reconciled; a key may be due later."""
         return not self._due and not self._busy
 
     def add(self, key: K, after: float = 0.0) -> None:
-        """Look at it then; if it is due sooner already, that holds."""
+        """Reconciles a key after some seconds, or earlier if it is due earlier."""
         if key in self._due or key in self._again:
             return
         timer = self._later.get(key)
@@ -90,13 +90,13 @@ class Queue(Generic[K]):
             if timer is None or timer.when() > loop.time() + after:
                 if timer is not None:
                     timer.cancel()
-                self._later[key] = loop.call_later(after, self._now, key)
+                self._later[key] = loop.call_later(after, self._add_now, key)
             return
         if timer is not None:
             timer.cancel()
-        self._now(key)
+        self._add_now(key)
 
-    def _now(self, key: K) -> None:
+    def _add_now(self, key: K) -> None:
         self._later.pop(key, None)
         if key in self._busy:
             self._again.add(key)
@@ -105,7 +105,7 @@ class Queue(Generic[K]):
             self._ready.put_nowait(key)
 
     async def run(self) -> None:
-        """For ever. Cancelling it cancels what is being looked at."""
+        """Runs until cancelled, which also cancels running reconciles."""
         try:
             async with asyncio.TaskGroup() as group:
                 for number in range(self._workers):
@@ -122,7 +122,7 @@ class Queue(Generic[K]):
             self._busy.add(key)
             started = self._clock.monotonic()
             try:
-                result, after = await self._look(key)
+                result, after = await self._reconcile_once(key)
             finally:
                 self._busy.discard(key)
             if after is not None:
@@ -133,33 +133,33 @@ class Queue(Generic[K]):
             if self._report is not None:
                 self._report(Pass(self.name, waited, self._clock.monotonic() - started, result, len(self._due)))
 
-    async def _look(self, key: K) -> tuple[Result, float | None]:
+    async def _reconcile_once(self, key: K) -> tuple[Result, float | None]:
         try:
             async with asyncio.timeout(self._timeout):
                 after = await self._reconcile(key)
         except self._expected as problem:
-            return Result.FAILED, self._failed(key, problem)
+            return Result.FAILED, self._on_failure(key, problem)
         except TimeoutError:
             log.error(
-                "a reconcile took too long and was stopped",
+                "failed to reconcile: timed out",
                 extra={"queue": self.name, "key": str(key), "seconds": self._timeout},
             )
             return Result.FAILED, self._delay(key)
         except Exception:
-            log.exception("a reconcile failed unexpectedly", extra={"queue": self.name, "key": str(key)})
+            log.exception("failed to reconcile: unexpected error", extra={"queue": self.name, "key": str(key)})
             return Result.FAILED, self._delay(key)
         self._failures.pop(key, None)
         return (Result.DONE if after is None else Result.AGAIN), after
 
-    def _failed(self, key: K, problem: Exception) -> float:
+    def _on_failure(self, key: K, problem: Exception) -> float:
         delay = self._delay(key)
         if isinstance(problem, errors.ThrottledError):
             delay = max(delay, problem.delay)
-        # A lost race is everyday life and gone at the next look.
+        # Conflicts are common and resolve with the next reconcile.
         level = logging.INFO if isinstance(problem, errors.ConflictError) else logging.WARNING
         log.log(
             level,
-            "a reconcile failed and will be repeated",
+            "failed to reconcile, will retry",
             extra={"queue": self.name, "key": str(key), "problem": str(problem), "delay": round(delay, 3)},
         )
         return delay

@@ -81,7 +81,7 @@ class Operator:
         for mirrors in self._mirrors:
             for mirror in mirrors.all():
                 if not mirror.synced.is_set():
-                    return mirror.trouble or f"{mirror.kind.plural} have not been read yet"
+                    return mirror.stale_reason or f"{mirror.kind.plural} have not been read yet"
         return None if all(each.synced for each in self._controllers) else "controllers have not seen everything yet"
 
     def stop(self) -> None:
@@ -158,7 +158,7 @@ class Operator:
         self._state = None  # a replica that waits is well
         try:
             await election.run(work)
-        except lease.Lost as problem:
+        except lease.LeadershipLostError as problem:
             raise FatalError(f"leadership was lost, ending: {problem}") from problem
 
     async def _work(self, kube: Kube, access: Access, namespace: str, following: ConfigWatcher) -> None:
@@ -253,7 +253,7 @@ class Operator:
                 home=self._home,
                 service_account=self._service_account,
             )
-        except kubeconfig.BadKubeconfig as problem:
+        except kubeconfig.KubeconfigError as problem:
             raise FatalError(str(problem)) from problem
 
     def _namespace(self, access: Access) -> str:

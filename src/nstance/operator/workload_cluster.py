@@ -58,7 +58,7 @@ class RemoteKube:
             if content == self._content:
                 return
             access = kubeconfig.parse(content, source=f"Secret {self._name}")
-        except (binascii.Error, kubeconfig.BadKubeconfig) as problem:
+        except (binascii.Error, kubeconfig.KubeconfigError) as problem:
             self._trouble = str(problem)
             log.error("the workload cluster's kubeconfig is refused", extra={"reason": problem})
             return

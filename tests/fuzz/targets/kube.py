@@ -14,14 +14,14 @@ from fuzz.law import CLOSING, Broken, target
 from nstance.dev.k8s import protobuf
 from nstance.dev.k8s.files import Files
 from nstance.dev.k8s.service import Service
-from nstance.kube import answers, errors, http, kinds, kubeconfig
+from nstance.kube import errors, http, kinds, kubeconfig, response_errors
 from nstance.operator.serving.webhooks import WebhookServer
 from nstance.sim.rng import SeededRng
 
 
 @target(
     "kubeconfig",
-    kubeconfig.BadKubeconfig,
+    kubeconfig.KubeconfigError,
     words=(
         b"clusters:\n",
         b"users:\n",
@@ -60,7 +60,7 @@ def kubeconfig_text(data: bytes) -> None:
 )
 def kube_answer(data: bytes) -> None:
     for code in (400, 409, 429, 503, 500):
-        problem = answers.failure(
+        problem = response_errors.from_response(
             code, {"Retry-After": data[:20].decode("latin-1")}, data, call="GET /x", kind=kinds.SECRET, changes=True
         )
         if not str(problem):

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from nstance.dev.k8s import columns, jsonpath, paths, tables
-from nstance.kube.api import builtin
+from nstance.kube.api import builtin_resources
 from nstance.kube.api.resources import Served
 
 BODY = {
@@ -61,7 +61,7 @@ def test_ages_as_kubectl_shows_them(seconds: float, shown: str) -> None:
     assert columns.duration(seconds) == shown
 
 
-@pytest.mark.parametrize("resource", builtin.RESOURCES, ids=lambda each: each.id)
+@pytest.mark.parametrize("resource", builtin_resources.RESOURCES, ids=lambda each: each.id)
 def test_every_kind_has_a_table_even_of_odd_objects(resource: Any) -> None:
     served = Served(resource, resource.versions[0])
     odd = {"metadata": {"name": "a", "creationTimestamp": "no time"}, "spec": None, "status": 5}

@@ -3,7 +3,7 @@
 import pytest
 
 from nstance.kube.api import status
-from nstance.kube.api.keeper import Propagation
+from nstance.kube.api.cascade import Propagation
 from unit.kube.kube_api_world import World, owned_by
 
 POOLS, MACHINES = "machinepools.cluster.x-k8s.io", "machines.cluster.x-k8s.io"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nstance.kube.api import builtin, scaling, status
+from nstance.kube.api import builtin_resources, scaling, status
 from nstance.kube.port import Patch
 from unit.kube.kube_api_world import World
 
@@ -67,7 +67,7 @@ ODD: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("resource", builtin.RESOURCES, ids=lambda each: each.id)
+@pytest.mark.parametrize("resource", builtin_resources.RESOURCES, ids=lambda each: each.id)
 def test_parts_of_the_wrong_shape_are_refused_or_kept_and_break_nobody(resource: Any) -> None:
     world = World()
     served, space = world.served(resource.id), "default" if resource.namespaced else ""
@@ -88,7 +88,7 @@ def test_parts_of_the_wrong_shape_are_refused_or_kept_and_break_nobody(resource:
 
 
 @settings(max_examples=150)
-@given(st.sampled_from(builtin.RESOURCES), FIELDS, META, JSON, st.sampled_from(Patch))
+@given(st.sampled_from(builtin_resources.RESOURCES), FIELDS, META, JSON, st.sampled_from(Patch))
 def test_odd_objects_break_nothing(resource: Any, fields: Any, meta: Any, patch: Any, how: Patch) -> None:
     world = World()
     world.create("pods", "witness", metadata={"labels": {"app": "x"}})
@@ -104,7 +104,7 @@ def test_odd_objects_break_nothing(resource: Any, fields: Any, meta: Any, patch:
         with contextlib.suppress(status.ApiError):
             world.api.patch(served, name, {"status": patch}, how=Patch.MERGE, namespace=space, subresource="status")
         with contextlib.suppress(status.ApiError):
-            scaling.shown(served, world.api.get(served, name, namespace=space))
+            scaling.read_scale(served, world.api.get(served, name, namespace=space))
     with contextlib.suppress(status.ApiError):
         world.api.evict("witness", namespace="default")
     listed = world.api.list(served).items

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nstance.kube.api import patches, status, strategic, values
+from nstance.kube.api import patches, status, strategic_merge, values
 
 SCALARS = st.one_of(st.booleans(), st.integers(-5, 5), st.text("ab", max_size=2))
 VALUES = st.recursive(
@@ -19,18 +19,18 @@ PATCHES = st.dictionaries(st.text("abc", max_size=2), VALUES | st.none(), max_si
 @settings(deadline=None, max_examples=60)
 @given(OBJECTS, PATCHES)
 def test_merging_twice_is_merging_once_and_leaves_the_arguments_alone(target: Any, patch: Any) -> None:
-    before = values.copied(target), values.copied(patch)
-    once = patches.merge(target, patch)
-    assert values.same(patches.merge(once, patch), once)
-    assert values.same([target, patch], list(before))
+    before = values.copy(target), values.copy(patch)
+    once = patches.merge_patch(target, patch)
+    assert values.is_same(patches.merge_patch(once, patch), once)
+    assert values.is_same([target, patch], list(before))
     assert not any(key in once for key, value in patch.items() if value is None)
 
 
 @settings(deadline=None, max_examples=60)
 @given(OBJECTS, OBJECTS)
 def test_merging_over_nothing_gives_the_patch(target: Any, patch: Any) -> None:
-    assert values.same(patches.merge({}, patch), patch)
-    assert values.same(patches.merge(target, {}), target)
+    assert values.is_same(patches.merge_patch({}, patch), patch)
+    assert values.is_same(patches.merge_patch(target, {}), target)
 
 
 def difference(old: Any, new: Any, path: str = "") -> list[dict[str, Any]]:
@@ -46,15 +46,15 @@ def difference(old: Any, new: Any, path: str = "") -> list[dict[str, Any]]:
             else:
                 steps += difference(old[key], new[key], where)
         return steps
-    return [] if values.same(old, new) else [{"op": "replace", "path": path, "value": new}]
+    return [] if values.is_same(old, new) else [{"op": "replace", "path": path, "value": new}]
 
 
 @settings(deadline=None, max_examples=60)
 @given(OBJECTS, OBJECTS)
 def test_a_json_patch_leads_from_one_object_to_another(old: Any, new: Any) -> None:
-    before = values.copied(old)
-    assert values.same(patches.operate(old, difference(old, new)), new)
-    assert values.same(old, before)
+    before = values.copy(old)
+    assert values.is_same(patches.apply_json_patch(old, difference(old, new)), new)
+    assert values.is_same(old, before)
 
 
 @pytest.mark.parametrize(
@@ -76,31 +76,31 @@ def test_a_json_patch_leads_from_one_object_to_another(old: Any, new: Any) -> No
     ],
 )
 def test_json_patch(document: Any, operations: Any, result: Any) -> None:
-    assert patches.operate(document, operations) == result
+    assert patches.apply_json_patch(document, operations) == result
 
 
 @pytest.mark.parametrize(
-    ("operations", "code", "said"),
+    ("operations", "code", "message"),
     [
         ({"op": "add"}, 400, "a list of operations"),
         ([{"op": "add"}], 400, "has no path"),
-        ([{"op": "add", "path": "/a/b/c", "value": 1}], 422, "there is nothing"),
-        ([{"op": "remove", "path": "/x"}], 422, "there is nothing"),
-        ([{"op": "replace", "path": "/x", "value": 1}], 422, "there is nothing"),
-        ([{"op": "test", "path": "/a", "value": True}], 422, "another one"),
+        ([{"op": "add", "path": "/a/b/c", "value": 1}], 422, "the path does not exist"),
+        ([{"op": "remove", "path": "/x"}], 422, "the path does not exist"),
+        ([{"op": "replace", "path": "/x", "value": 1}], 422, "the path does not exist"),
+        ([{"op": "test", "path": "/a", "value": True}], 422, "value is different"),
         ([{"op": "add", "path": "/l/5", "value": 1}], 422, "beyond the end"),
-        ([{"op": "add", "path": "/l/01", "value": 1}], 422, "no index"),
-        ([{"op": "add", "path": "/l/-1", "value": 1}], 422, "no index"),
+        ([{"op": "add", "path": "/l/01", "value": 1}], 422, "not an index"),
+        ([{"op": "add", "path": "/l/-1", "value": 1}], 422, "not an index"),
         ([{"op": "add", "path": "a", "value": 1}], 422, "starts with '/'"),
-        ([{"op": "add", "path": "/b"}], 422, "no value"),
+        ([{"op": "add", "path": "/b"}], 422, "expected a value"),
         ([{"op": "jump", "path": "/a"}], 422, "unknown operation"),
         ([{"op": "move", "from": "/m", "path": "/m/n"}], 422, "into itself"),
     ],
 )
-def test_bad_json_patches_are_refused_whole(operations: Any, code: int, said: str) -> None:
+def test_bad_json_patches_are_refused_whole(operations: Any, code: int, message: str) -> None:
     document = {"a": 1, "l": [1], "m": {}}
-    with pytest.raises(status.ApiError, match=said) as caught:
-        patches.operate(document, operations)
+    with pytest.raises(status.ApiError, match=message) as caught:
+        patches.apply_json_patch(document, operations)
     assert caught.value.code == code
     assert document == {"a": 1, "l": [1], "m": {}}
 
@@ -163,12 +163,12 @@ def containers(*names: str) -> dict[str, Any]:
     ],
 )
 def test_strategic_merge(old: Any, patch: Any, result: Any) -> None:
-    before = values.copied(old)
-    assert strategic.merge(old, patch) == result
+    before = values.copy(old)
+    assert strategic_merge.merge(old, patch) == result
     assert old == before
 
 
 @settings(deadline=None, max_examples=60)
 @given(OBJECTS, PATCHES)
 def test_strategic_merge_is_a_merge_where_no_list_has_keys(target: Any, patch: Any) -> None:
-    assert values.same(strategic.merge(target, patch), patches.merge(target, patch))
+    assert values.is_same(strategic_merge.merge(target, patch), patches.merge_patch(target, patch))

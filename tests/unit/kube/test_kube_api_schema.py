@@ -8,7 +8,7 @@ from nstance.kube.api import schema
 
 
 @pytest.mark.parametrize(
-    ("value", "rules", "said"),
+    ("value", "rules", "message"),
     [
         ({"a": 1}, {"properties": {"a": {"type": "string"}}}, "must be of type string"),
         ({"a": True}, {"properties": {"a": {"type": "integer"}}}, "must be of type integer"),
@@ -35,9 +35,9 @@ from nstance.kube.api import schema
         ({"a": 1}, {"not": {"required": ["a"]}}, "must not validate"),
     ],
 )
-def test_faults(value: Any, rules: Any, said: str) -> None:
-    [fault] = schema.faults(value, {"type": "object", **rules})
-    assert said in fault.message
+def test_faults(value: Any, rules: Any, message: str) -> None:
+    [fault] = schema.find_faults(value, {"type": "object", **rules})
+    assert message in fault.message
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_faults(value: Any, rules: Any, said: str) -> None:
     ],
 )
 def test_what_is_right(value: Any, rules: Any) -> None:
-    assert list(schema.faults(value, {"type": "object", **rules})) == []
+    assert list(schema.find_faults(value, {"type": "object", **rules})) == []
 
 
 def test_unknown_fields_are_dropped_and_named() -> None:
@@ -68,7 +68,7 @@ def test_unknown_fields_are_dropped_and_named() -> None:
         }
     }
     spec = {"a": "1", "b": 2, "free": {"any": 1}, "map": {"k": {"x": 1, "y": 2}}, "list": [{"x": 1, "z": 1}]}
-    kept, unknown = schema.pruned({"kind": "K", "metadata": {"name": "n"}, "spec": spec, "top": 1}, rules)
+    kept, unknown = schema.prune({"kind": "K", "metadata": {"name": "n"}, "spec": spec, "top": 1}, rules)
     assert kept == {
         "kind": "K",
         "metadata": {"name": "n"},
@@ -82,7 +82,7 @@ def test_defaults_reach_into_what_is_there_and_make_nothing_else() -> None:
     rules = {
         "properties": {"spec": inner, "list": {"items": inner}, "absent": inner, "whole": {**inner, "default": {}}}
     }
-    assert schema.defaulted({"spec": {}, "list": [{}, {"x": 2}]}, rules) == {
+    assert schema.apply_defaults({"spec": {}, "list": [{}, {"x": 2}]}, rules) == {
         "spec": {"x": 1},
         "list": [{"x": 1}, {"x": 2}],
         "whole": {"x": 1},

@@ -72,10 +72,10 @@ def test_field_selectors(text: str, matches: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"), [("spec.x=1", "not supported: spec.x"), ("metadata.name", "can't understand")]
+    ("text", "message"), [("spec.x=1", "not supported: spec.x"), ("metadata.name", "can't understand")]
 )
-def test_fields_that_nobody_evaluates_are_refused(text: str, said: str) -> None:
-    with pytest.raises(status.ApiError, match=said):
+def test_unsupported_fields_are_rejected(text: str, message: str) -> None:
+    with pytest.raises(status.ApiError, match=message):
         selectors.parse(fields=text)
 
 
@@ -93,9 +93,12 @@ def test_fields_that_nobody_evaluates_are_refused(text: str, said: str) -> None:
     ],
 )
 def test_selectors_inside_objects(selector: dict[str, object] | None, matches: bool) -> None:
-    assert selectors.of_object(selector)(LABELS) is matches
+    assert selectors.label_matcher(selector)(LABELS) is matches
     if selector is not None:
-        assert selectors.parse(labels=selectors.text_of(selector)).matches({"metadata": {"labels": LABELS}}) is matches
+        assert (
+            selectors.parse(labels=selectors.format_selector(selector)).matches({"metadata": {"labels": LABELS}})
+            is matches
+        )
 
 
 @settings(deadline=None)

@@ -142,7 +142,7 @@ def test_stale_writes_conflict(world: World) -> None:
         world.create(POOLS, "a")
 
 
-def test_generation_counts_changes_of_the_wish_only(world: World) -> None:
+def test_generation_counts_only_changes_of_the_spec(world: World) -> None:
     def generation(body: object, **options: str) -> int:
         return int(world.patch(POOLS, "a", body, **options)["metadata"]["generation"])
 

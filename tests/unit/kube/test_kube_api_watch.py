@@ -1,4 +1,4 @@
-"""Lists and watches: nothing is lost between them, and whoever comes too late is told."""
+"""Lists and watches: nothing is lost between them, and a watch that starts too late gets a 410."""
 
 import pytest
 
@@ -38,7 +38,7 @@ def test_what_stops_matching_is_deleted_and_what_starts_is_added() -> None:
 
 
 def test_the_deleted_object_carries_the_version_of_its_deletion() -> None:
-    """Whoever resumes from it must not see the deletion again."""
+    """A watch that resumes from it must not see the deletion again."""
     world = World()
     world.create(NODES, "a")
     watch = world.api.watch(world.served(NODES), str(world.api.store.version))
@@ -81,8 +81,8 @@ def test_pages_show_the_list_as_it_was_at_the_first() -> None:
     world.create(NODES, "aa")
     world.patch(NODES, "c", {"metadata": {"labels": {"late": "yes"}}})
     names, page = [each["metadata"]["name"] for each in first.items], first
-    while page.rest:
-        page = world.api.list(served, limit=2, rest=page.rest)
+    while page.continue_token:
+        page = world.api.list(served, limit=2, continue_token=page.continue_token)
         assert page.version == first.version
         assert not any(each["metadata"].get("labels") for each in page.items)
         names += [each["metadata"]["name"] for each in page.items]
@@ -90,7 +90,7 @@ def test_pages_show_the_list_as_it_was_at_the_first() -> None:
     for _ in range(60):
         world.delete(NODES, world.create(NODES, "x")["metadata"]["name"])
     with pytest.raises(status.ApiError) as caught:
-        world.api.list(served, limit=2, rest=first.rest)
+        world.api.list(served, limit=2, continue_token=first.continue_token)
     assert caught.value.code == 410
     with pytest.raises(status.ApiError, match="continue key is not valid"):
-        world.api.list(served, limit=2, rest="nonsense")
+        world.api.list(served, limit=2, continue_token="nonsense")

@@ -124,7 +124,7 @@ async def test_messages_that_differ_do_not_fill_the_server(clock: Machine) -> No
 @virtually
 async def test_too_many_are_dropped_and_counted(clock: Machine) -> None:
     scene = Scene(clock)
-    for number in range(events.MAX_WAITING + 5):
+    for number in range(events.MAX_QUEUED + 5):
         scene.recorder.note(POD, "Reason", str(number))
     assert scene.recorder.dropped == 5
 

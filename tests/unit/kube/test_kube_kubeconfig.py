@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nstance.kube import kubeconfig
-from nstance.kube.kubeconfig import Access, BadKubeconfig, Plugin
+from nstance.kube.kubeconfig import Access, ExecPlugin, KubeconfigError
 
 EXEC = {"apiVersion": "client.authentication.k8s.io/v1", "command": "get-token"}
 
@@ -66,7 +66,7 @@ def test_everything_in_one_text() -> None:
 def test_secrets_are_in_no_repr() -> None:
     user = {"client-certificate-data": encoded("SECRET"), "client-key-data": encoded("SECRET"), "token": "SECRET"}
     assert "SECRET" not in repr(parse(config({"proxy-url": "http://me:SECRET@proxy"}, user)))
-    plugin = Plugin(command="x", api_version="v1", arguments=("SECRET",), environment=(("A", "SECRET"),))
+    plugin = ExecPlugin(command="x", api_version="v1", arguments=("SECRET",), environment=(("A", "SECRET"),))
     assert "SECRET" not in repr(plugin)
 
 
@@ -96,12 +96,12 @@ def test_a_plugin(tmp_path: Path) -> None:
         "interactiveMode": "IfAvailable",
     }
     access = kubeconfig.load([write(tmp_path / "config", config({}, {"exec": described}))])
-    assert access.plugin == Plugin(
+    assert access.plugin == ExecPlugin(
         command="get-token",
         api_version="client.authentication.k8s.io/v1",
         arguments=("a", "b"),
         environment=(("N", "V"),),
-        tell_cluster=True,
+        provide_cluster_info=True,
         hint="install it",
     )
 
@@ -160,16 +160,16 @@ def test_another_context(tmp_path: Path) -> None:
     ("document", "text"),
     [
         pytest.param([1], "expected a mapping, found a list", id="list"),
-        pytest.param({}, "no current-context", id="empty"),
-        pytest.param({**config(), "current-context": "x"}, "no context 'x'; found main", id="context"),
-        pytest.param({**config(), "clusters": []}, "its cluster 'c' is not there", id="cluster"),
-        pytest.param({**config(), "users": []}, "its user 'u' is not there", id="user"),
+        pytest.param({}, "expected a current-context", id="empty"),
+        pytest.param({**config(), "current-context": "x"}, "expected the context 'x', found main", id="context"),
+        pytest.param({**config(), "clusters": []}, "its cluster 'c' is not defined", id="cluster"),
+        pytest.param({**config(), "users": []}, "its user 'u' is not defined", id="user"),
         pytest.param({**config(), "users": {}}, None, id="no users at all is the same"),
-        pytest.param({**config(), "users": "x"}, "users should be a list", id="users"),
+        pytest.param({**config(), "users": "x"}, "expected users to be a list", id="users"),
         pytest.param({**config(), "clusters": [{"cluster": {}}]}, "has no name", id="nameless"),
-        pytest.param(config({"server": "k8s:6443"}), "server should be like", id="scheme"),
-        pytest.param(config({"server": "https://k8s:x"}), "server should be like", id="port"),
-        pytest.param(config({"server": 7}), "server should be a text", id="number"),
+        pytest.param(config({"server": "k8s:6443"}), "expected a server such as", id="scheme"),
+        pytest.param(config({"server": "https://k8s:x"}), "expected a server such as", id="port"),
+        pytest.param(config({"server": 7}), "expected server to be a string", id="number"),
         pytest.param(config({"certificate-authority-data": "!"}), "is not base64", id="base64"),
         pytest.param(config({"insecure-skip-tls-verify": "yes"}), "true or false", id="flag"),
         pytest.param(
@@ -177,47 +177,47 @@ def test_another_context(tmp_path: Path) -> None:
             "exclude each other",
             id="insecure",
         ),
-        pytest.param(config({}, {"client-key-data": encoded("K")}), "come together", id="key alone"),
+        pytest.param(config({}, {"client-key-data": encoded("K")}), "found only one of them", id="key alone"),
         pytest.param(config({}, {"as": "admin"}), "as is not supported", id="impersonation"),
         pytest.param(config({}, {"auth-provider": {"name": "gcp"}}), "not supported", id="auth provider"),
         pytest.param(config({}, {"tokenFile": "/etc/passwd"}), "names a file", id="a Secret names a file"),
-        pytest.param(config({}, {"exec": EXEC}), "names a program", id="a Secret names a program"),
+        pytest.param(config({}, {"exec": EXEC}), "exec plugins are not allowed", id="a Secret names a program"),
     ],
 )
-def test_what_is_wrong_is_said(document: object, text: str | None) -> None:
-    with pytest.raises(BadKubeconfig, match=text):
+def test_problems_are_reported(document: object, text: str | None) -> None:
+    with pytest.raises(KubeconfigError, match=text):
         parse(document)
 
 
 @pytest.mark.parametrize(
     ("plugin", "text"),
     [
-        ("x", "should be a mapping"),
-        ({**EXEC, "command": ""}, "no command"),
-        ({**EXEC, "apiVersion": "client.authentication.k8s.io/v1alpha1"}, "apiVersion should be one of"),
-        ({**EXEC, "interactiveMode": "Always"}, "nobody can be asked"),
-        ({**EXEC, "args": "x"}, "args should be"),
-        ({**EXEC, "env": [{"name": "x"}]}, "env should be"),
+        ("x", "to be a mapping"),
+        ({**EXEC, "command": ""}, "expected a command"),
+        ({**EXEC, "apiVersion": "client.authentication.k8s.io/v1alpha1"}, "expected apiVersion to be one of"),
+        ({**EXEC, "interactiveMode": "Always"}, "there is no terminal"),
+        ({**EXEC, "args": "x"}, "expected args to be"),
+        ({**EXEC, "env": [{"name": "x"}]}, "expected env to be"),
     ],
 )
-def test_what_is_wrong_with_a_plugin_is_said(plugin: object, text: str, tmp_path: Path) -> None:
+def test_problems_of_a_plugin_are_reported(plugin: object, text: str, tmp_path: Path) -> None:
     path = write(tmp_path / "config", config({}, {"exec": plugin}))
-    with pytest.raises(BadKubeconfig, match=text):
+    with pytest.raises(KubeconfigError, match=text):
         kubeconfig.load([path])
 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
-    with pytest.raises(BadKubeconfig, match="missing cannot be read: No such file"):
+    with pytest.raises(KubeconfigError, match="failed to read kubeconfig .*missing: No such file"):
         kubeconfig.find(str(missing), environment={}, home=tmp_path)
-    with pytest.raises(BadKubeconfig, match="KUBECONFIG names"):
+    with pytest.raises(KubeconfigError, match="KUBECONFIG is"):
         kubeconfig.find(environment={"KUBECONFIG": str(missing)}, home=tmp_path)
-    with pytest.raises(BadKubeconfig, match="found none of them"):
+    with pytest.raises(KubeconfigError, match="found none of them"):
         kubeconfig.find(environment={}, home=tmp_path)
 
 
 def test_a_broken_text_is_not_quoted() -> None:
-    with pytest.raises(BadKubeconfig, match="not YAML at line 3") as caught:
+    with pytest.raises(KubeconfigError, match="not YAML at line 3") as caught:
         kubeconfig.parse(b"users:\n- token: 's3cret\n")
     assert "s3cret" not in str(caught.value)
     assert caught.value.__cause__ is None
@@ -231,23 +231,23 @@ JSON = st.recursive(
 NAMES = st.sampled_from(["clusters", "users", "contexts", "current-context"])
 
 
-def said(content: bytes) -> str:
+def problem_of(content: bytes) -> str:
     """What it says about it; nothing if it takes it."""
     try:
         kubeconfig.parse(content)
-    except BadKubeconfig as problem:
+    except KubeconfigError as problem:
         return str(problem)
     return ""
 
 
 @given(st.binary(max_size=200) | st.dictionaries(NAMES, JSON).map(lambda value: json.dumps(value).encode()))
 def test_any_text_is_refused_with_a_clear_word(content: bytes) -> None:
-    assert said(content).startswith("the kubeconfig")
+    assert problem_of(content).startswith("the kubeconfig")
 
 
 @given(st.sampled_from(["cluster", "user", "context"]), JSON)
 def test_any_entry_is_an_access_or_a_clear_word(section: str, value: object) -> None:
     document = config()
     document[section + "s"][0][section] = value
-    word = said(yaml.safe_dump(document).encode())
+    word = problem_of(yaml.safe_dump(document).encode())
     assert not word or word.startswith("the kubeconfig")

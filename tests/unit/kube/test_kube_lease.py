@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 
 from nstance.kube import errors, kinds
-from nstance.kube.lease import NAME, Election, Lost, identity
+from nstance.kube.lease import LEASE_NAME, Election, LeadershipLostError, identity
 from nstance.kube.port import Kube, Object
 from nstance.sim.loop import Machine, VirtualLoop
 from nstance.sim.rng import SeededRng
@@ -57,7 +57,7 @@ class Door:
             raise problem
 
     async def get(self, kind: kinds.Kind, name: str, *, namespace: str = "") -> Object:
-        assert (kind, name, namespace) == (kinds.LEASE, NAME, "here")
+        assert (kind, name, namespace) == (kinds.LEASE, LEASE_NAME, "here")
         await self._pass("get", self.before)
         if self.server.lease is None:
             raise errors.NotFoundError(name)
@@ -66,7 +66,7 @@ class Door:
     async def create(self, kind: kinds.Kind, body: Object, *, namespace: str = "") -> Object:
         await self._pass("create", self.before)
         if self.server.lease is not None:
-            raise errors.AlreadyExistsError(NAME)
+            raise errors.AlreadyExistsError(LEASE_NAME)
         made = self.server.write(body)
         await self._pass("create", self.after)
         return made
@@ -74,9 +74,9 @@ class Door:
     async def replace(self, kind: kinds.Kind, body: Object, *, subresource: str = "") -> Object:
         await self._pass("replace", self.before)
         if self.server.lease is None:
-            raise errors.NotFoundError(NAME)
+            raise errors.NotFoundError(LEASE_NAME)
         if body["metadata"]["resourceVersion"] != self.server.lease["metadata"]["resourceVersion"]:
-            raise errors.ConflictError(NAME)
+            raise errors.ConflictError(LEASE_NAME)
         made = self.server.write(body)
         await self._pass("replace", self.after)
         return made
@@ -106,7 +106,7 @@ async def test_renewals_keep_the_time_of_acquisition(clock: Machine) -> None:
     one = election(server, clock)
     await one.acquire()
     first = dict(server.spec())
-    keeping = asyncio.ensure_future(one.keep())
+    keeping = asyncio.ensure_future(one.renew())
     await clock.sleep(60)
     assert not keeping.done()
     keeping.cancel()
@@ -134,7 +134,7 @@ async def test_a_living_leader_is_not_replaced(clock: Machine) -> None:
     server = Server()
     one = election(server, clock)
     await one.acquire()
-    keeping = asyncio.ensure_future(one.keep())
+    keeping = asyncio.ensure_future(one.renew())
     waiting = asyncio.ensure_future(election(server, clock, "b").acquire())
     await clock.sleep(600)
     assert not keeping.done()
@@ -158,8 +158,8 @@ def test_a_leader_that_cannot_renew_stops_before_another_may_start(fault: str) -
             door.before = lambda verb: errors.UnavailableError("down")
         else:
             door.before = lambda verb: errors.UnknownOutcomeError("lost")
-        with pytest.raises(Lost, match="not renewed"):
-            await one.keep()
+        with pytest.raises(LeadershipLostError, match="not renewed"):
+            await one.renew()
         assert clock.loop.time() - began <= 10.01
         assert not one.leading
 
@@ -172,7 +172,7 @@ async def test_a_short_outage_is_survived(clock: Machine) -> None:
     door = Door(server)
     one = election(door, clock)
     await one.acquire()
-    keeping = asyncio.ensure_future(one.keep())
+    keeping = asyncio.ensure_future(one.renew())
     door.before = lambda verb: errors.UnavailableError("down")
     await clock.sleep(7)
     door.before = lambda verb: None
@@ -192,7 +192,7 @@ async def test_a_write_whose_answer_was_lost_is_no_loss(clock: Machine) -> None:
     door.after = lambda verb: None
     await acquiring
     assert server.spec()["leaseTransitions"] == 0
-    keeping = asyncio.ensure_future(one.keep())
+    keeping = asyncio.ensure_future(one.renew())
     door.after = lambda verb: errors.UnknownOutcomeError("again")
     await clock.sleep(3)
     door.after = lambda verb: None
@@ -210,8 +210,8 @@ async def test_a_leader_that_was_suspended_stops(clock: Machine) -> None:
     clock._frozen += 60.0
     real = clock.boot
     clock.boot = lambda: real() + 60.0  # type: ignore[method-assign]
-    with pytest.raises(Lost):
-        await one.keep()
+    with pytest.raises(LeadershipLostError):
+        await one.renew()
     assert server.writes == 1
 
 
@@ -221,7 +221,7 @@ async def test_a_suspension_before_it_led_does_not_matter(clock: Machine) -> Non
     clock.boot = lambda: real() + 3600.0  # type: ignore[method-assign]
     one = election(Server(), clock)
     await one.acquire()
-    keeping = asyncio.ensure_future(one.keep())
+    keeping = asyncio.ensure_future(one.renew())
     await clock.sleep(60)
     assert not keeping.done()
     keeping.cancel()
@@ -237,8 +237,8 @@ async def test_a_lease_that_was_taken_is_lost_at_once(clock: Machine) -> None:
     taken["spec"]["holderIdentity"] = "thief"
     server.write(taken)
     began = clock.loop.time()
-    with pytest.raises(Lost, match="thief"):
-        await one.keep()
+    with pytest.raises(LeadershipLostError, match="thief"):
+        await one.renew()
     assert clock.loop.time() - began < 2.5
     assert server.spec()["holderIdentity"] == "thief"
 
@@ -248,7 +248,7 @@ async def test_a_lease_that_was_touched_or_deleted_is_kept(clock: Machine) -> No
     server = Server()
     one = election(server, clock)
     await one.acquire()
-    keeping = asyncio.ensure_future(one.keep())
+    keeping = asyncio.ensure_future(one.renew())
     assert server.lease is not None
     server.write({**server.lease, "metadata": {**server.lease["metadata"], "labels": {"a": "b"}}})
     await clock.sleep(5)
@@ -323,7 +323,7 @@ async def test_losing_cancels_the_work_and_raises(clock: Machine) -> None:
     running = asyncio.ensure_future(election(door, clock).run(work))
     await clock.sleep(1)
     door.hang = True
-    with pytest.raises(Lost):
+    with pytest.raises(LeadershipLostError):
         await running
     assert cancelled[0] <= 11.0
     assert clock.loop.time() <= 15.0, "others may start from here on"
@@ -360,7 +360,7 @@ def test_never_two_leaders(seed: int) -> None:
                 finally:
                     leaders.discard(me)
 
-            with contextlib.suppress(Lost):
+            with contextlib.suppress(LeadershipLostError):
                 await election(door, clock, me, seed).run(work)
             await clock.sleep(1)
 

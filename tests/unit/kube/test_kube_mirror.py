@@ -1,4 +1,4 @@
-"""A mirror loses nothing: not over broken watches, not over expired versions, not over objects made anew."""
+"""A mirror loses nothing: not over broken watches, not over expired versions, not over objects that are created again."""
 
 import asyncio
 import contextlib
@@ -68,7 +68,7 @@ class Scene:
     def __init__(self, clock: Machine) -> None:
         self.server = Server(clock)
         self.mirror = Mirror(cast(Kube, self.server), kinds.POD, clock=clock, rng=SeededRng(1))
-        self.told: list[tuple[str, str]] = []
+        self.changes: list[tuple[str, str]] = []
         self.mirror.listen(self._hear)
 
     def _hear(self, old: Object | None, new: Object | None) -> None:
@@ -76,7 +76,7 @@ class Scene:
         about = new or old
         assert about is not None
         sign = "+" if old is None else "-" if new is None else "~"
-        self.told.append((sign + about["metadata"]["name"], about["metadata"]["resourceVersion"]))
+        self.changes.append((sign + about["metadata"]["name"], about["metadata"]["resourceVersion"]))
         held = self.mirror.objects.get((about["metadata"]["namespace"], about["metadata"]["name"]))
         assert held is new, "the mirror shows what it tells"
 
@@ -105,17 +105,17 @@ async def test_list_then_changes(clock: Machine) -> None:
         ]
     ]
     assert not scene.mirror.synced.is_set()
-    assert scene.mirror.trouble
+    assert scene.mirror.stale_reason
     async with scene.running():
         await scene.mirror.synced.wait()
         await clock.sleep(1)
-        assert scene.told == [("+a", "1"), ("+b", "2"), ("~a", "6"), ("+c", "7"), ("-b", "2")]
+        assert scene.changes == [("+a", "1"), ("+b", "2"), ("~a", "6"), ("+c", "7"), ("-b", "2")]
         assert set(scene.mirror.objects) == {("here", "a"), ("here", "c")}
-        assert scene.mirror.trouble == ""
+        assert scene.mirror.stale_reason == ""
 
 
 @virtually
-async def test_a_broken_watch_is_resumed_from_the_last_version_heard_of(clock: Machine) -> None:
+async def test_a_broken_watch_is_resumed_from_the_last_version_seen(clock: Machine) -> None:
     """Bookmarks included, without a new list."""
     scene = Scene(clock)
     scene.server.lists = [Listing([], "5")]
@@ -129,7 +129,7 @@ async def test_a_broken_watch_is_resumed_from_the_last_version_heard_of(clock: M
         assert [(what, version) for what, version, _ in scene.server.asked] == [
             ("list", ""), ("watch", "5"), ("watch", "6"), ("watch", "90"), ("watch", "90"),
         ]  # fmt: skip
-        assert scene.told == [("+a", "6")]
+        assert scene.changes == [("+a", "6")]
 
 
 @virtually
@@ -142,7 +142,7 @@ async def test_after_an_expired_version_what_the_list_lacks_was_deleted(clock: M
     scene.server.watches = [[errors.ExpiredError("too old")]]
     async with scene.running():
         await clock.sleep(1)
-        assert scene.told[4:] == [
+        assert scene.changes[4:] == [
             ("-gone", "3"),
             ("~changed", "20"),
             ("-reborn", "4"),
@@ -154,24 +154,24 @@ async def test_after_an_expired_version_what_the_list_lacks_was_deleted(clock: M
 
 
 @virtually
-async def test_an_object_made_anew_is_told_as_gone_and_new(clock: Machine) -> None:
+async def test_an_object_that_is_created_again_is_a_deletion_and_an_addition(clock: Machine) -> None:
     """Also if the watch skipped its deletion."""
     scene = Scene(clock)
     scene.server.lists = [Listing([thing("a", 1)], "5")]
     scene.server.watches = [[(Change.MODIFIED, thing("a", 7, "another"))]]
     async with scene.running():
         await clock.sleep(1)
-        assert scene.told == [("+a", "1"), ("-a", "1"), ("+a", "7")]
+        assert scene.changes == [("+a", "1"), ("-a", "1"), ("+a", "7")]
 
 
 @virtually
-async def test_a_repeated_event_is_told_once(clock: Machine) -> None:
+async def test_a_repeated_event_is_reported_once(clock: Machine) -> None:
     scene = Scene(clock)
     scene.server.lists = [Listing([thing("a", 1)], "1")]
     scene.server.watches = [[(Change.ADDED, thing("a", 1)), (Change.MODIFIED, thing("a", 1))]]
     async with scene.running():
         await clock.sleep(1)
-        assert scene.told == [("+a", "1")]
+        assert scene.changes == [("+a", "1")]
 
 
 @virtually
@@ -183,12 +183,12 @@ async def test_errors_slow_it_down_and_are_named(clock: Machine) -> None:
         times = [at for _, _, at in scene.server.asked]
         assert 20 <= len(times) <= 60
         assert all(15.0 <= later - sooner <= 30.1 for sooner, later in itertools.pairwise(times[12:]))
-        assert "no such kind" in scene.mirror.trouble
+        assert "no such kind" in scene.mirror.stale_reason
         assert not scene.mirror.synced.is_set()
         scene.server.lists = [Listing([thing("a", 1)], "5")]
         await clock.sleep(31)
         assert scene.mirror.synced.is_set()
-        assert scene.mirror.trouble == ""
+        assert scene.mirror.stale_reason == ""
 
 
 @virtually
@@ -215,28 +215,28 @@ def test_a_server_that_ends_every_watch_is_not_asked_in_a_tight_loop(last: Step)
 
 
 @virtually
-async def test_trouble_ends_with_the_first_sign_of_life(clock: Machine) -> None:
+async def test_staleness_ends_with_the_first_event(clock: Machine) -> None:
     scene = Scene(clock)
     scene.server.lists = [Listing([], "5")]
     scene.server.watches = [[errors.UnavailableError("down")], [errors.UnavailableError("still down")]]
     async with scene.running():
         await clock.sleep(1)
-        assert "still down" in scene.mirror.trouble, "open is not yet alive"
+        assert "still down" in scene.mirror.stale_reason, "open is not yet alive"
         scene.server.live.put_nowait((Change.BOOKMARK, {"metadata": {"resourceVersion": "6"}}))
         await clock.sleep(0.01)
-        assert scene.mirror.trouble == ""
+        assert scene.mirror.stale_reason == ""
 
 
 @virtually
-async def test_a_watch_that_lives_long_enough_is_no_trouble_even_if_silent(clock: Machine) -> None:
+async def test_a_watch_that_lasts_long_enough_is_not_stale_even_without_events(clock: Machine) -> None:
     scene = Scene(clock)
     scene.server.lists = [Listing([], "5")]
     scene.server.watches = [[errors.UnavailableError("down")]]
     async with scene.running():
         await clock.sleep(10)
-        assert scene.mirror.trouble
+        assert scene.mirror.stale_reason
         await clock.sleep(60)
-        assert scene.mirror.trouble == ""
+        assert scene.mirror.stale_reason == ""
 
 
 @virtually

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from nstance.config.checks.problems import ProblemCollector
 from nstance.config.errors import quoted
 from nstance.config.jsonc import Path
-from nstance.config.model.field_types import describe_type
+from nstance.config.model.scalars import describe_type
 
 _PASCAL = re.compile(r"[A-Z][A-Za-z0-9]*")
 _PROXMOX_TYPE = re.compile(r"cpu:[1-9][0-9]{0,3},memory:[1-9][0-9]{0,7}(,disk:[1-9][0-9]{0,5})?")

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ValidationError
 from nstance.config.checks.problems import ProblemCollector
 from nstance.config.errors import quoted
 from nstance.config.jsonc import Path
-from nstance.config.model.field_types import describe_type
 from nstance.config.model.readiness import CHECK_KINDS
+from nstance.config.model.scalars import describe_type
 from nstance.config.model.workload import FILE_KINDS
 
 _WORD = re.compile(r"'([^']*)'")

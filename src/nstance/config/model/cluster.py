@@ -5,8 +5,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from nstance.config.model import field_types
-from nstance.config.model.field_types import Block, invalid
+from nstance.config.model import scalars
+from nstance.config.model.scalars import Block, invalid
 
 SecretsKind = Literal[
     "object-storage", "aws-secrets-manager", "aws-parameter-store", "google-secret-manager", "file", "env"
@@ -21,10 +21,10 @@ class ClusterStorage(Block):
     """Where the cluster's shared objects are stored. Default: `cluster/` in the shard's bucket."""
 
     provider: Literal["s3", "gcs", "file", "memory"] | None = None
-    bucket: field_types.Text = ""
-    region: field_types.Text = ""
-    endpoint: field_types.Text = ""
-    prefix: field_types.Prefix = "cluster/"
+    bucket: scalars.Text = ""
+    region: scalars.Text = ""
+    endpoint: scalars.Text = ""
+    prefix: scalars.Prefix = "cluster/"
 
     @model_validator(mode="after")
     def _has_a_bucket(self) -> Self:
@@ -39,7 +39,7 @@ class EncryptionKey(Block):
     """Where the encryption key is stored; never the key itself."""
 
     provider: KeyKind = "env"
-    source: field_types.Text = ""
+    source: scalars.Text = ""
 
     @model_validator(mode="before")
     @classmethod
@@ -57,11 +57,11 @@ class EncryptionKey(Block):
 
 class Secrets(Block):
     provider: SecretsKind = "object-storage"
-    prefix: field_types.Text = "secret/"
-    project_id: field_types.Text = ""
+    prefix: scalars.Text = "secret/"
+    project_id: scalars.Text = ""
     encryption_key: EncryptionKey | None = None
     old_encryption_keys: tuple[EncryptionKey, ...] = ()
-    cache_ttl: field_types.Duration = 300.0
+    cache_ttl: scalars.Duration = 300.0
 
     @model_validator(mode="before")
     @classmethod
@@ -76,7 +76,7 @@ class Secrets(Block):
         if self.provider == "object-storage":
             if self.encryption_key is None:
                 raise invalid("expected an encryption_key for secrets in object storage, found none")
-            field_types.key_prefix(self.prefix)
+            scalars.key_prefix(self.prefix)
         elif self.provider in UNSEALED_STORES:
             if self.encryption_key is None:
                 raise invalid("expected an encryption_key to seal the cluster's CA with, found none")
@@ -88,7 +88,7 @@ class Secrets(Block):
 
 
 class ClusterConfig(Block):
-    id: field_types.ClusterId
+    id: scalars.ClusterId
     storage: ClusterStorage = ClusterStorage()
     secrets: Secrets = Secrets(encryption_key=EncryptionKey(source=DEFAULT_KEY_VARIABLE))
     leader_election: Mapping[str, object] = Field(default_factory=dict, description="accepted, unused")

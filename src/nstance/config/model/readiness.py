@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, ConfigDict, Field, StrictBool, StrictInt, WithJsonSchema, model_validator
 
 from nstance.config.errors import quoted
-from nstance.config.model import field_types
-from nstance.config.model.field_types import Block, invalid
+from nstance.config.model import scalars
+from nstance.config.model.scalars import Block, invalid
 
 MAX_CHECKS = 32
 MAX_ARGUMENTS = 64
@@ -74,15 +74,15 @@ Times = Annotated[StrictInt, Field(ge=1, le=MAX_COUNT)]
 
 
 class _Check(Block):
-    interval: Annotated[field_types.Period, AfterValidator(_interval)] = Field(
+    interval: Annotated[scalars.Period, AfterValidator(_interval)] = Field(
         default=5.0, description="time between two runs"
     )
-    timeout: Annotated[field_types.Period, AfterValidator(_timeout)] = Field(
+    timeout: Annotated[scalars.Period, AfterValidator(_timeout)] = Field(
         default=2.0, description="a run that takes longer fails"
     )
     failures: Times = Field(default=3, description="failed runs in a row until the check fails")
     successes: Times = Field(default=1, description="successful runs in a row until the check passes")
-    start_period: field_types.Duration = Field(
+    start_period: scalars.Duration = Field(
         default=0.0, description="failures in this time after the start do not count"
     )
 
@@ -127,7 +127,7 @@ class Checks(Block):
     model_config = ConfigDict(extra="allow", frozen=True)
     __pydantic_extra__: dict[str, Annotated[CheckSpec, Field(discriminator="kind")]]
 
-    unhealthy_after: field_types.Period | None = Field(
+    unhealthy_after: scalars.Period | None = Field(
         default=None, description="an instance is replaced after a check failed for this long; default: never"
     )
 

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from pydantic import Field
 
-from nstance.config.model import field_types, workload
+from nstance.config.model import scalars, workload
 from nstance.config.model.cluster import ClusterConfig
-from nstance.config.model.field_types import Block
+from nstance.config.model.scalars import Block
 from nstance.config.model.shard import ShardConfig
 from nstance.model.ids import GroupKey, GroupName, TenantId
 
@@ -17,16 +17,16 @@ MAX_GROUPS = 10_000  # of one shard, all tenants together
 class Document(Block):
     """Nstance server configuration of one shard."""
 
-    schema_: field_types.Text = Field(default="", alias="$schema", description="for editors; unused")
+    schema_: scalars.Text = Field(default="", alias="$schema", description="for editors; unused")
     cluster: ClusterConfig
     shard: ShardConfig
-    tenants: Mapping[field_types.Name, workload.Tenant] = Field(default_factory=dict)
-    load_balancers: Mapping[field_types.Label, workload.LoadBalancer] = Field(default_factory=dict)
-    images: Mapping[field_types.Label, workload.Image] = Field(default_factory=dict)
-    certificates: Mapping[field_types.Label, workload.Certificate] = Field(default_factory=dict)
+    tenants: Mapping[scalars.Name, workload.Tenant] = Field(default_factory=dict)
+    load_balancers: Mapping[scalars.Label, workload.LoadBalancer] = Field(default_factory=dict)
+    images: Mapping[scalars.Label, workload.Image] = Field(default_factory=dict)
+    certificates: Mapping[scalars.Label, workload.Certificate] = Field(default_factory=dict)
     defaults: workload.Defaults = workload.Defaults()
-    templates: Mapping[field_types.Label, workload.Template] = Field(default_factory=dict)
-    groups: Mapping[field_types.Name, Mapping[field_types.Name, workload.GroupConfig]] = Field(default_factory=dict)
+    templates: Mapping[scalars.Label, workload.Template] = Field(default_factory=dict)
+    groups: Mapping[scalars.Name, Mapping[scalars.Name, workload.GroupConfig]] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,8 @@ from pydantic import BeforeValidator, Field, StrictInt, model_validator
 
 from nstance.config import addresses
 from nstance.config.addresses import Service
-from nstance.config.model import field_types
-from nstance.config.model.field_types import Block, invalid
+from nstance.config.model import scalars
+from nstance.config.model.scalars import Block, invalid
 
 
 def _translate_mock(value: object) -> object:
@@ -27,9 +27,9 @@ class Infra(Block):
             json_schema_input_type=Literal["process", "tmux", "memory", "mock", "aws", "gcp", "proxmox"],
         ),
     ]
-    region: field_types.Text = ""
-    zone: field_types.Text = ""
-    options: field_types.Args = Field(default_factory=dict)
+    region: scalars.Text = ""
+    zone: scalars.Text = ""
+    options: scalars.Args = Field(default_factory=dict)
 
 
 def _default_bind(service: Service) -> addresses.Address:
@@ -37,11 +37,11 @@ def _default_bind(service: Service) -> addresses.Address:
 
 
 class BindAddresses(Block):
-    health_addr: field_types.Bind = _default_bind(Service.HEALTH)
-    election_addr: field_types.Bind = _default_bind(Service.ELECTION)
-    registration_addr: field_types.Bind = _default_bind(Service.REGISTRATION)
-    operator_addr: field_types.Bind = _default_bind(Service.OPERATOR)
-    agent_addr: field_types.Bind = _default_bind(Service.AGENT)
+    health_addr: scalars.Bind = _default_bind(Service.HEALTH)
+    election_addr: scalars.Bind = _default_bind(Service.ELECTION)
+    registration_addr: scalars.Bind = _default_bind(Service.REGISTRATION)
+    operator_addr: scalars.Bind = _default_bind(Service.OPERATOR)
+    agent_addr: scalars.Bind = _default_bind(Service.AGENT)
 
     def by_service(self) -> Mapping[Service, addresses.Address]:
         return {service: getattr(self, service.key) for service in Service}
@@ -61,11 +61,11 @@ class BindAddresses(Block):
 class AdvertisedAddresses(Block):
     """The addresses that others connect to. Default: the bind address."""
 
-    health_addr: field_types.Advertise = ()
-    election_addr: field_types.Advertise = ()
-    registration_addr: field_types.Advertise = ()
-    operator_addr: field_types.Advertise = ()
-    agent_addr: field_types.Advertise = ()
+    health_addr: scalars.Advertise = ()
+    election_addr: scalars.Advertise = ()
+    registration_addr: scalars.Advertise = ()
+    operator_addr: scalars.Advertise = ()
+    agent_addr: scalars.Advertise = ()
 
     def by_service(self) -> Mapping[Service, addresses.Advertised]:
         return {service: getattr(self, service.key) for service in Service}
@@ -74,15 +74,15 @@ class AdvertisedAddresses(Block):
 class LeaderNetwork(Block):
     """The leader address, which moves to the server that leads."""
 
-    ip: field_types.Ip4 = ""
-    ip6: field_types.Ip6 = ""
-    interface_id: field_types.Text = ""
+    ip: scalars.Ip4 = ""
+    ip6: scalars.Ip6 = ""
+    interface_id: scalars.Text = ""
 
 
 class Health(Block):
-    suspect_after: field_types.Period = 10.0
-    dead_after: field_types.Period = 60.0
-    shutdown_grace: field_types.Duration = 5.0
+    suspect_after: scalars.Period = 10.0
+    dead_after: scalars.Period = 60.0
+    shutdown_grace: scalars.Duration = 5.0
 
     @model_validator(mode="after")
     def _suspect_before_dead(self) -> Self:
@@ -92,9 +92,9 @@ class Health(Block):
 
 
 class GarbageCollection(Block):
-    interval: field_types.Period = 60.0
-    registration_timeout: field_types.Period = 300.0
-    deleted_record_retention: field_types.Period = 1800.0
+    interval: scalars.Period = 60.0
+    registration_timeout: scalars.Period = 300.0
+    deleted_record_retention: scalars.Period = 1800.0
     unknown: Literal["hold", "delete"] = "hold"  # what to do with VMs that have the shard's tags and no record
 
     @model_validator(mode="after")
@@ -107,9 +107,9 @@ class GarbageCollection(Block):
 class Expiry(Block):
     """Ages at which instances are replaced. Default: never."""
 
-    eligible_age: field_types.Period | None = None
-    forced_age: field_types.Period | None = None
-    ondemand_age: field_types.Period | None = None
+    eligible_age: scalars.Period | None = None
+    forced_age: scalars.Period | None = None
+    ondemand_age: scalars.Period | None = None
 
     @model_validator(mode="after")
     def _eligible_before_forced(self) -> Self:
@@ -121,8 +121,8 @@ class Expiry(Block):
 class LeaseTimings(Block):
     """A lease that only storage confirms: its duration and renewal interval."""
 
-    lease: field_types.Period
-    renewal: field_types.Period
+    lease: scalars.Period
+    renewal: scalars.Period
 
     @model_validator(mode="after")
     def _lease_above_renewal(self) -> Self:
@@ -134,37 +134,37 @@ class LeaseTimings(Block):
 class StandbyUnreachable(LeaseTimings):
     """A standby exists but cannot be reached."""
 
-    lease: field_types.Period = 1.9
-    renewal: field_types.Period = 1.0
+    lease: scalars.Period = 1.9
+    renewal: scalars.Period = 1.0
 
 
 class WithoutStandby(LeaseTimings):
     """There is no standby."""
 
-    lease: field_types.Period = 15.0
-    renewal: field_types.Period = 5.0
+    lease: scalars.Period = 15.0
+    renewal: scalars.Period = 5.0
 
 
 class LeaderElection(Block):
     """Timings of leader election. A store that needs more time between two writes of the lease gets it."""
 
-    heartbeat: field_types.Period = Field(default=0.1, description="interval of heartbeats to the standbys")
-    promise: field_types.Period | None = Field(
+    heartbeat: scalars.Period = Field(default=0.1, description="interval of heartbeats to the standbys")
+    promise: scalars.Period | None = Field(
         default=None,
         description="how long a standby that answered does not challenge; default: 1s, or more for slow heartbeats",
     )
-    crash_wait: field_types.Period | None = Field(
+    crash_wait: scalars.Period | None = Field(
         default=None,
         description="the same after the leader's connection was reset and its port refused; default: three heartbeats",
     )
-    lease: field_types.Period = Field(
+    lease: scalars.Period = Field(
         default=15.0, description="how long servers without a promise wait while there are standbys"
     )
-    renewal: field_types.Period = Field(default=10.0, description="interval in storage while all standbys answer")
-    urgent_renewal: field_types.Period = Field(
+    renewal: scalars.Period = Field(default=10.0, description="interval in storage while all standbys answer")
+    urgent_renewal: scalars.Period = Field(
         default=0.5, description="interval in storage when a standby does not answer"
     )
-    member_timeout: field_types.Period = Field(
+    member_timeout: scalars.Period = Field(
         default=30.0, description="a standby that does not answer for this long is removed"
     )
     unreachable: StandbyUnreachable = StandbyUnreachable()
@@ -200,8 +200,8 @@ class LeaderElection(Block):
 class ErrorExitJitter(Block):
     """The random wait before a fatal exit, so that servers that fail together do not restart together."""
 
-    min_delay: field_types.Duration = 10.0
-    max_delay: field_types.Duration = 40.0
+    min_delay: scalars.Duration = 10.0
+    max_delay: scalars.Duration = 40.0
 
     @model_validator(mode="after")
     def _is_a_range(self) -> Self:
@@ -213,8 +213,8 @@ class ErrorExitJitter(Block):
 class Identity(Block):
     """Certificates of agents and operators: their lifetimes, and the reaction to two agents with the same one."""
 
-    agent_ttl: field_types.Lifetime = 30 * 86_400.0
-    operator_ttl: field_types.Lifetime = 365 * 86_400.0
+    agent_ttl: scalars.Lifetime = 30 * 86_400.0
+    operator_ttl: scalars.Lifetime = 365 * 86_400.0
     on_clone: Literal["alarm", "replace"] = Field(
         default="alarm",
         description="when two live agents have the same identity: only warn, or also replace the instance",
@@ -222,26 +222,26 @@ class Identity(Block):
 
 
 class ShardConfig(Block):
-    id: field_types.ShardId | None = None
+    id: scalars.ShardId | None = None
     infra: Infra
     bind: BindAddresses = BindAddresses()
     advertise: AdvertisedAddresses = AdvertisedAddresses()
     leader_network: LeaderNetwork | None = None
-    subnet_pools: Mapping[field_types.Name, tuple[field_types.NonEmptyText, ...]] = Field(default_factory=dict)
-    dynamic_subnet_pools: tuple[field_types.Text, ...] | None = Field(
+    subnet_pools: Mapping[scalars.Name, tuple[scalars.NonEmptyText, ...]] = Field(default_factory=dict)
+    dynamic_subnet_pools: tuple[scalars.Text, ...] | None = Field(
         default=None, description="pools that dynamic groups may use; default: all"
     )
-    request_timeout: field_types.Period = 30.0
-    create_rate_limit: field_types.Duration = 0.0
+    request_timeout: scalars.Period = 30.0
+    create_rate_limit: scalars.Duration = 0.0
     create_concurrency: Annotated[StrictInt, Field(ge=1, le=1000)] = 32
-    health_check_interval: field_types.Duration = 60.0
+    health_check_interval: scalars.Duration = 60.0
     health: Health = Health()
-    default_drain_timeout: field_types.Duration = 300.0
-    image_refresh_interval: field_types.Period = 6 * 3600.0
-    userdata_hosts: tuple[field_types.HostName, ...] = Field(
+    default_drain_timeout: scalars.Duration = 300.0
+    image_refresh_interval: scalars.Period = 6 * 3600.0
+    userdata_hosts: tuple[scalars.HostName, ...] = Field(
         default=(), description="hosts with private addresses that userdata may be fetched from"
     )
-    shutdown_timeout: field_types.Period = 10.0
+    shutdown_timeout: scalars.Period = 10.0
     garbage_collection: GarbageCollection = GarbageCollection()
     expiry: Expiry = Expiry()
     leader_election: LeaderElection = LeaderElection()

@@ -15,9 +15,9 @@ from pydantic import (
 
 from nstance.config import durations, storage_keys
 from nstance.config.errors import quoted
-from nstance.config.model import field_types
-from nstance.config.model.field_types import Block, describe_type, invalid
+from nstance.config.model import scalars
 from nstance.config.model.readiness import Checks
+from nstance.config.model.scalars import Block, describe_type, invalid
 
 MAX_FILES = 256  # of one instance: the limit of an agent
 NONCE_KEY = "registration-nonce.key"  # the secret that signs nonces; never a file of an instance
@@ -33,8 +33,8 @@ class Tenant(Block):
 
 class LoadBalancer(Block):
     provider: Literal["aws", "gcp", "memory"]
-    target_group_arns: tuple[field_types.NonEmptyText, ...] = ()
-    instance_group_name: field_types.Text = ""
+    target_group_arns: tuple[scalars.NonEmptyText, ...] = ()
+    instance_group_name: scalars.Text = ""
 
     @model_validator(mode="after")
     def _is_complete(self) -> Self:
@@ -48,8 +48,8 @@ class LoadBalancer(Block):
 
 
 class ImageFilter(Block):
-    name: field_types.NonEmptyText
-    values: Annotated[tuple[field_types.NonEmptyText, ...], Field(min_length=1)]
+    name: scalars.NonEmptyText
+    values: Annotated[tuple[scalars.NonEmptyText, ...], Field(min_length=1)]
 
 
 class Image(Block):
@@ -57,10 +57,10 @@ class Image(Block):
 
     provider: Literal["aws", "gcp", "proxmox", "memory"] | None = None
     filters: tuple[ImageFilter, ...] = ()
-    owners: tuple[field_types.NonEmptyText, ...] = ()
-    sort: field_types.Text = ""
+    owners: tuple[scalars.NonEmptyText, ...] = ()
+    sort: scalars.Text = ""
     order: Literal["asc", "desc"] = "desc"
-    fallback: field_types.Text = ""
+    fallback: scalars.Text = ""
 
     @model_validator(mode="after")
     def _can_be_found(self) -> Self:
@@ -91,27 +91,27 @@ class Certificate(Block):
             }
         ),
     ] = ()
-    cn: field_types.Text = ""
-    organization: tuple[field_types.Text, ...] = ()
-    country: tuple[field_types.Text, ...] = ()
-    province: tuple[field_types.Text, ...] = ()
-    locality: tuple[field_types.Text, ...] = ()
-    street: tuple[field_types.Text, ...] = ()
-    postalCode: tuple[field_types.Text, ...] = ()
-    dns: tuple[field_types.Text, ...] = ()
-    ip: tuple[field_types.Text, ...] = ()
-    uri: tuple[field_types.Text, ...] = ()
-    ttl: field_types.Lifetime = 8760 * 3600.0
+    cn: scalars.Text = ""
+    organization: tuple[scalars.Text, ...] = ()
+    country: tuple[scalars.Text, ...] = ()
+    province: tuple[scalars.Text, ...] = ()
+    locality: tuple[scalars.Text, ...] = ()
+    street: tuple[scalars.Text, ...] = ()
+    postalCode: tuple[scalars.Text, ...] = ()
+    dns: tuple[scalars.Text, ...] = ()
+    ip: tuple[scalars.Text, ...] = ()
+    uri: tuple[scalars.Text, ...] = ()
+    ttl: scalars.Lifetime = 8760 * 3600.0
 
 
 class CertificateKey(Block):
     source: Literal["agent"]
-    name: field_types.PublicKeyName
+    name: scalars.PublicKeyName
 
 
 class CertificateFile(Block):
     kind: Literal["certificate"]
-    template: field_types.NonEmptyText
+    template: scalars.NonEmptyText
     key: CertificateKey
 
 
@@ -123,7 +123,7 @@ def _check_secret(value: str) -> str:
 
 class SecretFile(Block):
     kind: Literal["secret"]
-    source: Annotated[field_types.SecretName, BeforeValidator(_check_secret)]
+    source: Annotated[scalars.SecretName, BeforeValidator(_check_secret)]
 
 
 def _check_storage_key(value: str) -> str:
@@ -135,12 +135,12 @@ def _check_storage_key(value: str) -> str:
 
 class StorageFile(Block):
     kind: Literal["storage"]
-    source: Annotated[field_types.NonEmptyText, AfterValidator(_check_storage_key)]
+    source: Annotated[scalars.NonEmptyText, AfterValidator(_check_storage_key)]
 
 
 class EnvFile(Block):
     kind: Literal["env"]
-    template: Mapping[field_types.EnvironmentName, field_types.Text]
+    template: Mapping[scalars.EnvironmentName, scalars.Text]
 
 
 class JsonFile(Block):
@@ -184,29 +184,27 @@ class Userdata(Block):
 
 
 class Defaults(Block):
-    args: field_types.Args = Field(default_factory=dict)
-    vars: field_types.Vars = Field(default_factory=dict)
+    args: scalars.Args = Field(default_factory=dict)
+    vars: scalars.Vars = Field(default_factory=dict)
     userdata: Userdata | None = None
 
 
 class Template(Block):
-    kind: field_types.Kind
+    kind: scalars.Kind
     arch: Literal["amd64", "arm64"] = "amd64"
     files: Annotated[
-        Mapping[field_types.FileName, Annotated[FileSpec, Field(discriminator="kind")]],
+        Mapping[scalars.FileName, Annotated[FileSpec, Field(discriminator="kind")]],
         BeforeValidator(_check_file_names),
     ] = Field(default_factory=dict)
-    args: field_types.Args = Field(default_factory=dict)
-    vars: field_types.Vars = Field(default_factory=dict)
+    args: scalars.Args = Field(default_factory=dict)
+    vars: scalars.Vars = Field(default_factory=dict)
     userdata: Userdata | None = None
-    size: field_types.Count | None = None
-    instance_type: field_types.Text | None = None
-    subnet_pool: field_types.Text | None = None
-    registration_timeout: field_types.Period | None = Field(
-        default=None, description="overrides the value of the shard"
-    )
+    size: scalars.Count | None = None
+    instance_type: scalars.Text | None = None
+    subnet_pool: scalars.Text | None = None
+    registration_timeout: scalars.Period | None = Field(default=None, description="overrides the value of the shard")
     checks: Checks = Checks.model_validate({})
-    ready_timeout: field_types.Period = Field(
+    ready_timeout: scalars.Period = Field(
         default=600.0, description="an instance that is not ready this long after it registered is replaced"
     )
 
@@ -228,7 +226,7 @@ def _pause(value: object) -> object:
 
 
 def _dump_pause(value: object, info: SerializationInfo) -> object:
-    return durations.format(value) if isinstance(value, float) and info.context == field_types.AS_WRITTEN else value
+    return durations.format(value) if isinstance(value, float) and info.context == scalars.AS_WRITTEN else value
 
 
 Pause = Annotated[
@@ -242,19 +240,17 @@ Pause = Annotated[
 class Update(Block):
     """How instances are replaced when the group's template or arguments change."""
 
-    max_surge: field_types.Count = Field(
-        default=1, description="VMs that may exist above the size, draining ones included"
-    )
-    max_unavailable: field_types.Count = Field(default=0, description="ready instances that may be missing")
+    max_surge: scalars.Count = Field(default=1, description="VMs that may exist above the size, draining ones included")
+    max_unavailable: scalars.Count = Field(default=0, description="ready instances that may be missing")
     order: Literal["parallel", "serial"] = Field(default="parallel", description="serial: one instance after the other")
-    settle: field_types.Duration = Field(
+    settle: scalars.Duration = Field(
         default=0.0, description="serial only: how long a new instance must be ready before the next replacement"
     )
-    canary: field_types.Count = Field(default=0, description="instances that are replaced before the rollout pauses")
+    canary: scalars.Count = Field(default=0, description="instances that are replaced before the rollout pauses")
     pause_after_canary: Pause = Field(
         default=WAIT, description="continue after this time; wait: for `group resume-rollout`; stop: halt"
     )
-    max_failures: Annotated[field_types.Count, Field(ge=1)] = Field(
+    max_failures: Annotated[scalars.Count, Field(ge=1)] = Field(
         default=2, description="new instances that may fail to become ready before the rollout halts"
     )
     on_failure: Literal["halt", "rollback"] = Field(
@@ -275,12 +271,12 @@ class Update(Block):
 class GroupConfig(Block):
     """A group as written. None: the value comes from the template or the defaults."""
 
-    template: field_types.NonEmptyText
-    size: field_types.Count | None = None
-    instance_type: field_types.Text | None = None
-    subnet_pool: field_types.Text | None = None
-    vars: field_types.Vars = Field(default_factory=dict)
-    args: field_types.Args = Field(default_factory=dict)
-    drain_timeout: field_types.Duration | None = None
-    load_balancers: tuple[field_types.Text, ...] | None = None
+    template: scalars.NonEmptyText
+    size: scalars.Count | None = None
+    instance_type: scalars.Text | None = None
+    subnet_pool: scalars.Text | None = None
+    vars: scalars.Vars = Field(default_factory=dict)
+    args: scalars.Args = Field(default_factory=dict)
+    drain_timeout: scalars.Duration | None = None
+    load_balancers: tuple[scalars.Text, ...] | None = None
     update: Update | None = None

@@ -8,7 +8,7 @@ from aiohttp import web
 from nstance.dev.k8s import negotiation, paths
 from nstance.dev.k8s.streams import LONGEST, Question
 from nstance.kube.api import selectors, status
-from nstance.kube.api.keeper import Propagation
+from nstance.kube.api.cascade import Propagation
 from nstance.kube.api.resources import Served
 from nstance.kube.api.server import Options
 from nstance.kube.port import Object

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from nstance.kube.api import definitions, status
+from nstance.kube.api import crd_objects, status
 from nstance.kube.api.resources import Registry, Resource, Version
 from nstance.kube.port import Object
 
@@ -28,7 +28,7 @@ def versions(registry: Registry) -> dict[str, list[str]]:
         names = found.setdefault(group, [])
         if version not in names:
             names.append(version)
-    return {group: sorted(names, key=definitions.priority) for group, names in sorted(found.items())}
+    return {group: sorted(names, key=crd_objects.priority) for group, names in sorted(found.items())}
 
 
 def _served(registry: Registry, group: str, version: str) -> Iterator[tuple[Resource, Version]]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from nstance import clock as clocks
-from nstance.kube.api import definitions, server, status
+from nstance.kube.api import crd_objects, server, status
 from nstance.kube.api.resources import Resource, Served
 from nstance.kube.api.store import Key
 from nstance.kube.port import Object
@@ -39,7 +39,9 @@ class Place:
 
 
 class Files:
-    def __init__(self, folder: Path, clock: clocks.Clock, rng: clocks.Rng, *, window: int = server.WINDOW) -> None:
+    def __init__(
+        self, folder: Path, clock: clocks.Clock, rng: clocks.Rng, *, window: int = server.WATCH_WINDOW
+    ) -> None:
         """Reads everything. Raises OSError when the folder cannot be used."""
         self.folder = folder.absolute()
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -56,7 +58,7 @@ class Files:
     def _load(self, kept: dict[Path, Any]) -> None:
         """Definitions first, as others are of their kinds; then what is whole; then what somebody wrote by hand meanwhile."""
         by_hand = []
-        for path in sorted(kept, key=lambda path: (path.parent.name != definitions.ID.partition(".")[0], path)):
+        for path in sorted(kept, key=lambda path: (path.parent.name != crd_objects.ID.partition(".")[0], path)):
             body, place = kept[path], self._place(path)
             if place is None:
                 continue
@@ -200,7 +202,7 @@ class Files:
     def _sink(self, key: Key, body: Object | None) -> None:
         if self.api.store.version + 1 >= self._mark:
             self._reserve(self.api.store.version + 1)
-        if key.resource == definitions.ID:
+        if key.resource == crd_objects.ID:
             for path in self._strange:
                 self._seen.pop(path, None)
             self._strange.clear()

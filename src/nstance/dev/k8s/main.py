@@ -43,7 +43,7 @@ use it:
 
 
 @contextlib.asynccontextmanager
-async def serving(folder: pathlib.Path, *, port: int, window: int = server.WINDOW) -> AsyncIterator[int]:
+async def serving(folder: pathlib.Path, *, port: int, window: int = server.WATCH_WINDOW) -> AsyncIterator[int]:
     """Serves until the block ends and gives the port; 0 asks for a free one. Raises OSError when it is taken."""
     clock = clocks.SystemClock()
     sockets = loopback.listen(port)

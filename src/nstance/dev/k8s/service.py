@@ -124,11 +124,11 @@ class Service:
     def _list(self, call: Call) -> web.StreamResponse:
         limit, rest = call.number("limit"), call.query.get("continue", "")
         page = self._api.list(
-            call.served, namespace=call.named.namespace, selector=call.selector(), limit=limit, rest=rest
+            call.served, namespace=call.named.namespace, selector=call.selector(), limit=limit, continue_token=rest
         )
         meta: Object = {"resourceVersion": page.version}
-        if page.rest:
-            meta |= {"continue": page.rest, "remainingItemCount": page.remaining}
+        if page.continue_token:
+            meta |= {"continue": page.continue_token, "remainingItemCount": page.remaining}
         form = negotiation.form(call.accept)
         if form is Form.TABLE:
             return _json(self._table(call, page.items, meta))

@@ -1,1 +1,1 @@
-"""An API server's semantics over a dictionary: no HTTP, no disk. `kube.memory` and dev-k8s are fronts of it."""
+"""The semantics of a Kubernetes API server in memory, without HTTP and disk. `kube.memory` and dev-k8s use it."""

@@ -1,4 +1,4 @@
-"""The rules for `metadata`, the same for every kind."""
+"""The rules for `metadata`, which are the same for all kinds."""
 
 import re
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _LABEL_TEXT = (
     "and must start and end with an alphanumeric character (e.g. 'my-name')"
 )
 _ANNOTATIONS_LIMIT = 256 * 1024
-_SUFFIX = "bcdfghjklmnpqrstvwxz2456789"  # no vowels, so that no word comes out
+_SUFFIX = "bcdfghjklmnpqrstvwxz2456789"  # no vowels, so that no words appear
 SERVER_OWNED = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "selfLink")
 
 
@@ -32,18 +32,18 @@ def timestamp(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def uid(rng: clocks.Rng) -> str:
+def generate_uid(rng: clocks.Rng) -> str:
     bits = (rng.bits(128) & ~(0xF << 76) & ~(0x3 << 62)) | (4 << 76) | (2 << 62)
     text = f"{bits:032x}"
     return "-".join((text[:8], text[8:12], text[12:16], text[16:20], text[20:]))
 
 
-def generated(prefix: str, rng: clocks.Rng) -> str:
+def generate_name(prefix: str, rng: clocks.Rng) -> str:
     return prefix[:58] + "".join(_SUFFIX[rng.bits(16) % len(_SUFFIX)] for _ in range(5))
 
 
-def checked(resource: Resource, body: Any) -> Object:
-    """The object's metadata, of the right types. Raises 400 where a decoder would."""
+def decode(resource: Resource, body: Any) -> Object:
+    """The object's metadata, with checked types. Raises 400 where a decoder would."""
     if not isinstance(body, dict):
         raise status.bad_request(f"expected an object of kind {resource.kind}, found {type(body).__name__}")
     meta = body.get("metadata")
@@ -55,15 +55,15 @@ def checked(resource: Resource, body: Any) -> Object:
         if not isinstance(meta.get(name, ""), str):
             raise _undecodable(resource, f"metadata.{name}", "a string", meta[name])
     for name in ("labels", "annotations"):
-        given = meta.get(name)
-        if given is None:
+        value = meta.get(name)
+        if value is None:
             continue
-        if not isinstance(given, dict) or not all(isinstance(each, str) for each in given.values()):
-            raise _undecodable(resource, f"metadata.{name}", "a map of strings", given)
-    for name, shape in (("finalizers", str), ("ownerReferences", dict)):
-        given = meta.get(name)
-        if given is not None and not (isinstance(given, list) and all(isinstance(each, shape) for each in given)):
-            raise _undecodable(resource, f"metadata.{name}", f"a list of {shape.__name__}", given)
+        if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
+            raise _undecodable(resource, f"metadata.{name}", "a map of strings", value)
+    for name, element in (("finalizers", str), ("ownerReferences", dict)):
+        value = meta.get(name)
+        if value is not None and not (isinstance(value, list) and all(isinstance(each, element) for each in value)):
+            raise _undecodable(resource, f"metadata.{name}", f"a list of {element.__name__}", value)
     return meta
 
 
@@ -72,25 +72,25 @@ def _undecodable(resource: Resource, field: str, wanted: str, found: Any) -> sta
     return status.bad_request(f"{resource.kind} cannot be handled as it is: {field}: expected {wanted}, found {shown}")
 
 
-def faults(resource: Resource, meta: Object) -> Iterator[Cause]:
-    """What is wrong with it, field by field."""
+def find_faults(resource: Resource, meta: Object) -> Iterator[Cause]:
+    """The problems of the metadata, by field."""
     yield from _name_faults(resource, meta.get("name", ""))
     for key, value in (meta.get("labels") or {}).items():
-        if not qualified(key):
+        if not is_qualified_name(key):
             yield Cause("metadata.labels", f'Invalid value: "{key}": {_QUALIFIED_TEXT}')
         if not _VALUE.fullmatch(value):
             text = "a valid label must be an empty string or consist of alphanumeric characters, '-', '_' or '.'"
             yield Cause("metadata.labels", f'Invalid value: "{value}": {text}, and at most 63 of them')
     annotations = meta.get("annotations") or {}
     for key in annotations:
-        if not qualified(key.lower()):
+        if not is_qualified_name(key.lower()):
             yield Cause("metadata.annotations", f'Invalid value: "{key}": {_QUALIFIED_TEXT}')
     if sum(len(key) + len(value) for key, value in annotations.items()) > _ANNOTATIONS_LIMIT:
         yield Cause(
             "metadata.annotations", f"Too long: may not be more than {_ANNOTATIONS_LIMIT} bytes", "FieldValueTooLong"
         )
     for name in meta.get("finalizers") or ():
-        if not qualified(name):
+        if not is_qualified_name(name):
             yield Cause("metadata.finalizers", f'Invalid value: "{name}": {_QUALIFIED_TEXT}')
     controllers = 0
     for number, owner in enumerate(meta.get("ownerReferences") or ()):
@@ -109,7 +109,7 @@ _QUALIFIED_TEXT = (
 )
 
 
-def qualified(name: str) -> bool:
+def is_qualified_name(name: str) -> bool:
     prefix, slash, rest = name.rpartition("/")
     if slash and not (len(prefix) <= 253 and _SUBDOMAIN.fullmatch(prefix)):
         return False

@@ -1,4 +1,4 @@
-"""What is served: resources, their versions, and where each lies."""
+"""Served resources and their versions."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -9,7 +9,7 @@ from nstance.kube.port import Object
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """Of the table that `kubectl get` prints; `path` is a JSONPath into the object."""
+    """A column of `kubectl get`. `path` is a JSONPath into the object."""
 
     name: str
     type: str
@@ -21,7 +21,7 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class ScalePaths:
-    """Where an object keeps what `/scale` shows, as field names."""
+    """The fields of an object that `/scale` shows."""
 
     replicas: tuple[str, ...]
     status_replicas: tuple[str, ...]
@@ -31,11 +31,11 @@ class ScalePaths:
 @dataclass(frozen=True, slots=True)
 class Version:
     name: str
-    status: bool = False  # has the subresource: then the object's own verbs leave the status alone
+    status: bool = False  # has the subresource, so writes of the object do not change the status
     scale: ScalePaths | None = None
     columns: tuple[Column, ...] = ()
-    schema: Object | None = field(default=None, hash=False, compare=False)  # of an applied CRD: checked on every write
-    fields: tuple[str, ...] = ()  # that a field selector may name, beside metadata.name and metadata.namespace
+    schema: Object | None = field(default=None, hash=False, compare=False)  # of an applied CRD
+    fields: tuple[str, ...] = ()  # for field selectors, besides metadata.name and metadata.namespace
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +48,14 @@ class Resource:
     singular: str = ""
     short_names: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
-    storage: str = ""  # the version objects are kept in; empty: the first
-    custom: bool = (
-        False  # follows the rules of custom resources: JSON merge only, generation counts everything but status
-    )
-    generation: bool = False  # a core kind that counts its generation
-    keeps_status: bool = False  # a status given on create stays (nodes: whoever registers one describes it)
+    storage: str = ""  # the version that objects are stored in; empty: the first
+    custom: bool = False  # rules of custom resources: no strategic merge, generation counts all but status
+    generation: bool = False  # a core kind with a generation
+    keeps_status: bool = False  # a status sent on create is stored, as for nodes
 
     @property
     def id(self) -> str:
-        """As kubectl writes it: unique, also where two groups share a plural."""
+        """As in kubectl: unique even if two groups share a plural."""
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     @property
@@ -79,7 +77,7 @@ class Served:
         return f"{group}/{self.version.name}" if group else self.version.name
 
     def shown(self, stored: Object) -> Object:
-        """The stored object as this version; versions differ in name only, as with CRDs that convert nothing."""
+        """The stored object in this version. Versions differ only in apiVersion."""
         api_version, kind = self.api_version, self.resource.kind
         if stored.get("apiVersion") == api_version and stored.get("kind") == kind:
             return stored
@@ -88,12 +86,12 @@ class Served:
 
 
 class Registry:
-    """The resources served at the moment: those built in, and those of CRDs, which come first while they exist."""
+    """The served resources: built-in ones, and those of CRDs, which take precedence."""
 
     def __init__(self, built_in: tuple[Resource, ...]) -> None:
         self._built_in = {(resource.group, resource.plural): resource for resource in built_in}
         self._defined: dict[tuple[str, str], Resource] = {}
-        self.revision = 0  # grows with every change, for whoever caches what is derived from this
+        self.revision = 0  # grows with every change, for caches
 
     def define(self, resource: Resource) -> None:
         self._defined[resource.group, resource.plural] = resource
@@ -122,8 +120,8 @@ class Registry:
         return next((each for each in self.all() if each.group == group and each.kind == kind), None)
 
 
-def of(kind: kinds.Kind, *, short: str = "", categories: str = "", **options: object) -> Resource:
-    """A built-in resource of one version. Options named like those of `Version` are its, the rest the resource's."""
+def builtin(kind: kinds.Kind, *, short: str = "", categories: str = "", **options: object) -> Resource:
+    """A built-in resource with one version. Options are fields of `Version` or of `Resource`."""
     own = {name: options.pop(name) for name in ("status", "scale", "columns", "fields") if name in options}
     resource = Resource(
         kind.group,

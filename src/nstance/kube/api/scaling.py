@@ -1,4 +1,4 @@
-"""`/scale`: the size of an object, however the object itself calls it."""
+"""The `/scale` subresource: the size of an object, whatever its field is called."""
 
 from typing import Any
 
@@ -8,14 +8,14 @@ from nstance.kube.api.status import Cause
 from nstance.kube.port import Object
 
 
-def shown(served: Served, body: Object) -> Object:
+def read_scale(served: Served, body: Object) -> Object:
     paths = _paths(served)
     meta = body["metadata"]
-    kept = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
+    fields = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp")
     scale: Object = {
         "apiVersion": "autoscaling/v1",
         "kind": "Scale",
-        "metadata": {name: meta[name] for name in kept if name in meta},
+        "metadata": {name: meta[name] for name in fields if name in meta},
         "spec": {"replicas": values.at(body, paths.replicas, 0)},
         "status": {"replicas": values.at(body, paths.status_replicas, 0)},
     }
@@ -23,12 +23,12 @@ def shown(served: Served, body: Object) -> Object:
     if isinstance(selector, str):
         scale["status"]["selector"] = selector
     elif selector and not served.resource.custom:
-        scale["status"]["selector"] = selectors.text_of(selector)
+        scale["status"]["selector"] = selectors.format_selector(selector)
     return scale
 
 
-def applied(served: Served, body: Object, scale: Any) -> Object:
-    """The object with the size of the Scale. Raises 400, 422, and 409 when the Scale was read from an older object."""
+def apply_scale(served: Served, body: Object, scale: Any) -> Object:
+    """The object with the size of the Scale. Raises 400, 422, or 409 if the Scale is from an older version."""
     paths, resource = _paths(served), served.resource
     name = body["metadata"]["name"]
     if not isinstance(scale, dict) or scale.get("kind", "Scale") != "Scale":
@@ -42,13 +42,13 @@ def applied(served: Served, body: Object, scale: Any) -> Object:
     version = values.at(scale, ("metadata", "resourceVersion"), "")
     if version and version != body["metadata"]["resourceVersion"]:
         raise status.conflict(resource.group, resource.plural, name)
-    changed: Object = values.copied(body)
-    values.put(changed, paths.replicas, replicas)
+    changed: Object = values.copy(body)
+    values.set_at(changed, paths.replicas, replicas)
     return changed
 
 
-def faults(served: Served, body: Object) -> list[Cause]:
-    """Whatever else a schema allows, a size is a number from 0 up."""
+def find_faults(served: Served, body: Object) -> list[Cause]:
+    """A size must be a number from 0 up, whatever the schema says."""
     paths = served.version.scale
     replicas = values.at(body, paths.replicas) if paths is not None else None
     if paths is None or replicas is None:

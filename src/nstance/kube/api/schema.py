@@ -1,7 +1,7 @@
 """Structural schemas of CRDs: defaults, pruning of unknown fields, and validation.
 
-`x-kubernetes-validations` (CEL) is not evaluated: whoever relies on such a rule must test it against a real API server.
-The order matters, as there: prune, then default, then validate.
+`x-kubernetes-validations` (CEL) is not evaluated: test such rules against a real API server. The order matters: prune, then
+apply defaults, then validate.
 """
 
 import re
@@ -23,8 +23,8 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 
 
-def pruned(body: Object, schema: Object) -> tuple[Object, list[str]]:
-    """The object without fields its schema does not know, and which those were."""
+def prune(body: Object, schema: Object) -> tuple[Object, list[str]]:
+    """The object without unknown fields, and their paths."""
     unknown: list[str] = []
     rest = {key: value for key, value in body.items() if key not in _EMBEDDED}
     kept = _prune(rest, schema, "", unknown)
@@ -40,7 +40,7 @@ def _prune(value: Any, schema: Object, path: str, unknown: list[str]) -> Any:
         return [_prune(each, items, f"{path}[{number}]", unknown) for number, each in enumerate(value)]
     if not isinstance(value, dict):
         return value
-    keeps = schema.get("x-kubernetes-preserve-unknown-fields") is True
+    preserves_unknown = schema.get("x-kubernetes-preserve-unknown-fields") is True
     embedded = schema.get("x-kubernetes-embedded-resource") is True
     extra = schema.get("additionalProperties")
     kept: Object = {}
@@ -50,29 +50,29 @@ def _prune(value: Any, schema: Object, path: str, unknown: list[str]) -> Any:
             kept[key] = _prune(each, properties[key], where, unknown)
         elif isinstance(extra, dict):
             kept[key] = _prune(each, extra, where, unknown)
-        elif keeps or extra is True or (embedded and key in _EMBEDDED):
+        elif preserves_unknown or extra is True or (embedded and key in _EMBEDDED):
             kept[key] = each
         else:
             unknown.append(where)
     return kept
 
 
-def defaulted(value: Any, schema: Object) -> Any:
+def apply_defaults(value: Any, schema: Object) -> Any:
     if isinstance(value, list) and isinstance(schema.get("items"), dict):
-        return [defaulted(each, schema["items"]) for each in value]
+        return [apply_defaults(each, schema["items"]) for each in value]
     if not isinstance(value, dict):
         return value
     properties = schema.get("properties") or {}
     filled = dict(value)
     for key, inner in properties.items():
         if key not in filled and "default" in inner:
-            filled[key] = values.copied(inner["default"])
+            filled[key] = values.copy(inner["default"])
     extra = schema.get("additionalProperties")
     for key, each in filled.items():
         if key in properties:
-            filled[key] = defaulted(each, properties[key])
+            filled[key] = apply_defaults(each, properties[key])
         elif isinstance(extra, dict):
-            filled[key] = defaulted(each, extra)
+            filled[key] = apply_defaults(each, extra)
     return filled
 
 
@@ -82,10 +82,10 @@ _INNER = ("items", "not", "additionalProperties")
 _NUMBERS = ("minimum", "maximum", "multipleOf", "minLength", "maxLength", "minItems", "maxItems")
 
 
-def malformed(schema: Any, path: str) -> Iterator[Cause]:
-    """Why this cannot be used as a schema."""
+def find_schema_faults(schema: Any, path: str) -> Iterator[Cause]:
+    """The problems of a schema itself."""
     if not isinstance(schema, dict):
-        yield Cause(path, f"Invalid value: a schema is an object, found {_shown(schema)}", "FieldValueTypeInvalid")
+        yield Cause(path, f"Invalid value: a schema is an object, found {_quote(schema)}", "FieldValueTypeInvalid")
         return
     for name in _MAPS:
         inner = schema.get(name) or {}
@@ -93,19 +93,19 @@ def malformed(schema: Any, path: str) -> Iterator[Cause]:
             yield Cause(f"{path}.{name}", "Invalid value: must be an object", "FieldValueTypeInvalid")
             continue
         for key, each in inner.items():
-            yield from malformed(each, f"{path}.{name}[{key}]")
+            yield from find_schema_faults(each, f"{path}.{name}[{key}]")
     for name in (*_LISTS, "required", "enum", "x-kubernetes-list-map-keys"):
         listed = schema.get(name)
         if listed is not None and not isinstance(listed, list):
             yield Cause(f"{path}.{name}", "Invalid value: must be a list", "FieldValueTypeInvalid")
         elif name in _LISTS:
             for number, each in enumerate(listed or ()):
-                yield from malformed(each, f"{path}.{name}[{number}]")
+                yield from find_schema_faults(each, f"{path}.{name}[{number}]")
     for name in _INNER:
         if isinstance(schema.get(name), bool):
             continue
         if schema.get(name) is not None:
-            yield from malformed(schema[name], f"{path}.{name}")
+            yield from find_schema_faults(schema[name], f"{path}.{name}")
     for name in _NUMBERS:
         if not isinstance(schema.get(name, 0), int | float):
             yield Cause(f"{path}.{name}", "Invalid value: must be a number", "FieldValueTypeInvalid")
@@ -114,24 +114,24 @@ def malformed(schema: Any, path: str) -> Iterator[Cause]:
     try:
         re.compile(schema.get("pattern", ""))
     except (re.error, TypeError):
-        yield Cause(f"{path}.pattern", f"Invalid value: {_shown(schema['pattern'])}: must be a regular expression")
+        yield Cause(f"{path}.pattern", f"Invalid value: {_quote(schema['pattern'])}: must be a regular expression")
 
 
-def faults(value: Any, schema: Object, path: str = "") -> Iterator[Cause]:
+def find_faults(value: Any, schema: Object, path: str = "") -> Iterator[Cause]:
     if value is None and schema.get("nullable"):
         return
-    either = schema.get("x-kubernetes-int-or-string") is True
+    int_or_string = schema.get("x-kubernetes-int-or-string") is True
     type_name = schema.get("type")
-    if either and (isinstance(value, bool) or not isinstance(value, int | str)):
+    if int_or_string and (isinstance(value, bool) or not isinstance(value, int | str)):
         yield _wrong_type(path, value, "integer,string")
         return
-    if not either and type_name and not _is(value, type_name):
+    if not int_or_string and type_name and not _has_type(value, type_name):
         yield _wrong_type(path, value, type_name)
         return
-    if "enum" in schema and not any(values.same(value, each) for each in schema["enum"]):
+    if "enum" in schema and not any(values.is_same(value, each) for each in schema["enum"]):
         supported = ", ".join(f'"{each}"' for each in schema["enum"])
         yield Cause(
-            path, f"Unsupported value: {_shown(value)}: supported values: {supported}", "FieldValueNotSupported"
+            path, f"Unsupported value: {_quote(value)}: supported values: {supported}", "FieldValueNotSupported"
         )
     if isinstance(value, str):
         yield from _string_faults(value, schema, path)
@@ -144,7 +144,7 @@ def faults(value: Any, schema: Object, path: str = "") -> Iterator[Cause]:
     yield from _combined_faults(value, schema, path)
 
 
-def _is(value: Any, type_name: str) -> bool:
+def _has_type(value: Any, type_name: str) -> bool:
     if isinstance(value, bool):
         return type_name == "boolean"
     if type_name == "integer" and isinstance(value, float):
@@ -153,12 +153,12 @@ def _is(value: Any, type_name: str) -> bool:
 
 
 def _wrong_type(path: str, value: Any, wanted: str) -> Cause:
-    found = next((name for name in _TYPES if _is(value, name)), "null")
+    found = next((name for name in _TYPES if _has_type(value, name)), "null")
     message = f'Invalid value: "{found}": {path or "<nil>"} in body must be of type {wanted}: "{found}"'
     return Cause(path or "<nil>", message, "FieldValueTypeInvalid")
 
 
-def _shown(value: Any) -> str:
+def _quote(value: Any) -> str:
     return f'"{value}"' if isinstance(value, str) else str(value)
 
 
@@ -196,11 +196,11 @@ def _list_faults(value: list[Any], schema: Object, path: str) -> Iterator[Cause]
     seen: list[Any] = []
     for number, each in enumerate(value):
         mark = [each.get(key) for key in keys] if keys and isinstance(each, dict) else each
-        if unique and any(values.same(mark, other) for other in seen):
-            yield Cause(f"{path}[{number}]", f"Duplicate value: {_shown(mark)}", "FieldValueDuplicate")
+        if unique and any(values.is_same(mark, other) for other in seen):
+            yield Cause(f"{path}[{number}]", f"Duplicate value: {_quote(mark)}", "FieldValueDuplicate")
         seen.append(mark)
         if isinstance(schema.get("items"), dict):
-            yield from faults(each, schema["items"], f"{path}[{number}]")
+            yield from find_faults(each, schema["items"], f"{path}[{number}]")
 
 
 def _map_faults(value: Object, schema: Object, path: str) -> Iterator[Cause]:
@@ -217,21 +217,21 @@ def _map_faults(value: Object, schema: Object, path: str) -> Iterator[Cause]:
     for key, each in value.items():
         where = f"{path}.{key}" if path else key
         if not path and key in _EMBEDDED:
-            continue  # checked by the rules for all kinds
+            continue  # checked by `metadata`
         if key in properties:
-            yield from faults(each, properties[key], where)
+            yield from find_faults(each, properties[key], where)
         elif isinstance(extra, dict):
-            yield from faults(each, extra, where)
+            yield from find_faults(each, extra, where)
 
 
 def _combined_faults(value: Any, schema: Object, path: str) -> Iterator[Cause]:
     for each in schema.get("allOf") or ():
-        yield from faults(value, each, path)
+        yield from find_faults(value, each, path)
     for name, wanted in (("anyOf", "at least one"), ("oneOf", "one and only one")):
         if name not in schema:
             continue
-        fitting = sum(not any(faults(value, each, path)) for each in schema[name])
-        if fitting == 0 or (name == "oneOf" and fitting > 1):
+        matching = sum(not any(find_faults(value, each, path)) for each in schema[name])
+        if matching == 0 or (name == "oneOf" and matching > 1):
             yield Cause(path, f'Invalid value: "": "{path}" must validate {wanted} schema ({name})')
-    if "not" in schema and not any(faults(value, schema["not"], path)):
+    if "not" in schema and not any(find_faults(value, schema["not"], path)):
         yield Cause(path, f'Invalid value: "": "{path}" must not validate the schema (not)')

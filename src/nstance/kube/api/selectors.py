@@ -1,8 +1,8 @@
-"""Label and field selectors, in Kubernetes' own notation.
+"""Label and field selectors in Kubernetes notation.
 
-Label selectors know `a`, `!a`, `a=b`, `a==b`, `a!=b`, `a in (b,c)`, `a notin (b,c)`, joined by commas; `!=` and `notin`
-also match where the label is missing. Field selectors know `=`, `==`, `!=` and only the fields that the resource names:
-one that nobody evaluates must be refused, or it would match everything.
+Label selectors support `a`, `!a`, `a=b`, `a==b`, `a!=b`, `a in (b,c)`, `a notin (b,c)`, joined by commas; `!=` and `notin`
+also match if the label is missing. Field selectors support `=`, `==`, `!=` and only the fields that the resource names: an
+unsupported field must be rejected, or it would match everything.
 """
 
 import re
@@ -55,8 +55,8 @@ def parse(*, labels: str = "", fields: str = "", selectable: Iterable[str] = ())
     )
 
 
-def of_object(selector: Object | None) -> Callable[[Labels], bool]:
-    """A LabelSelector as objects hold it; None selects nothing, an empty one everything."""
+def label_matcher(selector: Object | None) -> Callable[[Labels], bool]:
+    """The predicate of a LabelSelector. None selects nothing, an empty one everything."""
     if selector is None:
         return lambda labels: False
     terms = [Requirement(key, frozenset([value])) for key, value in (selector.get("matchLabels") or {}).items()]
@@ -72,17 +72,17 @@ def of_object(selector: Object | None) -> Callable[[Labels], bool]:
     return lambda labels: all(term.holds(labels) for term in terms)
 
 
-def text_of(selector: Object | None) -> str:
-    """The same as text, for `/scale`."""
+def format_selector(selector: Object | None) -> str:
+    """A LabelSelector as text, for `/scale`."""
     if not selector:
         return ""
-    told = [f"{key}={value}" for key, value in sorted((selector.get("matchLabels") or {}).items())]
+    terms = [f"{key}={value}" for key, value in sorted((selector.get("matchLabels") or {}).items())]
     for each in selector.get("matchExpressions") or ():
         listed = ",".join(sorted(each.get("values") or ()))
         forms = {"In": f" in ({listed})", "NotIn": f" notin ({listed})", "Exists": "", "DoesNotExist": ""}
-        bang = "!" if each.get("operator") == "DoesNotExist" else ""
-        told.append(f"{bang}{each.get('key', '')}{forms.get(str(each.get('operator')), '')}")
-    return ",".join(told)
+        negation = "!" if each.get("operator") == "DoesNotExist" else ""
+        terms.append(f"{negation}{each.get('key', '')}{forms.get(str(each.get('operator')), '')}")
+    return ",".join(terms)
 
 
 def _labels(text: str) -> Iterable[Requirement]:
@@ -91,7 +91,7 @@ def _labels(text: str) -> Iterable[Requirement]:
         term = _TERM.match(text, position)
         if term is None or (term.end() < len(text) and text[term.end()] != ","):
             raise status.bad_request(
-                f"unable to parse requirement: {text!r} is no label selector at position {position}"
+                f"unable to parse requirement: {text!r} is not a label selector at position {position}"
             )
         yield _requirement(term)
         position = term.end() + 1
@@ -110,7 +110,7 @@ def _requirement(term: re.Match[str]) -> Requirement:
         return Requirement(term["key"])
     for each in allowed:
         if not _VALUE.fullmatch(each):
-            raise status.bad_request(f"unable to parse requirement: {each!r} is no label value")
+            raise status.bad_request(f"unable to parse requirement: {each!r} is not a label value")
     return Requirement(term["key"], allowed, negated=term["set"] == "notin" or term["sign"] == "!=")
 
 

@@ -1,7 +1,6 @@
-"""What the API server answers when it refuses, in the words that stock clients look for.
+"""Error responses of the API server, in the form that standard clients expect.
 
-The trap: clients decide by `reason`, `code` and `details`, and people read `message`; a wrong one of these turns a retry
-into an endless loop or hides why something is refused.
+The trap: clients decide by `reason`, `code` and `details`. A wrong one turns a retry into an endless loop.
 """
 
 from collections.abc import Sequence
@@ -13,7 +12,7 @@ from nstance.kube.port import Object
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """One fault of one field."""
+    """A problem of one field."""
 
     field: str
     message: str
@@ -90,10 +89,9 @@ def forbidden(group: str, plural: str, name: str, why: str, causes: Sequence[Cau
 
 def invalid(group: str, kind: str, name: str, causes: Sequence[Cause]) -> ApiError:
     what, details = _named(group, kind, name)
-    what = f'{kind}.{group} "{name}"' if group else f'{kind} "{name}"'
     details["causes"] = [cause.document() for cause in causes]
-    told = [f"{cause.field}: {cause.message}" if cause.field else cause.message for cause in causes]
-    listed = told[0] if len(told) == 1 else f"[{', '.join(told)}]"
+    texts = [f"{cause.field}: {cause.message}" if cause.field else cause.message for cause in causes]
+    listed = texts[0] if len(texts) == 1 else f"[{', '.join(texts)}]"
     return ApiError(422, "Invalid", f"{what} is invalid: {listed}", details=details)
 
 
@@ -102,7 +100,7 @@ def bad_request(message: str) -> ApiError:
 
 
 def unprocessable(message: str) -> ApiError:
-    """A patch that could not be carried out."""
+    """A patch that cannot be applied."""
     return ApiError(422, "Invalid", message)
 
 

@@ -1,8 +1,8 @@
-"""Objects by name, one version counter, and a bounded memory of what changed.
+"""Objects by key, one version counter, and a bounded history of changes.
 
-Versions are consecutive: every write and every removal takes the next one. A watcher is a cursor over the changes, not a
-queue, so a slow one costs nothing and learns that it is too late (410) when its place in the memory is gone. The trap:
-what is stored is shared with the memory and with readers, so it is replaced, never changed.
+Every write and removal takes the next version. A watcher is a cursor over the history, so a slow one costs nothing and
+gets a 410 when its version is no longer in it. The trap: stored objects are shared with the history and with readers, so
+they are replaced, never changed.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from nstance.kube.port import Change, Object
 @dataclass(frozen=True, slots=True, order=True)
 class Key:
     resource: str  # Resource.id
-    namespace: str  # empty where the resource has none
+    namespace: str  # empty for cluster-scoped resources
     name: str
 
 
@@ -34,8 +34,7 @@ Sink = Callable[[Key, Object | None], None]
 
 class Store:
     def __init__(self, *, version: int, window: int, sink: Sink | None) -> None:
-        """`window`: how many changes are remembered. `sink` is told of every change before it counts; if it raises, nothing
-        has happened."""
+        """`window`: the size of the history. `sink` is called before each change; if it raises, nothing changes."""
         self.version = version
         self._oldest = version  # the oldest version from which all later changes are known
         self._window = window
@@ -43,7 +42,7 @@ class Store:
         self._objects: dict[str, dict[tuple[str, str], Object]] = {}
         self._events: dict[int, Event] = {}
         self._owned: dict[str, set[Key]] = {}  # by the owner's uid
-        self._pulse: asyncio.Future[None] | None = None
+        self._next_change: asyncio.Future[None] | None = None
 
     def get(self, key: Key) -> Object | None:
         return self._objects.get(key.resource, {}).get((key.namespace, key.name))
@@ -70,7 +69,7 @@ class Store:
             self._sink(key, body)
         self._index(key, before, body)
         self._objects.setdefault(key.resource, {})[key.namespace, key.name] = body
-        self._remember(Event(version, Change.ADDED if before is None else Change.MODIFIED, key, body, before))
+        self._record(Event(version, Change.ADDED if before is None else Change.MODIFIED, key, body, before))
         return body
 
     def remove(self, key: Key) -> Object:
@@ -81,56 +80,56 @@ class Store:
         self._index(key, before, None)
         del self._objects[key.resource][key.namespace, key.name]
         last = {**before, "metadata": {**before["metadata"], "resourceVersion": str(version)}}
-        self._remember(Event(version, Change.DELETED, key, last, before))
+        self._record(Event(version, Change.DELETED, key, last, before))
         return last
 
     def load(self, key: Key, body: Object) -> None:
-        """An object from before this store began: no change, nobody is told."""
+        """Adds an object from an earlier run. It is not a change."""
         self._index(key, self.get(key), body)
         self._objects.setdefault(key.resource, {})[key.namespace, key.name] = body
 
     def since(self, version: int) -> Iterator[Event]:
-        """All changes after a version. Raises 410 when they are no longer, or not yet, known."""
+        """All changes after a version. Raises 410 if they are not in the history."""
         if version < self._oldest or version > self.version:
             raise status.expired(version, self._oldest if version < self._oldest else self.version)
         for number in range(version + 1, self.version + 1):
             yield self._events[number]
 
     def as_of(self, version: int, resource: str) -> dict[tuple[str, str], Object]:
-        """The objects of a resource as they were at a version that is still remembered."""
-        then = dict(self._objects.get(resource, {}))
+        """The objects of a resource at a version in the history."""
+        objects = dict(self._objects.get(resource, {}))
         for event in reversed(list(self.since(version))):
             if event.key.resource != resource:
                 continue
             name = (event.key.namespace, event.key.name)
             if event.before is None:
-                then.pop(name, None)
+                objects.pop(name, None)
             else:
-                then[name] = event.before
-        return then
+                objects[name] = event.before
+        return objects
 
     def forget(self) -> None:
-        """Drops the memory of changes: whoever goes on from an older version gets a 410."""
+        """Clears the history: a watch from an older version gets a 410."""
         self._events.clear()
         self._oldest = self.version
 
     def changed(self) -> "asyncio.Future[None]":
-        """Done with the next change."""
+        """Completes with the next change."""
         loop = asyncio.get_running_loop()
-        if self._pulse is None or self._pulse.get_loop() is not loop:
-            self._pulse = loop.create_future()
-        return self._pulse
+        if self._next_change is None or self._next_change.get_loop() is not loop:
+            self._next_change = loop.create_future()
+        return self._next_change
 
-    def _remember(self, event: Event) -> None:
+    def _record(self, event: Event) -> None:
         self.version = event.version
         self._events[event.version] = event
         while len(self._events) > self._window:
             self._oldest += 1
             del self._events[self._oldest]
-        if self._pulse is not None:
-            pulse, self._pulse = self._pulse, None
-            if not pulse.done():
-                pulse.set_result(None)
+        if self._next_change is not None:
+            waiter, self._next_change = self._next_change, None
+            if not waiter.done():
+                waiter.set_result(None)
 
     def _index(self, key: Key, before: Object | None, after: Object | None) -> None:
         for body, add in ((before, False), (after, True)):

@@ -1,4 +1,4 @@
-"""Texts that clients carry around without looking into them: of service accounts, and of where a list goes on."""
+"""Opaque tokens: of service accounts, and for the next page of a list."""
 
 import base64
 import binascii
@@ -9,8 +9,8 @@ from nstance.kube.api import status
 from nstance.kube.port import Object
 
 
-def unsigned(account: Object, *, now: int, seconds: int, audiences: Sequence[str], uid: str) -> tuple[str, float]:
-    """A token of a service account that is well-formed and signed by nobody, and when it expires."""
+def unsigned_token(account: Object, *, now: int, seconds: int, audiences: Sequence[str], uid: str) -> tuple[str, float]:
+    """A well-formed, unsigned token of a service account, and its expiry."""
     meta = account["metadata"]
     claims = {
         "iss": "dev-k8s",
@@ -30,11 +30,11 @@ def unsigned(account: Object, *, now: int, seconds: int, audiences: Sequence[str
     return ".".join(texts), float(now + seconds)
 
 
-def sealed(version: int, after: tuple[str, str]) -> str:
+def encode_continue(version: int, after: tuple[str, str]) -> str:
     return base64.urlsafe_b64encode(json.dumps([version, *after]).encode()).decode()
 
 
-def opened(token: str) -> tuple[int, tuple[str, str]]:
+def decode_continue(token: str) -> tuple[int, tuple[str, str]]:
     try:
         version, namespace, name = json.loads(base64.urlsafe_b64decode(token.encode()))
         return int(version), (str(namespace), str(name))

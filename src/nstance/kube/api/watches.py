@@ -1,4 +1,4 @@
-"""A watch: a place in the changes, and what of them somebody sees."""
+"""A watch: a cursor over the changes of a resource, filtered by a selector."""
 
 from nstance.kube.api import selectors
 from nstance.kube.api.resources import Served
@@ -7,8 +7,6 @@ from nstance.kube.port import Change, Object
 
 
 class Watch:
-    """A cursor over the changes of a resource."""
-
     def __init__(
         self, store: Store, served: Served, version: int, namespace: str, selector: selectors.Selector
     ) -> None:
@@ -19,11 +17,11 @@ class Watch:
         self.version = version
 
     def take(self) -> list[tuple[Change, Object]]:
-        """What has happened since the last call. Raises 410 when part of it is forgotten."""
+        """Changes since the last call. Raises 410 if some are no longer in the history."""
         found = []
         for event in self._store.since(self.version):
             if event.key.resource == self._served.resource.id and self._namespace in ("", event.key.namespace):
-                found += self._seen(event)
+                found += self._filter(event)
         self.version = self._store.version
         return found
 
@@ -31,8 +29,8 @@ class Watch:
         meta = {"resourceVersion": str(self.version), "creationTimestamp": None}
         return {"apiVersion": self._served.api_version, "kind": self._served.resource.kind, "metadata": meta}
 
-    def _seen(self, event: Event) -> list[tuple[Change, Object]]:
-        """What a change looks like to somebody who sees only what the selector matches."""
+    def _filter(self, event: Event) -> list[tuple[Change, Object]]:
+        """The change as seen through the selector."""
         now = event.change is not Change.DELETED and self._selector.matches(event.body)
         before = event.before is not None and self._selector.matches(event.before)
         if now:

@@ -1,7 +1,7 @@
-"""The shape of core kinds, as far as this server itself looks into them: the rest of them may be any JSON.
+"""Schemas of core kinds, for the fields that this server reads. Other fields may be any JSON.
 
-Real servers decode into types and refuse the rest; without that, a selector that is a number would break whoever
-evaluates it later.
+A real server decodes objects into types. Without these checks, a selector that is a number would fail later, when it is
+evaluated.
 """
 
 from nstance.kube.port import Object
@@ -34,7 +34,7 @@ _NAMES = _object(
     plural=_TEXT, kind=_TEXT, singular=_TEXT, listKind=_TEXT, shortNames=_list(_TEXT), categories=_list(_TEXT)
 )
 
-SHAPES: dict[str, Object] = {
+SCHEMAS: dict[str, Object] = {
     "namespaces": _object(spec=_OBJECT, status=_OBJECT),
     "nodes": _object(spec=_OBJECT, status=_CONDITIONED),
     "pods": _object(spec=_object(containers=_list(_object(name=_TEXT)), nodeName=_TEXT), status=_CONDITIONED),

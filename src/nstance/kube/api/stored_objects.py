@@ -1,46 +1,46 @@
-"""From what a client sent to the object that is kept: one function for new objects, one for changes. Pure."""
+"""Builds the object to store from a request: one pure function for new objects, one for changes."""
 
 import base64
 from collections.abc import Callable
 
-from nstance.kube.api import definitions, metadata, scaling, schema, shapes, status, values
+from nstance.kube.api import core_schemas, crd_objects, metadata, scaling, schema, status, values
 from nstance.kube.api.resources import Served
 from nstance.kube.api.status import Cause
 from nstance.kube.port import Object
 
-_NEVER_KEPT = ("managedFields", "selfLink")
+_NEVER_STORED = ("managedFields", "selfLink")
 
 
-def new(served: Served, body: Object, *, uid: str, now: str, strict: bool = False) -> Object:
-    """An object to be created; its name and namespace are decided already."""
+def new_object(served: Served, body: Object, *, uid: str, now: str, strict: bool = False) -> Object:
+    """A new object, whose name and namespace are set."""
     resource = served.resource
-    given = _only(metadata.checked(resource, body), lambda name: name not in (*metadata.SERVER_OWNED, *_NEVER_KEPT))
+    given = _only(metadata.decode(resource, body), lambda name: name not in (*metadata.SERVER_OWNED, *_NEVER_STORED))
     meta = {**given, "uid": uid, "creationTimestamp": now}
     if resource.custom or resource.generation:
         meta["generation"] = 1
-    kept = _shaped(served, body, strict=strict)
+    kept = _apply_schema(served, body, strict=strict)
     if served.version.status and not resource.keeps_status:
         kept.pop("status", None)
     kept = _with_metadata(served, kept, meta)
-    _fill_in(resource.id, kept)
+    _add_defaults(resource.id, kept)
     check(served, kept)
     return kept
 
 
-def changed(served: Served, old: Object, body: Object, *, subresource: str = "", strict: bool = False) -> Object:
-    """`old` after a client's write. What he may not change stays; equal to `old` if nothing changes."""
+def changed_object(served: Served, old: Object, body: Object, *, subresource: str = "", strict: bool = False) -> Object:
+    """`old` after a write. Read-only fields stay; the result equals `old` if nothing changes."""
     resource = served.resource
-    given = _only(metadata.checked(resource, body), lambda name: name not in (*metadata.SERVER_OWNED, *_NEVER_KEPT))
+    given = _only(metadata.decode(resource, body), lambda name: name not in (*metadata.SERVER_OWNED, *_NEVER_STORED))
     before = old["metadata"]
-    _same_identity(served, before, metadata.checked(resource, body))
-    shaped = _shaped(served, body, strict=strict)
+    _check_identity(served, before, metadata.decode(resource, body))
+    applied = _apply_schema(served, body, strict=strict)
     if subresource == "status":
         kept = {key: value for key, value in old.items() if key != "status"}
-        if "status" in shaped:
-            kept["status"] = shaped["status"]
+        if "status" in applied:
+            kept["status"] = applied["status"]
         meta = before
     else:
-        kept = shaped
+        kept = applied
         if served.version.status:
             kept.pop("status", None)
             if "status" in old:
@@ -49,25 +49,25 @@ def changed(served: Served, old: Object, body: Object, *, subresource: str = "",
         meta = {**given, **owned, "resourceVersion": before["resourceVersion"]}
     kept = _with_metadata(served, kept, meta)
     if not subresource:
-        _fill_in(resource.id, kept)
-    _no_new_finalizers(served, before, meta)
+        _add_defaults(resource.id, kept)
+    _check_finalizers(served, before, meta)
     check(served, kept)
-    if "generation" in before and not values.same(_counted(served, old), _counted(served, kept)):
+    if "generation" in before and not values.is_same(_spec_fields(served, old), _spec_fields(served, kept)):
         kept["metadata"] = {**kept["metadata"], "generation": int(before["generation"]) + 1}
     return kept
 
 
 def check(served: Served, body: Object) -> None:
-    """Raises 422 with every fault."""
+    """Raises 422 with all problems."""
     resource = served.resource
-    causes = list(metadata.faults(resource, body["metadata"]))
-    if resource.id in shapes.SHAPES:
-        causes += schema.faults(body, shapes.SHAPES[resource.id])
-    if resource.id == definitions.ID and not causes:
-        causes += definitions.faults(body)
+    causes = list(metadata.find_faults(resource, body["metadata"]))
+    if resource.id in core_schemas.SCHEMAS:
+        causes += schema.find_faults(body, core_schemas.SCHEMAS[resource.id])
+    if resource.id == crd_objects.ID and not causes:
+        causes += crd_objects.find_faults(body)
     if served.version.schema is not None:
-        causes += schema.faults(body, served.version.schema)
-    causes = causes or scaling.faults(served, body)
+        causes += schema.find_faults(body, served.version.schema)
+    causes = causes or scaling.find_faults(served, body)
     if resource.id == "secrets" and not causes:
         causes += _secret_faults(body.get("data") or {})
     if causes:
@@ -75,7 +75,7 @@ def check(served: Served, body: Object) -> None:
 
 
 def _only(meta: Object, wanted: Callable[[str], bool]) -> Object:
-    return {name: values.copied(value) for name, value in meta.items() if wanted(name) and value is not None}
+    return {name: values.copy(value) for name, value in meta.items() if wanted(name) and value is not None}
 
 
 def _with_metadata(served: Served, body: Object, meta: Object) -> Object:
@@ -83,24 +83,24 @@ def _with_metadata(served: Served, body: Object, meta: Object) -> Object:
     return {"apiVersion": served.resource.stored_as, "kind": served.resource.kind, "metadata": meta, **rest}
 
 
-def _shaped(served: Served, body: Object, *, strict: bool) -> Object:
-    kept: Object = values.copied(body)
+def _apply_schema(served: Served, body: Object, *, strict: bool) -> Object:
+    kept: Object = values.copy(body)
     if served.version.schema is not None:
-        kept, unknown = schema.pruned(kept, served.version.schema)
+        kept, unknown = schema.prune(kept, served.version.schema)
         if unknown and strict:
             listed = ", ".join(f'unknown field "{each}"' for each in unknown)
             raise status.bad_request(f"strict decoding error: {listed}")
-        kept = schema.defaulted(kept, served.version.schema)
+        kept = schema.apply_defaults(kept, served.version.schema)
     return kept
 
 
-def _counted(served: Served, body: Object) -> Object:
-    """What the generation counts: everything but metadata and, where it is a subresource, the status."""
-    left_out = {"apiVersion", "kind", "metadata", *(["status"] if served.version.status else [])}
-    return {key: value for key, value in body.items() if key not in left_out}
+def _spec_fields(served: Served, body: Object) -> Object:
+    """The fields whose changes increase the generation: all but metadata and a status subresource."""
+    excluded = {"apiVersion", "kind", "metadata", *(["status"] if served.version.status else [])}
+    return {key: value for key, value in body.items() if key not in excluded}
 
 
-def _same_identity(served: Served, before: Object, given: Object) -> None:
+def _check_identity(served: Served, before: Object, given: Object) -> None:
     for field in ("name", "namespace"):
         if given.get(field, before.get(field)) != before.get(field):
             wanted = before.get(field, "")
@@ -114,7 +114,7 @@ def _same_identity(served: Served, before: Object, given: Object) -> None:
         raise status.conflict(resource.group, resource.plural, name)
 
 
-def _no_new_finalizers(served: Served, before: Object, after: Object) -> None:
+def _check_finalizers(served: Served, before: Object, after: Object) -> None:
     if not before.get("deletionTimestamp"):
         return
     added = sorted(set(after.get("finalizers") or ()) - set(before.get("finalizers") or ()))
@@ -140,8 +140,8 @@ def _is_base64(text: str) -> bool:
     return True
 
 
-def _fill_in(resource: str, body: Object) -> None:
-    """What the API server itself adds to core kinds."""
+def _add_defaults(resource: str, body: Object) -> None:
+    """Adds the defaults of core kinds."""
     if resource == "secrets":
         written = body.pop("stringData", None)
         if isinstance(written, dict) and isinstance(body.get("data") or {}, dict):

@@ -1,7 +1,7 @@
-"""CustomResourceDefinitions: from the posted object to a served resource.
+"""CustomResourceDefinitions: from the object to a served resource.
 
-A definition that would replace a built-in kind of the same name rules while it exists. Conversion webhooks are not called:
-an object reads the same in every version but for its apiVersion.
+A definition takes precedence over a built-in kind of the same name. Conversion webhooks are not called: all versions of an
+object differ only in apiVersion.
 """
 
 import re
@@ -16,8 +16,8 @@ from nstance.kube.port import Object
 ID = "customresourcedefinitions.apiextensions.k8s.io"
 
 
-def faults(body: Object) -> Iterator[Cause]:
-    """What makes a definition unusable."""
+def find_faults(body: Object) -> Iterator[Cause]:
+    """The problems of a definition."""
     spec = body.get("spec")
     if not isinstance(spec, dict):
         yield _required("spec")
@@ -60,13 +60,13 @@ def _version_faults(versions: Any) -> Iterator[Cause]:
         elif version["schema"]["openAPIV3Schema"].get("type") != "object":
             yield Cause(f"{path}.schema.openAPIV3Schema.type", "Invalid value: must be object at the root")
         else:
-            yield from schema.malformed(version["schema"]["openAPIV3Schema"], f"{path}.schema.openAPIV3Schema")
+            yield from schema.find_schema_faults(version["schema"]["openAPIV3Schema"], f"{path}.schema.openAPIV3Schema")
     if stored != 1:
         yield Cause("spec.versions", "Invalid value: must have exactly one version marked as storage version")
 
 
 def resource(body: Object) -> Resource | None:
-    """None where no version is served."""
+    """None if no version is served."""
     spec, names = body["spec"], body["spec"]["names"]
     served = [each for each in spec["versions"] if each.get("served")]
     if not served:
@@ -106,7 +106,7 @@ def _scale(scale: Object) -> ScalePaths:
     return ScalePaths(steps("specReplicasPath"), steps("statusReplicasPath"), steps("labelSelectorPath"))
 
 
-def _columns(given: Any) -> tuple[Column, ...]:
+def _columns(documents: Any) -> tuple[Column, ...]:
     columns = tuple(
         Column(
             str(each.get("name", "")),
@@ -116,13 +116,13 @@ def _columns(given: Any) -> tuple[Column, ...]:
             str(each.get("description", "")),
             int(each.get("priority", 0)),
         )
-        for each in given
+        for each in documents
     )
     return columns or (Column("Age", "date", ".metadata.creationTimestamp"),)
 
 
 def priority(version: str) -> tuple[int, int, int, str]:
-    """Stable before beta before alpha, newer first: which version clients are told to prefer."""
+    """The sort key of preferred versions: stable before beta before alpha, newer first."""
     matched = re.fullmatch(r"v(\d+)(?:(alpha|beta)(\d+))?", version)
     if matched is None:
         return (3, 0, 0, version)
@@ -130,8 +130,8 @@ def priority(version: str) -> tuple[int, int, int, str]:
     return (stage, -int(matched[1]), -int(matched[3] or 0), version)
 
 
-def accepted(body: Object, now: str) -> Object:
-    """The status of a definition that is served."""
+def accepted_status(body: Object, now: str) -> Object:
+    """The status of an accepted definition."""
     names = {"listKind": f"{body['spec']['names']['kind']}List", **body["spec"]["names"]}
     names.setdefault("singular", names["kind"].lower())
     conditions = [

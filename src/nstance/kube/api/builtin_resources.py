@@ -1,14 +1,14 @@
-"""The resources served without anybody applying a CRD: what the operator, its manifests and kubectl touch.
+"""The resources that are served without a CRD: those that the operator, its manifests and kubectl use.
 
-Cluster API's kinds and ours are among them, so that a development environment needs no CRDs. They accept any JSON; once
-their CRDs are applied, those rule.
+They include the kinds of Cluster API and ours, so that development needs no CRDs. They accept any JSON until their CRDs
+are applied.
 """
 
 from dataclasses import replace
 
 from nstance.kube import crds, kinds
-from nstance.kube.api import definitions
-from nstance.kube.api.resources import Column, Resource, ScalePaths, of
+from nstance.kube.api import crd_objects
+from nstance.kube.api.resources import Column, Resource, ScalePaths, builtin
 from nstance.kube.kinds import Kind
 
 _RBAC = "rbac.authorization.k8s.io"
@@ -28,20 +28,20 @@ _CLUSTER = _column("Cluster", ".spec.clusterName")
 
 def _core() -> tuple[Resource, ...]:
     def core(name: str, plural: str, **options: object) -> Resource:
-        return of(Kind("", "v1", name, plural), **options)  # type: ignore[arg-type]
+        return builtin(Kind("", "v1", name, plural), **options)  # type: ignore[arg-type]
 
     involved = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
     event_fields = (*(f"involvedObject.{each}" for each in involved), "reason", "reportingComponent", "source", "type")
     pod_specs = ("nodeName", "restartPolicy", "schedulerName", "serviceAccountName", "hostNetwork")
     pod_fields = (*(f"spec.{each}" for each in pod_specs), "status.phase", "status.podIP", "status.nominatedNodeName")
     return (
-        of(kinds.NAMESPACE, short="ns", status=True, fields=("status.phase",)),
-        of(kinds.NODE, short="no", status=True, fields=("spec.unschedulable",), keeps_status=True),
-        of(kinds.POD, short="po", categories="all", status=True, fields=pod_fields),
-        of(kinds.SECRET, fields=("type",)),
-        of(kinds.CONFIG_MAP, short="cm"),
-        of(kinds.SERVICE_ACCOUNT, short="sa"),
-        of(kinds.EVENT, short="ev", fields=event_fields),
+        builtin(kinds.NAMESPACE, short="ns", status=True, fields=("status.phase",)),
+        builtin(kinds.NODE, short="no", status=True, fields=("spec.unschedulable",), keeps_status=True),
+        builtin(kinds.POD, short="po", categories="all", status=True, fields=pod_fields),
+        builtin(kinds.SECRET, fields=("type",)),
+        builtin(kinds.CONFIG_MAP, short="cm"),
+        builtin(kinds.SERVICE_ACCOUNT, short="sa"),
+        builtin(kinds.EVENT, short="ev", fields=event_fields),
         core("Service", "services", short="svc", categories="all", status=True),
         core("Endpoints", "endpoints", short="ep"),
         core("PersistentVolumeClaim", "persistentvolumeclaims", short="pvc", status=True),
@@ -54,10 +54,10 @@ def _core() -> tuple[Resource, ...]:
 def _groups() -> tuple[Resource, ...]:
     def apps(name: str, short: str, scale: ScalePaths | None = _REPLICAS) -> Resource:
         kind = Kind("apps", "v1", name, f"{name.lower()}s")
-        return of(kind, short=short, categories="all", status=True, scale=scale, generation=True)
+        return builtin(kind, short=short, categories="all", status=True, scale=scale, generation=True)
 
     def rbac(name: str, *, namespaced: bool = True) -> Resource:
-        return of(Kind(_RBAC, "v1", name, f"{name.lower()}s", namespaced))
+        return builtin(Kind(_RBAC, "v1", name, f"{name.lower()}s", namespaced))
 
     mutating = Kind(
         "admissionregistration.k8s.io",
@@ -74,20 +74,20 @@ def _groups() -> tuple[Resource, ...]:
         apps("ReplicaSet", "rs"),
         apps("StatefulSet", "sts"),
         apps("DaemonSet", "ds", None),
-        of(jobs, categories="all", status=True, generation=True),
-        of(kinds.LEASE),
-        of(kinds.POD_DISRUPTION_BUDGET, short="pdb", status=True, generation=True),
-        of(
+        builtin(jobs, categories="all", status=True, generation=True),
+        builtin(kinds.LEASE),
+        builtin(kinds.POD_DISRUPTION_BUDGET, short="pdb", status=True, generation=True),
+        builtin(
             kinds.CUSTOM_RESOURCE_DEFINITION,
             short="crd crds",
             categories="api-extensions",
             status=True,
             generation=True,
         ),
-        of(kinds.VALIDATING_WEBHOOK, categories="api-extensions", generation=True),
-        of(mutating, categories="api-extensions", generation=True),
-        of(policies, short="netpol", generation=True),
-        of(classes, short="pc"),
+        builtin(kinds.VALIDATING_WEBHOOK, categories="api-extensions", generation=True),
+        builtin(mutating, categories="api-extensions", generation=True),
+        builtin(policies, short="netpol", generation=True),
+        builtin(classes, short="pc"),
         rbac("Role"),
         rbac("RoleBinding"),
         rbac("ClusterRole", namespaced=False),
@@ -97,7 +97,7 @@ def _groups() -> tuple[Resource, ...]:
 
 def _cluster_api() -> tuple[Resource, ...]:
     return (
-        of(
+        builtin(
             kinds.CLUSTER,
             short="cl",
             categories="cluster-api",
@@ -110,7 +110,7 @@ def _cluster_api() -> tuple[Resource, ...]:
                 _AGE,
             ),
         ),
-        of(
+        builtin(
             kinds.MACHINE_POOL,
             short="mp",
             categories="cluster-api",
@@ -126,7 +126,7 @@ def _cluster_api() -> tuple[Resource, ...]:
                 _AGE,
             ),
         ),
-        of(
+        builtin(
             kinds.MACHINE,
             short="ma",
             categories="cluster-api",
@@ -145,8 +145,8 @@ def _cluster_api() -> tuple[Resource, ...]:
 
 
 def _nstance() -> tuple[Resource, ...]:
-    """Ours, as their CRDs say, but for the schema: here any JSON will do until somebody applies them."""
-    found = (definitions.resource(crds.definition(kind)) for kind in crds.KINDS)
+    """Our kinds, from their CRDs but without the schema: they accept any JSON until the CRDs are applied."""
+    found = (crd_objects.resource(crds.definition(kind)) for kind in crds.KINDS)
     return tuple(
         replace(each, versions=tuple(replace(version, schema=None) for version in each.versions))
         for each in found

@@ -1,8 +1,8 @@
 """Strategic merge patch: lists of core kinds merge by a key of their elements.
 
-Which key is a property of the Go type; here it is looked up by the field's name, which is enough for the kinds that are
-served. A list whose field is not in the table is replaced whole. The directives: `$patch` (replace, delete, merge) in a map
-or an element, `$deleteFromPrimitiveList/field`, `$setElementOrder/field`, `$retainKeys`.
+In Kubernetes the key is part of the Go type; here it follows from the name of the field, which is enough for the served
+kinds. A list that is not in the table is replaced. Directives: `$patch` (replace, delete, merge) in a map or an element,
+`$deleteFromPrimitiveList/field`, `$setElementOrder/field`, `$retainKeys`.
 """
 
 from typing import Any
@@ -34,7 +34,7 @@ _DELETE, _ORDER, _RETAIN, _PATCH = "$deleteFromPrimitiveList/", "$setElementOrde
 
 def merge(target: Any, patch: Any) -> Any:
     if not isinstance(patch, dict):
-        return values.copied(patch)
+        return values.copy(patch)
     how = patch.get(_PATCH, "merge")
     if how == "replace":
         return _plain({key: value for key, value in patch.items() if key != _PATCH})
@@ -61,7 +61,7 @@ def merge(target: Any, patch: Any) -> Any:
 
 
 def key_of(field: str, elements: list[Any]) -> str | None:
-    """The key by which all of these elements can be told apart, or None: then the list is one value."""
+    """The key that identifies these elements. None: the list is replaced as one value."""
     for key in KEYS.get(field, ()):
         if all(isinstance(each, dict) and key in each for each in elements):
             return key
@@ -90,5 +90,5 @@ def _list(field: str, old: Any, patch: list[Any], order: Any) -> list[Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Without directives and nulls: what a patch means where nothing was."""
-    return merge({}, value) if isinstance(value, dict) else values.copied(value)
+    """A patch applied to nothing: without directives and nulls."""
+    return merge({}, value) if isinstance(value, dict) else values.copy(value)

@@ -1,15 +1,15 @@
-"""What follows from a change: owners and what they own, namespaces and what is in them, definitions, budgets.
+"""The consequences of a change: garbage collection, namespaces, definitions and disruption budgets.
 
-In a cluster controllers do this, some time later. Here it happens before the write returns, in a fixed order, so that
-tests need not wait and the simulator can repeat. The trap: an owner of a kind that is not served can be neither found nor
-missed, so nothing is ever collected for its sake.
+In a cluster, controllers do this some time later. Here it happens before the write returns and in a fixed order, so that
+tests need not wait and the simulator is deterministic. The trap: an owner whose kind is not served cannot be looked up, so
+its dependents are never collected.
 """
 
 from collections.abc import Callable
 from enum import StrEnum
 
 from nstance import clock as clocks
-from nstance.kube.api import budgets, definitions, metadata, values
+from nstance.kube.api import budgets, crd_objects, metadata, values
 from nstance.kube.api.resources import Registry
 from nstance.kube.api.store import Key, Store
 from nstance.kube.port import Object
@@ -24,7 +24,7 @@ class Propagation(StrEnum):
     ORPHAN = "Orphan"
 
 
-class Keeper:
+class Cascade:
     def __init__(self, store: Store, registry: Registry, clock: clocks.Clock) -> None:
         self._store = store
         self._registry = registry
@@ -33,13 +33,13 @@ class Keeper:
         self._stale_budgets: dict[str, None] = {}  # namespaces whose pods or budgets changed, in order
 
     def put(self, key: Key, body: Object) -> Object:
-        """Stores, or removes what was only waiting for its last finalizer."""
+        """Stores an object, or removes it if its last finalizer is gone."""
         before = self._store.get(key)
         meta = body["metadata"]
-        if meta.get("deletionTimestamp") and not meta.get("finalizers") and not self._holds_others(key, body):
-            return self.remove(key)  # watchers hear of the deletion only, as from a real server
+        if meta.get("deletionTimestamp") and not meta.get("finalizers") and not self._has_contents(key, body):
+            return self.remove(key)  # watchers see only the deletion, as with a real server
         stored = self._store.put(key, body)
-        if key.resource == definitions.ID:
+        if key.resource == crd_objects.ID:
             self._define(stored)
         if key.resource in ("pods", _BUDGETS):
             self._stale_budgets[key.namespace] = None
@@ -53,20 +53,20 @@ class Keeper:
     def remove(self, key: Key) -> Object:
         last = self._store.remove(key)
         meta = last["metadata"]
-        if key.resource == definitions.ID:
+        if key.resource == crd_objects.ID:
             self._registry.withdraw(last["spec"]["group"], last["spec"]["names"]["plural"])
         if key.resource in ("pods", _BUDGETS):
             self._stale_budgets[key.namespace] = None
-        self._work.append(lambda: self._owner_gone(meta["uid"]))
+        self._work.append(lambda: self._collect_dependents(meta["uid"]))
         for owner in meta.get("ownerReferences") or ():
             owner_key = self._owner_key(owner, key.namespace)
             if owner_key is not None:
                 self._work.append(lambda owner_key=owner_key: self._finish_foreground(owner_key))  # type: ignore[misc]
-        self._work.append(lambda: self._finish_holders(key))
+        self._work.append(lambda: self._finish_containers(key))
         return last
 
     def delete(self, key: Key, propagation: Propagation = Propagation.BACKGROUND) -> Object:
-        """Marks or removes; what is marked already stays as it is."""
+        """Removes an object, or marks it as deleted if something must happen first."""
         body = self._store.get(key)
         assert body is not None
         meta = dict(body["metadata"])
@@ -75,7 +75,7 @@ class Keeper:
         finalizers = list(meta.get("finalizers") or ())
         if propagation is Propagation.FOREGROUND and FOREGROUND not in finalizers:
             finalizers.append(FOREGROUND)
-        if not finalizers and not self._holds_others(key, body):
+        if not finalizers and not self._has_contents(key, body):
             return self.remove(key)
         if meta.get("deletionTimestamp") and finalizers == list(meta.get("finalizers") or ()):
             return body
@@ -90,13 +90,13 @@ class Keeper:
             marked["status"] = {**(body.get("status") or {}), "phase": "Terminating"}
         stored = self.put(key, marked)
         if propagation is Propagation.FOREGROUND:
-            self._work.append(lambda: self._delete_owned(meta["uid"]))
-        for held in self._held(key, marked):
-            self._work.append(lambda held=held: self._delete_if_there(held))  # type: ignore[misc]
+            self._work.append(lambda: self._delete_dependents(meta["uid"]))
+        for item in self._contents(key, marked):
+            self._work.append(lambda item=item: self._delete_if_exists(item))  # type: ignore[misc]
         return stored
 
     def settle(self) -> None:
-        """Until nothing more follows."""
+        """Applies all pending consequences."""
         while self._work or self._stale_budgets:
             if self._work:
                 self._work.pop(0)()
@@ -105,10 +105,8 @@ class Keeper:
 
     def load(self, key: Key, body: Object) -> None:
         self._store.load(key, body)
-        if key.resource == definitions.ID:
+        if key.resource == crd_objects.ID:
             self._define(body)
-
-    # Owners and the owned
 
     def _owner_key(self, owner: Object, namespace: str) -> Key | None:
         group, _, _ = str(owner.get("apiVersion", "")).rpartition("/")
@@ -118,7 +116,7 @@ class Keeper:
         return Key(resource.id, namespace if resource.namespaced else "", str(owner.get("name", "")))
 
     def _owner(self, reference: Object, namespace: str) -> tuple[bool, Object | None]:
-        """Whether the owner can be looked for at all, and the owner."""
+        """Whether the owner can be looked up, and the owner."""
         key = self._owner_key(reference, namespace)
         if key is None:
             return False, None
@@ -126,31 +124,31 @@ class Keeper:
         return True, owner if owner is not None and owner["metadata"]["uid"] == reference.get("uid") else None
 
     def _collect(self, key: Key) -> None:
-        """Deletes what no owner holds any more, and takes lost owners off what another one still holds."""
+        """Deletes an object without owners, and removes references to owners that are gone."""
         body = self._store.get(key)
         references = (body or {}).get("metadata", {}).get("ownerReferences") or []
-        lost, waiting, solid = [], [], []
+        lost, waiting, remaining = [], [], []
         for each in references:
-            findable, owner = self._owner(each, key.namespace)
-            if findable and owner is None:
+            is_known, owner = self._owner(each, key.namespace)
+            if is_known and owner is None:
                 lost.append(each)
-            elif owner is not None and _goes_in_foreground(owner):
+            elif owner is not None and _is_foreground_deletion(owner):
                 waiting.append(each)
             else:
-                solid.append(each)
+                remaining.append(each)
         if body is None or not (lost or waiting):
             return
-        if solid:
-            self.put(key, {**body, "metadata": {**body["metadata"], "ownerReferences": solid}})
+        if remaining:
+            self.put(key, {**body, "metadata": {**body["metadata"], "ownerReferences": remaining}})
         elif not body["metadata"].get("deletionTimestamp"):
-            deep = waiting and self._store.owned_by(body["metadata"]["uid"])
-            self.delete(key, Propagation.FOREGROUND if deep else Propagation.BACKGROUND)
+            has_dependents = waiting and self._store.owned_by(body["metadata"]["uid"])
+            self.delete(key, Propagation.FOREGROUND if has_dependents else Propagation.BACKGROUND)
 
-    def _owner_gone(self, uid: str) -> None:
+    def _collect_dependents(self, uid: str) -> None:
         for key in self._store.owned_by(uid):
             self._collect(key)
 
-    def _delete_owned(self, uid: str) -> None:
+    def _delete_dependents(self, uid: str) -> None:
         for key in self._store.owned_by(uid):
             body = self._store.get(key)
             references = [] if body is None else body["metadata"]["ownerReferences"]
@@ -158,13 +156,13 @@ class Keeper:
                 self._collect(key)
 
     def _finish_foreground(self, key: Key) -> None:
-        """An owner that goes after what it owns: is it time?"""
+        """Removes an owner in foreground deletion once its dependents are gone."""
         body = self._store.get(key)
-        if body is None or not _goes_in_foreground(body):
+        if body is None or not _is_foreground_deletion(body):
             return
         uid = body["metadata"]["uid"]
-        for held in self._store.owned_by(uid):
-            for each in (self._store.get(held) or {})["metadata"]["ownerReferences"]:
+        for dependent in self._store.owned_by(uid):
+            for each in (self._store.get(dependent) or {})["metadata"]["ownerReferences"]:
                 if each.get("uid") == uid and each.get("blockOwnerDeletion"):
                     return
         rest = [each for each in body["metadata"]["finalizers"] if each != FOREGROUND]
@@ -177,39 +175,35 @@ class Keeper:
             rest = [each for each in body["metadata"]["ownerReferences"] if each.get("uid") != uid]
             self.put(key, {**body, "metadata": {**body["metadata"], "ownerReferences": rest}})
 
-    # Namespaces and definitions: what is in them goes first
-
-    def _held(self, key: Key, body: Object) -> list[Key]:
+    def _contents(self, key: Key, body: Object) -> list[Key]:
         if key.resource == "namespaces":
             found = (self._store.keys(resource, key.name) for resource in self._store.resources())
             return [each for keys in found for each in keys]
-        if key.resource == definitions.ID:
+        if key.resource == crd_objects.ID:
             return self._store.keys(f"{body['spec']['names']['plural']}.{body['spec']['group']}")
         return []
 
-    def _holds_others(self, key: Key, body: Object) -> bool:
-        return bool(self._held(key, body))
+    def _has_contents(self, key: Key, body: Object) -> bool:
+        return bool(self._contents(key, body))
 
-    def _finish_holders(self, gone: Key) -> None:
-        for holder in (Key("namespaces", "", gone.namespace), Key(definitions.ID, "", gone.resource)):
-            body = self._store.get(holder)
+    def _finish_containers(self, gone: Key) -> None:
+        for container in (Key("namespaces", "", gone.namespace), Key(crd_objects.ID, "", gone.resource)):
+            body = self._store.get(container)
             if body is None or not body["metadata"].get("deletionTimestamp"):
                 continue
-            if not body["metadata"].get("finalizers") and not self._holds_others(holder, body):
-                self.remove(holder)
+            if not body["metadata"].get("finalizers") and not self._has_contents(container, body):
+                self.remove(container)
 
-    def _delete_if_there(self, key: Key) -> None:
+    def _delete_if_exists(self, key: Key) -> None:
         if self._store.get(key) is not None:
             self.delete(key)
 
     def _define(self, body: Object) -> None:
-        resource = definitions.resource(body)
+        resource = crd_objects.resource(body)
         if resource is None:
             self._registry.withdraw(body["spec"]["group"], body["spec"]["names"]["plural"])
         else:
             self._registry.define(resource)
-
-    # Budgets
 
     def _count_budgets(self, namespace: str) -> None:
         del self._stale_budgets[namespace]
@@ -218,8 +212,8 @@ class Keeper:
         for key in keys:
             budget = self._store.get(key)
             assert budget is not None
-            counted = budgets.counted(budget, pods, replicas=self._replicas)
-            if not values.same(budget.get("status"), counted):
+            counted = budgets.compute_status(budget, pods, replicas=self._replicas)
+            if not values.is_same(budget.get("status"), counted):
                 self._store.put(key, {**budget, "status": counted})
 
     def _replicas(self, pod: Object) -> int | None:
@@ -231,6 +225,6 @@ class Keeper:
         return None
 
 
-def _goes_in_foreground(body: Object) -> bool:
+def _is_foreground_deletion(body: Object) -> bool:
     meta = body["metadata"]
     return bool(meta.get("deletionTimestamp")) and FOREGROUND in (meta.get("finalizers") or ())
