@@ -18,14 +18,14 @@ def test_f64_a_long_time_without_an_operator_changes_nothing() -> None:
     with world(1, Setup(servers=2, operator=False, snapshots=False, desired_groups=desired_groups)) as w:
         w.begin()
         w.advance(60.0)
-        before = {id for id, record in w.auditor.fold.items() if record.state is State.RUNNING}
+        before = {id for id, record in w.auditor.records.items() if record.state is State.RUNNING}
         assert len(before) == 3
         w.advance(LONG)
         leader = w.leader()
         assert leader is not None
         w.do(w.kill, leader, 30.0)
         w.advance(LONG)
-        assert {id for id, record in w.auditor.fold.items() if record.state is State.RUNNING} == before
+        assert {id for id, record in w.auditor.records.items() if record.state is State.RUNNING} == before
         assert (w.counts["calls create"], w.counts["calls delete"]) == (3, 0)
         assert not w.violations, w.violations[0]
 

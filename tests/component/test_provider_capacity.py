@@ -17,7 +17,7 @@ def setup(size: int) -> Setup:
 
 
 def ready(w: World) -> int:
-    return sum(record.state is State.RUNNING for record in w.auditor.fold.values())
+    return sum(record.state is State.RUNNING for record in w.auditor.records.values())
 
 
 def test_f51_a_full_subnet_is_left_for_the_next_one_at_once() -> None:
@@ -29,7 +29,7 @@ def test_f51_a_full_subnet_is_left_for_the_next_one_at_once() -> None:
         w.provider_faults.full[SUBNETS[0]] = 10 * HOUR
         w.advance(20.0)
         assert ready(w) == 4
-        assert {record.subnet for record in w.auditor.fold.values() if record.state is State.RUNNING} == {SUBNETS[1]}
+        assert {record.subnet for record in w.auditor.records.values() if record.state is State.RUNNING} == {SUBNETS[1]}
         assert w.counts["decided create-failed"]
         assert w.counts["calls create"] <= 8  # it is remembered: not each one is tried there first
         assert not w.violations, w.violations[0]

@@ -49,9 +49,9 @@ def test_f45_a_hundred_creates_at_twenty_a_second(hint: float) -> None:
         throttle(w, hint)
         made = len(w.cloud.vms())
         began = w.now
-        w.do(w.tell, DesiredGroups(groups={"web": group(CREATES), "old": group(DELETES)}))
+        w.do(w.configure, DesiredGroups(groups={"web": group(CREATES), "old": group(DELETES)}))
         w.advance(0.5)
-        w.do(w.tell, DesiredGroups(groups={"web": group(CREATES), "old": group(0)}))
+        w.do(w.configure, DesiredGroups(groups={"web": group(CREATES), "old": group(0)}))
         while sum(vm.group == "old" and vm.status.value != "running" for vm in w.cloud.vms()) < DELETES:
             w.advance(0.1)
             # All calls bear the provider's hint together; but deletes do not wait behind all creates.
@@ -89,7 +89,7 @@ def test_f45_a_listing_that_is_refused_slows_creates_down_too() -> None:
             w.advance(0.1)
             assert w.now < 10.0
         refused = w.now
-        w.do(w.tell, DesiredGroups(groups={"web": group(5)}))
+        w.do(w.configure, DesiredGroups(groups={"web": group(5)}))
         w.advance(refused + 18.0 - w.now)
         assert not w.counts["calls create"]
         w.advance(30.0)
@@ -104,18 +104,18 @@ def test_f45_creates_that_nobody_wants_any_more_are_not_sent() -> None:
         w.begin()
         w.advance(10.0)
         refuse(w, Call.CREATE, until=w.now + 5.0, delay=20.0)
-        w.do(w.tell, DesiredGroups(groups={"web": group(100)}))
+        w.do(w.configure, DesiredGroups(groups={"web": group(100)}))
         w.advance(4.0)
         asked = w.counts["calls create"]
         assert 0 < asked < 100
-        w.do(w.tell, DesiredGroups(groups={"web": group(2)}))
+        w.do(w.configure, DesiredGroups(groups={"web": group(2)}))
         w.advance(120.0)
         assert w.counts["calls create"] <= asked + 2
         assert len(w.cloud.vms()) == 2
-        records = w.auditor.fold.values()
+        records = w.auditor.records.values()
         assert sum(record.state is State.RUNNING for record in records) == 2
         assert sum(record.state is State.DELETED for record in records) >= 98 - asked
         assert w.counts["calls delete"] <= asked  # nobody deletes what was never asked for
         w.advance(300.0)  # of those that were asked for and refused, it takes a while until their absence is believed
-        assert sum(record.state is State.DELETED for record in w.auditor.fold.values()) == 98
+        assert sum(record.state is State.DELETED for record in w.auditor.records.values()) == 98
         assert not w.violations, w.violations[0]

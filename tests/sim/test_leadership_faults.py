@@ -106,6 +106,6 @@ def test_f25_servers_that_keep_losing_the_lease_hold_back_longer_each_time(seed:
         begun = [after - before for before, after in itertools.pairwise(terms)]
         assert sum(begun) >= 6, "it flaps"
         assert begun[2] <= 4, "both are held back for up to a minute; otherwise it were seven"
-        w.do(w.calm)
+        w.do(w.stop_faults)
         w.settle(300.0)
         assert not w.violations

@@ -1,6 +1,6 @@
-"""A shard that Hypothesis drives: any order of faults, wishes and waiting. What fails is shrunk to a short story.
+"""A shard that Hypothesis drives: any order of faults, changes and waiting. A failure is shrunk to a short schedule.
 
-NSTANCE_STORIES sets how many stories are told.
+NSTANCE_STORIES sets the number of examples.
 """
 
 import os
@@ -13,7 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from nstance.points import Point
 from nstance.sim.desired_groups import DesiredGroup, DesiredGroups
 from nstance.sim.faults.nemesis import Nemesis
-from nstance.sim.setup import FAULTS, Setup
+from nstance.sim.faults.themes import FAULTS
+from nstance.sim.setup import Setup
 from nstance.sim.world import World, world
 
 STORIES = int(os.environ.get("NSTANCE_STORIES", "20"))
@@ -24,11 +25,11 @@ SETUP = Setup(
     snapshots=True,
     desired_groups=DesiredGroups(groups={"web": DesiredGroup(size=3)}),
 )
-SETTLES_WITHIN = 900.0
-PEOPLE = ("scale", "change_template", "break_config", "pester", "resign")
+SETTLE_SECONDS = 900.0
+USER_FAULTS = ("scale", "change_template", "break_config", "pester", "resign")
 
 
-class Story(RuleBasedStateMachine):
+class ShardMachine(RuleBasedStateMachine):
     w: World
 
     def __init__(self) -> None:
@@ -43,40 +44,39 @@ class Story(RuleBasedStateMachine):
     def time_passes(self, seconds: float) -> None:
         self.w.advance(seconds)
 
-    @rule(fault=st.sampled_from([name for name in FAULTS if name not in PEOPLE]))
+    @rule(fault=st.sampled_from([name for name in FAULTS if name not in USER_FAULTS]))
     def something_breaks(self, fault: str) -> None:
         self.w.do(self.nemesis.strike, fault)
 
-    @rule(deed=st.sampled_from(PEOPLE))
-    def somebody_wants(self, deed: str) -> None:
-        self.w.do(self.nemesis.strike, deed)
+    @rule(fault=st.sampled_from(USER_FAULTS))
+    def a_user_acts(self, fault: str) -> None:
+        self.w.do(self.nemesis.strike, fault)
 
     @rule(point=st.sampled_from(Point), fate=st.sampled_from(("crash", "pause")))
-    def the_next_to_come_here(self, point: Point, fate: str) -> None:
+    def a_server_fails_at_the_next_visit(self, point: Point, fate: str) -> None:
         self.w.crashes.append((point, self.w.visits[point] + 1, fate))
 
     @precondition(lambda self: any(s.machine.alive for s in self.w.servers))
     @rule()
     def all_servers_die(self) -> None:
-        """F27."""
         for server in self.w.servers:
             self.w.do(self.w.kill, server)
 
     @invariant()
-    def nothing_is_violated(self) -> None:
+    def no_invariant_is_violated(self) -> None:
         assert not self.w.violations, self.w.violations[0]
 
     def teardown(self) -> None:
         try:
             self.w.crashes.clear()
-            self.w.do(self.w.calm)
-            self.w.settle(SETTLES_WITHIN)
+            self.w.do(self.w.stop_faults)
+            self.w.settle(SETTLE_SECONDS)
             assert not self.w.violations, self.w.violations[0]
         finally:
             self.stack.close()
 
 
-Story.TestCase.settings = settings(
+ShardMachine.TestCase.settings = settings(
     max_examples=STORIES,
     stateful_step_count=15,
     deadline=None,
@@ -84,4 +84,4 @@ Story.TestCase.settings = settings(
     database=None,
     suppress_health_check=list(HealthCheck),
 )
-TestStories = Story.TestCase
+TestShardMachine = ShardMachine.TestCase

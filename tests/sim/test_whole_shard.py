@@ -16,8 +16,8 @@ from nstance.sim.search.schedule import play
 SEEDS = 200
 CHUNKS = 8
 
-# Each of these once violated an invariant. A seed takes another course with every change of the code, so what it showed is
-# told as a story in `test_sim_findings`.
+# Each of these once violated an invariant. A seed plays out differently after every change of the code, so what it showed is
+# also a schedule of its own in `test_sim_findings`.
 ONCE_FAILED = (14, 35, 41, 43, 196, 199, 258, 455, 465, 549, 1373)
 
 
@@ -34,22 +34,24 @@ def test_seeds_that_once_failed(seed: int) -> None:
 
 
 @pytest.mark.parametrize("point", Point, ids=lambda p: p.value)
-def test_every_point(point: Point) -> None:
-    """F1-F10: a crash and a pause at each visit of each named point, alone."""
+def test_every_point_survives_a_crash_and_a_pause(point: Point) -> None:
+    """A crash and a pause at each visit of each named point."""
     visits = 0
     for case in exhaustive.singles():
         if case.crashes and case.crashes[0][0] is point:
             outcome = exhaustive.play(case)
             assert not outcome.violations, f"{case}: {outcome.violations[0]}"
             visits += outcome.visits[point]
-    assert visits, "the story never comes to this point"
+    assert visits, "the schedule never reaches this point"
 
 
-def test_a_seed_replays_exactly_whatever_the_hash_seed() -> None:
-    """Another interpreter with other hashes of strings goes the same way."""
+def test_a_seed_replays_exactly_with_any_hash_seed() -> None:
+    """Another interpreter with other hashes of strings has the same trace."""
     here = play(3).hash
     code = "from nstance.sim.search.schedule import play; print(play(3).hash)"
     for hash_seed in ("1", "2"):
         environment = os.environ | {"PYTHONHASHSEED": hash_seed}
-        told = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
-        assert told.stdout.strip() == here, told.stderr
+        result = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60
+        )
+        assert result.stdout.strip() == here, result.stderr

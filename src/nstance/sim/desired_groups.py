@@ -1,4 +1,4 @@
-"""What the simulated shard is told: a configuration file as a person would write it, with short times."""
+"""The configuration of a simulated shard, as a person would write it, with short times."""
 
 import json
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ class DesiredGroup:
     on_failure: str = "halt"
 
     def update(self) -> dict[str, object]:
-        said: dict[str, object] = {
+        fields: dict[str, object] = {
             "max_surge": self.max_surge,
             "max_unavailable": self.max_unavailable,
             "order": self.order,
@@ -43,10 +43,10 @@ class DesiredGroup:
             "on_failure": self.on_failure,
         }
         if self.order == "serial":
-            said["settle"] = f"{self.settle}s"
+            fields["settle"] = f"{self.settle}s"
         if self.canary:
-            said |= {"canary": self.canary, "pause_after_canary": self.pause}
-        return said
+            fields |= {"canary": self.canary, "pause_after_canary": self.pause}
+        return fields
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class DesiredGroups:
                     "deleted_record_retention": "30m",
                     "unknown": self.unknown,
                 },
-                "expiry": {"forced_age": "50m"},  # nobody here lives that long
+                "expiry": {"forced_age": "50m"},  # longer than any run
                 "leader_election": {"heartbeat": f"{self.heartbeat}s"},
                 "identity": {"on_clone": self.on_clone},
             },

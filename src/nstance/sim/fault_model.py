@@ -1,7 +1,7 @@
-"""How storage and the provider behave from call to call.
+"""Decides for each call to storage and to the provider how it ends.
 
-Every call has four endings: it works, it fails, it works and the answer is lost, or it works long after its caller gave up.
-Most faults live in the last two.
+A call succeeds, fails, succeeds but its answer is lost, or is applied long after its caller gave up. The last two find the
+most bugs.
 """
 
 import random
@@ -26,11 +26,11 @@ class StorageFaults:
         self._setup = setup
         self._now = now
         self._count = count
-        self.quiet = False
-        self.cut: dict[str, int] = {}  # machines that cannot reach it, and how many cuts are in force
+        self.stopped = False
+        self.cut: dict[str, int] = {}  # machines that cannot reach it, by the number of active cuts
         self.brown_until = 0.0
-        self.slow = 0.0  # seconds that each request takes longer
-        self.script: list[tuple[int, str]] = []  # the n-th write ends like this: for runs that try each of them
+        self.slow = 0.0  # seconds by which each request takes longer
+        self.script: list[tuple[int, str]] = []  # (n, ending): how the n-th write ends
         self._writes = 0
 
     def faults(self, machine: Machine) -> memory.Faults:
@@ -45,10 +45,10 @@ class StorageFaults:
         if self.cut.get(machine.name):
             self._count("storage cut off")
             return Fate(before=5.0, error=storage.UnavailableError("cut off"))
-        # A median of 28 ms, a 99th percentile of 140 ms, and a straggler now and then.
+        # A median of 28 ms, a 99th percentile of 140 ms, and rarely a straggler.
         latency = r.lognormvariate(-3.58, 0.7) + (r.uniform(0.5, 2.5) if r.random() < 0.001 else 0.0)
         latency = latency * self._setup.latency + self.slow
-        p = 0.0 if self.quiet else self._setup.storage
+        p = 0.0 if self.stopped else self._setup.storage
         if self._now() < self.brown_until:
             latency = latency * 8 + r.uniform(0.0, 0.6)
             p = max(p, 0.15)
@@ -62,7 +62,7 @@ class StorageFaults:
             draw = r.random()
             if draw < 3 * p:
                 return self._ending(("failed", "lost", "late")[int(draw / p)], before, after)
-        if verb is Verb.LIST and not self.quiet and r.random() < self._setup.stale_lists:
+        if verb is Verb.LIST and not self.stopped and r.random() < self._setup.stale_lists:
             self._count("storage stale listing")
             return Fate(before=before, after=after, stale=r.uniform(0.0, 3.0))
         return Fate(before=before, after=after)
@@ -86,12 +86,12 @@ class ProviderFaults:
         self._setup = setup
         self._now = now
         self._count = count
-        self.quiet = False
+        self.stopped = False
         self.brown_until = 0.0
-        self.brown = 0.2  # likelihood of each of five bad endings then: none ends well
+        self.brown = 0.2  # probability of each of the five bad endings then: every call fails
         self.throttled_until = 0.0
         self.full: dict[str, float] = {}  # subnets without capacity, until when
-        self.lying_until = 0.0  # listings are incomplete and do not say so
+        self.partial_until = 0.0  # listings are incomplete without saying so
         self.script: list[tuple[int, str]] = []
         self._changes = 0
 
@@ -99,7 +99,7 @@ class ProviderFaults:
         r, now = self._r, self._now()
         before = r.uniform(0.05, 1.0) if call is Call.CREATE else r.uniform(0.02, 0.2)
         after = r.uniform(0.01, 0.2)
-        p = 0.0 if self.quiet else self._setup.provider
+        p = 0.0 if self.stopped else self._setup.provider
         if now < self.brown_until:
             before, p = before * 4, self.brown
         if now < self.throttled_until and r.random() < 0.7:
@@ -114,7 +114,7 @@ class ProviderFaults:
                     return self._ending(ending, call, before, after)
         if p and (draw := r.random()) < 5 * p:
             return self._ending(("failed", "lost", "unsent", "late", "ignored")[int(draw / p)], call, before, after)
-        if call is Call.LIST and now < self.lying_until:
+        if call is Call.LIST and now < self.partial_until:
             self._count("provider partial listing")
             return Outcome(before=before, after=after, first=r.choice((0, 0, 1, 2)))
         return Outcome(before=before, after=after)
@@ -128,7 +128,7 @@ class ProviderFaults:
         unknown = errors.UnknownOutcomeError("the answer was lost")
         match ending:
             case "failed":
-                return Outcome(before=before, applied=False, error=errors.UnavailableError("the cloud is away"))
+                return Outcome(before=before, applied=False, error=errors.UnavailableError("the cloud is unavailable"))
             case "lost":
                 return Outcome(before=before, after=after, error=unknown)
             case "unsent":
@@ -144,14 +144,14 @@ class ProviderFaults:
         return Life(
             boot=r.uniform(*setup.boot),
             dying=r.uniform(0.0, setup.dying),
-            # Without a trace of what was deleted, two minutes pass before an absence is believed; some clouds are so.
+            # Some clouds show no trace of what was deleted: then two minutes pass before an absence is believed.
             linger=0.0 if r.random() < 0.03 else r.uniform(10.0, 40.0),
             get_lag=setup.lag if setup.contradicts else self._lag(),
             list_lag=0.0 if setup.contradicts else self._lag(),
         )
 
     def _lag(self) -> float:
-        """Often none or all of it: looks and listings that contradict each other are rare otherwise."""
+        """Often none or all of it: otherwise single answers and listings rarely contradict each other."""
         lag = self._setup.lag
         return self._r.choice((0.0, lag, self._r.uniform(0.0, lag))) if lag else 0.0
 

@@ -1,9 +1,8 @@
-"""An event loop that lives in virtual time, and machines that can be killed, stopped and frozen in it.
+"""An event loop in virtual time, and machines in it that can be killed, stopped and frozen.
 
-`select` never blocks: when nothing is ready it moves the clock to the next timer. The order of what is ready is drawn from
-a seed, so that one seed is one schedule. Every callback runs on behalf of the machine in its context: a stopped machine's
-callbacks wait, a dead one's are dropped, which is what SIGSTOP and SIGKILL do; no `finally` runs on a machine that was
-killed.
+`select` never blocks: when nothing is ready it moves the clock to the next timer. The order of ready callbacks is drawn from
+a seed, so that one seed is one schedule. Every callback belongs to the machine in its context: those of a stopped machine
+wait, those of a dead one are dropped, as with SIGSTOP and SIGKILL. No `finally` runs on a machine that was killed.
 """
 
 import asyncio
@@ -18,7 +17,7 @@ from nstance.clock import Steady
 current: contextvars.ContextVar["Process | None"] = contextvars.ContextVar("process", default=None)
 
 
-class Stuck(RuntimeError):
+class StuckError(RuntimeError):
     """Nothing is ready and nothing is scheduled."""
 
 
@@ -29,7 +28,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._order = random.Random(seed)
         self._shuffle = shuffle
         self._selector = self
-        self.grain = 0.0  # seconds; timers end on multiples of it, as if the machine were busy in between
+        self.grain = 0.0  # seconds; timers end on multiples of it, as on a busy machine
         self._clock_resolution = 1e-9
         self._tasks: set[asyncio.Task[Any]] = set()
         self.ending = False
@@ -47,7 +46,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
                 ready.clear()
                 ready.extend(items)
         elif timeout is None:
-            raise Stuck("nothing is ready and nothing is scheduled")
+            raise StuckError("nothing is ready and nothing is scheduled")
         else:
             self._now += timeout
         return []
@@ -59,7 +58,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         pass
 
     def run_in_executor(self, executor: Any, func: Any, *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
-        """No thread takes part: what one would do is done here and now, so that a seed stays one schedule."""
+        """Run it at once, without a thread: otherwise a seed would not be one schedule."""
         done = self.create_future()
         try:
             done.set_result(func(*args))
@@ -68,18 +67,18 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return done
 
     def _make_task(self, loop: object, coro: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
-        """Tasks are held until they are done: a killed process's tasks must not be finalised while the world goes on."""
+        """Hold tasks until they are done: those of a killed process must not be finalized while the world runs on."""
         task: asyncio.Task[Any] = asyncio.Task(coro, loop=self, **options)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard, context=contextvars.Context())
         return task
 
     def finish(self) -> None:
-        """Dispose of everything that is still pending, dead processes included. Nothing of it matters any more."""
+        """Dispose of all pending tasks, dead processes included."""
         self.ending = True
         self.set_exception_handler(lambda loop, context: None)
         outer = asyncio._get_running_loop()
-        # Or a `finally` that gathers nothing would make another loop, which nobody closes.
+        # Without a running loop, a `finally` that gathers nothing would create a loop that is never closed.
         asyncio._set_running_loop(self)
         try:
             self._close_tasks()
@@ -132,7 +131,7 @@ def _owner(context: contextvars.Context | None) -> "tuple[Process | None, contex
 
 
 class Process:
-    """One life of a machine. Its callbacks run only while it is neither dead nor stopped."""
+    """One process of a machine. Its callbacks run only while it is neither dead nor stopped."""
 
     def __init__(self, machine: "Machine") -> None:
         self.machine = machine
@@ -163,7 +162,7 @@ class _Gate:
 
 
 class Machine:
-    """One simulated computer: its process, its clocks, its links to the world."""
+    """One simulated computer: its process and its clocks (a `nstance.clock.Clock`)."""
 
     def __init__(self, name: str, loop: VirtualLoop, *, rate: float = 1.0, wall: float = 1.7e9) -> None:
         self.name = name
@@ -175,8 +174,6 @@ class Machine:
         self._wall = wall
         self._frozen = 0.0
         self.anchor(self.wall())
-
-    # ---- the Clock port
 
     def monotonic(self) -> float:
         return (self.loop.time() - self._frozen) * self.rate
@@ -194,10 +191,10 @@ class Machine:
         self._steady = Steady(steady, self.boot())
 
     async def sleep(self, seconds: float) -> None:
-        # A microsecond more: rounding must not leave a sleeper a hair before its time, for ever.
+        # A microsecond more: rounding must not wake a sleeper just before its time again and again.
         await asyncio.sleep(max(0.0, seconds) / self.rate + 1e-6)
 
-    # ---- what can happen to it
+    # ---- faults
 
     @property
     def alive(self) -> bool:
@@ -208,11 +205,11 @@ class Machine:
         assert self.process is None
         self.life += 1
         self.process = Process(self)
-        self.anchor(self.wall())  # all that a new process knows
+        self.anchor(self.wall())  # a new process knows only the wall clock
         return self.loop.create_task(main(), context=self.context())
 
     def context(self) -> contextvars.Context:
-        """Whatever is started in it belongs to the process that runs now."""
+        """Tasks that are started in it belong to the current process."""
         context = contextvars.copy_context()
         context.run(current.set, self.process)
         return context
@@ -229,7 +226,7 @@ class Machine:
             self.stopped = True
 
     def resume(self, *, frozen_for: float = 0.0) -> None:
-        """Go on. `frozen_for`: how long its monotonic clock stood still as well."""
+        """Continue. `frozen_for`: seconds for which its monotonic clock stood still too."""
         if not self.stopped or self.process is None:
             return
         self.stopped = False
@@ -239,5 +236,5 @@ class Machine:
             asyncio.BaseEventLoop.call_soon(self.loop, gate, context=context)
 
     def jump(self, seconds: float) -> None:
-        """Somebody sets its wall clock."""
+        """Set its wall clock."""
         self._wall += seconds

@@ -1,4 +1,4 @@
-"""`nstance-sim`: what would happen if. Swarms of random schedules, every crash point, and the story of one seed."""
+"""`nstance-sim`: plays whole shards in virtual time, with random faults, at every crash point, or as a forecast."""
 
 import argparse
 import os
@@ -6,15 +6,15 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
-from nstance.sim.forecasting import command
+from nstance.sim.faults.themes import draw
+from nstance.sim.forecasting import command as forecast_command
 from nstance.sim.forecasting.scenarios import SCENARIOS
 from nstance.sim.search import exhaustive
 from nstance.sim.search.schedule import play
-from nstance.sim.search.swarm import ENOUGH, CannotResume, again, swarm
-from nstance.sim.setup import draw
+from nstance.sim.search.swarm import FULL_SWARM, ResumeError, replay_command, swarm
 
-MOST_AGENTS = 20_000
-MOST_HOURS = 24 * 7
+MAX_AGENTS = 20_000
+MAX_HOURS = 24 * 7
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -33,62 +33,68 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="command")
     cores = os.cpu_count() or 1
 
-    many = commands.add_parser("swarm", help="play many seeds; exit 1 if one of them violates an invariant")
-    many.add_argument("--seeds", type=_whole, default=2000, help="how many (default 2000)")
-    many.add_argument("--start", type=int, default=0, help="the first one (default 0)")
-    many.add_argument("--servers", type=int, choices=(2, 3), help="of the shard; each seed draws it if left out")
-    many.add_argument("--jobs", type=_whole, default=cores, help=f"processes (default {cores})")
-    many.add_argument("--resume", type=Path, help="keep how far the run has come in this file, and go on from there")
-    many.add_argument("--counts", action="store_true", help="print how often everything happened")
-    many.set_defaults(run=_swarm)
-
-    one = commands.add_parser("replay", help="tell the story of one seed")
-    one.add_argument("seed", type=int)
-    one.add_argument("--servers", type=int, choices=(2, 3))
-    one.add_argument("--twice", action="store_true", help="play it again and compare")
-    one.set_defaults(run=_replay)
-
-    every = commands.add_parser("exhaustive", help="crash and pause at every named point, and bend every call")
-    every.add_argument("--pairs", action="store_true", help="also all pairs of points")
-    every.add_argument("--jobs", type=_whole, default=cores, help=f"processes (default {cores})")
-    every.add_argument("--only", metavar="CASE", help="tell the story of one case, named as it was printed")
-    every.set_defaults(run=_exhaustive)
-
-    mine = commands.add_parser(
-        "run",
-        help="what would happen to the groups of a configuration",
-        description="Plays a scenario with the groups of a configuration in virtual time, prints it and draws it.",
+    swarm_command = commands.add_parser("swarm", help="play many seeds; exit 1 if one of them violates an invariant")
+    swarm_command.add_argument("--seeds", type=_positive, default=2000, help="how many (default 2000)")
+    swarm_command.add_argument("--start", type=int, default=0, help="the first one (default 0)")
+    swarm_command.add_argument(
+        "--servers", type=int, choices=(2, 3), help="of the shard; each seed draws it if left out"
     )
-    mine.add_argument("--config", type=Path, required=True, help="a shard's config.jsonc")
-    mine.add_argument("--scenario", choices=list(SCENARIOS), required=True)
-    mine.add_argument("--agents", type=_agents, help="grow or shrink the groups to so many instances in all")
-    mine.add_argument("--all-spot", action="store_true", help="spot-storm: as if every VM were a spot VM")
-    mine.add_argument("--hours", type=_hours, default=2.0, help="of virtual time (default 2)")
-    mine.add_argument(
+    swarm_command.add_argument("--jobs", type=_positive, default=cores, help=f"processes (default {cores})")
+    swarm_command.add_argument("--resume", type=Path, help="save the progress in this file, and continue from there")
+    swarm_command.add_argument("--counts", action="store_true", help="print how often each fault and outcome happened")
+    swarm_command.set_defaults(run=_swarm)
+
+    replay = commands.add_parser("replay", help="print the trace of one seed")
+    replay.add_argument("seed", type=int)
+    replay.add_argument("--servers", type=int, choices=(2, 3))
+    replay.add_argument("--twice", action="store_true", help="play it again and compare")
+    replay.set_defaults(run=_replay)
+
+    exhaustive_command = commands.add_parser(
+        "exhaustive", help="crash and pause at every named point, and let every call fail"
+    )
+    exhaustive_command.add_argument("--pairs", action="store_true", help="also all pairs of points")
+    exhaustive_command.add_argument("--jobs", type=_positive, default=cores, help=f"processes (default {cores})")
+    exhaustive_command.add_argument(
+        "--only", metavar="CASE", help="print the trace of one case, named as it was printed"
+    )
+    exhaustive_command.set_defaults(run=_exhaustive)
+
+    run = commands.add_parser(
+        "run",
+        help="forecast what happens to the groups of a configuration",
+        description="Plays a scenario with the groups of a configuration in virtual time, prints a table and draws a chart.",
+    )
+    run.add_argument("--config", type=Path, required=True, help="a shard's config.jsonc")
+    run.add_argument("--scenario", choices=list(SCENARIOS), required=True)
+    run.add_argument("--agents", type=_agents, help="scale the groups to this many instances in total")
+    run.add_argument("--all-spot", action="store_true", help="spot-storm: as if every VM were a spot VM")
+    run.add_argument("--hours", type=_hours, default=2.0, help="virtual time (default 2)")
+    run.add_argument(
         "--boot",
         type=_seconds,
         metavar="SECONDS",
-        help="that a VM takes until its agent speaks (default 20 to 60; a local provider's processes take 0.5 to 4)",
+        help="until the agent of a new VM registers (default 20 to 60; with a local provider 0.5 to 4)",
     )
-    mine.add_argument("--svg", type=Path, help="draw it into this file (default forecast-SCENARIO.svg)")
-    mine.set_defaults(run=command.run)
+    run.add_argument("--svg", type=Path, help="file for the chart (default forecast-SCENARIO.svg)")
+    run.set_defaults(run=forecast_command.run)
     return parser
 
 
-def _whole(text: str) -> int:
+def _positive(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text)):
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1 on, found {text!r}")
+        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found {text!r}")
     return int(text)
 
 
 def _agents(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 6 and 1 <= int(text) <= MOST_AGENTS):
-        raise argparse.ArgumentTypeError(f"expected 1 to {MOST_AGENTS:,} instances, found {text!r}")
+    if not (text.isascii() and text.isdecimal() and len(text) < 6 and 1 <= int(text) <= MAX_AGENTS):
+        raise argparse.ArgumentTypeError(f"expected 1 to {MAX_AGENTS:,} instances, found {text!r}")
     return int(text)
 
 
 def _hours(text: str) -> float:
-    return _number(text, 0.05, MOST_HOURS, "hours")
+    return _number(text, 0.05, MAX_HOURS, "hours")
 
 
 def _seconds(text: str) -> float:
@@ -115,35 +121,35 @@ def _swarm(options: argparse.Namespace) -> int:
             resume=options.resume,
             progress=sys.stderr.isatty(),
         )
-    except CannotResume as problem:
+    except ResumeError as problem:
         print(problem, file=sys.stderr)
         return 2
     if options.counts:
-        for what, number in sorted(tally.counts.items()):
-            print(f"{number:9}  {what}")
+        for name, number in sorted(tally.counts.items()):
+            print(f"{number:9}  {name}")
     print(tally.summary())
-    unseen = tally.unseen() if tally.seeds >= ENOUGH else []
-    if unseen:
-        print(f"never happened: {', '.join(unseen)}")
+    missing = tally.missing() if tally.seeds >= FULL_SWARM else []
+    if missing:
+        print(f"never happened: {', '.join(missing)}")
     for seed in tally.failures:
-        print(f"to see it again: {again(seed, options.servers)}")
-    return 1 if tally.failures or unseen else 0
+        print(f"replay it: {replay_command(seed, options.servers)}")
+    return 1 if tally.failures or missing else 0
 
 
 def _replay(options: argparse.Namespace) -> int:
     print(draw(options.seed, servers=options.servers))
-    verdict = play(options.seed, servers=options.servers, tell=_tell)
+    verdict = play(options.seed, servers=options.servers, on_trace=_print_trace)
     print(f"trace {verdict.hash}")
     if options.twice and play(options.seed, servers=options.servers).hash != verdict.hash:
-        print("a second run went another way: the simulation is not deterministic")
+        print("the second run has another trace: the simulation is not deterministic")
         return 2
     for violation in verdict.violations:
         print(violation)
     return 1 if verdict.violations else 0
 
 
-def _tell(line: str) -> None:
-    """Of a story that may be longer than its reader's patience: the simulated shard must not notice a closed pipe."""
+def _print_trace(line: str) -> None:
+    """The reader may close the pipe early: the simulated shard must not notice."""
     try:
         print(line, flush=True)
     except BrokenPipeError:
@@ -154,9 +160,12 @@ def _exhaustive(options: argparse.Namespace) -> int:
     if options.only is not None:
         case = next((case for case in exhaustive.cases(with_pairs=True) if str(case) == options.only), None)
         if case is None:
-            print(f"there is no case {options.only!r}; its name is what is printed before the colon", file=sys.stderr)
+            print(
+                f"there is no case {options.only!r}: expected the text before the colon of a printed case",
+                file=sys.stderr,
+            )
             return 2
-        outcome = exhaustive.play(case, tell=_tell)
+        outcome = exhaustive.play(case, on_trace=_print_trace)
         return 1 if outcome.violations else 0
     failed = exhaustive.run_all(with_pairs=options.pairs, jobs=options.jobs)
     return 1 if failed else 0

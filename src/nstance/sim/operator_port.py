@@ -1,4 +1,4 @@
-"""The operators' side of a simulated server: the writer of groups, and who steers rollouts."""
+"""The operators' side of a simulated server: writes groups and steers rollouts."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from nstance.server.leader.context import TermContext
 if TYPE_CHECKING:
     from nstance.sim.server import SimServer
 
-SOMEBODY = OperatorId("somebody")
+OPERATOR = OperatorId("somebody")
 
 
 class OperatorPort:
@@ -44,7 +44,7 @@ class OperatorPort:
 
     async def roll_back(self, key: GroupKey) -> None:
         try:
-            await self.groups.change(await self.rollouts.roll_back(key, "", by=SOMEBODY), who=SOMEBODY)
+            await self.groups.change(await self.rollouts.roll_back(key, "", by=OPERATOR), who=OPERATOR)
             self._server.world.count("rolled back")
         except GRPCError as refusal:
             self._server.world.count(f"rollback refused {refusal.status.name.lower()}")
@@ -52,7 +52,7 @@ class OperatorPort:
     async def resume(self, key: GroupKey) -> None:
         try:
             if self.rollouts.is_rolled_back(key):
-                await self.groups.change(end_rollback(key), who=SOMEBODY)
+                await self.groups.change(end_rollback(key), who=OPERATOR)
                 self._server.world.count("rollback ended")
             else:
                 await self.rollouts.resume(key)

@@ -1,10 +1,10 @@
-"""Chance from a seed."""
+"""Random numbers from a seed."""
 
 import random
 
 
 class SeededRng(random.Random):
-    """A `Chance`; worlds that throw dice themselves draw from the same source."""
+    """A `nstance.clock.Rng` whose draws depend only on its seed."""
 
     def bits(self, count: int) -> int:
         return self.getrandbits(count)

@@ -28,7 +28,7 @@ from nstance.server.leader.context import Advertised, TermContext
 from nstance.server.leader.history import History
 from nstance.server.leader.leader import Leader, LeaderParts, Port
 from nstance.server.state.follower import Follower
-from nstance.sim.agent import AgentPort
+from nstance.sim.agent_port import AgentPort
 from nstance.sim.desired_groups import CLUSTER, SHARD
 from nstance.sim.loop import Machine
 from nstance.sim.operator_port import OperatorPort

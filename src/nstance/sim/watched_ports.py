@@ -1,4 +1,4 @@
-"""Storage and cloud as they are, with somebody who watches each change at the moment it is applied."""
+"""The storage and the cloud of a simulated world, with an auditor that sees each change at the moment it is applied."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -13,24 +13,22 @@ from nstance.providers.memory_cloud import MemoryCloud
 
 
 class Watcher(Protocol):
-    def stored(self, key: str, body: bytes | None) -> None: ...
+    def on_store(self, key: str, body: bytes | None) -> None: ...
 
-    def creating(self, id: InstanceId) -> None:
-        """A create is applied now."""
-        ...
+    def on_create(self, id: InstanceId) -> None: ...
 
-    def deleting(self, id: InstanceId, provider_id: ProviderId | None) -> None: ...
+    def on_delete(self, id: InstanceId, provider_id: ProviderId | None) -> None: ...
 
-    def registering(self, provider_id: ProviderId) -> None:
+    def on_register_target(self, provider_id: ProviderId) -> None:
         """A VM joins a load balancer now."""
         ...
 
-    def acting(self, server: str, what: str, id: InstanceId) -> None:
+    def on_call(self, server: str, verb: str, id: InstanceId) -> None:
         """A server begins a call that changes something."""
         ...
 
-    def listed(self) -> None:
-        """A server knows what a listing shows."""
+    def on_listing(self) -> None:
+        """A server has received a listing of the provider."""
         ...
 
 
@@ -45,7 +43,7 @@ class WatchedStore(memory.MemoryStore):
 
     def _set(self, key: str, body: bytes | None) -> Version:
         version = super()._set(key, body)
-        self.watcher.stored(key, body)
+        self.watcher.on_store(key, body)
         return version
 
 
@@ -54,23 +52,23 @@ class WatchedCloud(MemoryCloud):
     is_full: Callable[[str], bool]
 
     def create(self, scope: port.Scope, request: port.CreateRequest) -> port.Vm:
-        made = super().create(scope, request)  # a call that comes late, for an ID that was deleted, makes nothing
-        self.watcher.creating(request.id)
-        return made
+        vm = super().create(scope, request)  # a late call for an ID that was deleted creates nothing
+        self.watcher.on_create(request.id)
+        return vm
 
     def delete(self, scope: port.Scope, id: InstanceId, provider_id: ProviderId | None) -> port.Status:
-        self.watcher.deleting(id, provider_id)
+        self.watcher.on_delete(id, provider_id)
         return super().delete(scope, id, provider_id)
 
     def register(self, name: str, provider_id: ProviderId) -> None:
-        self.watcher.registering(provider_id)
+        self.watcher.on_register_target(provider_id)
         super().register(name, provider_id)
 
     def free(self, subnet: str) -> int | None:
         return 0 if self.is_full(subnet) else super().free(subnet)
 
-    def truth(self, id: InstanceId) -> list[port.Vm]:
-        """The VMs that carry this ID and are not gone."""
+    def existing(self, id: InstanceId) -> list[port.Vm]:
+        """The VMs that carry this ID and are not deleted, without any lag."""
         now = self._clock.monotonic()
         shown = [(m, m.status(now)) for m in self._of(id)]
         return [m.show(s) for m, s in shown if s is not None and s is not port.Status.DELETED]
@@ -82,14 +80,14 @@ class WatchedProvider(MemoryProvider):
         self._watcher = cloud.watcher
 
     async def create(self, request: port.CreateRequest) -> port.Vm:
-        self._watcher.acting(self._server, "create", request.id)
+        self._watcher.on_call(self._server, "create", request.id)
         return await super().create(request)
 
     async def delete(self, id: InstanceId, provider_id: ProviderId | None) -> port.Status:
-        self._watcher.acting(self._server, "delete", id)
+        self._watcher.on_call(self._server, "delete", id)
         return await super().delete(id, provider_id)
 
     async def list(self) -> Sequence[port.Vm]:
-        shown = await super().list()
-        self._watcher.listed()
-        return shown
+        vms = await super().list()
+        self._watcher.on_listing()
+        return vms

@@ -1,7 +1,7 @@
-"""A whole shard in virtual time: servers, storage, a cloud, agents, an operator, and somebody who breaks things.
+"""A whole shard in virtual time: servers, storage, a cloud, agents and an operator.
 
-A world is stepped (`advance`), so that a schedule, a test or a shrinking story can drive it alike. One seed is one world:
-everything that happens is hashed, and running the seed again must give the same hash.
+A world is stepped with `advance`, by the nemesis, a test or a state machine. One seed is one world: everything that happens
+is hashed, and a second run of the seed gives the same hash.
 """
 
 import asyncio
@@ -25,7 +25,8 @@ from nstance.providers import port
 from nstance.secretstore import memory as secrets
 from nstance.server.state.shard import Committed
 from nstance.sim import operator
-from nstance.sim.agent import AgentPort, SimAgent
+from nstance.sim.agent import SimAgent
+from nstance.sim.agent_port import AgentPort
 from nstance.sim.audit.auditor import Auditor
 from nstance.sim.desired_groups import SHARD, DesiredGroups
 from nstance.sim.fault_model import ProviderFaults, StorageFaults
@@ -38,8 +39,8 @@ from nstance.sim.watched_ports import WatchedCloud, WatchedStore
 T = TypeVar("T")
 
 CONFIG = storage_keys.config(SHARD)
-REMEMBER = 4.0  # seconds of storage's past, for stale listings
-SELDOM = frozenset(  # struck ten times as often: a swarm of 2,000 must meet them
+STALE_SECONDS = 4.0  # of storage's past that a stale listing may show
+RARE_POINTS = frozenset(  # struck ten times as often: 2,000 seeds must strike all of them
     {
         points.Point.BEFORE_COMPACTION,
         points.Point.BEFORE_SNAPSHOT,
@@ -47,46 +48,46 @@ SELDOM = frozenset(  # struck ten times as often: a swarm of 2,000 must meet the
         points.Point.BEFORE_RELEASE,
     }
 )
-NOTHING_NEW = 4.0  # after this long without trouble the shard must still be at rest
+REST_SECONDS = 4.0  # for which a shard at rest must stay at rest
 
 
 class World:
-    def __init__(self, seed: int, setup: Setup, *, tell: Callable[[str], None] | None = None) -> None:
+    def __init__(self, seed: int, setup: Setup, *, on_trace: Callable[[str], None] | None = None) -> None:
         authority()
         self.seed = seed
         self.setup = setup
         self.desired_groups: DesiredGroups = setup.desired_groups
         self.random = random.Random(f"world-{seed}")
         self.loop = VirtualLoop(seed)
-        self.loop.set_exception_handler(lambda loop, context: self._unhandled(context))
+        self.loop.set_exception_handler(lambda loop, context: self._on_unhandled(context))
         self.counts: Counter[str] = Counter()
         self.violations: list[str] = []
-        self.quiet = False  # the faults have stopped
-        self.planting = False
-        self.crashes: list[tuple[points.Point, int, str]] = []  # (point, its n-th visit, "crash" or "pause"): scripted
+        self.faults_stopped = False
+        self.planting = False  # the nemesis is creating a VM
+        self.crashes: list[tuple[points.Point, int, str]] = []  # scripted: (point, its n-th visit, "crash" or "pause")
         self.visits: Counter[points.Point] = Counter()
         self._trace = hashlib.sha256()
-        self._tell = tell
+        self._on_trace = on_trace
         self._agents: dict[ProviderId, SimAgent] = {}
-        self._made = 0
-        self._spoiled = False
+        self._agents_made = 0
+        self._spoils_boots = False
         self.bad_generations: set[int] = set()  # of templates whose instances never become ready
         self.secrets = secrets.MemoryStore()
         self.agents_shut_out_until = 0.0
-        self.servers_down = False  # somebody has stopped them all: none boots
+        self.servers_down = False  # all are stopped and must not boot: a backup is being restored
         self.on_moment: Callable[[str], None] = lambda moment: None
-        self.began = 0.0  # the shard's time when the world began
-        self._doors: dict[str, AgentPort] = {}
+        self.began = 0.0  # the shard's time at the world's second 0
+        self._agent_ports: dict[str, AgentPort] = {}
         r, now = self.random, self.loop.time
         self.auditor = Auditor(self)
         self.storage_faults = StorageFaults(r, setup, now, self.count)
         self.provider_faults = ProviderFaults(r, setup, now, self.count)
         self.cloud_clock = Machine("cloud", self.loop)
-        remember = REMEMBER if setup.stale_lists else 0.0
+        remember = STALE_SECONDS if setup.stale_lists else 0.0
         self.storage = WatchedStore(Machine("store", self.loop), remember=remember)
         self.storage.watcher = self.auditor
         self.cloud = WatchedCloud(
-            self.cloud_clock, behaviour=self.provider_faults, on_boot=self._booted, on_end=self._ended
+            self.cloud_clock, behaviour=self.provider_faults, on_boot=self._on_boot, on_end=self._on_end
         )
         self.cloud.watcher = self.auditor
         self.cloud.is_full = self.provider_faults.is_full
@@ -111,7 +112,7 @@ class World:
         return self.loop.time()
 
     def steady(self, since: float) -> float:
-        """Seconds since a time in a record, by the fastest clock of the world."""
+        """Seconds since a time in a record, by the fastest clock of all servers."""
         return self.began + self.now * (1 + 2 * self.setup.drift) - since
 
     def advance(self, seconds: float) -> None:
@@ -121,44 +122,44 @@ class World:
         return self.loop.run_until_complete(work)
 
     def do(self, act: Callable[..., T], *args: Any) -> T:
-        """Something that needs the loop to run, at once."""
+        """Call something that needs a running loop."""
 
-        async def now() -> T:
+        async def call() -> T:
             return act(*args)
 
-        return self.run(now())
+        return self.run(call())
 
     def later(self, seconds: float, act: Callable[..., object], *args: Any) -> None:
-        """The world does it, not the machine that happens to run: that may be dead by then."""
+        """The world calls it, not the current machine, which may be dead by then."""
         self.loop.call_later(seconds, act, *args, context=contextvars.Context())
 
     def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         return self.loop.create_task(work, context=contextvars.Context())
 
-    # ---- what is known of it
+    # ---- the trace
 
-    def count(self, what: str) -> None:
-        self.counts[what] += 1
+    def count(self, name: str) -> None:
+        self.counts[name] += 1
 
-    def log(self, *what: object) -> None:
-        self._trace.update(repr((round(self.now, 6), *what)).encode())
-        if self._tell is not None:
-            self._tell(f"{self.now:9.3f}  {'  '.join(map(str, what))}")
+    def log(self, *parts: object) -> None:
+        self._trace.update(repr((round(self.now, 6), *parts)).encode())
+        if self._on_trace is not None:
+            self._on_trace(f"{self.now:9.3f}  {'  '.join(map(str, parts))}")
 
-    def violation(self, what: str) -> None:
+    def violation(self, text: str) -> None:
         if self.loop.ending:
             return
-        self.log("VIOLATION", what)
-        self.violations.append(f"at {self.now:.3f} s: {what}")
+        self.log("VIOLATION", text)
+        self.violations.append(f"at {self.now:.3f} s: {text}")
 
-    def _unhandled(self, context: dict[str, Any]) -> None:
-        self.violation(f"nobody handled {context.get('exception') or context.get('message')!r}")
+    def _on_unhandled(self, context: dict[str, Any]) -> None:
+        self.violation(f"unhandled error: {context.get('exception') or context.get('message')!r}")
 
     def hash(self) -> str:
         return self._trace.hexdigest()
 
     def committed(self, server: SimServer, committed: Committed) -> None:
-        self.auditor.told(committed.reasons)
+        self.auditor.on_reasons(committed.reasons)
         for reason in committed.reasons:
             self.count(f"decided {reason.code.value}")
             self.log(server.name, reason.code.value, reason.message)
@@ -181,14 +182,14 @@ class World:
             self.start(operator.operate(self))
 
     def kill(self, server: SimServer, back: float | None = None, *, power: bool = True) -> None:
-        """`power`: its host lives on and tells others that the process is gone."""
+        """`power`: its host keeps power, and resets the connections of the dead process."""
         if not server.machine.alive:
             return
         self.log("kill", server.name)
         if not power:
             self.network.dark.add(server.name)
         server.machine.kill()
-        self._gone(server)
+        self._close_ports(server)
         self.later(self.random.uniform(1.0, 5.0) if back is None else back, self._boot, server)
 
     def _boot(self, server: SimServer) -> None:
@@ -196,17 +197,17 @@ class World:
         server.boot()
 
     def ended(self, server: SimServer) -> None:
-        """Its program came to an end by itself: somebody starts it again."""
+        """Its program ended by itself: it is started again."""
         self.log("ended", server.name)
         server.machine.kill()
-        self._gone(server)
+        self._close_ports(server)
         self.later(self.random.uniform(0.5, 3.0), server.boot)
 
-    def _gone(self, server: SimServer) -> None:
-        self.network.killed(server.machine)
-        door = self._doors.pop(server.name, None)
-        if door is not None:
-            door.reset()
+    def _close_ports(self, server: SimServer) -> None:
+        self.network.on_kill(server.machine)
+        port = self._agent_ports.pop(server.name, None)
+        if port is not None:
+            port.reset()
 
     def stop(self, server: SimServer, seconds: float, *, freeze: bool = False) -> None:
         machine = server.machine
@@ -229,14 +230,14 @@ class World:
             server.later(0.0, elector.stop)
 
     def visit(self, server: SimServer, point: points.Point) -> bool:
-        """A server has reached a point; says whether something happens to it there."""
+        """A server has reached a named point. Returns whether it is killed or paused there."""
         self.visits[point] += 1
-        for wanted, number, fate in self.crashes:
-            if wanted is point and number == self.visits[point]:
+        for target, number, fate in self.crashes:
+            if target is point and number == self.visits[point]:
                 return self._strike(server, point, fate)
-        if self.quiet:
+        if self.faults_stopped:
             return False
-        draw = self.random.random() / (10.0 if point in SELDOM else 1.0)
+        draw = self.random.random() / (10.0 if point in RARE_POINTS else 1.0)
         if draw < self.setup.crash:
             return self._strike(server, point, "crash")
         if draw < self.setup.crash + self.setup.pause:
@@ -252,8 +253,8 @@ class World:
             self.stop(server, 5.0 if self.crashes else self.random.uniform(0.2, 6.0))
         return True
 
-    def tell(self, desired_groups: DesiredGroups) -> None:
-        """A new configuration; the leader hears of it at once, as it would from the admin tool."""
+    def configure(self, desired_groups: DesiredGroups) -> None:
+        """Write a configuration; the leader reads it at once, as after a change by the admin tool."""
         self.desired_groups = desired_groups
         self.put_config(desired_groups.text())
 
@@ -272,16 +273,16 @@ class World:
 
     # ---- agents
 
-    def opened(self, door: AgentPort) -> None:
-        self._doors[door.server.name] = door
+    def on_port_open(self, port: AgentPort) -> None:
+        self._agent_ports[port.server.name] = port
 
-    def closed(self, door: AgentPort) -> None:
-        if self._doors.get(door.server.name) is door:
-            del self._doors[door.server.name]
+    def on_port_close(self, port: AgentPort) -> None:
+        if self._agent_ports.get(port.server.name) is port:
+            del self._agent_ports[port.server.name]
 
-    def find_door(self) -> AgentPort | None:
-        doors = list(self._doors.values())
-        return self.random.choice(doors) if doors else None
+    def find_agent_port(self) -> AgentPort | None:
+        ports = list(self._agent_ports.values())
+        return self.random.choice(ports) if ports else None
 
     def agents(self) -> list[SimAgent]:
         return list(self._agents.values())
@@ -291,24 +292,24 @@ class World:
         return [a for a in self._agents.values() if a.id == id]
 
     def spoil_boots(self, spoiled: bool) -> None:
-        """Whether VMs that boot from now on have an agent that never speaks."""
-        self._spoiled = spoiled
+        """Whether agents of VMs that boot from now on never register."""
+        self._spoils_boots = spoiled
 
-    def _booted(self, request: port.CreateRequest, vm: port.Vm) -> None:
+    def _on_boot(self, request: port.CreateRequest, vm: port.Vm) -> None:
         if not request.nonce or vm.provider_id in self._agents:
             return
-        self._made += 1
-        mute = self._spoiled or (not self.quiet and self.random.random() < self.setup.bad_boots)
-        broken = not self.quiet and (
+        self._agents_made += 1
+        mute = self._spoils_boots or (not self.faults_stopped and self.random.random() < self.setup.bad_boots)
+        broken = not self.faults_stopped and (
             self.random.random() < self.setup.broken_boots or request.args.get("generation") in self.bad_generations
         )
-        self._agents[vm.provider_id] = SimAgent(self, request, vm, number=self._made, mute=mute, broken=broken)
+        self._agents[vm.provider_id] = SimAgent(self, request, vm, number=self._agents_made, mute=mute, broken=broken)
         if mute or broken:
             self.count("bad boot" if mute else "broken boot")
 
-    def _ended(self, request: port.CreateRequest, vm: port.Vm) -> None:
-        self.log("vm over", request.id)
-        self.auditor.ended(request.id)
+    def _on_end(self, request: port.CreateRequest, vm: port.Vm) -> None:
+        self.log("vm ended", request.id)
+        self.auditor.on_vm_end(request.id)
         self.on_moment("end of a vm")
         agent = self._agents.get(vm.provider_id)
         if agent is not None:
@@ -316,17 +317,17 @@ class World:
 
     # ---- the end of the faults
 
-    def calm(self) -> None:
-        """Everything works from now on."""
-        self.quiet = True
+    def stop_faults(self) -> None:
+        """Repair everything; from now on everything works."""
+        self.faults_stopped = True
         self.on_moment = lambda moment: None
-        self.log("calm")
-        self.storage_faults.quiet = self.provider_faults.quiet = True
-        self.storage_faults.cut.clear()
-        self.storage_faults.brown_until = self.storage_faults.slow = 0.0
-        fault_model = self.provider_faults
-        fault_model.brown_until = fault_model.throttled_until = fault_model.lying_until = 0.0
-        fault_model.full.clear()
+        self.log("faults stopped")
+        storage, provider = self.storage_faults, self.provider_faults
+        storage.stopped = provider.stopped = True
+        storage.cut.clear()
+        storage.brown_until = storage.slow = 0.0
+        provider.brown_until = provider.throttled_until = provider.partial_until = 0.0
+        provider.full.clear()
         self.network.cut.clear()
         self.network.rejected.clear()
         self.agents_shut_out_until = 0.0
@@ -337,7 +338,7 @@ class World:
             agent.heal()
 
     def settle(self, within: float) -> None:
-        """I4: wait for rest, see that it lasts, and compare what a new reader of the journal would find."""
+        """Wait for rest, check that it lasts (I4), and that the journal reads the same (I6)."""
         until = self.now + within
         while (unrest := self.auditor.unrest()) and self.now < until:
             self._resume_rollouts()
@@ -347,14 +348,14 @@ class World:
             return
         self.log("rest")
         calls = self.counts["calls create"], self.counts["calls delete"]
-        self.advance(NOTHING_NEW)
+        self.advance(REST_SECONDS)
         if (self.counts["calls create"], self.counts["calls delete"]) != calls:
-            self.violation("I4: VMs are still made or deleted although everything was at rest")
+            self.violation("I4: VMs are created or deleted although everything was at rest")
         self.run(self._reread())
         self.auditor.finish()
 
     def _resume_rollouts(self) -> None:
-        """Somebody sees to what waits for people."""
+        """Resume rollouts that wait for a person."""
         leader = self.leader()
         if leader is None or leader.office is None:
             return
@@ -363,30 +364,30 @@ class World:
                 leader.spawn(leader.office.resume(key))
 
     async def _reread(self) -> None:
-        books = journal.Journal(
+        reader = journal.Journal(
             self.storage.view(None),
             journal_prefix=storage_keys.journal_prefix(SHARD),
             snapshot_prefix=storage_keys.snapshot_prefix(SHARD),
             clock=self.cloud_clock,
         )
         try:
-            book, alarms = await books.load()
+            state, alarms = await reader.load()
         except slots.DamagedError as damage:
-            self.violation(f"I6: the journal cannot be read anew: {damage}")
+            self.violation(f"I6: failed to read the journal again: {damage}")
             return
-        if alarms or book.instances != self.auditor.fold or book.groups != self.auditor.rollouts.groups:
-            self.violation(f"I6: reading the journal anew gives something else {alarms}")
+        if alarms or state.instances != self.auditor.records or state.groups != self.auditor.rollouts.groups:
+            self.violation(f"I6: reading the journal again gives other records {alarms}")
 
 
 @contextmanager
-def world(seed: int, setup: Setup, *, tell: Callable[[str], None] | None = None) -> Iterator[World]:
-    """A world that is disposed of afterwards, dead processes included."""
-    made = World(seed, setup, tell=tell)
+def world(seed: int, setup: Setup, *, on_trace: Callable[[str], None] | None = None) -> Iterator[World]:
+    """A world whose loop and processes are disposed of afterwards."""
+    made = World(seed, setup, on_trace=on_trace)
     asyncio.set_event_loop(made.loop)
     log = logging.getLogger("nstance")
     level = log.level
     log.setLevel(logging.CRITICAL + 1)
-    kept = journal.SNAPSHOT_SLOTS, journal.KEEP_SECONDS
+    defaults = journal.SNAPSHOT_SLOTS, journal.KEEP_SECONDS
     if setup.snapshots:
         journal.SNAPSHOT_SLOTS, journal.KEEP_SECONDS = 8, 24.0
     if setup.audited:
@@ -394,9 +395,9 @@ def world(seed: int, setup: Setup, *, tell: Callable[[str], None] | None = None)
     try:
         yield made
     finally:
-        journal.SNAPSHOT_SLOTS, journal.KEEP_SECONDS = kept
+        journal.SNAPSHOT_SLOTS, journal.KEEP_SECONDS = defaults
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # what is dropped here was never to be awaited
+            warnings.simplefilter("ignore", RuntimeWarning)  # pending coroutines are dropped here
             made.loop.finish()
         asyncio.set_event_loop(None)
         log.setLevel(level)

@@ -1,4 +1,4 @@
-"""The auditor is believed, so it must speak up: each of these worlds is bent by hand, and must be found out."""
+"""The auditor finds what it must find: each test violates one invariant by hand."""
 
 import dataclasses
 import json
@@ -27,21 +27,21 @@ def at_rest(w: World) -> None:
 
 
 def member(w: World) -> InstanceId:
-    return next(iter(w.auditor.fold))
+    return next(iter(w.auditor.records))
 
 
-def only(w: World, mark: str) -> None:
+def only(w: World, invariant: str) -> None:
     assert w.violations
-    assert all(f": {mark}: " in v for v in w.violations), w.violations
+    assert all(f": {invariant}: " in v for v in w.violations), w.violations
 
 
 def write(w: World, *entries: slots.Entry, number: int | None = None, epoch: int | None = None) -> None:
     a = w.auditor
     number = a.tail + 1 if number is None else number
     for entry in entries:
-        door = w.servers[0].door or w.servers[1].door
-        assert door is not None
-        a.decided(entry, door)
+        port = w.servers[0].door or w.servers[1].door
+        assert port is not None
+        a.decided(entry, port)
     body = slots.encode_slot(
         number=number,
         epoch=a.epoch if epoch is None else epoch,
@@ -91,10 +91,10 @@ def test_a_lease_that_falls_back_is_found() -> None:
         only(w, "I5")
 
 
-def test_a_record_that_goes_without_cause_is_found() -> None:
+def test_a_departure_without_a_cause_is_found() -> None:
     with world(1, SETUP) as w:
         at_rest(w)
-        gone = dataclasses.replace(w.auditor.fold[member(w)], state=State.DELETING)
+        gone = dataclasses.replace(w.auditor.records[member(w)], state=State.DELETING)
         write(w, slots.Entry(id="9-1", changes=(Put(gone),)))
         only(w, "I10")
 
@@ -103,7 +103,7 @@ def test_one_instance_too_many_is_found() -> None:
     with world(1, SETUP) as w:
         at_rest(w)
         extra = dataclasses.replace(
-            w.auditor.fold[member(w)],
+            w.auditor.records[member(w)],
             id=InstanceId("sim-01hf7yas6eed9aca1vh0bzv3py"),
             state=State.PENDING,
             registered=None,
@@ -117,7 +117,7 @@ def test_one_instance_too_many_is_found() -> None:
 def test_a_registration_that_is_not_stored_is_found() -> None:
     with world(1, SETUP) as w:
         at_rest(w)
-        w.auditor.acknowledged(member(w), b"k" * 32)
+        w.auditor.on_certificate(member(w), b"k" * 32)
         assert any(": I6: " in v for v in w.violations)
         assert any(": I7: " in v for v in w.violations)
 
@@ -125,9 +125,9 @@ def test_a_registration_that_is_not_stored_is_found() -> None:
 def test_a_stranger_that_was_deleted_is_found() -> None:
     with world(1, SETUP) as w:
         at_rest(w)
-        w.auditor.untouchable[member(w)] = "it is somebody else's"
+        w.auditor.protected[member(w)] = "it belongs to another shard"
         w.do(w.cloud.destroy, member(w))
-        w.advance(60.0)  # shown as deleted for a while, then no more
+        w.advance(60.0)  # for a while it is shown as deleted, then not at all
         w.auditor.finish()
         only(w, "I3")
 
@@ -136,7 +136,7 @@ def test_a_server_that_acts_without_leading_is_found() -> None:
     with world(1, SETUP) as w:
         at_rest(w)
         idle = next(s for s in w.servers if not s.leading)
-        w.auditor.acting(idle.name, "delete", member(w))
+        w.auditor.on_call(idle.name, "delete", member(w))
         assert any("without leading" in v for v in w.violations)
 
 
@@ -147,14 +147,14 @@ def test_a_shard_that_does_not_settle_in_time_is_found() -> None:
         only(w, "I4")
 
 
-def test_a_leader_that_paused_before_its_first_lease_was_stored_is_not_accused() -> None:
-    """What that lease says is five seconds older than the shard: drains looked as if they were cut short."""
+def test_a_pause_before_the_first_lease_is_no_violation() -> None:
+    """The time in that lease is five seconds older than the shard: drains seemed to end too early."""
     pauses = tuple((Point.BEFORE_LEASE, visit, "pause") for visit in (1, 2))
     assert exhaustive.play(exhaustive.Case(crashes=pauses)).violations == ()
 
 
-def test_a_journal_that_nobody_can_read_is_found() -> None:
-    """It must end in a violation of this seed, not in the end of the whole swarm."""
+def test_a_journal_that_cannot_be_read_is_found() -> None:
+    """It is a violation of this seed, and does not end the whole swarm."""
     with world(1, SETUP) as w:
         at_rest(w)
         w.storage.tamper(f"{JOURNAL}{2:020d}.json", None)

@@ -1,4 +1,4 @@
-"""`nstance-sim run`: a user's configuration in a scenario."""
+"""`nstance-sim run`: forecasts for a user's configuration."""
 
 import contextlib
 import os
@@ -8,16 +8,20 @@ import sys
 import xml.etree.ElementTree as xml
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from nstance.model.ids import InstanceId
 from nstance.server.config.configuration import NoConfigurationError
 from nstance.sim import main
-from nstance.sim.forecasting import chart, forecast, rounds, scenarios
+from nstance.sim.forecasting import chart, scenarios
+from nstance.sim.forecasting.adapt import adapt
+from nstance.sim.forecasting.forecast import Forecast, Options, Point, forecast
+from nstance.sim.forecasting.rounds import RoundEnd, Rounds
 
 CONFIG = """{
-  // as a person writes it
+  // with a comment
   "cluster": {"id": "mine", "secrets": {"encryption_key": {"provider": "env", "source": "KEY"}}},
   "shard": {"id": "east", "infra": {"provider": "aws", "region": "eu", "zone": "a"}, "subnet_pools": {"all": ["subnet-1"]}},
   "templates": {"small": {"kind": "web", "instance_type": "t4g.small", "subnet_pool": "all", "args": {
@@ -27,8 +31,12 @@ CONFIG = """{
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
+def play(document: dict[str, Any], **options: Any) -> Forecast:
+    return forecast(document, Options(**options))
+
+
 def sizes(text: str, agents: int) -> dict[str, int]:
-    document = forecast.adapt(text, source="config.jsonc", agents=agents)
+    document = adapt(text, source="config.jsonc", agents=agents)
     return {name: group["size"] for groups in document["groups"].values() for name, group in groups.items()}
 
 
@@ -37,47 +45,47 @@ def test_groups_keep_their_proportions() -> None:
 
 
 @pytest.mark.parametrize("agents", [1, 5, 13, 5000])
-def test_as_many_as_were_asked_for_whatever_rounding_does(agents: int) -> None:
+def test_the_total_is_exact_in_spite_of_rounding(agents: int) -> None:
     many = CONFIG.replace('"db":', "".join(f'"g{n}": {{"template": "small", "size": 1}},' for n in range(12)) + '"db":')
     assert sum(sizes(many, agents).values()) == agents
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.jsonc")), ids=lambda path: path.stem)
-def test_every_example_can_be_asked_about(path: Path) -> None:
+def test_every_example_can_be_forecast(path: Path) -> None:
     assert sum(sizes(path.read_text(), 100).values()) == 100
 
 
-@pytest.mark.parametrize("scenario", forecast.SCENARIOS)
-def test_every_scenario_ends_with_its_groups_whole(scenario: str) -> None:
-    document = forecast.adapt(CONFIG, source="config.jsonc", agents=6)
-    told = forecast.forecast(document, scenario=scenario, hours=0.8)
-    last = told.points[-1]
-    assert last.hour == pytest.approx(told.hours)
-    assert (last.wished, last.ready, last.coming) == (6, 6, 0)
+@pytest.mark.parametrize("scenario", scenarios.SCENARIOS)
+def test_every_scenario_ends_with_complete_groups(scenario: str) -> None:
+    document = adapt(CONFIG, source="config.jsonc", agents=6)
+    result = play(document, scenario=scenario, hours=0.8)
+    last = result.points[-1]
+    assert last.hour == pytest.approx(result.hours)
+    assert (last.desired, last.ready, last.starting) == (6, 6, 0)
     assert last.requests > 100
     assert 0 < last.price < 1
-    assert told.happenings
+    assert result.events
     # Something happened at all.
-    assert last.made > 0 or told.counts.get("terms", 0) > 0 or scenario == "slow-storage"
-    assert told.points == sorted(told.points, key=lambda point: (point.hour, point.requests))
-    xml.fromstring(chart.draw(scenario, told))
+    assert last.created > 0 or result.counts.get("terms", 0) > 0 or scenario == "slow-storage"
+    assert result.points == sorted(result.points, key=lambda point: (point.hour, point.requests))
+    xml.fromstring(chart.draw(scenario, result))
 
 
-def test_processes_start_sooner_than_a_clouds_machines() -> None:
-    """Otherwise the example's half a minute for a registration would be too short."""
-    document = forecast.adapt((EXAMPLES / "config-dev.jsonc").read_text(), source="config.jsonc", agents=6)
-    told = forecast.forecast(document, scenario="spot-storm", hours=0.3, all_spot=True)
-    assert told.points[-1].ready == 6
-    assert told.counts["calls create"] <= 6
+def test_processes_start_sooner_than_cloud_vms() -> None:
+    """Otherwise the example's registration timeout of half a minute would be too short."""
+    document = adapt((EXAMPLES / "config-dev.jsonc").read_text(), source="config.jsonc", agents=6)
+    result = play(document, scenario="spot-storm", hours=0.3, all_spot=True)
+    assert result.points[-1].ready == 6
+    assert result.counts["calls create"] <= 6
 
 
-def test_only_spot_instances_are_taken_back() -> None:
+def test_only_spot_instances_are_interrupted() -> None:
     mixed = CONFIG.replace('"db": {', '"db": {"args": {"InstanceMarketOptions": {"MarketType": "on-demand"}}, ')
     taken: dict[str, int] = {}
     for all_spot in (False, True):
-        document = forecast.adapt(mixed, source="config.jsonc", agents=60)
-        told = forecast.forecast(document, scenario="spot-storm", hours=0.3, all_spot=all_spot)
-        taken[str(all_spot)] = told.points[-1].made
+        document = adapt(mixed, source="config.jsonc", agents=60)
+        result = play(document, scenario="spot-storm", hours=0.3, all_spot=all_spot)
+        taken[str(all_spot)] = result.points[-1].created
     assert taken == {"False": 20, "True": 30}
 
 
@@ -92,12 +100,12 @@ def test_only_spot_instances_are_taken_back() -> None:
         ({}, False),
     ],
 )
-def test_what_is_a_spot_instance(args: dict[str, object], spot: bool) -> None:
+def test_spot_instances_are_recognized_by_their_arguments(args: dict[str, object], spot: bool) -> None:
     assert scenarios.is_spot(args) is spot
 
 
-def test_a_brown_out_before_anybody_is_there_is_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One group in one subnet whose VMs need longer than the time until then: there is nobody who could die."""
+def test_a_brown_out_before_any_instance_runs_is_played(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The VMs boot for longer than the time until then: there is none that could die."""
     config = tmp_path / "config.jsonc"
     config.write_text(CONFIG.replace('"db": {"template": "small", "size": 1}', ""))
     options = ["--scenario", "zone-brown-out", "--hours", "0.2", "--boot", "3000", "--svg", str(tmp_path / "x.svg")]
@@ -105,52 +113,49 @@ def test_a_brown_out_before_anybody_is_there_is_played(tmp_path: Path, capsys: p
     assert "brown-out, and a tenth of the VMs die" in capsys.readouterr().out
 
 
-def test_whatever_the_provider_answers_everything_that_was_made_is_counted() -> None:
-    """In a brown-out answers are lost, and agents speak before anybody knows of their VMs."""
-    document = forecast.adapt(CONFIG, source="config.jsonc", agents=60)
-    told = forecast.forecast(document, scenario="zone-brown-out", hours=1.0)
-    assert told.points[-1].ready == 60
-    assert told.points[-1].made >= 6
+def test_created_instances_are_counted_although_answers_are_lost() -> None:
+    """In a brown-out, agents register before the leader knows their VMs."""
+    document = adapt(CONFIG, source="config.jsonc", agents=60)
+    result = play(document, scenario="zone-brown-out", hours=1.0)
+    assert result.points[-1].ready == 60
+    assert result.points[-1].created >= 6
 
 
 @pytest.mark.parametrize(
     ("scenario", "hours", "quiet", "repeated"),
     [("spot-storm", 3.0, 1.5, 0.0), ("failover-hourly", 4.0, 3.0, 0.0), ("bad-image", 8.0, 4.0, 0.0)],
 )
-def test_hours_that_are_left_out_count_the_same(scenario: str, hours: float, quiet: float, repeated: float) -> None:
-    """What is counted for quiet hours, and for rounds that are all alike, is what playing them gives."""
-    document = forecast.adapt(
-        CONFIG.replace('"db": {"template": "small", "size": 1}', ""), source="config.jsonc", agents=6
-    )
-    skipped = forecast.forecast(document, scenario=scenario, hours=hours)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(forecast, "REST", float("inf"))
-        patch.setattr(rounds.Rounds, "alike", lambda rounds: None)
-        played = forecast.forecast(document, scenario=scenario, hours=hours)
-    assert played.left_out == played.repeated == 0
-    assert skipped.left_out > quiet
+def test_skipped_hours_count_the_same_as_played_ones(
+    scenario: str, hours: float, quiet: float, repeated: float
+) -> None:
+    """Skipped hours and repeated rounds count the same as playing them."""
+    document = adapt(CONFIG.replace('"db": {"template": "small", "size": 1}', ""), source="config.jsonc", agents=6)
+    skipped = play(document, scenario=scenario, hours=hours)
+    played = play(document, scenario=scenario, hours=hours, play_all=True)
+    assert played.skipped == played.repeated == 0
+    assert skipped.skipped > quiet
     assert skipped.repeated >= repeated
     last, wanted = skipped.points[-1], played.points[-1]
     assert last.requests == pytest.approx(wanted.requests, rel=0.04)
     assert last.price == pytest.approx(wanted.price, rel=0.04)
-    assert (last.ready, last.coming, last.leaving) == (wanted.ready, wanted.coming, wanted.leaving)
+    assert (last.ready, last.starting, last.leaving) == (wanted.ready, wanted.starting, wanted.leaving)
     for what in ("calls create", "calls delete", "terms", "decided unregistered"):
         assert skipped.counts.get(what, 0) == pytest.approx(played.counts.get(what, 0), abs=1), what
-    assert last.made == pytest.approx(wanted.made, abs=1)
+    assert last.created == pytest.approx(wanted.created, abs=1)
     assert skipped.points == sorted(skipped.points, key=lambda point: (point.hour, point.requests))
 
 
-def ended_rounds(*ends: tuple[float, int, str]) -> rounds.Rounds:
-    """When each ended, how many had been made by then, and who ran."""
-    last_seen = rounds.Rounds()
+def rounds(*ends: tuple[float, int, str]) -> Rounds:
+    """From when each ended, how many instances had been created by then, and which ones ran."""
+    result = Rounds()
     for number, (at, made, running) in enumerate(ends):
         counts = Counter({"calls create": made, "request get": number * number})
-        last_seen.ended(rounds.End(at=at, counts=counts, running=frozenset(map(InstanceId, running)), point=number))
-    return last_seen
+        result.on_end(RoundEnd(at=at, counts=counts, running=frozenset(map(InstanceId, running)), point=number))
+    return result
 
 
 def test_rounds_that_do_the_same_in_the_same_time_are_alike() -> None:
-    alike = ended_rounds((0, 0, "x"), (100, 4, "ab"), (300, 5, "ab"), (900, 6, "ab"), (1505, 7, "ab")).alike()
+    alike = rounds((0, 0, "x"), (100, 4, "ab"), (300, 5, "ab"), (900, 6, "ab"), (1505, 7, "ab")).find_repetition()
     assert alike is not None
     assert (alike[0].at, alike[1].at) == (300, 1505)
 
@@ -158,31 +163,31 @@ def test_rounds_that_do_the_same_in_the_same_time_are_alike() -> None:
 @pytest.mark.parametrize(
     "ends",
     [
-        [(0, 0, "ab"), (600, 1, "ab"), (1200, 2, "ab")],  # the first end only says who is running
+        [(0, 0, "ab"), (600, 1, "ab"), (1200, 2, "ab")],  # the first end only says which instances run
         [(0, 0, "ab"), (100, 1, "ab"), (400, 2, "ab"), (1000, 3, "ab")],  # a back-off that grows
         [(0, 0, "ab"), (600, 1, "ab"), (1200, 2, "ab"), (1800, 4, "ab")],
         [(0, 0, "ab"), (600, 1, "bc"), (1200, 2, "cd"), (1800, 3, "de")],  # a rotation
     ],
 )
-def test_rounds_that_differ_or_get_somewhere_are_not(ends: list[tuple[float, int, str]]) -> None:
-    assert ended_rounds(*ends).alike() is None
+def test_rounds_that_differ_or_make_progress_are_not_alike(ends: list[tuple[float, int, str]]) -> None:
+    assert rounds(*ends).find_repetition() is None
 
 
-def test_where_instances_expire_no_hour_is_left_out() -> None:
+def test_no_hour_is_skipped_where_instances_expire() -> None:
     old = CONFIG.replace('"subnet_pools"', '"expiry": {"forced_age": "30m"}, "subnet_pools"')
-    document = forecast.adapt(old, source="config.jsonc", agents=3)
-    told = forecast.forecast(document, scenario="slow-storage", hours=1.5)
-    assert told.left_out == 0
-    assert told.points[-1].made >= 3
+    document = adapt(old, source="config.jsonc", agents=3)
+    result = play(document, scenario="slow-storage", hours=1.5)
+    assert result.skipped == 0
+    assert result.points[-1].created >= 3
 
 
-def test_what_happens_is_marked_in_the_picture() -> None:
-    told = forecast.Forecast(2.0, happenings=[(0.5, "a <storm>"), (1.0, "a <storm>")])
-    values = {"wished": 5, "coming": 0, "leaving": 0, "made": 0, "price": 0.0}
-    told.points = [forecast.Point(hour=h, ready=r, requests=h, **values) for h, r in ((0.0, 5), (0.5, 2), (2.0, 5))]
-    texts = [text.text for text in xml.fromstring(chart.draw("title", told)).iter() if text.tag.endswith("text")]
+def test_events_are_marked_in_the_chart() -> None:
+    result = Forecast(2.0, events=[(0.5, "a <storm>"), (1.0, "a <storm>")])
+    values = {"desired": 5, "starting": 0, "leaving": 0, "created": 0, "price": 0.0}
+    result.points = [Point(hour=h, ready=r, requests=h, **values) for h, r in ((0.0, 5), (0.5, 2), (2.0, 5))]
+    texts = [text.text for text in xml.fromstring(chart.draw("title", result)).iter() if text.tag.endswith("text")]
     assert texts.count("a <storm>") == 1
-    assert told.lowest().hour == 0.5
+    assert result.lowest().hour == 0.5
 
 
 @pytest.mark.parametrize(("about", "step"), [(0.0, 1), (1.5, 2), (2.5, 5), (7, 10), (1250, 2000), (100, 100)])
@@ -190,16 +195,16 @@ def test_ticks_are_round_numbers(about: float, step: float) -> None:
     assert chart.nice_step(about) == step
 
 
-def test_it_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_prints_a_table_and_draws_a_chart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config, picture = tmp_path / "config.jsonc", tmp_path / "storm.svg"
     config.write_text(CONFIG)
     options = ["--config", str(config), "--scenario", "spot-storm", "--hours", "0.3", "--svg", str(picture)]
     assert main.main(["run", *options]) == 0
     printed = capsys.readouterr().out
     for word in (
-        "wished",
+        "desired",
         "ready",
-        "made",
+        "created",
         "requests",
         "price",
         "half of all spot VMs",
@@ -210,24 +215,27 @@ def test_it_prints_and_draws(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ('{"cluster": {}}', "not valid"),
         ("{", "not valid"),
         ("\udcff", "not valid"),
-        (CONFIG.replace('"size": 2', '"size": 0').replace('"size": 1', '"size": 0'), "wish for no instance"),
+        (
+            CONFIG.replace('"size": 2', '"size": 0').replace('"size": 1', '"size": 0'),
+            "expected a group with a size above 0",
+        ),
         (CONFIG.replace('"spot"', '"capacity-block"'), "expected a group whose args ask for spot VMs"),
         (None, "No such file"),
     ],
 )
 def test_a_bad_configuration_is_explained(
-    text: str | None, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    text: str | None, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     config = tmp_path / "config.jsonc"
     if text is not None:
         config.write_text(text, errors="surrogateescape")
     assert main.main(["run", "--config", str(config), "--scenario", "spot-storm"]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -241,13 +249,13 @@ def test_a_bad_configuration_is_explained(
         ["--scenario", "meteor"],
     ],
 )
-def test_options_that_mean_nothing_are_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_options_are_refused(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main.main(["run", "--config", "x", "--scenario", "spot-storm", *options])
     assert options[0] in capsys.readouterr().err
 
 
-def test_a_picture_that_cannot_be_written_is_told_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_chart_that_cannot_be_written_is_reported_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     config = tmp_path / "config.jsonc"
     config.write_text(CONFIG)
     options = ["--config", str(config), "--scenario", "spot-storm", "--svg", str(tmp_path / "no" / "x.svg")]
@@ -255,12 +263,12 @@ def test_a_picture_that_cannot_be_written_is_told_at_once(tmp_path: Path, capsys
     assert "No such file" in capsys.readouterr().err
 
 
-def test_adapting_says_what_is_wrong() -> None:
+def test_an_invalid_configuration_cannot_be_adapted() -> None:
     with pytest.raises(NoConfigurationError):
-        forecast.adapt("[]", source="config.jsonc", agents=None)
+        adapt("[]", source="config.jsonc", agents=None)
 
 
-def test_every_scenario_says_what_it_is() -> None:
+def test_every_scenario_has_a_docstring() -> None:
     assert all(scenario.__doc__ for scenario in scenarios.SCENARIOS.values())
 
 
@@ -279,11 +287,11 @@ def test_an_interrupt_ends_it_without_a_traceback(tmp_path: Path) -> None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 program.wait(0.05)
         os.kill(program.pid, signal.SIGINT)
-        _, said = program.communicate(timeout=60)
+        _, stderr = program.communicate(timeout=60)
     finally:
         program.kill()
         program.wait()
-    assert program.returncode == 130, said
-    assert "interrupted" in said
-    assert "Traceback" not in said
+    assert program.returncode == 130, stderr
+    assert "interrupted" in stderr
+    assert "Traceback" not in stderr
     assert not picture.exists()

@@ -1,13 +1,12 @@
-"""The event loop in virtual time, where the simulator's own stories do not look."""
+"""The event loop in virtual time."""
 
 import asyncio
 
 from nstance.sim.loop import VirtualLoop
 
 
-def test_what_ends_with_its_loop_still_runs_in_it() -> None:
-    """Found by chance: a `finally` that had nobody to wait for made a loop of its own, and the garbage collector blamed
-    whatever test came later for not closing it."""
+def test_a_finally_block_at_the_end_of_a_loop_runs_in_it() -> None:
+    """A `finally` without a running loop made a loop of its own, and a later test was blamed for not closing it."""
     loop, seen = VirtualLoop(1), []
 
     async def wait() -> None:

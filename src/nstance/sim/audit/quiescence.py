@@ -1,11 +1,9 @@
-"""What keeps a simulated shard from rest, after the faults have stopped."""
+"""What keeps a simulated shard from rest after the faults have stopped."""
 
 from typing import TYPE_CHECKING
 
 from nstance.model.decision import Observation
 from nstance.model.events import NoticeKind
-from nstance.model.group import Group
-from nstance.model.ids import InstanceId
 from nstance.model.instance import Instance, State
 from nstance.model.rollout import Outcome
 from nstance.providers.port import Status
@@ -19,75 +17,80 @@ OPEN = frozenset({State.PENDING, State.STARTING, State.DRAINING, State.DELETING}
 
 
 def find_unrest(world: "World") -> str:
-    """What keeps the shard from rest; empty if nothing does."""
-    auditor = world.auditor
-    leaders = [s for s in world.servers if s.leading and s.lead is not None]
-    if len(leaders) != 1:
-        return f"{len(leaders)} servers lead"
-    lead = leaders[0].lead
-    assert lead is not None
+    """The first thing that is not at rest; empty if everything is."""
+    leads = [s.lead for s in world.servers if s.leading and s.lead is not None]
+    if len(leads) != 1:
+        return f"{len(leads)} servers lead"
+    (lead,) = leads
+    auditor, shard = world.auditor, lead.shard
     if lead.configuration.version != world.config_version():
-        return "the leader does not know the newest configuration"
-    if lead.shard.instances != auditor.fold or lead.shard.group_records != auditor.rollouts.groups:
+        return "the leader does not have the newest configuration"
+    if shard.instances != auditor.records or shard.group_records != auditor.rollouts.groups:
         return "the leader's records differ from the journal"
-    if lead.shard.mass_absence or not lead.shard.listed:
+    if shard.mass_absence or not shard.listed:
         return "the provider's listing is not believed"
-    if busy := next((id for id, f in lead.shard.facts.items() if f.creating or f.deleting), None):
+    if busy := next((id for id, o in shard.facts.items() if o.creating or o.deleting), None):
         return f"a call for {busy} is under way"  # a throttled one is made when its turn comes, needed or not
-    for name, desired in world.desired_groups.groups.items():
-        resolved = lead.configuration.groups[desired_groups.key(name)]
-        members = [m for m in auditor.fold.values() if m.key == resolved.group.key]
-        counting = [m for m in members if m.counts]
-        if len(counting) != desired.size:
-            return f"{name} has {len(counting)} of {desired.size}"
-        if any(m.infra_hash != resolved.group.infra_hash for m in counting):
-            return f"{name} has members with an old template"
-        if unready := _unready(world, lead, counting):
-            return f"{unready} is not ready"
-        kept = auditor.rollouts.groups.get(resolved.group.key)
-        if counting and (kept is None or kept.current is None or kept.current.outcome is not Outcome.COMPLETE):
-            return f"the rollout of {name} is not complete"
-        if missing := _unbalanced(world, resolved.group, counting):
+    for name in world.desired_groups.groups:
+        if unrest := _find_group_unrest(world, lead, name):
+            return unrest
+    for record in auditor.records.values():
+        if unrest := _find_record_unrest(world, lead, record):
+            return unrest
+    return _find_leak(world, lead)
+
+
+def _find_group_unrest(world: "World", lead: TermContext, name: str) -> str:
+    group, size = lead.configuration.groups[desired_groups.key(name)].group, world.desired_groups.groups[name].size
+    counting = [m for m in world.auditor.members(group.key) if m.counts]
+    if len(counting) != size:
+        return f"{name} has {len(counting)} of {size}"
+    if any(m.infra_hash != group.infra_hash for m in counting):
+        return f"{name} has members with an old template"
+    for m in counting:
+        observation = lead.shard.facts.get(m.id)
+        if observation is None or not observation.ready or not any(a.is_ready for a in world.agents_of(m.id)):
+            return f"{m.id} is not ready"
+    record = world.auditor.rollouts.groups.get(group.key)
+    if counting and (record is None or record.current is None or record.current.outcome is not Outcome.COMPLETE):
+        return f"the rollout of {name} is not complete"
+    for balancer in group.load_balancers:
+        targets = world.cloud.load_balancers.get(balancer, [])
+        if missing := next((m.id for m in counting if m.provider_id not in targets), None):
             return f"{missing} is not registered with its load balancer"
-    for record in auditor.fold.values():
-        if record.state is State.RUNNING and not any(
-            a.line is not None and a.line.door.lead is lead for a in world.agents_of(record.id)
-        ):
-            return f"the agent of {record.id} is not connected to the leader"
-        if record.state in OPEN or record.duplicate_vm is not None or (record.suspect and record.counts):
-            return f"{record.id} is {record.state.value}, suspect {record.suspect}, double {record.duplicate_vm}"
-        facts = lead.shard.facts.get(record.id)
-        if record.state is State.RUNNING and (facts is None or not facts.ready):
-            return f"{record.id} is not ready"
-        if record.state is State.RUNNING and facts is not None and _is_to_go(record, facts):
-            return f"{record.id} is to go"  # its group may back off: nothing is under way until that is over
-    return _leaks(world)
+    return ""
 
 
-def _unready(world: "World", lead: TermContext, members: list[Instance]) -> InstanceId | None:
-    for m in members:
-        facts = lead.shard.facts.get(m.id)
-        if facts is None or not facts.ready or not any(a.is_ready for a in world.agents_of(m.id)):
-            return m.id
-    return None
+def _find_record_unrest(world: "World", lead: TermContext, record: Instance) -> str:
+    if record.state in OPEN or record.duplicate_vm is not None or (record.suspect and record.counts):
+        return f"{record.id} is {record.state.value}, suspect {record.suspect}, duplicate VM {record.duplicate_vm}"
+    if record.state is not State.RUNNING:
+        return ""
+    connections = (a.connection for a in world.agents_of(record.id))
+    if not any(c is not None and c.port.lead is lead for c in connections):
+        return f"the agent of {record.id} is not connected to the leader"
+    observation = lead.shard.facts.get(record.id)
+    if observation is None or not observation.ready:
+        return f"{record.id} is not ready"
+    if _must_leave(record, observation):
+        return f"{record.id} is to go"  # its group may back off: nothing is under way until that is over
+    return ""
 
 
-def _unbalanced(world: "World", group: Group, members: list[Instance]) -> InstanceId | None:
-    for name in group.load_balancers:
-        there = world.cloud.load_balancers.get(name, [])
-        if missing := next((m.id for m in members if m.provider_id not in there), None):
-            return missing
-    return None
+def _must_leave(record: Instance, observation: Observation) -> bool:
+    """Its replacement was requested, or its VM ends soon. Rebalance hints do not concern on-demand instances."""
+    if record.on_demand and observation.notice is NoticeKind.REBALANCE:
+        return False
+    return record.replace_wanted or observation.notice is not None
 
 
-def _leaks(world: "World") -> str:
-    auditor, leader = world.auditor, world.leader()
-    expected = {m.provider_id for m in auditor.fold.values() if m.state is State.RUNNING}
-    shard = leader.lead.shard if leader is not None and leader.lead is not None else None
-    held = {u.vm.provider_id for u in shard.unknown.all()} if shard is not None else set()
-    if shard is not None and shard.policy.delete_unknown and not auditor.too_many_unknown():
+def _find_leak(world: "World", lead: TermContext) -> str:
+    auditor, shard = world.auditor, lead.shard
+    expected = {m.provider_id for m in auditor.records.values() if m.state is State.RUNNING}
+    held = {u.vm.provider_id for u in shard.unknown.all()}
+    if shard.policy.delete_unknown and not auditor.too_many_unknown():
         held = set()  # they are to be deleted
-    spared = auditor.untouchable.keys() | auditor.anybodys
+    spared = auditor.protected.keys() | auditor.deletable
     for vm in world.cloud.vms():
         if vm.status is Status.DELETED or vm.id in spared:
             continue
@@ -98,12 +101,5 @@ def _leaks(world: "World") -> str:
         if vm.status is not Status.RUNNING:
             return f"the VM {vm.provider_id} of {vm.id} is {vm.status.value}"
         expected.discard(vm.provider_id)
-    expected -= {m.provider_id for m in auditor.fold.values() if m.id in spared}
+    expected -= {m.provider_id for m in auditor.records.values() if m.id in spared}
     return f"there is no VM {sorted(map(str, expected))[0]}" if expected else ""
-
-
-def _is_to_go(record: Instance, facts: Observation) -> bool:
-    """Somebody asked for another one in its place, or its VM ends soon. Hints are no matter of on-demand instances."""
-    if record.on_demand and facts.notice is NoticeKind.REBALANCE:
-        return False
-    return record.replace_wanted or facts.notice is not None

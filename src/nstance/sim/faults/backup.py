@@ -1,6 +1,6 @@
-"""Somebody restores the shard's part of the bucket from an older backup, while no server runs.
+"""Restores the shard's part of the bucket from an older backup while no server runs.
 
-VMs that were made since the backup are then in no record. None of them may be deleted for that.
+VMs that were created since the backup then have no record. None of them may be deleted for that.
 """
 
 from dataclasses import dataclass
@@ -27,31 +27,31 @@ class Backup:
 
 def take(world: "World") -> Backup:
     objects = {key: body for key, body in world.storage.contents().items() if key.startswith(PREFIX)}
-    objects[storage_keys.config(SHARD)] = world.desired_groups.text()  # whoever restores one that is broken mends it
+    objects[storage_keys.config(SHARD)] = world.desired_groups.text()  # a broken one would be repaired
     return Backup(world.now, objects, world.desired_groups, world.auditor.checkpoint())
 
 
 def restore(world: "World", backup: Backup) -> None:
-    """Stop all servers, put the bucket back, start them."""
+    """Stop all servers, restore the bucket, start them."""
     world.log("restore", round(backup.at, 3))
     world.servers_down = True
     for server in world.servers:
         world.kill(server)
-    world.later(QUIET_SECONDS, _put_back, world, backup)
+    world.later(QUIET_SECONDS, _restore_bucket, world, backup)
 
 
-def _put_back(world: "World", backup: Backup) -> None:
+def _restore_bucket(world: "World", backup: Backup) -> None:
     auditor = world.auditor
-    auditor.deaf = True
+    auditor.is_restoring = True
     for key in world.storage.contents():
         if key.startswith(PREFIX) and key not in backup.objects:
             world.storage.tamper(key, None)
     for key, body in backup.objects.items():
         world.storage.tamper(key, body)
-    auditor.deaf = False
-    auditor.roll_back(backup.checkpoint)
+    auditor.is_restoring = False
+    auditor.restore(backup.checkpoint)
     world.desired_groups = backup.desired_groups
-    world.began -= world.now - backup.at  # the shard's time goes on from the lease, which is as old as the backup
+    world.began -= world.now - backup.at  # the shard's time continues from the lease, which is as old as the backup
     world.count("restored")
     world.log("restored")
     world.servers_down = False

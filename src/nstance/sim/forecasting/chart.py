@@ -1,4 +1,4 @@
-"""A forecast as an SVG file: no library, opens in every browser. Three panels share one clock."""
+"""Draws a forecast as an SVG file, without a library: panels with a common time axis."""
 
 import math
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from nstance.sim.forecasting.forecast import Forecast
 
 WIDTH, LEFT, RIGHT, TOP, GAP, BOTTOM = 960, 70, 24, 64, 58, 44
 TALL, LOW = 200, 100  # panels
-NARROW = 0.25  # of the story: what happens within less is shown once more, wider
+CLOSE_UP_SHARE = 0.25  # of the forecast: events within less are shown again, wider
 GREY = "#888"
 
 
@@ -17,7 +17,7 @@ GREY = "#888"
 class Line:
     name: str
     values: Sequence[float]
-    colour: str  # these are told apart by colour-blind people too
+    color: str  # from a palette for color-blind readers
     dashed: bool = False
 
 
@@ -29,27 +29,29 @@ class Panel:
     height: int = LOW
 
 
-def draw(title: str, told: Forecast) -> str:
-    points = told.points
+def draw(title: str, forecast: Forecast) -> str:
+    points = forecast.points
     hours = [p.hour for p in points]
-    whole = (0.0, told.hours)
+    span = (0.0, forecast.hours)
     instances = [
         Line("leaving", [p.leaving for p in points], "#d55e00"),
-        Line("coming", [p.coming for p in points], "#e69f00"),
+        Line("starting", [p.starting for p in points], "#e69f00"),
         Line("ready", [p.ready for p in points], "#0072b2"),
-        Line("wished", [p.wished for p in points], "#333", dashed=True),
+        Line("desired", [p.desired for p in points], "#333", dashed=True),
     ]
-    made = [Line("", [p.made for p in points], "#009e73")]
-    each_hour = [Line("", _rates(hours, [p.requests for p in points], told.hours), "#cc79a7")]
+    created = [Line("", [p.created for p in points], "#009e73")]
+    each_hour = [Line("", _rates(hours, [p.requests for p in points], forecast.hours), "#cc79a7")]
     last = points[-1]
     panels = [
-        Panel("instances", instances, whole, TALL),
-        Panel(f"replacements: {last.made:,} made", made, whole),
-        Panel(f"requests to object storage an hour: {last.requests:,.0f} in all, ${last.price:.4f}", each_hour, whole),
+        Panel("instances", instances, span, TALL),
+        Panel(f"replacements: {last.created:,} created", created, span),
+        Panel(
+            f"requests to object storage per hour: {last.requests:,.0f} in total, ${last.price:.4f}", each_hour, span
+        ),
     ]
-    close = _eventful(told)
-    if close is not None:
-        panels.insert(1, Panel("instances, while something happens", instances, close, TALL))
+    close_up = _find_close_up(forecast)
+    if close_up is not None:
+        panels.insert(1, Panel("instances, close-up", instances, close_up, TALL))
     height = TOP + sum(panel.height + GAP for panel in panels) - GAP + BOTTOM
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}" '
@@ -60,34 +62,36 @@ def draw(title: str, told: Forecast) -> str:
     top = TOP
     for number, panel in enumerate(panels):
         parts += _panel(panel, hours, top)
-        parts += _marks(told, panel, top, named=number == 0)
+        parts += _marks(forecast, panel, top, named=number == 0)
         top += panel.height + GAP
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _eventful(told: Forecast) -> tuple[float, float] | None:
-    """From a little before the first happening until a little after its end, if the whole picture shows little of that."""
-    if not told.happenings:
+def _find_close_up(forecast: Forecast) -> tuple[float, float] | None:
+    """From just before the first event until just after its end, if that is a small part of the forecast."""
+    if not forecast.events:
         return None
-    begin = told.happenings[0][0]
-    quiet = [p for p in told.points if p.hour > begin and p.coming == p.leaving == 0 and p.ready == p.wished]
-    # Until it was quiet for a while, or the next thing happens.
+    begin = forecast.events[0][0]
+    quiet = [p for p in forecast.points if p.hour > begin and p.starting == p.leaving == 0 and p.ready == p.desired]
+    # Until it was quiet for a while, or until the next event.
     ends = (
         p.hour
         for p in quiet
-        if all(q.coming == q.leaving == 0 for q in told.points if p.hour <= q.hour <= p.hour + 0.1)
+        if all(q.starting == q.leaving == 0 for q in forecast.points if p.hour <= q.hour <= p.hour + 0.1)
     )
-    until = min(next(ends, told.hours), *(hour for hour, _ in told.happenings[1:]), told.hours)
+    until = min(next(ends, forecast.hours), *(hour for hour, _ in forecast.events[1:]), forecast.hours)
     margin = 0.1 * (until - begin) + 0.02
-    span = max(0.0, begin - margin), min(told.hours, until + margin)
-    moved = any(p.coming or p.leaving or p.ready != p.wished for p in told.points if span[0] <= p.hour <= span[1])
-    return span if moved and span[1] - span[0] < NARROW * told.hours else None
+    span = max(0.0, begin - margin), min(forecast.hours, until + margin)
+    moved = any(
+        p.starting or p.leaving or p.ready != p.desired for p in forecast.points if span[0] <= p.hour <= span[1]
+    )
+    return span if moved and span[1] - span[0] < CLOSE_UP_SHARE * forecast.hours else None
 
 
 def _panel(panel: Panel, hours: Sequence[float], top: int) -> list[str]:
     first, last = panel.span
     height, bottom = panel.height, top + panel.height
-    after = [hour > first for hour in hours]  # with the last one before it, so that no line begins late
+    after = [hour > first for hour in hours]  # with the last point before, so that no line begins late
     shown = [at for at, hour in enumerate(hours) if hour <= last and (after[at] or after[min(at + 1, len(after) - 1)])]
     largest = max((line.values[at] for line in panel.lines for at in shown), default=0.0)
     step = nice_step(largest / (4 if height > LOW else 2))
@@ -95,7 +99,7 @@ def _panel(panel: Panel, hours: Sequence[float], top: int) -> list[str]:
     parts = [f'<text x="{LEFT}" y="{top - 10}" font-weight="bold">{escape(panel.name)}</text>']
     x = WIDTH - RIGHT
     for line in (line for line in panel.lines if line.name):
-        parts.append(f'<text x="{x}" y="{top - 10}" text-anchor="end" fill="{line.colour}">{escape(line.name)}</text>')
+        parts.append(f'<text x="{x}" y="{top - 10}" text-anchor="end" fill="{line.color}">{escape(line.name)}</text>')
         x -= 70
     for tick in range(round(most / step) + 1):
         y = bottom - height * tick * step / most
@@ -114,17 +118,17 @@ def _panel(panel: Panel, hours: Sequence[float], top: int) -> list[str]:
         )
         dashes = ' stroke-dasharray="6 4"' if line.dashed else ""
         parts.append(
-            f'<polyline points="{path}" fill="none" stroke="{line.colour}" stroke-width="1.6" '
+            f'<polyline points="{path}" fill="none" stroke="{line.color}" stroke-width="1.6" '
             f'stroke-linejoin="round"{dashes}/>'
         )
     return parts
 
 
-def _marks(told: Forecast, panel: Panel, top: int, *, named: bool) -> list[str]:
-    """When something happens; the same thing again is not named again."""
+def _marks(forecast: Forecast, panel: Panel, top: int, *, named: bool) -> list[str]:
+    """Lines at the events; repeated events are named once."""
     parts: list[str] = []
     seen: set[str] = set()
-    for hour, name in told.happenings:
+    for hour, name in forecast.events:
         if not panel.span[0] <= hour <= panel.span[1]:
             continue
         x, bottom = _x(hour, panel.span), top + panel.height
@@ -146,7 +150,7 @@ def _x(hour: float, span: tuple[float, float]) -> float:
 
 
 def _rates(hours: Sequence[float], counted: Sequence[float], last: float) -> list[float]:
-    """What is counted from the beginning, as so many an hour, over a stretch long enough to be smooth."""
+    """Totals as a rate per hour, over an interval that is long enough to be smooth."""
     width = last / 120
     rates, behind = [], 0
     for at, hour in enumerate(hours):
@@ -159,7 +163,7 @@ def _rates(hours: Sequence[float], counted: Sequence[float], last: float) -> lis
 
 
 def nice_step(about: float, *, of_hours: bool = False) -> float:
-    """The next larger one of 1, 2, 5, 10, 20 …; of hours: those that people count in."""
+    """The next larger one of 1, 2, 5, 10, 20 …; for hours: common parts and multiples of an hour."""
     if of_hours:
         return next((step for step in (0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2, 3, 6, 12, 24) if step >= about), 24)
     if about <= 1:

@@ -1,4 +1,4 @@
-"""What may happen to a shard on a day that lasts so many seconds. Each scenario says when, and for how long it goes on."""
+"""The scenarios of a forecast: what happens to a shard, when, and for how long."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -8,34 +8,34 @@ from typing import Any
 from nstance.sim.desired_groups import DesiredGroups
 from nstance.sim.world import World
 
-SPOT_WARNING = 120.0
+SPOT_WARNING_SECONDS = 120.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Given(DesiredGroups):
-    """A configuration that somebody else wrote."""
+class UserConfig(DesiredGroups):
+    """The configuration of a user."""
 
     document: dict[str, Any] = field(default_factory=dict)
-    all_spot: bool = False  # as if every VM were one
+    all_spot: bool = False  # treat every VM as a spot VM
 
     def _document(self) -> dict[str, object]:
         return self.document
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
-    at: float
+class Event:
+    at: float  # seconds from the beginning
     lasts: float
     name: str
     act: Callable[[], object]
 
 
-Scenario = Callable[[World, float], list[Happening]]
+Scenario = Callable[[World, float], list[Event]]
 
 
 def is_spot(args: object) -> bool:
-    """Whether a VM with these arguments is one that the provider may take back: on AWS InstanceMarketOptions.MarketType
-    says so, on Google scheduling.provisioningModel or scheduling.preemptible."""
+    """Whether these arguments ask for a spot VM: on AWS InstanceMarketOptions.MarketType, on Google
+    scheduling.provisioningModel or scheduling.preemptible."""
     if isinstance(args, Mapping):
         return args.get("preemptible") is True or any(map(is_spot, args.values()))
     if isinstance(args, list | tuple):
@@ -43,23 +43,22 @@ def is_spot(args: object) -> bool:
     return isinstance(args, str) and args.lower() == "spot"
 
 
-def spot_storm(w: World, seconds: float) -> list[Happening]:
+def spot_storm(w: World, seconds: float) -> list[Event]:
     """The provider takes half of all spot VMs back, with two minutes of warning each."""
 
     def storm() -> None:
-        everything = isinstance(w.desired_groups, Given) and w.desired_groups.all_spot
-        victims = [a for a in w.agents() if a.alive and (everything or is_spot(a.request.args))]
+        all_spot = isinstance(w.desired_groups, UserConfig) and w.desired_groups.all_spot
+        victims = [a for a in w.agents() if a.alive and (all_spot or is_spot(a.request.args))]
         for agent in w.random.sample(victims, len(victims) // 2):
-            warned = w.random.uniform(0.0, 60.0)
-            w.later(warned, agent.tell, "SPOT_TERMINATION", SPOT_WARNING)
-            w.later(warned + SPOT_WARNING, w.cloud.destroy, agent.id)
+            delay = w.random.uniform(0.0, 60.0)
+            w.later(delay, agent.deliver_notice, "SPOT_TERMINATION", SPOT_WARNING_SECONDS)
+            w.later(delay + SPOT_WARNING_SECONDS, w.cloud.destroy, agent.id)
 
-    return [Happening(seconds * 0.3, 60.0 + SPOT_WARNING, "half of all spot VMs are taken back", storm)]
+    return [Event(seconds * 0.3, 60.0 + SPOT_WARNING_SECONDS, "half of all spot VMs are taken back", storm)]
 
 
-def zone_brown_out(w: World, seconds: float) -> list[Happening]:
-    """For a tenth of the time the provider is slow and half of the calls to it end badly, and a tenth of the VMs die at its
-    beginning."""
+def zone_brown_out(w: World, seconds: float) -> list[Event]:
+    """A tenth of the VMs die, and for a tenth of the time the provider is slow and half of the calls to it fail."""
 
     def begin() -> None:
         w.provider_faults.brown = 0.1
@@ -68,51 +67,51 @@ def zone_brown_out(w: World, seconds: float) -> list[Happening]:
         for agent in w.random.sample(victims, min(len(victims), max(1, len(victims) // 10))):
             w.cloud.destroy(agent.id)
 
-    return [Happening(seconds * 0.3, seconds * 0.1, "brown-out, and a tenth of the VMs die", begin)]
+    return [Event(seconds * 0.3, seconds * 0.1, "brown-out, and a tenth of the VMs die", begin)]
 
 
-def bad_image(w: World, seconds: float) -> list[Happening]:
-    """A new template whose VMs never register, taken back after a while."""
+def bad_image(w: World, seconds: float) -> list[Event]:
+    """A new template whose VMs never register, reverted after a while."""
     old = w.desired_groups
 
     def change(spoiled: bool, desired_groups: DesiredGroups) -> None:
         w.spoil_boots(spoiled)
-        w.tell(desired_groups)
+        w.configure(desired_groups)
 
     return [
-        Happening(seconds * 0.3, 0.0, "a bad image", lambda: change(True, _changed(old, "bad"))),
-        Happening(seconds * 0.6, 0.0, "the old one again", lambda: change(False, old)),
+        Event(seconds * 0.3, 0.0, "a bad image", lambda: change(True, _changed(old, "bad"))),
+        Event(seconds * 0.6, 0.0, "the old one again", lambda: change(False, old)),
     ]
 
 
-def slow_storage(w: World, seconds: float) -> list[Happening]:
-    """Object storage takes ten times as long and fails now and then, for a third of the time."""
+def slow_storage(w: World, seconds: float) -> list[Event]:
+    """Object storage takes ten times as long and sometimes fails, for a third of the time."""
 
     def begin() -> None:
         w.storage_faults.brown_until = w.now + seconds * 0.3
 
-    return [Happening(seconds * 0.3, seconds * 0.3, "storage is slow", begin)]
+    return [Event(seconds * 0.3, seconds * 0.3, "storage is slow", begin)]
 
 
-def failover_hourly(w: World, seconds: float) -> list[Happening]:
-    """The leader is killed every hour, and once in less."""
+def failover_hourly(w: World, seconds: float) -> list[Event]:
+    """The leader is killed every hour; once if the forecast is shorter."""
 
-    def strike() -> None:
+    def kill_leader() -> None:
         leader = w.leader()
         if leader is not None:
             w.kill(leader)
 
     times = [hour * 3600.0 - 1800.0 for hour in range(1, int(seconds // 3600) + 1)] or [seconds / 2]
-    return [Happening(at, 0.0, "the leader is killed", strike) for at in times]
+    return [Event(at, 0.0, "the leader is killed", kill_leader) for at in times]
 
 
-def new_template(w: World, seconds: float) -> list[Happening]:
-    """Every template changes: all instances are rotated."""
-    return [Happening(seconds * 0.2, 0.0, "a new template", lambda: w.tell(_changed(w.desired_groups, "new")))]
+def new_template(w: World, seconds: float) -> list[Event]:
+    """Every template changes, so that all instances are replaced."""
+    return [Event(seconds * 0.2, 0.0, "a new template", lambda: w.configure(_changed(w.desired_groups, "new")))]
 
 
 def _changed(desired_groups: DesiredGroups, mark: str) -> DesiredGroups:
-    assert isinstance(desired_groups, Given)
+    assert isinstance(desired_groups, UserConfig)
     document = copy.deepcopy(desired_groups.document)
     own = (group for groups in document["groups"].values() for group in groups.values() if "instance_type" in group)
     for part in (*document["templates"].values(), *own):

@@ -1,8 +1,8 @@
-"""Small scope, nothing left out: one short story, and every way to break it at a named place.
+"""One short schedule, and every way to break it at a named point.
 
-The story makes an instance, scales up and down, changes the template, resigns and takes snapshots, so that every point is
-reached. Then it is told again and again, each time with a crash or a pause at one visit of one point, or at two of them, or
-with one call to storage or to the provider that ends badly.
+The schedule creates an instance, scales up and down, changes the template, resigns and takes snapshots, so that every point
+is reached. It is played again and again, each time with a crash or a pause at one visit of one point or of two, or with one
+call to storage or to the provider that fails.
 """
 
 import dataclasses
@@ -21,15 +21,15 @@ SEED = 7
 VISITS = (1, 2, 4)
 STORAGE_ENDINGS = ("failed", "lost", "late")
 PROVIDER_ENDINGS = ("failed", "lost", "unsent", "late", "ignored")
-CALLS = 100  # writes to storage that are bent, one per run: all that the story makes
-CHANGES = 12  # calls to the provider that change something
-SETTLES_WITHIN = 600.0
+MAX_WRITES = 100  # to storage: at least as many as the schedule makes
+MAX_CHANGES = 12  # calls to the provider that change something
+SETTLE_SECONDS = 600.0
 SETUP = Setup(servers=2, snapshots=True, desired_groups=DesiredGroups(groups={"web": DesiredGroup(size=1, drain=4.0)}))
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What goes wrong. `crashes`: (point, its n-th visit, "crash" or "pause"); calls are counted from one."""
+    """The faults of one run: (point, its n-th visit, "crash" or "pause"), and (n-th call, how it ends), from one."""
 
     crashes: tuple[tuple[Point, int, str], ...] = ()
     storage: tuple[tuple[int, str], ...] = ()
@@ -42,8 +42,7 @@ class Case:
         return " and ".join(parts) or "nothing"
 
 
-def story(w: World) -> None:
-    """The story."""
+def play_schedule(w: World) -> None:
     w.begin()
     w.advance(8.0)
     _scale(w, size=2)
@@ -56,7 +55,7 @@ def story(w: World) -> None:
     w.advance(10.0)
     _resign(w)
     w.advance(14.0)
-    _scale(w, size=3)  # enough to write down for a snapshot that lets older slots go
+    _scale(w, size=3)  # enough writes for a snapshot that frees older slots
     w.advance(8.0)
     _scale(w, size=1)
     w.advance(6.0)
@@ -64,7 +63,7 @@ def story(w: World) -> None:
 
 def _scale(w: World, **fields: Any) -> None:
     desired = dataclasses.replace(w.desired_groups.groups["web"], **fields)
-    w.tell(DesiredGroups(groups={"web": desired}, heartbeat=w.desired_groups.heartbeat))
+    w.configure(DesiredGroups(groups={"web": desired}, heartbeat=w.desired_groups.heartbeat))
 
 
 def _resign(w: World) -> None:
@@ -80,14 +79,14 @@ class Outcome:
     visits: Counter[Point]
 
 
-def play(case: Case, *, tell: Callable[[str], None] | None = None) -> Outcome:
-    with world(SEED, SETUP, tell=tell) as w:
+def play(case: Case, *, on_trace: Callable[[str], None] | None = None) -> Outcome:
+    with world(SEED, SETUP, on_trace=on_trace) as w:
         w.crashes = list(case.crashes)
         w.storage_faults.script = list(case.storage)
         w.provider_faults.script = list(case.provider)
-        story(w)
-        w.calm()
-        w.settle(SETTLES_WITHIN)
+        play_schedule(w)
+        w.stop_faults()
+        w.settle(SETTLE_SECONDS)
         return Outcome(case, tuple(w.violations), Counter(w.visits))
 
 
@@ -100,16 +99,16 @@ def singles() -> Iterator[Case]:
 
 
 def calls() -> Iterator[Case]:
-    for number in range(1, CALLS + 1):
+    for number in range(1, MAX_WRITES + 1):
         for ending in STORAGE_ENDINGS:
             yield Case(storage=((number, ending),))
-    for number in range(1, CHANGES + 1):
+    for number in range(1, MAX_CHANGES + 1):
         for ending in PROVIDER_ENDINGS:
             yield Case(provider=((number, ending),))
 
 
 def pairs() -> Iterator[Case]:
-    """Every two points, the second one at its next visit after the first one struck."""
+    """Every two points, the second one at its next visit after the first."""
     fates = [(point, fate) for point in Point for fate in ("crash", "pause")]
     for first, first_fate in fates:
         for second, second_fate in fates:
@@ -122,16 +121,16 @@ def cases(*, with_pairs: bool) -> list[Case]:
 
 
 def run_all(*, with_pairs: bool, jobs: int) -> int:
-    """Says how many cases failed; prints them."""
-    every = cases(with_pairs=with_pairs)
+    """Play all cases and print those that failed. Returns their number."""
+    all_cases = cases(with_pairs=with_pairs)
     failed, visits = 0, Counter[Point]()
-    for outcome in workers.spread(play, every, jobs=jobs, chunk=8):
+    for outcome in workers.spread(play, all_cases, jobs=jobs, chunk=8):
         visits.update(outcome.visits)
         if outcome.violations:
             failed += 1
             print(f"{outcome.case}: {outcome.violations[0]}", flush=True)
-            print(f"to see it again: nstance-sim exhaustive --only '{outcome.case}'", flush=True)
-    print(f"{len(every)} cases, {failed} with violations")
+            print(f"replay it: nstance-sim exhaustive --only '{outcome.case}'", flush=True)
+    print(f"{len(all_cases)} cases, {failed} with violations")
     for point in Point:
         if not visits[point]:
             print(f"never reached: {point.value}")

@@ -1,4 +1,4 @@
-"""One seed from its first second to its verdict."""
+"""Plays one seed from its first second to its verdict."""
 
 import time
 from collections import Counter
@@ -6,10 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from nstance.sim.faults.nemesis import Nemesis
-from nstance.sim.setup import Setup, draw
+from nstance.sim.faults.themes import draw
+from nstance.sim.setup import Setup
 from nstance.sim.world import world
 
-SETTLES_WITHIN = 900.0
+SETTLE_SECONDS = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +28,12 @@ def play(
     setup: Setup | None = None,
     *,
     servers: int | None = None,
-    tell: Callable[[str], None] | None = None,
+    on_trace: Callable[[str], None] | None = None,
 ) -> Verdict:
     began = time.process_time()
-    with world(seed, setup or draw(seed, servers=servers), tell=tell) as w:
+    with world(seed, setup or draw(seed, servers=servers), on_trace=on_trace) as w:
         w.begin()
         w.run(Nemesis(w).run())
-        w.calm()
-        w.settle(SETTLES_WITHIN)
+        w.stop_faults()
+        w.settle(SETTLE_SECONDS)
         return Verdict(seed, tuple(w.violations), w.hash(), Counter(w.counts), w.now, time.process_time() - began)

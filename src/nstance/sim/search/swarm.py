@@ -1,6 +1,6 @@
-"""Many seeds, on all cores, with what they prove added up.
+"""Plays many seeds on all cores and adds up what they proved.
 
-A fault that never happened was not tested: `EXPECTED` names what a swarm must have seen, and what is missing is reported.
+A fault that never happened was not tested: `EXPECTED` names what a swarm must see, and what is missing is reported.
 """
 
 import json
@@ -10,14 +10,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from nstance import points
+from nstance.sim.faults.themes import FAULTS, MOMENTS
 from nstance.sim.search import workers
 from nstance.sim.search.schedule import Verdict, play
-from nstance.sim.setup import FAULTS, MOMENTS
 
 CHUNK = 10
-ENOUGH = 2000  # seeds after which everything must have been seen: the rarest is seen three times in 1,000
+FULL_SWARM = 2000  # seeds that must see everything expected: the rarest happens three times in 1,000
 
 # Faults that happened, and signs that they mattered.
 EXPECTED: tuple[str, ...] = (
@@ -31,7 +32,7 @@ EXPECTED: tuple[str, ...] = (
     *(f"crash at {p.value}" for p in points.Point),
     *(f"pause at {p.value}" for p in points.Point),
     "lease changed hands",
-    "term ended by Deposed",
+    "term ended by DeposedError",
     "create repeated, VM was there",
     "create applied after its tombstone",
     "delete repeated, VM was gone",
@@ -48,32 +49,24 @@ EXPECTED: tuple[str, ...] = (
     "rollback ended",
     "rollout resumed",
     "registered with a load balancer",
-    *(f"decided {code}" for code in ("rollout", "rollout-halted", "ready")),
-    *(
-        f"left {cause}"
-        for cause in ("gone", "unhealthy", "spot-termination", "shutdown", "config-drift", "scale-down", "requested")
-    ),
-    "left unregistered",
-    "left superseded",
-    *(
-        f"decided {code}"
-        for code in ("suspect", "recovered", "mass-silence", "mass-absence", "drain-cancelled", "back-off", "orphan")
-    ),
-    *(f"decided {code}" for code in ("create-failed", "delete-failed", "refused", "throttled", "clock", "security")),
     "resigned",
     "restored",
     "adopted",
     "released",
-    *(f"decided {code}" for code in ("unknown-vm", "adopted")),
+    *(f"left {cause}" for cause in ("gone", "unhealthy", "spot-termination", "shutdown", "config-drift", "scale-down")),
+    *(f"left {cause}" for cause in ("requested", "unregistered", "superseded")),
+    *(f"decided {code}" for code in ("rollout", "rollout-halted", "ready", "suspect", "recovered", "mass-silence")),
+    *(f"decided {code}" for code in ("mass-absence", "drain-cancelled", "back-off", "orphan", "unknown-vm", "adopted")),
+    *(f"decided {code}" for code in ("create-failed", "delete-failed", "refused", "throttled", "clock", "security")),
 )
 
 
-class CannotResume(Exception):
-    """The file that is to keep a run cannot be used."""
+class ResumeError(Exception):
+    """The progress file of a run cannot be used."""
 
 
 class Tally:
-    """What all seeds so far add up to."""
+    """The sum of all verdicts so far."""
 
     def __init__(self) -> None:
         self.seeds = 0
@@ -90,11 +83,11 @@ class Tally:
         if verdict.violations:
             self.failures[verdict.seed] = verdict.violations
 
-    def unseen(self) -> list[str]:
-        return [what for what in EXPECTED if not self.counts[what]]
+    def missing(self) -> list[str]:
+        return [name for name in EXPECTED if not self.counts[name]]
 
     def summary(self) -> str:
-        crashes = sum(n for what, n in self.counts.items() if what.startswith("crash at") or what == "fault kill")
+        crashes = sum(n for name, n in self.counts.items() if name.startswith("crash at") or name == "fault kill")
         rate = self.seeds / self.cpu_seconds if self.cpu_seconds else 0.0
         return (
             f"{self.seeds} seeds, {self.virtual_seconds / 3600:.1f} virtual hours, {self.counts['faults']} faults, "
@@ -105,28 +98,20 @@ class Tally:
         )
 
     def pairs(self) -> int:
-        """How many of the faults have struck just after how many kinds of moments."""
-        return sum(what.startswith("aimed ") for what in self.counts)
+        """How many combinations of a moment and a fault that followed it have occurred."""
+        return sum(name.startswith("aimed ") for name in self.counts)
 
     def dump(self) -> dict[str, object]:
-        return {
-            "seeds": self.seeds,
-            "counts": dict(self.counts),
-            "failures": {str(seed): list(found) for seed, found in self.failures.items()},
-            "virtual_seconds": self.virtual_seconds,
-            "cpu_seconds": self.cpu_seconds,
-        }
+        return dict(vars(self))
 
     @classmethod
-    def load(cls, raw: dict[str, object]) -> "Tally":
+    def load(cls, raw: dict[str, Any]) -> "Tally":
         tally = cls()
-        tally.seeds = int(str(raw["seeds"]))
-        counts: dict[str, int] = raw["counts"]  # type: ignore[assignment]
-        tally.counts = Counter(counts)
-        failures: dict[str, list[str]] = raw["failures"]  # type: ignore[assignment]
-        tally.failures = {int(seed): tuple(found) for seed, found in failures.items()}
-        tally.virtual_seconds = float(str(raw["virtual_seconds"]))
-        tally.cpu_seconds = float(str(raw["cpu_seconds"]))
+        tally.seeds = int(raw["seeds"])
+        tally.counts = Counter(raw["counts"])
+        tally.failures = {int(seed): tuple(violations) for seed, violations in raw["failures"].items()}
+        tally.virtual_seconds = float(raw["virtual_seconds"])
+        tally.cpu_seconds = float(raw["cpu_seconds"])
         return tally
 
 
@@ -142,10 +127,10 @@ def verdicts(seeds: Iterable[int], *, jobs: int, servers: int | None) -> Iterato
 def swarm(
     *, seeds: int, start: int, servers: int | None, jobs: int, resume: Path | None = None, progress: bool = False
 ) -> Tally:
-    """`resume`: a file that keeps how far a long run has come, also if it is interrupted. Raises CannotResume."""
+    """`resume`: a file that keeps the progress of a run, also if it is interrupted. Raises ResumeError."""
     tally, done = Tally(), 0
     if resume is not None:
-        tally, done = _resumed(resume, start, servers)
+        tally, done = _load_progress(resume, start, servers)
     block = seeds if resume is None else 20 * CHUNK * jobs
     while done < seeds:
         until = min(seeds, done + block)
@@ -154,50 +139,52 @@ def swarm(
                 tally.add(verdict)
                 done += 1
                 if verdict.violations:
-                    _say(f"seed {verdict.seed}: {verdict.violations[0]}  ({again(verdict.seed, servers)})", progress)
+                    _print(
+                        f"seed {verdict.seed}: {verdict.violations[0]}  ({replay_command(verdict.seed, servers)})",
+                        progress,
+                    )
                 if progress and (done % CHUNK == 0 or done == seeds):
-                    _bar(done, seeds, len(tally.failures))
+                    _show_progress(done, seeds, len(tally.failures))
         finally:
             if resume is not None:
-                _keep(resume, {"start": start, "servers": servers, "done": done, "tally": tally.dump()})
+                _save_progress(resume, {"start": start, "servers": servers, "done": done, "tally": tally.dump()})
     if progress:
         sys.stderr.write("\n")
     return tally
 
 
-def again(seed: int, servers: int | None) -> str:
-    """What to type to see it."""
+def replay_command(seed: int, servers: int | None) -> str:
     return f"nstance-sim replay {seed}" + (f" --servers {servers}" if servers is not None else "")
 
 
-def _resumed(path: Path, start: int, servers: int | None) -> tuple[Tally, int]:
+def _load_progress(path: Path, start: int, servers: int | None) -> tuple[Tally, int]:
     try:
         if not path.exists():
-            _keep(path, {"start": start, "servers": servers, "done": 0, "tally": Tally().dump()})  # better told now
-        kept = json.loads(path.read_text())
-        if (kept["start"], kept["servers"]) != (start, servers):
-            raise CannotResume(
-                f"{path} keeps a run from seed {kept['start']} with servers={kept['servers']}, not from {start} with "
+            _save_progress(path, {"start": start, "servers": servers, "done": 0, "tally": Tally().dump()})
+        saved = json.loads(path.read_text())
+        if (saved["start"], saved["servers"]) != (start, servers):
+            raise ResumeError(
+                f"{path} belongs to a run from seed {saved['start']} with servers={saved['servers']}, not from {start} with "
                 f"servers={servers}: name another file, or remove this one"
             )
-        return Tally.load(kept["tally"]), int(kept["done"])
+        return Tally.load(saved["tally"]), int(saved["done"])
     except OSError as problem:
-        raise CannotResume(f"the run cannot be kept: {problem}") from None
+        raise ResumeError(f"failed to save the progress of the run: {problem}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise CannotResume(f"{path} is no file of an interrupted run: name another one, or remove it") from None
+        raise ResumeError(f"{path} is not a progress file: name another file, or remove this one") from None
 
 
-def _keep(path: Path, kept: dict[str, object]) -> None:
+def _save_progress(path: Path, progress: dict[str, object]) -> None:
     draft = path.with_name(path.name + ".new")
-    draft.write_text(json.dumps(kept))
+    draft.write_text(json.dumps(progress))
     os.replace(draft, path)
 
 
-def _say(text: str, progress: bool) -> None:
+def _print(text: str, progress: bool) -> None:
     print(("\r\x1b[K" if progress else "") + text, flush=True)
 
 
-def _bar(done: int, seeds: int, failures: int) -> None:
+def _show_progress(done: int, seeds: int, failures: int) -> None:
     width = 40
     filled = width * done // seeds
     bar = "#" * filled + "." * (width - filled)
