@@ -56,8 +56,8 @@ from nstance.server.config import configuration as configurations
 from nstance.server.gc_tuner import GcTuner
 from nstance.server.leader.context import TermContext
 from nstance.server.options import Options
-from nstance.server.state import shard as shards
-from nstance.server.wiring import Server
+from nstance.server.state.inbox import Item
+from nstance.server.wiring import ServerProcess
 from nstance.telemetry import logs
 
 CLUSTER = ClusterId("bench")
@@ -125,7 +125,7 @@ class FleetServer:
         self.booted: list[CreateRequest] = []
         self.cloud = MemoryCloud(self.clock, behaviour=self.behaviour, on_boot=self._boot)
         self.scope = Scope(cluster=CLUSTER, shard=SHARD)
-        self.server: Server
+        self.server: ServerProcess
         self.running: asyncio.Task[None]
         self.profile = cProfile.Profile()
         self.ready_at: dict[InstanceId, float] = {}
@@ -255,14 +255,14 @@ class FleetServer:
             insecure_dev=True,
         )
         provider = Watched(self.scope, self.clock, cloud=self.cloud, server=name)
-        self.server = Server(options, clock=self.clock, rng=self.rng, store=self.store, provider=provider)
+        self.server = ServerProcess(options, clock=self.clock, rng=self.rng, store=self.store, provider=provider)
         self.running = asyncio.create_task(self.server.run())
 
     def _leads(self) -> TermContext | None:
         if self.running.done():
             self.running.result()
             raise RuntimeError("the server has ended")
-        return self.server.leader.lead if self.server.leader is not None else None
+        return self.server.server.leader.context if self.server.server is not None else None
 
     @property
     def lead(self) -> TermContext:
@@ -283,8 +283,8 @@ class FleetServer:
 
     async def do_member(self) -> Json:
         """Wait until the lease names a standby."""
-        elector = self.server.elector
-        assert elector is not None
+        assert self.server.server is not None
+        elector = self.server.server.elector
         await until(lambda: elector.held is not None and elector.held.members)
         return {}
 
@@ -311,21 +311,18 @@ class FleetServer:
 
     async def do_sizes(self, sizes: dict[str, int]) -> Json:
         await self.configure(sizes)
-        leader = self.server.leader
-        assert leader is not None
         at = time.monotonic()
-        await leader.parts.active_config.refresh()
+        await self.lead.active_config.refresh()
         return {"at": at}
 
     async def do_edit(self, group: str, greeting: str) -> Json:
         """The vars of one group change, as by an operator: what that takes the leader, and how many agents it wakes."""
-        server, lead = self.server, self.lead
-        assert server.leader is not None
+        lead = self.lead
         now, key = lead.configuration, GroupKey(DEFAULT_TENANT, GroupName(group))
         edited = resolving.resolve_group(now.settings, key, DynamicGroup(vars={"greeting": greeting}))
         present = [presence for id in lead.shard.instances if (presence := lead.agents.get(id)) is not None]
         began = time.thread_time()
-        server.leader.parts.active_config.take(dataclasses.replace(now, groups={**now.groups, key: edited}))
+        lead.active_config.activate(dataclasses.replace(now, groups={**now.groups, key: edited}))
         seconds = time.thread_time() - began
         return {"seconds": seconds, "woken": sum(presence.changed.is_set() for presence in present)}
 
@@ -337,7 +334,7 @@ class FleetServer:
             if readiness.is_ready(shard.instances[id]):
                 self.ready_at[id] = time.monotonic()
 
-        readiness.on_change.append(changed)
+        readiness.subscribe(changed)
         return {}
 
     async def do_ready_at(self) -> Json:
@@ -374,7 +371,7 @@ class FleetServer:
                     certificate_expires=self.clock.wall() + 86400 + number,
                 )
             began = time.thread_time()
-            shard._decide(key, [shards._Item(event, self.clock.monotonic())])
+            shard._decide(key, [Item(event, self.clock.monotonic())])
             costs.append(time.thread_time() - began)
             if number % 40 == 39:
                 await asyncio.sleep(0.05)

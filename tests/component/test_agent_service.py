@@ -227,7 +227,7 @@ async def test_a_var_that_nobody_has_set_is_reported_once(tmp_path: Path) -> Non
 async def test_the_cache_has_public_keys_and_what_reports_say_that_is_new(world: World) -> None:
     """Spec 3: kept for people. A report that says nothing new costs nothing; the last one is kept when the agent goes, so
     that `instance show` tells when it was heard last, also by the next leader on this machine."""
-    cache = world.leader.lead_now.cache
+    cache = world.leader.configured.env.cache
     assert cache is not None
     puts: list[dict[str, Any]] = []
     put_report = cache.put_report

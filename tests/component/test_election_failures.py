@@ -40,9 +40,9 @@ async def failed_with(problem: Exception) -> None:
         clock=clock,
         rng=SystemRng(),
     )
-    elector = Elector(seat, dialer=Nobody(), lead=lead, tail=lambda: 0, floor=floor)
+    elector = Elector(seat, dialer=Nobody(), tail=lambda: 0, floor=floor)
     async with asyncio.timeout(60):
-        await elector.run()
+        await elector.run(lead)
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ async def test_rotation(tmp_path: Path) -> None:
             nonlocal lowest
             lowest = min(lowest, sum(state == "running" for state in states(world, "web").values()))
 
-        server.shard.observers.append(look)
+        server.shard.commits.subscribe(look)
         back = commands.index(["group", "rollback", "web"])
         for words in commands[tried + 1 : back]:
             await admin.ok(*words)

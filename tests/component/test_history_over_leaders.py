@@ -84,15 +84,15 @@ async def written(world: World) -> list[Event]:
 
 
 async def kept(server: Running) -> list[Event]:
-    cache = server.leader.parts.cache
+    cache = server.configured.env.cache
     assert cache is not None
     return await cache.events(tenant=DEFAULT_TENANT, limit=1000)
 
 
 async def caught_up(world: World, standby: Running) -> None:
-    await world.leader.shard.notes.written(within=SECONDS)
-    tail = world.leader.shard._writer.tail
-    await standby.until(lambda: standby.leader.parts.follower.tail >= tail)
+    await world.leader.shard.event_log.flush(timeout=SECONDS)
+    tail = world.leader.shard.commits._writer.tail
+    await standby.until(lambda: standby.follower.tail >= tail)
 
 
 async def grow(operator: Operator, size: int) -> None:
@@ -117,7 +117,7 @@ async def test_a_standby_keeps_the_same_events_with_the_same_ids_and_times(tmp_p
         operator = await world.operator()
         await grow(operator, 2)
         await running(world, 2)
-        first.shard.notes.announce(ReasonCode.MASS_SILENCE, "nobody speaks")
+        first.shard.event_log.record_for_all(ReasonCode.MASS_SILENCE, "nobody speaks")
         await caught_up(world, second)
         events = await kept(first)
         assert {"scale-up", "created", "registered", "config", "mass-silence"} <= {event.code for event in events}
@@ -141,7 +141,7 @@ async def test_over_a_crash_a_follower_sees_each_event_once(tmp_path: Path, off:
             await running(world, 2)
             await grow(operator, 3)
             await running(world, 3)
-            second.shard.notes.tell(WEB, ReasonCode.CONFIG, "the end")
+            second.shard.event_log.record(WEB, ReasonCode.CONFIG, "the end")
             await eventually(lambda: any(message == "the end" for _, message in seen))
         journaled = [(event.id, event.message) for event in await written(world)]
         last = next(number for number, (_, message) in enumerate(journaled) if message == "the end")

@@ -65,10 +65,10 @@ async def test_a_nearly_full_subnet_is_not_tried_first(tmp_path: Path) -> None:
     async with World(tmp_path, config(subnet_pools=pools, groups=groups), agents=False) as world:
         world.cloud.subnets.update({"full": 3, "roomy": 100})
         running = await world.start()
-        await running.until(lambda: running.lead_now.subnets.crowded == {"full"})
+        await running.until(lambda: running.lead_now.supplies.subnets.crowded == {"full"})
         operator = await world.operator("acme")
         await operator.call("UpsertGroup", key="web", config={"size": 4})
         made = await running.until(lambda: [m for m in running.shard.instances.values() if m.provider_id])
         await running.until(lambda: len(running.shard.instances) == 4)
         assert {m.subnet for m in made} == {"roomy"}
-        assert running.shard.crowded is running.lead_now.subnets.crowded  # also under the new configuration
+        assert running.shard._hooks.crowded_subnets() == {"full"}  # also under the new configuration

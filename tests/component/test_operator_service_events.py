@@ -19,8 +19,7 @@ async def test_the_history_outlives_the_leader(tmp_path: Path) -> None:
     async with World(tmp_path) as world:
         first = await world.start("a")
         second = await world.start("b", lead=False)
-        assert second.server.leader is not None
-        follower = second.server.leader.parts.follower
+        follower = second.follower
         await eventually(lambda: follower.tail >= 1)
         operator = await world.operator()
         await operator.call("UpsertGroup", key="web", config=GroupConfig(template="web", size=2))
@@ -38,8 +37,7 @@ async def test_what_changes_no_record_outlives_the_leader_too(tmp_path: Path) ->
     async with World(tmp_path) as world:
         first = await world.start("a")
         second = await world.start("b", lead=False)
-        assert second.server.leader is not None
-        follower = second.server.leader.parts.follower
+        follower = second.follower
         await eventually(lambda: follower.tail >= 1)
         operator = await world.operator()
         await operator.call("UpsertGroup", key="web", config=GroupConfig(template="web", size=1))
@@ -48,8 +46,8 @@ async def test_what_changes_no_record_outlives_the_leader_too(tmp_path: Path) ->
         told = GroupConfig(template="web", size=1, vars={"greeting": "hi"})
         await operator.call("UpsertGroup", key="web", config=told)
         assert not (await operator.call("AcknowledgeDrained", instance_id=id)).accepted
-        first.shard.notes.announce(ReasonCode.MASS_SILENCE, "nobody speaks")
-        tail = first.shard._writer.tail
+        first.shard.event_log.record_for_all(ReasonCode.MASS_SILENCE, "nobody speaks")
+        tail = first.shard.commits._writer.tail
         await eventually(lambda: follower.tail > tail)
         await first.crash()
         await eventually(lambda: second.lead is not None)
@@ -67,14 +65,14 @@ async def test_what_is_told_costs_few_writes(tmp_path: Path) -> None:
     async with World(tmp_path, agents=False) as world:
         server = await world.start()
         operator = await world.operator()
-        before = server.shard._writer.tail
+        before = server.shard.commits._writer.tail
         for number in range(3 * event_log.MOST):
-            server.shard.notes.tell(WEB, ReasonCode.SECURITY, f"knock {number}")
-        await eventually(lambda: server.shard._writer.tail > before)
-        server.shard.notes.tell(WEB, ReasonCode.SECURITY, "the end")  # written behind whatever else would be
+            server.shard.event_log.record(WEB, ReasonCode.SECURITY, f"knock {number}")
+        await eventually(lambda: server.shard.commits._writer.tail > before)
+        server.shard.event_log.record(WEB, ReasonCode.SECURITY, "the end")  # written behind whatever else would be
         told = [e.message for e in (await operator.call("ListEvents", limit=event_log.MOST)).events]
         assert told == [*(f"knock {number}" for number in range(1, event_log.MOST)), "the end"]
-        assert server.shard._writer.tail == before + 2
+        assert server.shard.commits._writer.tail == before + 2
 
 
 async def test_what_is_told_while_nothing_can_be_written_is_bounded_and_kept(tmp_path: Path) -> None:
@@ -82,10 +80,10 @@ async def test_what_is_told_while_nothing_can_be_written_is_bounded_and_kept(tmp
     async with World(tmp_path, agents=False) as world:
         server = await world.start()
         operator = await world.operator()
-        writer = server.shard._writer
+        writer = server.shard.commits._writer
         world.fate = lambda verb, key: Fate(error=UnavailableError("out")) if "/journal/" in key else Fate()
         for number in range(8):
-            server.shard.notes.tell(WEB, ReasonCode.SECURITY, f"knock {number}")
+            server.shard.event_log.record(WEB, ReasonCode.SECURITY, f"knock {number}")
             await asyncio.sleep(event_log.EVERY / 4)
         assert not writer._waiting
         world.fate = lambda verb, key: Fate()

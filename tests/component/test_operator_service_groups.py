@@ -394,7 +394,7 @@ async def test_a_new_leader_keeps_the_groups_of_the_api_under_a_broken_configura
         await second.until(lambda: second.lead is not None and second.shard.listed)
         await eventually(lambda: all(world.agents[id].connected for id in made))
         assert states(world, "web", "acme") == dict.fromkeys(made, "running")
-        assert "config.jsonc is not valid" in second.active_config.refused
+        assert "config.jsonc is not valid" in second.active_config.rejection
 
 
 async def test_a_group_that_is_made_while_other_ports_are_being_opened_is_followed(

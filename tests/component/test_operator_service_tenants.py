@@ -75,7 +75,7 @@ async def test_every_call_across_tenants_finds_nothing_and_changes_nothing(tmp_p
             assert [refused.status for refused in refusals] == [Status.NOT_FOUND] * 2, rpc
             assert refusals[0].message == refusals[1].message, rpc
         assert dict(world.leader.shard.instances) == before
-        groups = f"shard/{world.leader.lead_now.name}/groups.jsonc"
+        groups = f"shard/{world.leader.active_config.shard}/groups.jsonc"
         assert world.store.contents()[groups] == objects[groups]
         assert await world.operators().is_registered(owner.identity)
 

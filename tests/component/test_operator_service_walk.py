@@ -73,12 +73,12 @@ async def test_the_walk(tmp_path: Path) -> None:
                 nonlocal fewest
                 fewest = min(fewest, len(running(world)))
 
-            server.shard.observers.append(count)
+            server.shard.commits.subscribe(count)
             await upsert(size=3, vars={"greeting": "hi"}, instance_type="large")
             await eventually(lambda: len(running(world)) == 3 and not running(world) & three and not leaving(world))
             assert fewest == 3  # replacement comes first
             assert "replace" in await reasons()
-            server.shard.observers.remove(count)
+            server.shard.commits._observers.remove(count)
 
             new = running(world)
             await operator.call("PauseGroup", key="web")

@@ -95,11 +95,10 @@ class Member:
                 rng=CHANCE,
             ),
             dialer=dialer(world, self.paper),
-            lead=self._lead,
             tail=lambda: 0,
             floor=self._floor,
         )
-        self.task = asyncio.create_task(self.elector.run())
+        self.task = asyncio.create_task(self.elector.run(self._lead))
         try:
             yield
         finally:

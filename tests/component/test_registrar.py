@@ -18,6 +18,7 @@ from nstance.providers.errors import UnavailableError
 from nstance.providers.memory_behavior import Call, Outcome
 from nstance.server.api import registrar
 from nstance.server.api.registrar import FAILURES, INVALID, WINDOW, Registrar
+from nstance.server.config.advertised import Advertised
 from nstance.v1 import registration_pb2
 
 AWAY = "203.0.113.7"
@@ -51,8 +52,12 @@ class Desk:
     def __init__(self, world: World) -> None:
         self.world, self.clock = world, Later(world)
         self.lead = world.leader.lead_now
-        self.registrar = Registrar(self.lead, world.operators(), self.clock)
+        self.registrar = self.make_registrar(world.leader.configured.env.advertised)
         self.one, self.other = list(world.leader.shard.instances.values())[:2]
+
+    def make_registrar(self, advertised: Advertised) -> Registrar:
+        metrics = self.world.leader.server.metrics
+        return Registrar(self.lead, self.world.operators(), advertised, metrics, self.clock)
 
     def claims(self, instance: Instance) -> nonce.AgentClaims:
         return self.lead.issuer.verify(self.lead.issuer.token(instance))
@@ -140,7 +145,8 @@ async def test_b11_a_key_that_another_instance_has_is_refused(desk: Desk) -> Non
 
 @pytest.mark.parametrize("field", ["ipv4", "ipv6"])
 async def test_an_agent_cannot_claim_a_servers_address(desk: Desk, field: str) -> None:
-    desk.lead.advertised = dataclasses.replace(desk.lead.advertised, hosts=frozenset({"192.0.2.9", "2001:db8::9"}))
+    advertised = desk.world.leader.configured.env.advertised
+    desk.registrar = desk.make_registrar(dataclasses.replace(advertised, hosts=frozenset({"192.0.2.9", "2001:db8::9"})))
     address = "192.0.2.9" if field == "ipv4" else "2001:db8::9"
     error = await desk.refused(desk.request(desk.token(desk.one), None, **{field: address}))
     assert error.status is Status.PERMISSION_DENIED

@@ -1,6 +1,7 @@
 """Servers that end: by a bug of their own, or in order but not in time."""
 
 import asyncio
+import dataclasses
 import logging
 from pathlib import Path
 
@@ -68,12 +69,12 @@ async def test_an_effect_that_cannot_be_started_ends_the_term_and_the_next_one_m
         def act(effect: object, instance: object, posted: object) -> None:
             raise RuntimeError("a bug")
 
-        server.shard._act = act  # type: ignore[assignment]
+        server.shard._hooks = dataclasses.replace(server.shard._hooks, start_effect=act)
         first = server.shard.term
         world.configure(config(groups={"acme": {"web": {"template": "web", "size": 1}}}))
         await server.active_config.refresh()
         await eventually(first.ended.is_set)
-        assert "starting CreateVm" in first.why
+        assert "failed to start CreateVm" in first.why
         assert "a bug" in first.why
         assert any(r.levelno == logging.ERROR and r.exc_info for r in caplog.records)
         await eventually(lambda: server.lead is not None and server.lead.shard.term is not first)

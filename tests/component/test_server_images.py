@@ -60,7 +60,7 @@ async def test_a_new_image_is_for_new_instances_and_rotates_nobody(tmp_path: Pat
         server = await world.start()
         await running(world, 1)
         publish(world, "img-2", 2.0)
-        await eventually(lambda: server.lead_now.images.values() == {"base": "img-2"})
+        await eventually(lambda: server.lead_now.supplies.images.values() == {"base": "img-2"})
         operator = await world.operator("acme")
         await operator.call("UpsertGroup", key="web", config=GroupConfig(size=2))
         await running(world, 2)
@@ -73,7 +73,7 @@ async def test_without_an_image_the_group_waits_and_others_do_not(tmp_path: Path
         await world.start()
         operator = await world.operator("acme")
         await eventually(lambda: list(states(world, "plain", "acme").values()) == ["running"])
-        await eventually(lambda: "cannot be found" in str(world.leader.shard.blocked))
+        await eventually(lambda: "cannot be found" in str(world.leader.lead_now.blocked_groups.reasons))
         shown = {group.key: group.last_error for group in (await operator.call("ListGroups")).groups}
         assert "the image base cannot be found: no image fits" in shown["web"]
         assert shown["plain"] == ""
@@ -104,7 +104,7 @@ async def test_the_last_good_image_outlives_the_server(tmp_path: Path) -> None:
         await first.stop()
         world.cloud.behaviour = NoImages()
         server = await world.start()
-        await eventually(lambda: server.lead_now.images.problem("base") == "the cloud is away")
+        await eventually(lambda: server.lead_now.supplies.images.problem("base") == "the cloud is away")
         world.configure(told(2, fallback="img-0"))
         await server.active_config.refresh()
         await running(world, 2)
@@ -126,13 +126,12 @@ async def test_what_a_vm_wrote_before_it_was_given_up_is_told(tmp_path: Path, mo
         nonce = server.lead_now.issuer.token(server.shard.instances[id])
         world.cloud.write_console(id, f"{'x' * 5000}\nnonce {nonce}\n\x1b[31mno route to host")
         operator = await world.operator("acme")
-        console = await eventually(lambda: next(iter(server.lead_now.consoles.values()), None))
-        assert (console.instance, len(console.text)) == (id, 2048)
-        assert console.text.endswith("\nnonce [nonce]\n[31mno route to host")
+        await eventually(lambda: states(world, "web", "acme")[id] == "deleted")
         events = (await operator.call("ListEvents", instance_id=id)).events
         messages = [event.message for event in events if event.reason == "unregistered"]
-        assert [message.splitlines()[0] for message in messages][1:] == ["its console said last:"]
-        await eventually(lambda: states(world, "web", "acme")[id] == "deleted")
+        [(title, _, console)] = [message.partition("\n") for message in messages][1:]
+        assert (title, len(console)) == ("its console said last:", 2048)
+        assert console.endswith("\nnonce [nonce]\n[31mno route to host")
 
 
 async def test_timings_apply_without_a_restart(tmp_path: Path) -> None:

@@ -159,7 +159,7 @@ async def test_f57_who_leaves_while_its_registration_waits_is_never_registered(
         world.cloud._clock = clock = Held()
         world.behaviour.then(Call.LOAD_BALANCER_REGISTER, *[Outcome(before=HOUR)] * load_balancers.CALLS_AT_ONCE)
         server = await world.start()
-        balancer = server.lead_now.balancers._balancers["front"]
+        balancer = server.lead_now.load_balancers._balancers["front"]
         await eventually(lambda: len(balancer._flying) == size)
         world.configure(told(0))
         await server.active_config.refresh()
@@ -203,7 +203,7 @@ async def test_listing_fails_and_instances_are_registered_all_the_same(tmp_path:
         world.configure(told(1))
         await server.active_config.refresh()
         await settled(world, 1)
-        assert not server.lead_now.balancers._balancers["front"].listed
+        assert not server.lead_now.load_balancers._balancers["front"].listed
 
 
 async def test_a_new_leader_keeps_members_and_leaves_strangers_alone(
@@ -219,7 +219,7 @@ async def test_a_new_leader_keeps_members_and_leaves_strangers_alone(
         world.behaviour.then(Call.LOAD_BALANCER_MEMBERS, Outcome(after=0.7))  # agents are back before it is listed
         server = await world.start("b")
         await eventually(lambda: all(agent.connected for agent in world.agents.values()))
-        balancer = server.lead_now.balancers._balancers["front"]
+        balancer = server.lead_now.load_balancers._balancers["front"]
         await eventually(lambda: balancer.listed and len(balancer.ready) == 2)
         assert (calls, members(world)) == ([], {*vms(world), stranger})
     cache = Cache.open(tmp_path / "a" / "db" / "nstance.db", cluster=CLUSTER, shard=SHARD, clock=SystemClock())

@@ -205,7 +205,7 @@ async def test_a_missing_secret_blocks_the_group_until_it_is_there(
         assert b'nstance_group_blocked{group="web",tenant="acme"} 1.0' in server.server.metrics.render()
         assert b'nstance_instances_ready{group="web",tenant="acme"} 0.0' in server.server.metrics.render()
         assert b'nstance_instances_ready{group="other",tenant="acme"} 1.0' in server.server.metrics.render()
-        await server.leader.parts.secret_store.put("web-token", b"s3cret")
+        await server.configured.env.secret_store.put("web-token", b"s3cret")
         await eventually(lambda: ready(world, "web", "acme") == 2)
         assert [each.files["token"] for each in agents(world)] == [b"s3cret"] * 2
         assert list((await group(operator)).blocked) == []

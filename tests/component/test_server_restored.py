@@ -51,7 +51,7 @@ async def test_vms_that_are_newer_than_the_backup_are_held_and_adopted(tmp_path:
         await eventually(lambda: all(u.agent is not None for u in server.shard.unknown.all()))
         assert running(world) == every
         assert set(states(world, "web")) == old
-        assert b"nstance_unknown_vms 4.0" in server.leader.parts.metrics.render()
+        assert b"nstance_unknown_vms 4.0" in server.server.metrics.render()
 
         admin = await shell(world)
         held = await admin.json("instance", "list", "--unknown")

@@ -14,7 +14,7 @@ from component.whole_server import Json, Operator, World, config, eventually
 from nstance.model.ids import GroupKey, GroupName, TenantId
 from nstance.model.instance import ENDED, State
 from nstance.model.rollout import Outcome, Revision
-from nstance.server.state.shard import Committed
+from nstance.server.state.commits import Committed
 from nstance.v1 import operator_pb2
 
 KEY = GroupKey(TenantId("acme"), GroupName("web"))
@@ -66,7 +66,7 @@ class Watched:
         self.most = self.draining = 0
         self.least = 100
         self.made = 0
-        self._shard.observers.append(self._observe)
+        self._shard.commits.subscribe(self._observe)
 
     def _observe(self, committed: Committed) -> None:
         members = [m for m in self._shard.members(KEY).values() if m.state not in ENDED]
@@ -234,7 +234,7 @@ async def test_only_the_revisions_that_are_remembered_stay_in_the_bucket(tmp_pat
         await world.start()
         for number in range(14):
             await change(world, told(size=0, type=f"type-{number}"))
-            await eventually(lambda: not world.leader.shard.unstored)
+            await eventually(lambda: not world.leader.lead_now.revisions.unstored)
             await eventually(lambda number=number: current(world).infra_hash and number >= 0)  # type: ignore[misc]
         keys = [key for key in world.store.contents() if "/revision/" in key]
         assert len(keys) <= 11

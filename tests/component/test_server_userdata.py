@@ -194,13 +194,13 @@ async def test_the_last_good_copy_serves_and_a_new_one_rotates_nobody(
         assert site.answers.count(200) == 1
         site.status = 503
         url = f"{site.url}/page"
-        await eventually(lambda: server.lead_now.userdata.problem(url) == "the answer was 503")
+        await eventually(lambda: server.lead_now.supplies.userdata.problem(url) == "the answer was 503")
         await operator.call("UpsertGroup", key="web", config=GroupConfig(size=2))
         await running(world, 2)
         site.body, site.etag, site.status = "{{ if }}", '"bad"', 200
-        await eventually(lambda: "not a template" in server.lead_now.userdata.problem(url))
+        await eventually(lambda: "not a template" in server.lead_now.supplies.userdata.problem(url))
         site.body, site.etag = "second", '"2"'
-        await eventually(lambda: server.lead_now.userdata.text(url) == b"second")
+        await eventually(lambda: server.lead_now.supplies.userdata.text(url) == b"second")
         await operator.call("UpsertGroup", key="web", config=GroupConfig(size=3))
         await running(world, 3)
         assert [text.split()[0] for text in booted_with(world)] == ["boot", "boot", "second"]
@@ -224,7 +224,7 @@ async def test_without_any_copy_the_group_waits_and_says_why(site: Site, tmp_pat
     async with World(tmp_path, told(f"{site.url}/page?token=secret")) as world:
         await world.start()
         operator = await world.operator("acme")
-        await eventually(lambda: "404" in str(world.leader.shard.blocked))
+        await eventually(lambda: "404" in str(world.leader.lead_now.blocked_groups.reasons))
         [group] = (await operator.call("ListGroups")).groups
         assert group.last_error == f"userdata cannot be fetched from {site.url}/page: the answer was 404"
         assert states(world, "web", "acme") == {}
@@ -240,7 +240,7 @@ async def test_b30_a_host_is_allowed_by_configuration_and_at_once(
     monkeypatch.setattr(userdata, "RETRY", Backoff(600.0, 600.0))
     async with World(tmp_path, told(f"{site.url}/page", userdata_hosts=[])) as world:
         server = await world.start()
-        await eventually(lambda: "not public" in str(world.leader.shard.blocked))
+        await eventually(lambda: "not public" in str(world.leader.lead_now.blocked_groups.reasons))
         assert site.answers == []
         world.configure(told(f"{site.url}/page"))
         await server.active_config.refresh()

@@ -38,10 +38,11 @@ from nstance.providers.memory_cloud import MemoryCloud
 from nstance.providers.port import CreateRequest, Scope, Vm
 from nstance.server.config.active_config import ActiveConfig
 from nstance.server.leader.context import TermContext
-from nstance.server.leader.leader import Leader
 from nstance.server.options import Options
+from nstance.server.server import Server
+from nstance.server.state.follower import Follower
 from nstance.server.state.shard import Shard
-from nstance.server.wiring import Server
+from nstance.server.wiring import ServerProcess
 from nstance.v1 import agent_grpc, agent_pb2, operator_grpc, operator_pb2, registration_grpc, registration_pb2
 from nstance.wire import tls
 from nstance.wire.call import call
@@ -170,14 +171,14 @@ class World:
         )
         provider = MemoryProvider(Scope(cluster=CLUSTER, shard=self.shard), self.clock, cloud=self.cloud, server=name)
         store = self.store.view(self._fated)
-        server = Server(options, clock=clock or SystemClock(), rng=self.rng, store=store, provider=provider)
+        server = ServerProcess(options, clock=clock or SystemClock(), rng=self.rng, store=store, provider=provider)
         running = self.servers[name] = Running(server, asyncio.create_task(server.run()), self._base + offset)
         await running.until(lambda: running.lead is not None if lead else name in self._standbys())
         return running
 
     def _standbys(self) -> set[str]:
-        electors = (server.server.elector for server in self.servers.values())
-        held = (elector.held for elector in electors if elector is not None)
+        servers = (running.server.server for running in self.servers.values())
+        held = (server.elector.held for server in servers if server is not None)
         return {member.server for lease in held if lease is not None for member in lease.members}
 
     @property
@@ -249,22 +250,26 @@ class World:
 class Running:
     """A server of the world."""
 
-    server: Server
+    server: ServerProcess
     task: "asyncio.Task[None]"
     base: int  # its first port
 
     @property
-    def leader(self) -> Leader:
-        assert self.server.leader is not None
-        return self.server.leader
+    def configured(self) -> Server:
+        assert self.server.server is not None, "this server has no configuration yet"
+        return self.server.server
+
+    @property
+    def follower(self) -> Follower:
+        return self.configured.follower
 
     @property
     def active_config(self) -> ActiveConfig:
-        return self.leader.parts.active_config
+        return self.configured.active_config
 
     @property
     def lead(self) -> TermContext | None:
-        return self.server.leader.lead if self.server.leader is not None else None
+        return self.server.server.leader.context if self.server.server is not None else None
 
     @property
     def lead_now(self) -> TermContext:

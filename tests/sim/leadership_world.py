@@ -186,7 +186,6 @@ class World:
                 latency=store.latency,
             ),
             dialer=self.network.dialer(machine, me.fingerprint),
-            lead=lead,
             tail=lambda: book.tail if book is not None else 0,
             floor=floor,
         )
@@ -202,7 +201,7 @@ class World:
 
         tailing = asyncio.create_task(along())
         try:
-            await elector.run()
+            await elector.run(lead)
         finally:
             tailing.cancel()
         machine.kill()

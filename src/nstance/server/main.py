@@ -12,12 +12,12 @@ from nstance.clock import AnchoredClock, Rng, SystemClock, SystemRng
 from nstance.objects import errors
 from nstance.objects.lease import BadLeaseError
 from nstance.server import options as parsing
-from nstance.server.config import validation
+from nstance.server import validation
 from nstance.server.config.configuration import NoConfigurationError
 from nstance.server.errors import FatalError
 from nstance.server.gc_tuner import GcTuner
 from nstance.server.options import Options
-from nstance.server.wiring import Server
+from nstance.server.wiring import ServerProcess
 from nstance.telemetry import logs, loop_errors
 
 
@@ -32,7 +32,7 @@ def main() -> None:
 
 
 async def run(options: Options, clock: AnchoredClock, rng: Rng) -> int:
-    server = Server(options, clock=clock, rng=rng)
+    server = ServerProcess(options, clock=clock, rng=rng)
     loop = asyncio.get_running_loop()
     loop_errors.install(loop, server.metrics.loop_failed)
     for number in (signal.SIGTERM, signal.SIGINT):

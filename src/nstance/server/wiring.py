@@ -8,46 +8,39 @@ import asyncio
 import contextlib
 import logging
 import socket
-from collections.abc import Coroutine
-from typing import Any
 
 from nstance.authority.keyset import Authority
 from nstance.authority.operators import Operators
 from nstance.clock import AnchoredClock, Rng
-from nstance.config import addresses, storage_keys
+from nstance.config import addresses
 from nstance.config.addresses import Endpoints, Service
 from nstance.config.model.settings import Settings
 from nstance.model.decision import ReasonCode
 from nstance.model.ids import ClusterId, ShardId
-from nstance.objects import errors, journal, lease, probe
+from nstance.objects import errors, lease, probe
 from nstance.objects.observed import ObservedStore
-from nstance.objects.open import open_store
 from nstance.objects.port import ObjectStore
 from nstance.pki import names
 from nstance.providers import errors as provider_errors
 from nstance.providers.port import Instances, Scope
 from nstance.providers.registry import open_provider
-from nstance.server import reserved_ports
+from nstance.server import reserved_ports, stores
 from nstance.server.api import grpc_ports
 from nstance.server.cache.cache import Cache
+from nstance.server.config import advertised as advertising
 from nstance.server.config import configuration as configurations
-from nstance.server.config.active_config import ActiveConfig
 from nstance.server.config.configuration import Configuration, NoConfigurationError
 from nstance.server.election import peer_http
-from nstance.server.election.context import ElectionContext
-from nstance.server.election.elector import Elector
-from nstance.server.election.store_latency import TimedStore
 from nstance.server.errors import FatalError
 from nstance.server.identity.certificate_expiry import CertificateExpiry
-from nstance.server.identity.issuer import Issuer, ServerIdentity, server_identity
+from nstance.server.identity.issuer import Issuer, server_identity
 from nstance.server.identity.tls_contexts import TlsContexts
 from nstance.server.identity.trust import Trust
-from nstance.server.leader.history import History
-from nstance.server.leader.leader import Leader, LeaderParts
+from nstance.server.leader.environment import Environment
 from nstance.server.leader.watchdog import Watchdog
 from nstance.server.options import Options
 from nstance.server.probes import Probes
-from nstance.server.state.follower import Follower
+from nstance.server.server import Server
 from nstance.tasks.backoff import Backoff
 from nstance.telemetry import loop_lag
 from nstance.telemetry.metrics import CacheCount, Metrics
@@ -60,7 +53,7 @@ EXIT_JITTER_LEAST, EXIT_JITTER_MOST = 10.0, 40.0  # until a configuration says o
 SHUTDOWN_SECONDS = 10.0  # the same
 
 
-class Server:
+class ServerProcess:
     def __init__(
         self,
         options: Options,
@@ -78,8 +71,7 @@ class Server:
         self.metrics = Metrics()
         self.unwell: str | None = "starting"
         self.exit_jitter = (EXIT_JITTER_LEAST, EXIT_JITTER_MOST)
-        self.elector: Elector | None = None
-        self.leader: Leader | None = None
+        self.server: Server | None = None  # once it is configured
         self.endpoints: Endpoints | None = None
         self._clock = clock
         self._rng = rng
@@ -95,8 +87,8 @@ class Server:
         if self._patience is not None and not self._stopping.is_set():
             self._patience.reschedule(asyncio.get_running_loop().time() + self._shutdown_seconds)
         self._stopping.set()
-        if self.elector is not None:
-            self.elector.stop()
+        if self.server is not None:
+            self.server.stop()
 
     async def run(self) -> None:
         """Until stopped. Raises Fatal."""
@@ -116,7 +108,8 @@ class Server:
             ) from None
 
     async def _run(self) -> None:
-        store = ObservedStore(self.open_store(), self.metrics.storage_request)
+        opened_store = self._store or stores.open_shard_store(self.options)
+        store = ObservedStore(opened_store, self.metrics.storage_request)
         probes = Probes(unwell=self._health_problem, metrics=self.metrics)
         try:
             configuration = await self._until_configured(store, probes)
@@ -129,22 +122,10 @@ class Server:
                 await store.close()
 
     def _health_problem(self) -> str | None:
-        """Why this server is not well. A damaged journal is nobody's trouble as long as somebody leads."""
-        if self.unwell is not None or self.elector is None or self.leader is None:
+        """Why this server is not healthy. A damaged journal does not matter as long as another server leads."""
+        if self.unwell is not None or self.server is None or not self.server.damage:
             return self.unwell
-        damage = self.elector.damage or self.leader.parts.follower.damage
-        if not damage or self.leader.lead is not None or self.elector.hears_leader:
-            return None
-        return f"the journal is damaged and nobody can lead: {damage}"
-
-    def open_store(self) -> ObjectStore:
-        options = self.options
-        if self._store is not None:
-            return self._store
-        try:
-            return open_store(options.storage, bucket=options.bucket, prefix=options.prefix)
-        except (errors.StorageError, ValueError) as problem:
-            raise FatalError(f"object storage cannot be opened: {problem}") from problem
+        return f"the journal is damaged and nobody can lead: {self.server.damage}"
 
     # ---- boot
 
@@ -224,186 +205,102 @@ class Server:
         self.exit_jitter = (jitter.min_delay, jitter.max_delay)
         self._shutdown_seconds = settings.shard.shutdown_timeout
         cluster = ClusterId(settings.cluster.id)
-        cluster_store = self.cluster_store(store, settings)
+        cluster_store = stores.open_cluster_store(self.options, settings, store)
         if cluster_store is not store:
             opened.push_async_callback(cluster_store.close)
-        trust = self.trust(cluster_store, settings)
+        trust = Trust(cluster_store, settings, insecure_dev=self.options.insecure_dev, clock=clock, rng=rng)
         secret_store = trust.secret_store()
         authority = await self._open_authority(trust)
         endpoints = self.endpoints = self._endpoints(settings)
-        hosts = [a.host for told in endpoints.advertise.values() for a in told]
+        hosts = [a.host for addresses in endpoints.advertise.values() for a in addresses]
         if settings.shard.leader_network is not None:
             hosts += [settings.shard.leader_network.ip, settings.shard.leader_network.ip6]
-        who = names.Server(cluster, self.shard, self.options.id)
-        identity = server_identity(authority, who, hosts=hosts, clock=clock, rng=rng)
+        name = names.Server(cluster, self.shard, self.options.id)
+        identity = server_identity(authority, name, hosts=hosts, clock=clock, rng=rng)
         contexts = TlsContexts(identity, authority.bundle)
         issuer = Issuer(authority, shard=self.shard, clock=clock, rng=rng)
-        cache = Cache.open(self.options.cachedir / "db" / "nstance.db", cluster=cluster, shard=self.shard, clock=clock)
-        opened.push_async_callback(cache.close)
-        self.metrics.count_cache(lambda: CacheCount(on_disk=cache.on_disk, dropped=cache.dropped))
-        try:
-            provider = self._provider or open_provider(
-                settings.shard.infra.provider,
-                scope=Scope(cluster=cluster, shard=self.shard),
-                options=settings.shard.infra.options,
-                cachedir=self.options.cachedir,
-                clock=clock,
-                server=self.options.id,
-            )
-        except provider_errors.ProviderError as problem:
-            raise FatalError(f"the provider cannot be opened: {problem}") from problem
-        if self._provider is None:
-            opened.push_async_callback(provider.close)
-        timed = TimedStore(store, clock)
-        books = journal.Journal(
-            timed,
-            journal_prefix=storage_keys.journal_prefix(self.shard),
-            snapshot_prefix=storage_keys.snapshot_prefix(self.shard),
-            clock=clock,
-            timeout=lambda: max(journal.TIMEOUT, timed.latency().timeout),
-        )
-        active_config = ActiveConfig(configuration, store=store, shard=self.shard, clock=clock)
-        history = History(cache, self.metrics, clock)
-
-        def leading() -> bool:
-            return self.elector is not None and self.elector.term is not None
-
-        follower = Follower(
-            books,
-            clock,
-            leading=leading,
-            told=history.keep,
-        )
-        operators = Operators(
-            cluster_store, prefix=settings.cluster.storage.prefix, cluster=cluster, clock=clock, rng=rng
-        )
-        parts = LeaderParts(
-            name=self.shard,
+        cache = self._open_cache(cluster, opened)
+        advertised = advertising.advertised(endpoints)
+        api = grpc_ports.ApiContext(
+            server=self.options.id,
             cluster=cluster,
+            endpoints=endpoints,
+            advertised=advertised,
+            tls=contexts.grpc,
             store=store,
-            active_config=active_config,
-            books=books,
-            follower=follower,
-            provider=provider,
-            issuer=issuer,
-            secret_store=secret_store,
-            advertised=grpc_ports.advertised(endpoints),
-            ports=lambda lead: grpc_ports.grpc_ports(
-                lead,
-                active_config=active_config,
-                server=self.options.id,
-                store=store,
-                events=cache.events,
-                endpoints=endpoints,
-                context=contexts.grpc,
-                cluster=cluster,
-                operators=operators,
-                clock=clock,
-                rng=rng,
+            cache=cache,
+            operators=Operators(
+                cluster_store, prefix=settings.cluster.storage.prefix, cluster=cluster, clock=clock, rng=rng
             ),
-            held=lambda: self.elector.held if self.elector is not None else None,
-            wrote=lambda tail: self.elector.wrote(tail) if self.elector is not None else None,
-            watch=lambda term, length: Watchdog(term, clock=clock, length=length),
-            history=history,
             metrics=self.metrics,
             clock=clock,
             rng=rng,
-            cache=cache,
         )
-        self.leader = Leader(parts)
-        elector = self.elector = self._elector(timed, settings, parts, contexts, identity)
-        peers = peer_http.PeerServer(
-            accept=elector.accept,
-            held=lambda: elector.held,
-            context=contexts.peer_server,
+        env = Environment(
             cluster=cluster,
             shard=self.shard,
+            clock=clock,
+            rng=rng,
+            store=store,
+            secret_store=secret_store,
+            provider=self._open_provider(settings, cluster, opened),
+            issuer=issuer,
+            dialer=peer_http.HttpDialer(contexts.peer_client, cluster=cluster, shard=self.shard),
+            advertised=advertised,
+            ports=lambda context: grpc_ports.grpc_ports(context, api),
+            history=cache,
+            metrics=self.metrics,
+            cache=cache,
+            watchdog=lambda term, length: Watchdog(term, clock=clock, length=length),
         )
-        expiries = CertificateExpiry(self.metrics, clock, self._alarm)
+        me = lease.Holder(
+            server=self.options.id,
+            incarnation=f"{self.options.id}.{rng.bits(64):016x}",
+            addresses=tuple(str(a) for a in endpoints.advertise[Service.ELECTION]),
+            fingerprint=identity.fingerprint,
+        )
+        server = self.server = Server(env, me, configuration)
         for service in grpc_ports.SERVICES:
             await reserved_ports.reserve(service, endpoints.bind[service], opened)
-        await self._open_peers(peers)
-        opened.push_async_callback(peers.close)
+        await self._open_peers(server, contexts, cluster, opened)
         await cache.sync(
             config_hash=configuration.version,
             group_hashes={key: resolved.etag for key, resolved in configuration.groups.items()},
         )
         self.unwell = None
         log.info("ready", extra={"server": self.options.id, "shard": self.shard, "cluster": cluster})
-        await self._lead_or_follow(
-            elector,
-            follower.run(),
-            active_config.follow(leading=leading),
+        if self._stopping.is_set():
+            server.stop()
+        expiries = CertificateExpiry(self.metrics, clock, self._alarm)
+        await server.run(
+            server.active_config.follow(leading=lambda: server.elector.has_term),
             loop_lag.measure(clock, self.metrics.loop_lag),
-            trust.keep(issuer, contexts, who, hosts=hosts, expiries=expiries),
+            trust.keep(issuer, contexts, name, hosts=hosts, expiries=expiries),
         )
 
-    async def _lead_or_follow(self, elector: Elector, *beside: Coroutine[Any, Any, None]) -> None:
-        """Until stopped. What goes on beside ends only by a bug; the lease is then given back, and the bug ends us."""
-        background = [asyncio.create_task(each) for each in beside]
-        for task in background:
-            task.add_done_callback(lambda _: elector.stop())
+    def _open_cache(self, cluster: ClusterId, opened: contextlib.AsyncExitStack) -> Cache:
+        path = self.options.cachedir / "db" / "nstance.db"
+        cache = Cache.open(path, cluster=cluster, shard=self.shard, clock=self._clock)
+        opened.push_async_callback(cache.close)
+        self.metrics.count_cache(lambda: CacheCount(on_disk=cache.on_disk, dropped=cache.dropped))
+        return cache
+
+    def _open_provider(self, settings: Settings, cluster: ClusterId, opened: contextlib.AsyncExitStack) -> Instances:
+        if self._provider is not None:
+            return self._provider
         try:
-            if self._stopping.is_set():
-                elector.stop()
-            await elector.run()
-            for task in background:
-                if task.done():
-                    task.result()
-        finally:
-            for task in background:
-                task.cancel()
-            await asyncio.gather(*background, return_exceptions=True)
-
-    def _elector(
-        self, store: TimedStore, settings: Settings, parts: LeaderParts, contexts: TlsContexts, identity: ServerIdentity
-    ) -> Elector:
-        leader, follower = self.leader, parts.follower
-        assert leader is not None
-        assert self.endpoints is not None
-
-        async def floor() -> int:
-            await follower.read()
-            return follower.epoch
-
-        me = lease.Holder(
-            server=self.options.id,
-            incarnation=f"{self.options.id}.{self._rng.bits(64):016x}",
-            addresses=tuple(str(a) for a in self.endpoints.advertise[Service.ELECTION]),
-            fingerprint=identity.fingerprint,
-        )
-        return Elector(
-            ElectionContext(
-                store=store,
-                key=storage_keys.lease(self.shard),
-                me=me,
-                timings=configurations.timings(settings),
+            provider = open_provider(
+                settings.shard.infra.provider,
+                scope=Scope(cluster=cluster, shard=self.shard),
+                options=settings.shard.infra.options,
+                cachedir=self.options.cachedir,
                 clock=self._clock,
-                rng=self._rng,
-                latency=store.latency,
-                anchor=self._clock.anchor,
-            ),
-            dialer=peer_http.HttpDialer(contexts.peer_client, cluster=parts.cluster, shard=self.shard),
-            lead=leader.run,
-            tail=lambda: follower.tail,
-            floor=floor,
-            heard_tail=follower.hint,
-        )
-
-    def trust(self, cluster_store: ObjectStore, settings: Settings) -> Trust:
-        insecure = self.options.insecure_dev
-        return Trust(cluster_store, settings, insecure_dev=insecure, clock=self._clock, rng=self._rng)
-
-    def cluster_store(self, store: ObjectStore, settings: Settings) -> ObjectStore:
-        told = settings.cluster.storage
-        if told.provider is None and not told.bucket:
-            return store
-        return open_store(
-            told.provider or self.options.storage,
-            bucket=told.bucket or self.options.bucket,
-            region=told.region or None,
-            endpoint=told.endpoint or None,
-        )
+                server=self.options.id,
+            )
+        except provider_errors.ProviderError as problem:
+            raise FatalError(f"the provider cannot be opened: {problem}") from problem
+        opened.push_async_callback(provider.close)
+        return provider
 
     def _endpoints(self, settings: Settings) -> Endpoints:
         try:
@@ -416,19 +313,29 @@ class Server:
         except ValueError as problem:
             raise FatalError(f"--port-offset: {problem}") from problem
 
-    async def _open_peers(self, peers: peer_http.PeerServer) -> None:
+    async def _open_peers(
+        self, server: Server, contexts: TlsContexts, cluster: ClusterId, opened: contextlib.AsyncExitStack
+    ) -> None:
         assert self.endpoints is not None
         bind = self.endpoints.bind[Service.ELECTION]
+        peers = peer_http.PeerServer(
+            accept=server.elector.accept,
+            held=lambda: server.elector.held,
+            context=contexts.peer_server,
+            cluster=cluster,
+            shard=self.shard,
+        )
         try:
             await peers.start(bind.host, bind.port)
         except OSError as problem:
             raise FatalError(reserved_ports.taken(Service.ELECTION, bind, problem)) from problem
+        opened.push_async_callback(peers.close)
 
     def _alarm(self, message: str) -> bool:
-        lead = self.leader.lead if self.leader is not None else None
-        if lead is not None:
-            lead.shard.notes.announce(ReasonCode.SECURITY, message)
-        return lead is not None
+        context = self.server.leader.context if self.server is not None else None
+        if context is not None:
+            context.shard.event_log.record_for_all(ReasonCode.SECURITY, message)
+        return context is not None
 
 
 def primary_address() -> str:

@@ -100,15 +100,16 @@ class FileStream:
 
 
 class AgentPort:
-    """A `server.leader.leader.Port`: open while its server leads."""
+    """A `server.leader.environment.Port`: open while its server leads."""
 
     def __init__(self, server: "SimServer", lead: TermContext) -> None:
         self.server = server
         self.lead = lead
         self.connections: dict[Connection, None] = {}
         self.opened_at = 0.0
-        self._registrar = Registrar(lead, server.operators, server.machine)
-        self._api = AgentService(lead, server.machine, server.rng)
+        env = server.env
+        self._registrar = Registrar(lead, server.operators, env.advertised, env.metrics, env.clock)
+        self._api = AgentService(lead, lead.vm_requests, lead.file_sets, env.cache, env.clock)
 
     async def open(self) -> None:
         self.opened_at = self.server.world.now

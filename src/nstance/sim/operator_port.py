@@ -17,22 +17,15 @@ OPERATOR = OperatorId("somebody")
 
 
 class OperatorPort:
-    """A `server.leader.leader.Port`: open while its server leads."""
+    """A `server.leader.environment.Port`: open while its server leads."""
 
     def __init__(self, server: "SimServer", lead: TermContext) -> None:
         self._server = server
-        active_config, machine = server.active_config, server.machine
-        self.groups = GroupWriter(
-            lead,
-            store=server.store,
-            changing=active_config.changing,
-            take=active_config.take,
-            clock=machine,
-            rng=server.rng,
-        )
-        self.rollouts = RolloutRequests(lead, self.groups, machine)
-        lead.shard.observers.append(self.rollouts.observe)
-        lead.on_configured.append(self.rollouts.configured)
+        env = server.env
+        self.groups = GroupWriter(lead.shard, lead.active_config, store=env.store, clock=env.clock, rng=env.rng)
+        self.rollouts = RolloutRequests(lead.shard, lead.active_config, lead.revisions, self.groups, env.clock)
+        lead.shard.commits.subscribe(self.rollouts.observe)
+        lead.active_config.subscribe(self.rollouts.on_config_change)
         self._tasks: list[asyncio.Task[None]] = []
 
     async def open(self) -> None:

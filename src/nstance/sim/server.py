@@ -1,33 +1,30 @@
-"""One simulated server: the product's parts, wired as `server.wiring` wires them, over simulated ports."""
+"""One simulated server: the product's `Server` over simulated ports."""
 
 import asyncio
 import contextlib
 import contextvars
 import functools
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
 from nstance import points
 from nstance.authority.keyset import Authority
 from nstance.authority.open import Places, open_authority
 from nstance.authority.operators import Operators
-from nstance.config import storage_keys
 from nstance.model.ids import InstanceId
 from nstance.model.instance import Instance
 from nstance.objects import errors, journal, lease, memory, slots
-from nstance.objects.port import ObjectStore
 from nstance.providers.port import Scope
 from nstance.server.config import configuration as configurations
 from nstance.server.config.active_config import ActiveConfig
+from nstance.server.config.advertised import Advertised
 from nstance.server.config.configuration import Configuration
-from nstance.server.election.context import ElectionContext
 from nstance.server.election.elector import Elector
-from nstance.server.election.store_latency import TimedStore
+from nstance.server.election.term import Term
 from nstance.server.identity.issuer import Issuer
-from nstance.server.leader.context import Advertised, TermContext
-from nstance.server.leader.history import History
-from nstance.server.leader.leader import Leader, LeaderParts, Port
-from nstance.server.state.follower import Follower
+from nstance.server.leader.context import TermContext
+from nstance.server.leader.environment import Environment, Observers, Port
+from nstance.server.server import Server
 from nstance.sim.agent_port import AgentPort
 from nstance.sim.desired_groups import CLUSTER, SHARD
 from nstance.sim.loop import Machine
@@ -99,19 +96,21 @@ def metrics(name: str) -> Metrics:
 
 
 class SimServer:
-    active_config: ActiveConfig
-    leader: Leader
-    elector: Elector | None = None
-    rng: SeededRng
-    store: ObjectStore
+    server: Server
+    env: Environment
     operators: Operators
 
     def __init__(self, world: "World", machine: Machine) -> None:
         self.world = world
         self.machine = machine
+        self.elector: Elector | None = None  # while its process runs
         self.door: AgentPort | None = None
         self.office: OperatorPort | None = None
         self._context = contextvars.Context()
+
+    @property
+    def active_config(self) -> ActiveConfig:
+        return self.server.active_config
 
     @property
     def name(self) -> str:
@@ -120,7 +119,7 @@ class SimServer:
     @property
     def lead(self) -> TermContext | None:
         """What it leads with, if it does."""
-        return self.leader.lead if self.machine.alive and self.elector is not None else None
+        return self.server.leader.context if self.machine.alive and self.elector is not None else None
 
     @property
     def leading(self) -> bool:
@@ -153,103 +152,67 @@ class SimServer:
         world, machine = self.world, self.machine
         points.hook.set(self._at_point)
         self._context = contextvars.copy_context()
-        rng = self.rng = SeededRng(f"{self.name}-{machine.life}-{world.random.getrandbits(32)}")
-        store = self.store = world.storage.view(world.storage_faults.faults(machine))
-        timed = TimedStore(store, machine)
+        rng = SeededRng(f"{self.name}-{machine.life}-{world.random.getrandbits(32)}")
+        store = world.storage.view(world.storage_faults.faults(machine))
         configuration = await self._configuration(store)
-        books = journal.Journal(
-            timed,
-            journal_prefix=storage_keys.journal_prefix(SHARD),
-            snapshot_prefix=storage_keys.snapshot_prefix(SHARD),
-            clock=machine,
-            timeout=lambda: max(journal.TIMEOUT, timed.latency().timeout),
-        )
-        follower = Follower(books, machine, leading=lambda: elector.term is not None)
         self.operators = Operators(store, prefix="cluster/", cluster=CLUSTER, clock=machine, rng=rng)
-        provider = WatchedProvider(
-            Scope(cluster=CLUSTER, shard=SHARD), world.cloud_clock, cloud=world.cloud, server=self.name
-        )
-        measured = metrics(self.name)
-        active_config = self.active_config = ActiveConfig(configuration, store=store, shard=SHARD, clock=machine)
-        self.leader = Leader(
-            LeaderParts(
-                name=SHARD,
-                cluster=CLUSTER,
-                store=store,
-                active_config=active_config,
-                books=books,
-                follower=follower,
-                provider=provider,
-                issuer=Issuer(authority(), shard=SHARD, clock=machine, rng=rng),
-                secret_store=world.secrets,
-                advertised=ADVERTISED,
-                ports=self._ports,
-                held=lambda: elector.held,
-                wrote=lambda tail: elector.wrote(tail),
-                watch=lambda term, length: contextlib.nullcontext(),
-                history=History(Unkept(), measured, machine),
-                metrics=measured,
-                clock=machine,
-                rng=rng,
-            )
-        )
         me = lease.Holder(
             server=self.name,
             incarnation=f"{self.name}.{machine.life}",
             addresses=(self.name,),
             fingerprint=f"key-{self.name}-{machine.life}",
         )
-
-        async def floor() -> int:
-            await follower.read()
-            return follower.epoch
-
-        elector = self.elector = Elector(
-            ElectionContext(
-                store=timed,
-                key=storage_keys.lease(SHARD),
-                me=me,
-                timings=configurations.timings(configuration.settings),
-                clock=machine,
-                rng=rng,
-                latency=timed.latency,
-                anchor=machine.anchor,
+        self.env = Environment(
+            cluster=CLUSTER,
+            shard=SHARD,
+            clock=machine,
+            rng=rng,
+            store=store,
+            secret_store=world.secrets,
+            provider=WatchedProvider(
+                Scope(cluster=CLUSTER, shard=SHARD), world.cloud_clock, cloud=world.cloud, server=self.name
             ),
+            issuer=Issuer(authority(), shard=SHARD, clock=machine, rng=rng),
             dialer=world.network.dialer(machine, me.fingerprint),
-            lead=self._lead(self.leader.run),
-            tail=lambda: follower.tail,
-            floor=floor,
-            heard_tail=follower.hint,
+            advertised=ADVERTISED,
+            ports=self._ports,
+            history=Unkept(),
+            metrics=metrics(self.name),
+            observers=Observers(
+                term=self._watch_term,
+                on_commit=self._on_commit,
+                on_committed=lambda committed: world.committed(self, committed),
+            ),
         )
-        world.network.listen(machine, me.fingerprint, elector.accept)
-        following = asyncio.create_task(follower.run())
+        server = self.server = Server(self.env, me, configuration)
+        self.elector = server.elector
+        world.network.listen(machine, me.fingerprint, server.elector.accept)
+        following = asyncio.create_task(server.follower.run(leading=lambda: server.elector.has_term))
         try:
-            await elector.run()
+            await server.elector.run(server.leader.run)
         finally:
             following.cancel()
         world.ended(self)
 
-    def _lead(self, run: Callable[[Any], Awaitable[None]]) -> Callable[[Any], Awaitable[None]]:
-        async def lead(term: Any) -> None:
-            self.world.log("term", self.name, term.epoch)
-            self.world.count("terms")
-            self.world.on_moment("term")
-            try:
-                await run(term)
-            except (journal.DeposedError, errors.StorageError, TimeoutError) as problem:
-                self.world.count(f"term ended by {type(problem).__name__}")
-                raise
-            except slots.DamagedError as problem:
-                self.world.violation(f"{self.name} found the journal damaged: {problem}")
-                raise
-            except Exception as problem:
-                self.world.violation(f"{self.name} failed while leading: {problem!r}")
-                raise
-            finally:
-                if not self.machine.loop.ending:
-                    self.world.log("term over", self.name, term.epoch)
-
-        return lead
+    @contextlib.contextmanager
+    def _watch_term(self, term: Term) -> Iterator[None]:
+        self.world.log("term", self.name, term.epoch)
+        self.world.count("terms")
+        self.world.on_moment("term")
+        try:
+            yield
+        except (journal.DeposedError, errors.StorageError, TimeoutError) as problem:
+            self.world.count(f"term ended by {type(problem).__name__}")
+            raise
+        except slots.DamagedError as problem:
+            self.world.violation(f"{self.name} found the journal damaged: {problem}")
+            raise
+        except Exception as problem:
+            self.world.violation(f"{self.name} failed while leading: {problem!r}")
+            raise
+        finally:
+            if not self.machine.loop.ending:
+                self.world.log("term over", self.name, term.epoch)
 
     async def _configuration(self, store: Any) -> Configuration:
         while True:
@@ -258,17 +221,13 @@ class SimServer:
             except (errors.StorageError, TimeoutError, configurations.NoConfigurationError):
                 await self.machine.sleep(0.5)
 
-    def _ports(self, lead: TermContext) -> list[Port]:
-        lead.shard.observers.append(lambda committed: self.world.committed(self, committed))
-        commit = lead.shard._writer.commit
+    def _on_commit(self, entry: slots.Entry) -> None:
+        assert self.door is not None
+        self.world.auditor.decided(entry, self.door)
 
-        def watched(entry: slots.Entry) -> asyncio.Future[None]:
-            self.world.auditor.decided(entry, door)
-            return commit(entry)
-
-        lead.shard._writer.commit = watched  # type: ignore[method-assign]
-        door, office = self.door, self.office = AgentPort(self, lead), OperatorPort(self, lead)
-        return [office, door]
+    def _ports(self, context: TermContext) -> list[Port]:
+        self.door, self.office = AgentPort(self, context), OperatorPort(self, context)
+        return [self.office, self.door]
 
     async def _at_point(self, point: points.Point) -> None:
         if self.world.visit(self, point):

@@ -23,7 +23,7 @@ from nstance.model.ids import InstanceId, ProviderId
 from nstance.objects import journal, slots
 from nstance.providers import port
 from nstance.secretstore import memory as secrets
-from nstance.server.state.shard import Committed
+from nstance.server.state.commits import Committed
 from nstance.sim import operator
 from nstance.sim.agent import SimAgent
 from nstance.sim.agent_port import AgentPort

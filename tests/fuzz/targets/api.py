@@ -14,18 +14,16 @@ from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
 from fuzz.law import CLOSING, Broken, target
-from nstance.model.ids import DEFAULT_TENANT
+from nstance.model.ids import DEFAULT_TENANT, ServerId
 from nstance.model.instance import State
 from nstance.pki import keys, names
 from nstance.server.api.admission import Admission
 from nstance.server.api.agent_service import AgentService
 from nstance.server.api.group_writer import GroupWriter
-from nstance.server.api.instance_requests import InstanceRequests
-from nstance.server.api.operator_service import OperatorService
+from nstance.server.api.operator_service import OperatorContext, OperatorService
 from nstance.server.api.registrar import Registrar
 from nstance.server.api.rollout_requests import RolloutRequests
 from nstance.server.api.statuses import Statuses
-from nstance.server.api.tenancy import Tenancy
 from nstance.server.api.watchers import Watchers
 from nstance.server.state.committed_records import CommittedRecords
 from nstance.sim.desired_groups import CLUSTER, DesiredGroup, DesiredGroups
@@ -79,44 +77,41 @@ class Shard:
         assert found is not None
         assert found.lead is not None
         self.server, lead = found, found.lead
-        clock, rng, store, operators = found.machine, found.rng, self.world.storage.view(None), found.operators
-        records = CommittedRecords(lead.shard.instances)
-        statuses = Statuses(lead, records, clock)
-        watchers = Watchers(lead, records, statuses)
-        lead.shard.observers += [records.observe, watchers.observe]
-        lead.on_configured.append(watchers.configured)
-        groups_writer = GroupWriter(
-            lead,
-            store=store,
-            changing=found.active_config.changing,
-            take=found.active_config.take,
-            clock=clock,
-            rng=rng,
-        )
+        env, store, operators = found.env, self.world.storage.view(None), found.operators
+        clock, shard, active_config = env.clock, lead.shard, lead.active_config
+        records = CommittedRecords(shard.instances)
+        statuses = Statuses(lead, lead.blocked_groups, records, env.cache, clock)
+        watchers = Watchers(active_config, records, statuses)
+        shard.commits.subscribe(records.observe, watchers.observe)
+        active_config.subscribe(watchers.on_config_change)
+        groups_writer = GroupWriter(shard, active_config, store=store, clock=clock, rng=env.rng)
         self.server.spawn(groups_writer.run())
         public = keys.public_bytes(keys.generate(SeededRng("operator")))
         kept, _ = self._run(operators.register_directly(authority(), public, tenant=DEFAULT_TENANT))
         peers: dict[str, Callable[[], Any]] = {"operator": lambda: _peer(kept.identity), "agent": self._agent}
         apis = {
             "operator": OperatorService(
-                lead,
-                active_config=found.active_config,
-                server=clock.name,  # type: ignore[arg-type]
-                store=store,
-                events=_no_events,
-                operators=operators,
-                admission=Admission(operators, clock),
-                groups=groups_writer,
-                rollouts=RolloutRequests(lead, groups_writer, clock),
-                requests=InstanceRequests(lead, records),
-                statuses=statuses,
-                watchers=watchers,
-                tenancy=lambda who: Tenancy(who, lead, records),
-                clock=clock,
+                OperatorContext(
+                    server=ServerId(found.name),
+                    shard=shard,
+                    active_config=active_config,
+                    issuer=lead.issuer,
+                    store=store,
+                    events=_no_events,
+                    operators=operators,
+                    admission=Admission(operators, clock),
+                    groups=groups_writer,
+                    rollouts=RolloutRequests(shard, active_config, lead.revisions, groups_writer, clock),
+                    step_times=lead.step_times,
+                    records=records,
+                    statuses=statuses,
+                    watchers=watchers,
+                    clock=clock,
+                )
             ),
-            "agent": AgentService(lead, clock, rng),
+            "agent": AgentService(lead, lead.vm_requests, lead.file_sets, env.cache, clock),
         }
-        self.registrar = Registrar(lead, operators, clock)
+        self.registrar = Registrar(lead, operators, env.advertised, env.metrics, clock)
         self.methods = {
             path.rpartition("/")[2].encode(): (handler, peers[who])
             for who, api in apis.items()

@@ -319,8 +319,8 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "damaged-journal-is-healthy",
-        "nstance.server.wiring",
-        "        damage = self.elector.damage or self.leader.parts.follower.damage\n",
+        "nstance.server.server",
+        "        damage = self.elector.damage or self.follower.damage\n",
         '        damage = ""\n',
         "nobody can lead, and every server says that it is well",
         tests=BOOT_HEALTH,
@@ -343,7 +343,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "ports-stay-open",
         "nstance.server.leader.leader",
-        "            await _to_the_end(\n",
+        "            await _finish(\n",
         "            await (lambda work: work)(\n",
         "a deposed leader goes on to talk to its agents",
     ),
@@ -357,7 +357,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "answer-before-commit",
-        "nstance.server.state.shard",
+        "nstance.server.state.inbox",
         "        return await answer\n",
         "        await asyncio.sleep(0.001)\n        return answer.result() if answer.done() else None\n",
         "an agent gets a certificate that the journal does not know",
@@ -395,8 +395,8 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "observer-fails-unseen",
-        "nstance.server.state.shard",
-        '                self._fail("observing a decision", problem)\n',
+        "nstance.server.state.commits",
+        '                self._on_failure("observe a decision", problem)\n',
         "                pass\n",
         "an observer that raised is ignored, and the term lives on",
         tests=SHARD_FAILURES,
@@ -404,7 +404,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "effect-fails-to-start-unseen",
         "nstance.server.state.shard",
-        '                self._fail(f"starting {type(effect).__name__} of {effect.id}", problem)\n',
+        '                self._inbox.fail(f"start {type(effect).__name__} of {effect.id}", problem)\n',
         "                pass\n",
         "a create that could not be started is never asked for in this term",
         tests=SHARD_FAILURES,
@@ -609,17 +609,17 @@ CATALOGUE: tuple[Mutant, ...] = (
     # ---- files
     Mutant(
         "edit-wakes-too-few",
-        "nstance.server.leader.context",
-        "        if rendering.shared(around) != rendering.shared(self.around):\n",
-        "        if False:\n",
+        "nstance.server.leader.agent_updates",
+        "        affected = self._affected(change) if before == self._shared else None\n",
+        "        affected = self._affected(change)\n",
         "agents keep files that print what has changed for all groups",
         tests=EDITS,
     ),
     Mutant(
         "edit-wakes-everybody",
-        "nstance.server.leader.context",
-        "        concerned = self._concerned(before, around)\n",
-        "        concerned = None\n",
+        "nstance.server.leader.agent_updates",
+        "        affected = self._affected(change) if before == self._shared else None\n",
+        "        affected = None\n",
         "each edit of a group hashes the files of all agents",
         tests=EDITS,
     ),
@@ -757,7 +757,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "no-message-budget",
         "nstance.server.api.agent_service",
-        "        if not self._lead.agents.allowance(id).messages.take(self._clock.monotonic()):\n",
+        "        if not self._agents.allowance(id).messages.take(self._clock.monotonic()):\n",
         "        if False:\n",
         "one agent floods the server (B17)",
         tests=FLOOD,
@@ -813,7 +813,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "claims-a-servers-address",
         "nstance.server.api.registrar",
-        "            if claimed and claimed in lead.server_addresses:\n",
+        "            if claimed and claimed in self._advertised.hosts:\n",
         "            if False:\n",
         "an agent's certificate could carry a server's address",
         tests=REGISTRAR,
@@ -957,9 +957,9 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "drainers-are-forgotten-with-the-leader",
-        "nstance.server.leader.leader",
-        "            drainers=book.drainers,\n",
-        "            drainers=(),\n",
+        "nstance.server.leader.assembly",
+        "        drainers=start.journal.drainers,\n",
+        "        drainers=(),\n",
         "whatever a new leader lets go before the operator is back goes without its drain",
         tests=DRAINERS_SERVED,
     ),
@@ -1081,7 +1081,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "old-results-count",
-        "nstance.server.liveness.readiness",
+        "nstance.server.leader.readiness",
         "if resolved is not None and report.checks_hash == resolved.checks_hash else ()",
         "if resolved is not None else ()",
         "results of checks that were changed since make an instance ready",
@@ -1089,7 +1089,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "received-is-installed",
-        "nstance.server.liveness.readiness",
+        "nstance.server.leader.readiness",
         "installed_hash=report.received_hash if knows_readiness else report.config_hash",
         "installed_hash=report.config_hash",
         "an instance whose on-receive command fails counts as ready",
@@ -1097,7 +1097,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "changed-files-stay-ready",
-        "nstance.server.liveness.readiness",
+        "nstance.server.leader.readiness",
         'presence.wanted_hash = ""  # worked out again',
         "pass",
         "after a new configuration instances with old files count as ready",

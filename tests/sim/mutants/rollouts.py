@@ -96,9 +96,9 @@ ROLLOUTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "balancer-takes-the-unready",
-        "nstance.server.liveness.readiness",
-        "self._lead.balancers.set_ready(presence.id, found.ready)",
-        "self._lead.balancers.set_ready(presence.id, True)",
+        "nstance.server.leader.readiness",
+        "self._on_ready(presence.id, found.ready)",
+        "self._on_ready(presence.id, True)",
         "requests are sent to an instance without files",
     ),
     Mutant(

@@ -52,7 +52,7 @@ class World:
         self.asked = 0
         self.told: list[int] = []
         self.active_config = ActiveConfig(booted, store=store.view(self._fate), shard=SHARD, clock=clock)
-        self.active_config.told = lambda configuration: self.told.append(size(configuration))
+        self.active_config.subscribe(lambda change: self.told.append(size(change.after)))
 
     async def _fate(self, verb: Verb, key: str) -> Fate:
         self.asked += 1
@@ -99,12 +99,12 @@ async def test_what_is_not_valid_is_explained_until_it_is_repaired(clock: Machin
     w = await world(clock)
     w.store.tamper(CONFIG, b'{"nonsense": 1}')
     assert not await w.active_config.refresh()
-    assert "is not valid" in w.active_config.refused
+    assert "is not valid" in w.active_config.rejection
     assert "nonsense" in {problem.path for problem in w.active_config.problems}
-    assert (w.size, w.told, w.active_config.readable) == (1, [], True)
+    assert (w.size, w.told, w.active_config.is_readable) == (1, [], True)
     w.store.tamper(CONFIG, text(3))
     assert await w.active_config.refresh()
-    assert (w.size, w.active_config.refused, w.active_config.problems) == (3, "", ())
+    assert (w.size, w.active_config.rejection, w.active_config.problems) == (3, "", ())
 
 
 @virtually
@@ -114,7 +114,7 @@ async def test_the_groups_of_the_api_are_followed_under_settings_that_are_not_va
     w.store.tamper(GROUPS, b'{"default": {"web": {"template": "t", "size": 4}}}')
     assert await w.active_config.refresh()
     assert (w.size, w.told) == (5, [5])
-    assert w.active_config.refused
+    assert w.active_config.rejection
 
 
 @virtually
@@ -123,10 +123,10 @@ async def test_what_cannot_be_read_changes_nothing(clock: Machine) -> None:
     w.store.tamper(CONFIG, text(2))
     w.failures = 2
     assert not await w.active_config.refresh()
-    assert (w.size, w.told, w.active_config.readable) == (1, [], False)
+    assert (w.size, w.told, w.active_config.is_readable) == (1, [], False)
     w.failures = 0
     assert await w.active_config.refresh()
-    assert w.active_config.readable
+    assert w.active_config.is_readable
 
 
 @virtually
@@ -135,12 +135,12 @@ async def test_a_term_begins_with_what_was_read_in_it(clock: Machine) -> None:
     w = await world(clock)
     w.store.tamper(CONFIG, text(2))
     w.failures = 2
-    await w.active_config.begin()
+    await w.active_config.begin_term()
     assert w.size == 2
     w.failures = 1000
     began = clock.monotonic()
     with pytest.raises(errors.UnavailableError):
-        await w.active_config.begin()
+        await w.active_config.begin_term()
     assert clock.monotonic() - began >= sum(BEGIN_PAUSES)
 
 

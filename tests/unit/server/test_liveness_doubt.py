@@ -4,6 +4,7 @@ from nstance.model.decision import Observation
 from nstance.model.ids import DEFAULT_TENANT, GroupName, InstanceId
 from nstance.model.instance import Instance, State
 from nstance.server.liveness.agent_liveness import JUDGE_EVERY, AgentLiveness
+from nstance.server.state.shard_state import ShardState
 from support.hand_clock import HandClock
 
 SUSPECT_AFTER = 10.0
@@ -18,12 +19,9 @@ def a_fleet(silent_for: list[float]) -> tuple[HandClock, AgentLiveness]:
         id: Instance(id=id, tenant=DEFAULT_TENANT, group=GroupName("g"), state=State.RUNNING, created=0.0) for id in ids
     }
     clock.now -= 100.0
-    liveness = AgentLiveness(
-        instances,
-        {id: Observation(connected=True, last_seen=at) for id, at in last_seen.items()},
-        clock=clock,
-        last_seen=last_seen.get,
-    )
+    fleet = ShardState(instances, {}, {})
+    fleet.observe({id: Observation(connected=True, last_seen=at) for id, at in last_seen.items()})
+    liveness = AgentLiveness(fleet, clock=clock, last_seen=last_seen.get)
     liveness._awaited.clear()
     clock.now += 100.0
     return clock, liveness
@@ -43,7 +41,7 @@ def test_the_doubt_ends_when_they_answer() -> None:
     liveness.judge(clock.now, SUSPECT_AFTER, quiet=True)
     assert liveness.doubt
     for number in (1, 2, 3):
-        liveness._facts[InstanceId(f"abc-{number}")] = Observation(connected=True, last_seen=clock.now)
+        liveness._fleet.set_last_seen(InstanceId(f"abc-{number}"), clock.now)
     clock.now += JUDGE_EVERY
     assert liveness.judge(clock.now, SUSPECT_AFTER, quiet=True) is None
     assert not liveness.doubt

@@ -5,6 +5,7 @@ import pytest
 from nstance.model.ids import DEFAULT_TENANT, GroupName, InstanceId
 from nstance.model.instance import Instance, State
 from nstance.server.liveness.agent_liveness import CLOCKS_DIFFER, RECONNECT_FLOOR, AgentLiveness
+from nstance.server.state.shard_state import ShardState
 from support.hand_clock import HandClock
 
 NOW = 1_000_000.0
@@ -34,7 +35,7 @@ def a_new_leader(expires: list[float | None], *, wall_ahead: float = 0.0) -> str
         )
         for number, at in enumerate(expires)
     }
-    liveness = AgentLiveness(instances, {}, clock=clock, last_seen=lambda id: None)
+    liveness = AgentLiveness(ShardState(instances, {}, {}), clock=clock, last_seen=lambda id: None)
     clock.now += 2 * RECONNECT_FLOOR
     return liveness.judge(clock.now, 10.0, quiet=False)
 

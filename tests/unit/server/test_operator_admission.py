@@ -114,7 +114,7 @@ async def test_revoked_here_is_final_and_ends_its_connections() -> None:
 
     world = World()
     connections = [Connection(WHO), Connection(OTHER)]
-    world.admission.connections = lambda: cast(Any, connections)
+    world.admission._connections = lambda: cast(Any, connections)
     asking = asyncio.create_task(world.verdict())
     await asyncio.sleep(0)
     world.admission.revoke(WHO)  # while storage is being asked, and says yes

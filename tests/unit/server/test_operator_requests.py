@@ -2,7 +2,7 @@
 
 import asyncio
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from grpclib.const import Status
@@ -18,8 +18,9 @@ from nstance.pki import names
 from nstance.server.api import instance_requests
 from nstance.server.api.instance_requests import InstanceRequests
 from nstance.server.api.tenancy import Tenancy
+from nstance.server.state.commits import Committed
 from nstance.server.state.committed_records import CommittedRecords
-from nstance.server.state.shard import Committed, OverloadedError
+from nstance.server.state.inbox import OverloadedError
 from nstance.v1.operator_pb2 import CreateInstanceRequest
 
 ACME = TenantId("acme")
@@ -39,15 +40,13 @@ class World:
         self.answer: asyncio.Future[Rejection | None] = asyncio.get_running_loop().create_future()
         self.asked: list[tuple[ev.Event, GroupKey | None]] = []
         resolved = {g.key: SimpleNamespace(group=g) for g in (group("one"), group("two"))}
-        self.lead = SimpleNamespace(
-            shard=SimpleNamespace(
-                instances={}, desired_groups={}, ask=self._ask, notes=SimpleNamespace(tell=lambda *args: None)
-            ),
-            configuration=SimpleNamespace(groups=resolved),
+        self.shard: Any = SimpleNamespace(
+            instances={}, desired_groups={}, ask=self._ask, event_log=SimpleNamespace(record=lambda *args: None)
         )
+        active_config: Any = SimpleNamespace(configuration=SimpleNamespace(groups=resolved))
         self.records = CommittedRecords({})
-        self.requests = InstanceRequests(cast(Any, self.lead), self.records)
-        self.tenancy = Tenancy(WHO, cast(Any, self.lead), self.records)
+        self.requests = InstanceRequests(self.shard, self.records)
+        self.tenancy = Tenancy(WHO, active_config, self.records)
 
     async def _ask(self, event: ev.Event, *, key: GroupKey | None = None) -> Rejection | None:
         self.asked.append((event, key))
@@ -62,7 +61,7 @@ class World:
 
     def commit(self, name: str) -> None:
         made = Instance(id=ID, tenant=ACME, group=GroupName(name), state=State.PENDING, created=1.0, on_demand=True)
-        self.lead.shard.instances[ID] = made
+        self.shard.instances[ID] = made
         self.records.observe(Committed(made.key, (Put(made),), (), {}))
         self.answer.set_result(None)
 

@@ -14,9 +14,9 @@ from nstance.model.instance import Cause, Drain, Instance, Put, Remove, State
 from nstance.server.api import watchers
 from nstance.server.api.statuses import Statuses
 from nstance.server.api.watchers import Kinds, Watcher, WatcherOverrunError, Watchers
-from nstance.server.liveness.readiness import Readiness
+from nstance.server.leader.readiness import Readiness
+from nstance.server.state.commits import Committed
 from nstance.server.state.committed_records import CommittedRecords
-from nstance.server.state.shard import Committed
 from nstance.v1.operator_pb2 import WatchMessage, WatchRequest
 
 ACME = TenantId("acme")
@@ -35,27 +35,26 @@ class World:
             key=WEB, template="web", size=1, instance_type="", subnet_pool="", vars={}, static=True, paused=False
         )
         self.resolved = SimpleNamespace(group=group, etag="e", file=FileValues(size=None, instance_type="", vars={}))
-        shard = SimpleNamespace(
+        shard: Any = SimpleNamespace(
             facts={},
             desired_groups={},
-            blocked={},
+            blocked_reason=lambda key: "",
             group_records={},
             trend=lambda key: SimpleNamespace(last_error=""),
             members=lambda key: {m.id: m for m in members},
         )
         groups: dict[GroupKey, Any] = {WEB: self.resolved}
-        self.lead = SimpleNamespace(
-            shard=shard,
-            agents=SimpleNamespace(get=lambda id: None, has_left=lambda id: id in self.left),
-            told_blocked=lambda key: "",
-            configuration=SimpleNamespace(groups=groups, dynamic=SimpleNamespace(groups={})),
-        )
+        agents: Any = SimpleNamespace(get=lambda id: None, has_left=lambda id: id in self.left)
+        self.configuration = SimpleNamespace(groups=groups, dynamic=SimpleNamespace(groups={}))
+        blocked_groups: Any = SimpleNamespace(failure=lambda key: "")
         self.left: set[InstanceId] = set()  # agents that have gone away
-        self.lead.readiness = Readiness(cast(Any, self.lead))
+        readiness = Readiness(shard, agents, cast(Any, None), on_ready=lambda id, ready: None)
         self.records = CommittedRecords({m.id: m for m in members})
         clock = cast(Any, SimpleNamespace(wall=lambda: 5.0, steady=lambda: 5.0))
-        lead = cast(Any, self.lead)
-        self.watchers = Watchers(lead, self.records, Statuses(lead, self.records, clock))
+        context: Any = SimpleNamespace(shard=shard, agents=agents, readiness=readiness)
+        active_config: Any = SimpleNamespace(configuration=self.configuration)
+        statuses = Statuses(context, blocked_groups, self.records, None, clock)
+        self.watchers = Watchers(active_config, self.records, statuses)
 
     def put(self, after: Instance, *reasons: Reason) -> None:
         before = self.records.get(after.id)
@@ -142,13 +141,13 @@ async def test_a_drain_and_its_end() -> None:
 async def test_a_group_that_comes_and_goes() -> None:
     world = World()
     with world.watchers.open(ACME, ALL) as watcher:
-        del world.lead.configuration.groups[WEB]
-        world.watchers.configured()
+        del world.configuration.groups[WEB]
+        world.watchers.on_config_change(cast(Any, None))
         assert [m.group_deleted for m in await drained(watcher)] == ["web"]
-        world.lead.configuration.groups[WEB] = world.resolved
-        world.watchers.configured()
+        world.configuration.groups[WEB] = world.resolved
+        world.watchers.on_config_change(cast(Any, None))
         assert [m.group.key for m in await drained(watcher)] == ["web"]
-    world.watchers.configured()  # nobody watches
+    world.watchers.on_config_change(cast(Any, None))  # nobody watches
 
 
 async def test_other_tenants_hear_nothing() -> None:

@@ -9,22 +9,15 @@ import pytest
 from nstance.clock import SystemClock
 from nstance.model import events as ev
 from nstance.model.decision import ReasonCode
-from nstance.model.group import Group, Policy
+from nstance.model.group import Group
 from nstance.model.ids import GroupKey, GroupName, IdMaker, Kind, ProviderId, TenantId
 from nstance.model.instance import Instance, Put, Remove, State
 from nstance.objects import slots
 from nstance.server.state import event_log
-from nstance.server.state.shard import Shard
+from support.shards import make_shard
 
 KEY = GroupKey(TenantId("acme"), GroupName("web"))
 OTHER_KEY = "with another key"
-
-
-class OpenTerm:
-    epoch = 1
-
-    async def ready(self) -> None:
-        return None
 
 
 class Writer:
@@ -70,18 +63,12 @@ class Scene:
             seen=True,
         )
         ended = replace(known, id=self.old, state=State.DELETED, created=0.0, ended=1.0, public_key="")
-        self.shard = Shard(
-            term=OpenTerm(),  # type: ignore[arg-type]
-            writer=self.writer,  # type: ignore[arg-type]
+        self.shard = make_shard(
+            self.writer,
             instances={known.id: known, ended.id: ended},
-            group_records={},
+            desired_groups={KEY: Group(key=KEY, size=1, template="web", kind=Kind("web"))},
             clock=clock,
             ids=ids,
-            policy=Policy(),
-            desired_groups={KEY: Group(key=KEY, size=1, template="web", kind=Kind("web"))},
-            prepare=lambda instance: instance,
-            act=lambda effect, instance, posted: None,
-            last_seen=lambda id: clock.monotonic(),
         )
 
     def knock(self) -> None:
@@ -120,9 +107,8 @@ async def test_a_decision_that_only_removes_records_names_its_group(scene: Scene
 
 
 async def test_what_was_told_before_a_change_comes_before_it(scene: Scene) -> None:
-    scene.shard.notes.tell(KEY, ReasonCode.CONFIG, "first")
-    scene.shard.desired_groups[KEY] = replace(scene.shard.desired_groups[KEY], size=2)
-    scene.shard.look_again()
+    scene.shard.event_log.record(KEY, ReasonCode.CONFIG, "first")
+    scene.shard.configure({KEY: replace(scene.shard.desired_groups[KEY], size=2)}, scene.shard.policy)
     await scene.writer.until(2)
     assert [why.code for why in scene.writer.events()] == ["config", "scale-up"]
     assert isinstance(scene.writer.entries[1].changes[0], Put)
@@ -131,15 +117,15 @@ async def test_what_was_told_before_a_change_comes_before_it(scene: Scene) -> No
 async def test_while_nothing_can_be_written_notes_wait_and_are_bounded(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(event_log, "EVERY", 0.002)
-    monkeypatch.setattr(event_log, "SOON", 0.001)
-    monkeypatch.setattr(event_log, "MOST", 20)
+    monkeypatch.setattr(event_log, "WRITE_INTERVAL_SECONDS", 0.002)
+    monkeypatch.setattr(event_log, "GATHER_SECONDS", 0.001)
+    monkeypatch.setattr(event_log, "MAX_WAITING", 20)
     scene.writer.works = False
     for number in range(50):
-        scene.shard.notes.tell(KEY, ReasonCode.CONFIG, str(number))
+        scene.shard.event_log.record(KEY, ReasonCode.CONFIG, str(number))
         await asyncio.sleep(0.001)
     assert len(scene.writer.entries) == 1
-    scene.shard.notes.write()  # as at the end of a term
+    scene.shard.event_log.write()  # as at the end of a term
     first, rest = (len(entry.reason) for entry in scene.writer.entries)
     assert first < 20
     assert rest == 20

@@ -10,21 +10,16 @@ from nstance.clock import SystemClock
 from nstance.model import decision as dec
 from nstance.model import events as ev
 from nstance.model.decision import ReasonCode
-from nstance.model.group import Group, Policy
+from nstance.model.group import Group
 from nstance.model.ids import GroupKey, GroupName, IdMaker, InstanceId, Kind, TenantId
 from nstance.model.instance import Instance
 from nstance.objects import slots
 from nstance.objects.journal import DeposedError
-from nstance.server.state.shard import Committed, Shard, ShardFailedError
+from nstance.server.state.commits import Committed
+from nstance.server.state.inbox import ShardFailedError
+from support.shards import make_shard
 
 KEY = GroupKey(TenantId("acme"), GroupName("web"))
-
-
-class OpenTerm:
-    epoch = 1
-
-    async def ready(self) -> None:
-        return None
 
 
 class Writer:
@@ -58,18 +53,13 @@ class Scene:
         self.started: list[dec.Effect] = []
         self.broken = False
         self._ids = IdMaker(wall=clock.wall, bits=lambda count: 1)
-        self.shard = Shard(
-            term=OpenTerm(),  # type: ignore[arg-type]
-            writer=self.writer,  # type: ignore[arg-type]
+        self.shard = make_shard(
+            self.writer,
             instances={},
-            group_records={},
+            desired_groups={KEY: Group(key=KEY, size=0, template="web", kind=Kind("web"))},
             clock=clock,
             ids=self._ids,
-            policy=Policy(),
-            desired_groups={KEY: Group(key=KEY, size=0, template="web", kind=Kind("web"))},
-            prepare=lambda instance: instance,
-            act=self._act,
-            last_seen=lambda id: clock.monotonic(),
+            start_effect=self._act,
         )
         self.running = asyncio.create_task(self.shard.run())
 
@@ -112,18 +102,18 @@ def observe(committed: Committed) -> None:
 
 @pytest.mark.usefixtures("logged")
 async def test_an_observer_that_raises_ends_the_term_and_the_caller_is_answered(scene: Scene) -> None:
-    scene.shard.observers.append(observe)
+    scene.shard.commits.subscribe(observe)
     asked = scene.ask()
     await scene.writer.write()
     with pytest.raises(DeposedError):
         await asyncio.wait_for(asked, 10)
-    assert await scene.failed() == "observing a decision failed: RuntimeError('the observer is broken')"
+    assert await scene.failed() == "failed to observe a decision: RuntimeError('the observer is broken')"
 
 
 @pytest.mark.usefixtures("logged")
 async def test_an_observer_that_raises_for_a_note_ends_the_term_too(scene: Scene) -> None:
-    scene.shard.observers.append(observe)
-    scene.shard.notes.tell(KEY, ReasonCode.CONFIG, "something")  # its caller is not the one to blame
+    scene.shard.commits.subscribe(observe)
+    scene.shard.event_log.record(KEY, ReasonCode.CONFIG, "something")  # its caller is not the one to blame
     assert "the observer is broken" in await scene.failed()
 
 
@@ -142,7 +132,7 @@ async def test_an_effect_that_cannot_be_started_ends_the_term(scene: Scene) -> N
 
 @pytest.mark.usefixtures("logged")
 async def test_nothing_is_started_after_a_failure(scene: Scene) -> None:
-    scene.shard.observers.append(observe)
+    scene.shard.commits.subscribe(observe)
     first = scene.ask()
     await asyncio.sleep(0)
     await asyncio.sleep(0)

@@ -10,12 +10,12 @@ import pytest
 
 from nstance.model import decision as dec
 from nstance.model import events as ev
-from nstance.model.group import Group, Policy
+from nstance.model.group import Group
 from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName, IdMaker, InstanceId, Kind, ProviderId
-from nstance.model.instance import Instance, State
+from nstance.model.instance import Instance, Put, State
 from nstance.objects import slots
 from nstance.server.liveness.agent_liveness import RECONNECT_FLOOR, RECONNECT_MOST
-from nstance.server.state.shard import Shard
+from support.shards import make_shard
 
 KEY = GroupKey(DEFAULT_TENANT, GroupName("web"))
 START = 1_000.0
@@ -32,13 +32,6 @@ class HandClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(0)
-
-
-class OpenTerm:
-    epoch = 1
-
-    async def ready(self) -> None:
-        return None
 
 
 class QuickWriter:
@@ -61,17 +54,13 @@ class Scene:
         self.last_seen: float | None = None  # when a byte came last
         ids = IdMaker(wall=self.clock.wall, bits=lambda count: 1)
         self.ids = [ids.make(Kind("web")) for _ in range(AGENTS)]
-        self.shard = Shard(
-            term=OpenTerm(),  # type: ignore[arg-type]
-            writer=self.writer,  # type: ignore[arg-type]
+        self.shard = make_shard(
+            self.writer,
             instances={id: _running(id) for id in self.ids},
-            group_records={},
+            desired_groups={KEY: Group(key=KEY, size=AGENTS, template="web", kind=Kind("web"))},
             clock=self.clock,
             ids=ids,
-            policy=Policy(),
-            desired_groups={KEY: Group(key=KEY, size=AGENTS, template="web", kind=Kind("web"))},
-            prepare=lambda instance: instance,
-            act=lambda effect, instance, posted: self.effects.append(effect),
+            start_effect=lambda effect, instance, posted: self.effects.append(effect),
             last_seen=lambda id: self.last_seen,
         )
         self.shard.set_listing(mass_absence=False)
@@ -148,7 +137,7 @@ async def test_a_slow_journal_is_not_the_silence_of_an_agent_that_registers(scen
     *others, new = scene.ids
     starting = replace(scene.shard.instances[new], state=State.STARTING)
     patience = scene.shard.policy.suspect_after
-    scene.shard.instances[new] = scene.shard._group(KEY).members[new] = starting
+    scene.shard._state.apply([Put(starting)], ())
     scene.shard.liveness.forget(new)
     await scene.at(1, *_connected(others))
     scene.writer.slow = asyncio.get_running_loop().create_future()
@@ -178,5 +167,6 @@ async def test_a_plan_asks_the_connections_before_it_calls_an_agent_silent(scene
         scene.clock.now = scene.last_seen = START + second
         scene.shard.liveness.notice_deafness()
     for id in scene.ids:  # the provider's word is younger than the last report
-        scene.shard.facts[id] = replace(scene.shard.facts[id], vm=ev.VmState.RUNNING, vm_at=scene.clock.now)
+        running = replace(scene.shard.facts[id], vm=ev.VmState.RUNNING, vm_at=scene.clock.now)
+        scene.shard._state.observe({id: running})
     assert scene.shard.plan(KEY, desired).changes == ()

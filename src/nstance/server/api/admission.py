@@ -38,12 +38,15 @@ class _Verdict:
 
 
 class Admission:
-    def __init__(self, operators: Operators, clock: Clock) -> None:
+    def __init__(
+        self, operators: Operators, clock: Clock, *, connections: Callable[[], Iterable[Connection]] = tuple
+    ) -> None:
+        """`connections`: those that operators have open now."""
         self._operators = operators
         self._clock = clock
         self._verdicts: dict[names.Operator, _Verdict] = {}
         self._revoked: set[names.Operator] = set()
-        self.connections: Callable[[], Iterable[Connection]] = tuple
+        self._connections = connections
 
     async def admit(self, who: names.Operator, *, watching: bool = False) -> None:
         """Raises PERMISSION_DENIED if the operator is not registered, UNAVAILABLE if nobody knows. `watching`: it is asked
@@ -69,7 +72,7 @@ class Admission:
     def revoke(self, who: names.Operator, *, answered: Connection | None = None) -> None:
         """From now on it is refused here, and its connections end; `answered` a moment later, if it is one of them."""
         self._revoked.add(who)
-        for connection in self.connections():
+        for connection in self._connections():
             if connection.identity != who:
                 continue
             if connection is answered:

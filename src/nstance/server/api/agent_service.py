@@ -13,20 +13,22 @@ from typing import Any
 from google.protobuf import json_format
 from grpclib.exceptions import GRPCError
 
-from nstance.clock import Clock, Rng
+from nstance.clock import Clock
 from nstance.model import events as ev
 from nstance.model.decision import ReasonCode
 from nstance.model.ids import InstanceId
 from nstance.model.instance import Instance, State
 from nstance.objects import journal
 from nstance.pki import keys, names, proof
+from nstance.server.cache.cache import Cache
 from nstance.server.identity.restored_agents import recognize_agent
-from nstance.server.leader.context import TermContext
+from nstance.server.leader.context import ShardContext
+from nstance.server.leader.vm_requests import VmRequests
 from nstance.server.liveness import clones as clones_of
 from nstance.server.liveness.connected_agents import Presence
-from nstance.server.state.shard import OverloadedError
+from nstance.server.state.inbox import OverloadedError
 from nstance.server.workload import file_sets
-from nstance.server.workload.file_sets import FileSet, FileSetError
+from nstance.server.workload.file_sets import FileSet, FileSetError, FileSets
 from nstance.tasks.backoff import Backoff
 from nstance.v1 import agent_grpc, agent_pb2, registration_pb2
 from nstance.wire import status
@@ -49,17 +51,30 @@ NOTICES = {
 
 
 class AgentService(agent_grpc.AgentServiceBase):
-    def __init__(self, lead: TermContext, clock: Clock, rng: Rng) -> None:
-        self._lead = lead
+    def __init__(
+        self,
+        context: ShardContext,
+        vm_requests: VmRequests,
+        file_sets: FileSets,
+        cache: Cache | None,
+        clock: Clock,
+    ) -> None:
+        self._context = context
+        self._shard = context.shard
+        self._agents = context.agents
+        self._readiness = context.readiness
+        self._issuer = context.issuer
+        self._vm_requests = vm_requests
+        self._file_sets = file_sets
+        self._cache = cache
         self._clock = clock
-        self._rng = rng
 
     # ---- who is it?
 
     def _instance(self, connection: Connection) -> Instance:
         who = connection.identity
         assert isinstance(who, names.Agent)  # the listener admits no other role
-        instance = self._lead.shard.instances.get(who.id)
+        instance = self._shard.instances.get(who.id)
         if instance is None or instance.tenant != who.tenant:
             raise status.denied("this instance is not registered")
         if instance.state not in ADMITTED:
@@ -70,14 +85,14 @@ class AgentService(agent_grpc.AgentServiceBase):
         connection = connection_of(stream)
         id = self._instance(connection).id
         self._hear(id)
-        return self._lead.agents.at(id, connection)
+        return self._agents.at(id, connection)
 
     def _hear(self, id: InstanceId) -> None:
-        if not self._lead.agents.allowance(id).messages.take(self._clock.monotonic()):
+        if not self._agents.allowance(id).messages.take(self._clock.monotonic()):
             raise status.exhausted("too many messages")
 
     def _may_write(self, id: InstanceId) -> bool:
-        return self._lead.agents.allowance(id).writes.take(self._clock.monotonic())
+        return self._agents.allowance(id).writes.take(self._clock.monotonic())
 
     def _write(self, id: InstanceId) -> None:
         if not self._may_write(id):
@@ -88,11 +103,11 @@ class AgentService(agent_grpc.AgentServiceBase):
     async def SubmitHealthReport(self, stream: Any) -> None:
         connection = connection_of(stream)
         try:
-            await recognize_agent(self._lead.shard, connection)
+            await recognize_agent(self._shard, connection)
         except (journal.DeposedError, OverloadedError) as problem:
             raise status.unavailable(str(problem)) from None
         presence = self._presence(stream)
-        agents = self._lead.agents
+        agents = self._agents
         sending = asyncio.Lock()  # a push comes from another task, and a message may take several frames
 
         async def answer(sequence: int = 0) -> None:
@@ -125,7 +140,7 @@ class AgentService(agent_grpc.AgentServiceBase):
             agents.went(presence, goodbye=goodbye)
             if agents.get(presence.id) is None:  # no newer connection has taken its place
                 self._keep(presence)
-                self._lead.readiness.disconnected(presence)
+                self._readiness.disconnected(presence)
             if not goodbye and not connection.closed.is_set():
                 # Without its health stream the agent counts as gone; let it begin anew instead of staying half here.
                 if refused:
@@ -158,12 +173,12 @@ class AgentService(agent_grpc.AgentServiceBase):
             or report.files != before.files
         ):
             self._keep(presence)
-        self._lead.readiness.assess(presence)
+        self._readiness.assess(presence)
 
     def _watch_for_clones(self, presence: Presence, report: agent_pb2.HealthReport) -> None:
-        if self._lead.agents.get(presence.id) is not presence:
+        if self._agents.get(presence.id) is not presence:
             return  # the instance is gone, or a newer connection counts: nothing is to be remembered
-        clones, now, connection = self._lead.agents.clones, self._clock.monotonic(), presence.connection
+        clones, now, connection = self._agents.clones, self._clock.monotonic(), presence.connection
         known = clones.is_seen(presence.id, now)
         said = clones_of.Report(report.boot_id, report.sequence, connection.address, connection.since, now)
         other = clones.evidence(presence.id, said)
@@ -172,22 +187,22 @@ class AgentService(agent_grpc.AgentServiceBase):
         if not known:
             places = " and ".join(sorted({other, connection.address}))
             self._tell(presence.id, ReasonCode.SECURITY, f"two agents use its identity at the same time, from {places}")
-        self._lead.shard.post(ev.CloneDetected(presence.id))
+        self._shard.post(ev.CloneDetected(presence.id))
 
     def _keep(self, presence: Presence) -> None:
         """The last report, for people: in the cache when it says something new, and when there will be no further one."""
-        cache, report = self._lead.cache, presence.report
+        cache, report = self._cache, presence.report
         if cache is not None and report is not None and presence.reported is not None:
             cache.put_report(presence.id, functools.partial(json_format.MessageToDict, report), at=presence.reported)
 
     def _answer(self, presence: Presence, sequence: int) -> agent_pb2.HealthAnswer:
-        spread = 1000 * len(self._lead.agents) // RECONNECTS_PER_SECOND
+        spread = 1000 * len(self._agents) // RECONNECTS_PER_SECOND
         return agent_pb2.HealthAnswer(
             sequence=sequence,
             server_time_unix_ms=int(self._clock.wall() * 1000),
-            report_interval_ms=int(self._lead.configuration.settings.shard.health_check_interval * 1000),
+            report_interval_ms=int(self._context.active_config.shard_settings.health_check_interval * 1000),
             reconnect_spread_ms=spread,
-            checks=self._lead.readiness.checks_to_send(presence),
+            checks=self._readiness.checks_to_send(presence),
         )
 
     def _notice(self, presence: Presence, notice: agent_pb2.Notice) -> None:
@@ -198,14 +213,14 @@ class AgentService(agent_grpc.AgentServiceBase):
         if notice.deadline_unix_ms > 0:
             # The deadline is wall-clock time; records count in steady time.
             deadline = notice.deadline_unix_ms / 1000 - self._clock.wall() + self._clock.steady()
-        self._lead.shard.post(ev.NoticeReceived(presence.id, kind, deadline))
+        self._shard.post(ev.NoticeReceived(presence.id, kind, deadline))
 
     def _goodbye(self, presence: Presence, goodbye: agent_pb2.Goodbye) -> None:
         if goodbye.reason == agent_pb2.Goodbye.SHUTDOWN:
-            self._lead.shard.post(ev.NoticeReceived(presence.id, ev.NoticeKind.SHUTDOWN))
-            self._lead.shard.post(ev.AgentLost(presence.id))
+            self._shard.post(ev.NoticeReceived(presence.id, ev.NoticeKind.SHUTDOWN))
+            self._shard.post(ev.AgentLost(presence.id))
         else:
-            self._lead.shard.post(ev.AgentRestarting(presence.id))
+            self._shard.post(ev.AgentRestarting(presence.id))
 
     # ---- keys and files
 
@@ -222,8 +237,8 @@ class AgentService(agent_grpc.AgentServiceBase):
             await presence.keys_changed.wait()
 
     def _key_names(self, id: InstanceId) -> list[str]:
-        instance = self._lead.shard.instances.get(id)
-        resolved = self._lead.resolved(instance) if instance is not None else None
+        instance = self._shard.instances.get(id)
+        resolved = self._vm_requests.resolve(instance) if instance is not None else None
         return file_sets.key_names(resolved) if resolved is not None else []
 
     async def SubmitPublicKeys(self, stream: Any) -> None:
@@ -241,9 +256,9 @@ class AgentService(agent_grpc.AgentServiceBase):
             except keys.UnacceptableKeyError as problem:
                 raise status.invalid(f"keys[{key.name[:64]}]", str(problem)) from None
         presence.public_keys.update(accepted)
-        if self._lead.cache is not None:
+        if self._cache is not None:
             pems = {name: keys.public_to_pem(key) for name, key in accepted.items()}
-            self._lead.cache.put_public_keys(presence.id, pems)
+            self._cache.put_public_keys(presence.id, pems)
         presence.changed.set()
         await stream.send_message(agent_pb2.SubmitPublicKeysResponse())
 
@@ -258,39 +273,44 @@ class AgentService(agent_grpc.AgentServiceBase):
             try:
                 made = await self._needed(presence, have, renew_at)
                 failures = 0
-                self._lead.readiness.unblock(presence)
+                self._readiness.unblock(presence)
                 if made is not None:
                     await _send(stream, made)
                     have, renew_at = made.hash, made.renew_at
                 if renew_at is not None:
                     wait = max(1.0, min(3600.0, renew_at - self._clock.wall()))
             except FileSetError as problem:
-                self._lead.readiness.block(presence, str(problem))
+                self._readiness.block(presence, str(problem))
                 failures += 1
                 wait = FILES_RETRY.delay(failures) if problem.again else None
             await _changed(presence.changed, wait)
 
     async def _needed(self, presence: Presence, have: str, renew_at: float | None) -> FileSet | None:
         """The set that the instance should get now, if it has another one and its keys are here."""
-        lead = self._lead
-        instance = lead.shard.instances.get(presence.id)
-        resolved = lead.resolved(instance) if instance is not None else None
+        context = self._vm_requests.context
+        instance = self._shard.instances.get(presence.id)
+        resolved = self._vm_requests.resolve(instance) if instance is not None else None
         if instance is None or resolved is None or instance.state not in ADMITTED:
             return None
         due = renew_at is not None and self._clock.wall() >= renew_at
-        wanted = file_sets.set_hash(lead.around, resolved, instance)
-        lead.readiness.set_wanted(presence, wanted)
+        wanted = file_sets.set_hash(context, resolved, instance)
+        self._readiness.set_wanted(presence, wanted)
         if wanted == have and not due:
             return None
         if any(name not in presence.public_keys for name in file_sets.key_names(resolved)):
             presence.keys_changed.set()
             return None
-        issued = lead.agents.issued(presence.id)
-        made = await lead.file_sets.make(
-            lead.around, resolved, instance, presence.public_keys, issued, spend=lambda: self._write(presence.id)
+        issued = self._agents.issued(presence.id)
+        made = await self._file_sets.make(
+            self._vm_requests.context,
+            resolved,
+            instance,
+            presence.public_keys,
+            issued,
+            spend=lambda: self._write(presence.id),
         )
         for path in made.missing:
-            lead.lacks(instance.key, path)
+            self._vm_requests.report_missing(instance.key, path)
         return made
 
     # ---- certificate
@@ -299,25 +319,25 @@ class AgentService(agent_grpc.AgentServiceBase):
         request = await stream.recv_message()
         instance = self._instance(connection_of(stream))
         self._hear(instance.id)
-        lead = self._lead
+        shard, issuer, life = self._shard, self._issuer, self._context.agent_ttl
         try:
             if request.public_key_pem:
                 public_key = keys.public_key_from_pem(request.public_key_pem)
                 proof.check_renewal(
-                    request.proof, public_key=public_key, cluster=lead.issuer.authority.cluster, id=instance.id
+                    request.proof, public_key=public_key, cluster=issuer.authority.cluster, id=instance.id
                 )
             else:
-                public_key = lead.issuer.key_of(instance)
+                public_key = issuer.key_of(instance)
         except (keys.UnacceptableKeyError, proof.InvalidProofError) as problem:
             raise status.invalid("public_key_pem", str(problem)) from None
-        drawn = lead.issuer.draw(public_key, life=lead.agent_ttl)
-        owner = lead.shard.owner_of_key(drawn.public_key)
+        drawn = issuer.draw(public_key, life=life)
+        owner = shard.owner_of_key(drawn.public_key)
         if owner is not None and owner != instance.id:
             self._violation(instance.id, f"it presented the key of {owner}")
             raise status.denied("this key belongs to another instance")
         if drawn.public_key != instance.public_key or not self._is_fresh(instance):
             self._write(instance.id)
-            refusal = await lead.shard.ask(
+            refusal = await shard.ask(
                 ev.Renewed(
                     id=instance.id,
                     public_key=drawn.public_key,
@@ -327,17 +347,17 @@ class AgentService(agent_grpc.AgentServiceBase):
             )
             if refusal is not None:
                 raise status.denied("this instance is not registered any more")
-        made = lead.issuer.agent_certificate(lead.shard.instances[instance.id], life=lead.agent_ttl)
+        made = issuer.agent_certificate(shard.instances[instance.id], life=life)
         await stream.send_message(
             registration_pb2.RegisterResponse(
-                certificate_pem=made.pem, expires_unix=int(made.expires), ca_bundle_pem=lead.issuer.authority.bundle
+                certificate_pem=made.pem, expires_unix=int(made.expires), ca_bundle_pem=issuer.authority.bundle
             )
         )
 
     def _is_fresh(self, instance: Instance) -> bool:
         """Asking again gives the same certificate, and costs nothing."""
         left = (instance.certificate_expires or 0.0) - self._clock.wall()
-        return (1 - FRESH) * self._lead.agent_ttl < left <= self._lead.agent_ttl
+        return (1 - FRESH) * self._context.agent_ttl < left <= self._context.agent_ttl
 
     def _violation(self, id: InstanceId, message: str) -> None:
         self._tell(id, ReasonCode.SECURITY, f"{message}, and was refused")
@@ -347,9 +367,9 @@ class AgentService(agent_grpc.AgentServiceBase):
 
     def _tell(self, id: InstanceId, code: ReasonCode, message: str) -> None:
         log.warning(message, extra={"instance": id})
-        instance = self._lead.shard.instances.get(id)
+        instance = self._shard.instances.get(id)
         if instance is not None and self._may_write(id):
-            self._lead.shard.notes.tell(instance.key, code, message, id)
+            self._shard.event_log.record(instance.key, code, message, id)
 
 
 def _renewal(files: Any, now: float) -> float | None:

@@ -26,8 +26,9 @@ from nstance.model.ids import GroupKey, OperatorId
 from nstance.objects import errors, settle
 from nstance.objects.port import ObjectStore, Stored, Version
 from nstance.server.config import group_changes
+from nstance.server.config.active_config import ActiveConfig
 from nstance.server.config.configuration import Configuration
-from nstance.server.leader.context import TermContext
+from nstance.server.state.shard import Shard
 from nstance.wire import status
 
 log = logging.getLogger(__name__)
@@ -54,20 +55,17 @@ class _Change:
 class GroupWriter:
     def __init__(
         self,
-        lead: TermContext,
+        shard: Shard,
+        active_config: ActiveConfig,
         *,
         store: ObjectStore,
-        changing: asyncio.Lock,
-        take: Callable[[Configuration], None],
         clock: Clock,
         rng: Rng,
     ) -> None:
-        """`changing` is held while the configuration changes; `take` puts a new one in force."""
-        self._lead = lead
+        self._shard = shard
+        self._active_config = active_config
         self._store = store
-        self._key = storage_keys.groups(lead.name)
-        self._changing = changing
-        self._take = take
+        self._key = storage_keys.groups(active_config.shard)
         self._clock = clock
         self._rng = rng
         self._queue: asyncio.Queue[_Change] = asyncio.Queue(MAX_WAITING)
@@ -83,7 +81,7 @@ class GroupWriter:
 
     def preview(self, edit: Edit) -> Configuration:
         """The configuration as it would be. Nothing is written."""
-        now = self._lead.configuration
+        now = self._active_config.configuration
         return self._resolved(now, now.dynamic, edit(now.settings, now.dynamic), now.dynamic_version)
 
     async def run(self) -> None:
@@ -93,7 +91,7 @@ class GroupWriter:
             while len(changes) < AT_ONCE and not self._queue.empty():
                 changes.append(self._queue.get_nowait())
             try:
-                async with self._changing:
+                async with self._active_config.changing:
                     await self._write(changes)
             except GRPCError as refusal:
                 _refuse(changes, refusal)
@@ -108,7 +106,7 @@ class GroupWriter:
         for _ in range(ATTEMPTS):
             self._check_leading()
             base, seen = await self._read()
-            before = self._lead.configuration
+            before = self._active_config.configuration
             wanted, accepted, authors = await self._apply(changes, before.settings, base)
             if not accepted:
                 return
@@ -122,8 +120,8 @@ class GroupWriter:
             after = self._resolved(found, base, wanted, version)
             for key in authors:
                 if key not in after.groups:
-                    self._lead.shard.delete_group(key)  # decided together with its absence
-            self._take(after)
+                    self._shard.delete_group(key)  # decided together with its absence
+            self._active_config.activate(after)
             self._tell(before, found, {})  # what a person wrote into the file
             self._tell(found, after, authors)
             for change in accepted:
@@ -133,7 +131,7 @@ class GroupWriter:
         raise status.aborted("the groups are being changed by somebody else all the time, try again")
 
     async def _read(self) -> tuple[DynamicGroups, Version | None]:
-        now = self._lead.configuration
+        now = self._active_config.configuration
         try:
             async with asyncio.timeout(STORE_SECONDS):
                 stored: Stored = await self._store.get(self._key, limit=dynamics.MAX_BYTES)
@@ -179,7 +177,7 @@ class GroupWriter:
 
     async def _store_groups(self, wanted: DynamicGroups, seen: Version | None) -> Version:
         """Raises Conflict, and storage errors when the outcome stays unknown."""
-        operation = f"{self._lead.shard.term.epoch}-{self._rng.bits(64):016x}"
+        operation = f"{self._shard.term.epoch}-{self._rng.bits(64):016x}"
         failures = 0
 
         async def retry(problem: errors.StorageError) -> None:
@@ -195,7 +193,7 @@ class GroupWriter:
         return await settle.write(self._store, intended, timeout=lambda: STORE_SECONDS, retry=retry)
 
     def _check_leading(self) -> None:
-        if not self._lead.shard.term.leading():
+        if not self._shard.term.leading():
             raise status.unavailable(NOT_LEADING)
 
     def _read_anew(self, now: Configuration, found: DynamicGroups, version: Version | None) -> Configuration:
@@ -223,7 +221,7 @@ class GroupWriter:
         for key, what in group_changes.changes(
             before, after, lambda key: ", ".join(dict.fromkeys(authors.get(key, ())))
         ):
-            self._lead.shard.notes.tell(key, ReasonCode.CONFIG, what)
+            self._shard.event_log.record(key, ReasonCode.CONFIG, what)
 
 
 def _changed(before: DynamicGroups, after: DynamicGroups) -> list[GroupKey]:

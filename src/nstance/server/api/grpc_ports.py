@@ -9,26 +9,26 @@ from typing import Any
 
 from nstance.authority.operators import Operators
 from nstance.clock import Clock, Rng
-from nstance.config.addresses import Address, Endpoints, Service, show
+from nstance.config.addresses import Address, Endpoints, Service
 from nstance.model.ids import ClusterId, ServerId
 from nstance.objects.port import ObjectStore
 from nstance.pki import names
 from nstance.server.api.admission import Admission
 from nstance.server.api.agent_service import AgentService
 from nstance.server.api.group_writer import GroupWriter
-from nstance.server.api.instance_requests import InstanceRequests
-from nstance.server.api.operator_service import Events, OperatorService
+from nstance.server.api.operator_service import OperatorContext, OperatorService
 from nstance.server.api.registrar import Registrar
 from nstance.server.api.registration_service import RegistrationService
 from nstance.server.api.rollout_requests import RolloutRequests
 from nstance.server.api.statuses import Statuses
-from nstance.server.api.tenancy import Tenancy
 from nstance.server.api.watchers import Watchers
-from nstance.server.config.active_config import ActiveConfig
+from nstance.server.cache.cache import Cache
+from nstance.server.config.advertised import Advertised
 from nstance.server.config.configuration import Configuration
 from nstance.server.identity.rejected_peers import RejectedPeers
-from nstance.server.leader.context import Advertised, TermContext
+from nstance.server.leader.context import TermContext
 from nstance.server.state.committed_records import CommittedRecords
+from nstance.telemetry.metrics import Metrics
 from nstance.wire import limits
 from nstance.wire.listener import Listener
 
@@ -74,75 +74,77 @@ class OperatorPort:
         await self.grpc.close()
 
 
-def grpc_ports(
-    lead: TermContext,
-    *,
-    active_config: ActiveConfig,
-    server: ServerId,
-    store: ObjectStore,
-    events: Events,
-    endpoints: Endpoints,
-    context: Callable[[bool], ssl.SSLContext],
-    cluster: ClusterId,
-    operators: Operators,
-    clock: Clock,
-    rng: Rng,
-) -> list[GrpcPort | OperatorPort]:
-    """`context`: asked with each connection; True: with client certificates."""
-    unwelcome = RejectedPeers(lambda: lead.shard, clock)
-    elsewhere = {name: f"port {endpoints.bind[service].port}" for service, name in SERVICES.items()}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiContext:
+    """What the API has, whether this server leads or not."""
 
-    def port(service: Service, api: Any, bounds: limits.Limits, role: names.Role | None) -> GrpcPort:
+    server: ServerId
+    cluster: ClusterId
+    endpoints: Endpoints
+    advertised: Advertised
+    tls: Callable[[bool], ssl.SSLContext]  # for each connection; True: with client certificates
+    store: ObjectStore
+    cache: Cache
+    operators: Operators
+    metrics: Metrics
+    clock: Clock
+    rng: Rng
+
+
+def grpc_ports(term: TermContext, api: ApiContext) -> list[GrpcPort | OperatorPort]:
+    rejected = RejectedPeers(term.shard, api.clock)
+    elsewhere = {name: f"port {api.endpoints.bind[service].port}" for service, name in SERVICES.items()}
+
+    def port(service: Service, handler: Any, bounds: limits.Limits, role: names.Role | None) -> GrpcPort:
         listener = Listener(
-            [api],
-            context=lambda: context(role is not None),
+            [handler],
+            context=lambda: api.tls(role is not None),
             limits=bounds,
-            clock=clock,
+            clock=api.clock,
             role=role,
-            cluster=cluster if role is not None else None,
+            cluster=api.cluster if role is not None else None,
             other_services=_others(elsewhere, SERVICES[service]),
             on_refused=lambda reason: log.debug("a connection was refused", extra={"reason": reason}),
-            on_unwelcome=unwelcome.refused,
+            on_unwelcome=rejected.refused,
         )
-        return GrpcPort(listener, endpoints.bind[service])
+        return GrpcPort(listener, api.endpoints.bind[service])
 
     # As long as nothing was decided, the shard's memory is what the journal says.
-    records = CommittedRecords(lead.shard.instances)
-    statuses = Statuses(lead, records, clock)
-    watchers = Watchers(lead, records, statuses)
-    lead.shard.observers += [records.observe, watchers.observe]
-    lead.on_configured.append(watchers.configured)
-    lead.readiness.on_change.append(watchers.readiness_changed)
-    groups = GroupWriter(
-        lead, store=store, changing=active_config.changing, take=active_config.take, clock=clock, rng=rng
+    records = CommittedRecords(term.shard.instances)
+    statuses = Statuses(term, term.blocked_groups, records, api.cache, api.clock)
+    watchers = Watchers(term.active_config, records, statuses)
+    groups = GroupWriter(term.shard, term.active_config, store=api.store, clock=api.clock, rng=api.rng)
+    rollouts = RolloutRequests(term.shard, term.active_config, term.revisions, groups, api.clock)
+    term.shard.commits.subscribe(records.observe, watchers.observe, rollouts.observe)
+    term.active_config.subscribe(watchers.on_config_change, rollouts.on_config_change)
+    term.readiness.subscribe(watchers.readiness_changed)
+    admission = Admission(api.operators, api.clock, connections=lambda: operator_port.listener.connections)
+    operator_service = OperatorService(
+        OperatorContext(
+            server=api.server,
+            shard=term.shard,
+            active_config=term.active_config,
+            issuer=term.issuer,
+            store=api.store,
+            events=api.cache.events,
+            operators=api.operators,
+            admission=admission,
+            groups=groups,
+            rollouts=rollouts,
+            step_times=term.step_times,
+            records=records,
+            statuses=statuses,
+            watchers=watchers,
+            clock=api.clock,
+        )
     )
-    rollouts = RolloutRequests(lead, groups, clock)
-    lead.shard.observers.append(rollouts.observe)
-    lead.on_configured.append(rollouts.configured)
-    admission = Admission(operators, clock)
-    operator_api = OperatorService(
-        lead,
-        active_config=active_config,
-        server=server,
-        store=store,
-        events=events,
-        operators=operators,
-        admission=admission,
-        groups=groups,
-        rollouts=rollouts,
-        requests=InstanceRequests(lead, records),
-        statuses=statuses,
-        watchers=watchers,
-        tenancy=lambda who: Tenancy(who, lead, records),
-        clock=clock,
-    )
-    operator_port = port(Service.OPERATOR, operator_api, limits.OPERATOR, names.Role.OPERATOR)
-    admission.connections = lambda: operator_port.listener.connections
-    registrar = Registrar(lead, operators, clock)
+    operator_port = port(Service.OPERATOR, operator_service, limits.OPERATOR, names.Role.OPERATOR)
+    registrar = Registrar(term, api.operators, api.advertised, api.metrics, api.clock)
+    agent_service = AgentService(term, term.vm_requests, term.file_sets, api.cache, api.clock)
     return [
         OperatorPort(operator_port, groups, rollouts, watchers),
         port(Service.REGISTRATION, RegistrationService(registrar), limits.REGISTRATION, None),
-        port(Service.AGENT, AgentService(lead, clock, rng), _agent_limits(lead.configuration), names.Role.AGENT),
+        port(Service.AGENT, agent_service, _agent_limits(term.configuration), names.Role.AGENT),
     ]
 
 
@@ -157,15 +159,4 @@ def _agent_limits(configuration: Configuration) -> limits.Limits:
         limits.AGENT,
         ping_after=min(limits.AGENT.ping_after, half),
         pong_within=min(limits.AGENT.pong_within, half),
-    )
-
-
-def advertised(endpoints: Endpoints) -> Advertised:
-    hosts = {address.host for told in endpoints.advertise.values() for address in told}
-    return Advertised(
-        registration=show(endpoints.advertise[Service.REGISTRATION]),
-        agent=show(endpoints.advertise[Service.AGENT]),
-        operator=show(endpoints.advertise[Service.OPERATOR]),
-        # On one machine servers and agents share their addresses.
-        hosts=frozenset(h for h in hosts if not h.startswith("127.") and h not in ("::1", "localhost")),
     )

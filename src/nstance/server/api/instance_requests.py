@@ -20,9 +20,9 @@ from nstance.model.instance import ENDED, Instance, Put, State
 from nstance.objects import journal
 from nstance.server.api import group_edits, plans
 from nstance.server.api.tenancy import Tenancy, no_group, no_instance
-from nstance.server.leader.context import TermContext
 from nstance.server.state.committed_records import CommittedRecords
-from nstance.server.state.shard import OverloadedError
+from nstance.server.state.inbox import OverloadedError
+from nstance.server.state.shard import Shard
 from nstance.v1 import operator_pb2
 from nstance.wire import status
 
@@ -35,8 +35,8 @@ Outcome = tuple[Instance, list[operator_pb2.PlannedAction]]
 
 
 class InstanceRequests:
-    def __init__(self, lead: TermContext, records: CommittedRecords) -> None:
-        self._lead = lead
+    def __init__(self, shard: Shard, records: CommittedRecords) -> None:
+        self._shard = shard
         self._records = records
 
     async def create(self, tenancy: Tenancy, request: operator_pb2.CreateInstanceRequest) -> Outcome:
@@ -44,7 +44,7 @@ class InstanceRequests:
         id = ids.instance_id(group.kind, _uuid7(request.uuid))
         wanted = ev.InstanceRequested(id, request.instance_type, dict(request.vars), by=tenancy.who.id)
         _check_values(group.key, wanted)
-        known = self._lead.shard.instances.get(id)
+        known = self._shard.instances.get(id)
         if known is not None and known.key != group.key:
             raise _used()
         if known is None and self._on_demand(tenancy) >= dynamics.MAX_TENANT_INSTANCES:
@@ -104,7 +104,7 @@ class InstanceRequests:
             refusal = await self.ask(event, key=key)
             found = self._records.get(id)
             return refusal, (found, []) if found is not None else None
-        shard = self._lead.shard
+        shard = self._shard
         desired = shard.desired_groups.get(key)
         decision = shard.plan(key, desired, event)
         now = shard.instances.get(id)
@@ -120,7 +120,7 @@ class InstanceRequests:
             # Which one is for the log alone: a tenant's history names nothing of another's.
             message = f"{tenancy.who.id} acknowledged a drain of an instance that this tenant does not have"
             log.warning(message, extra={"instance": id[:64]})
-            self._lead.shard.notes.tell(GroupKey(tenancy.tenant, GroupName("")), ReasonCode.SECURITY, message)
+            self._shard.event_log.record(GroupKey(tenancy.tenant, GroupName("")), ReasonCode.SECURITY, message)
             raise
         refusal = await self.ask(ev.DrainAcknowledged(instance.id, by=tenancy.who.id))
         now = self._records.get(instance.id) or instance
@@ -129,7 +129,7 @@ class InstanceRequests:
             message = "its group is paused, it is deleted when that is resumed" if paused else "it is deleted now"
             return operator_pb2.AcknowledgeDrainedResponse(accepted=True, message=message)
         message = f"it is not draining, it is {now.state.value}: nothing was done"
-        self._lead.shard.notes.tell(
+        self._shard.event_log.record(
             instance.key, ReasonCode.DRAINED, f"{tenancy.who.id} said that it is drained, but {message}", instance.id
         )
         return operator_pb2.AcknowledgeDrainedResponse(accepted=False, message=message)
@@ -137,7 +137,7 @@ class InstanceRequests:
     async def ask(self, event: ev.Event, *, key: GroupKey | None = None) -> Rejection | None:
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                return await self._lead.shard.ask(event, key=key)
+                return await self._shard.ask(event, key=key)
         except (journal.DeposedError, OverloadedError) as problem:
             raise status.unavailable(str(problem)) from None
         except TimeoutError:

@@ -8,7 +8,8 @@ this server is not sure that it leads, what changes something may not.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from grpclib.exceptions import GRPCError
@@ -39,7 +40,10 @@ from nstance.server.cache.cache import CacheUnavailableError, Event
 from nstance.server.config import configuration as configurations
 from nstance.server.config.active_config import ActiveConfig
 from nstance.server.config.configuration import Configuration, NoConfigurationError
-from nstance.server.leader.context import TermContext
+from nstance.server.identity.issuer import Issuer
+from nstance.server.leader.step_times import StepTimes
+from nstance.server.state.committed_records import CommittedRecords
+from nstance.server.state.shard import Shard
 from nstance.v1 import operator_grpc, operator_pb2, registration_pb2
 from nstance.wire import limits, status
 from nstance.wire.peer import connection_of
@@ -69,40 +73,42 @@ class Events(Protocol):
     ) -> list[Event]: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorContext:
+    """What the operator's API is made from."""
+
+    server: ServerId
+    shard: Shard
+    active_config: ActiveConfig
+    issuer: Issuer
+    store: ObjectStore
+    events: Events
+    operators: Operators
+    admission: Admission
+    groups: GroupWriter
+    rollouts: RolloutRequests
+    step_times: StepTimes
+    records: CommittedRecords
+    statuses: Statuses
+    watchers: Watchers
+    clock: Clock
+
+
 class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
-    def __init__(
-        self,
-        lead: TermContext,
-        *,
-        active_config: ActiveConfig,
-        server: ServerId,
-        store: ObjectStore,
-        events: Events,
-        operators: Operators,
-        admission: Admission,
-        groups: GroupWriter,
-        rollouts: RolloutRequests,
-        requests: InstanceRequests,
-        statuses: Statuses,
-        watchers: Watchers,
-        tenancy: Callable[[names.Operator], Tenancy],
-        clock: Clock,
-    ) -> None:
-        self._lead = lead
-        self._active_config = active_config
-        self._server = server
-        self._store = store
-        self._events = events
-        self._operators = operators
-        self._admission = admission
-        self._groups = groups
-        self._rollouts = rollouts
-        self._requests = requests
-        self._unknown = UnknownVmRequests(lead, requests, clock)
-        self._statuses = statuses
-        self._watchers = watchers
-        self._tenancy = tenancy
-        self._clock = clock
+    def __init__(self, context: OperatorContext) -> None:
+        self._context = context
+        self._shard = context.shard
+        self._active_config = context.active_config
+        self._store = context.store
+        self._operators = context.operators
+        self._admission = context.admission
+        self._groups = context.groups
+        self._rollouts = context.rollouts
+        self._requests = InstanceRequests(context.shard, context.records)
+        self._unknown = UnknownVmRequests(context.shard, self._requests, context.clock)
+        self._statuses = context.statuses
+        self._watchers = context.watchers
+        self._clock = context.clock
 
     # ---- who is it?
 
@@ -112,24 +118,24 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
         who = connection_of(stream).identity
         assert isinstance(who, names.Operator)  # the listener admits no other role
         await self._admission.admit(who)
-        if changes and not self._lead.shard.term.leading():
+        if changes and not self._shard.term.leading():
             raise status.unavailable(NOT_LEADING)
-        return request, self._tenancy(who)
+        return request, Tenancy(who, self._active_config, self._context.records)
 
     # ---- configuration
 
     async def GetConfigStatus(self, stream: Any) -> None:
         _, tenancy = await self._asked(stream)
-        configuration = self._lead.configuration
+        configuration = self._active_config.configuration
         await stream.send_message(
             operator_pb2.ConfigStatus(
                 etag=configuration.version,
                 last_modified_unix=await self._modified(configuration),
                 size=configuration.size,
                 cluster=configuration.settings.cluster.id,
-                shard=self._lead.name,
-                leader=self._server,
-                epoch=self._lead.shard.term.epoch,
+                shard=self._active_config.shard,
+                leader=self._context.server,
+                epoch=self._shard.term.epoch,
                 errors=[*self._errors(tenancy.tenant), *self._unknown.held(tenancy)],
             )
         )
@@ -142,7 +148,7 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
         active_config = self._active_config
         previous = active_config.configuration.version
         updated = await active_config.refresh()
-        if not active_config.readable:
+        if not active_config.is_readable:
             raise status.unavailable("the configuration cannot be read now, the old one stays in force; try again")
         await stream.send_message(
             operator_pb2.RefreshConfigResponse(
@@ -159,9 +165,9 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
 
     async def _rehearse(self, tenant: TenantId) -> operator_pb2.RefreshConfigResponse:
         """What the configuration in the bucket would change."""
-        now = self._lead.configuration
+        now = self._active_config.configuration
         try:
-            found = await configurations.read(self._store, self._lead.name, before=now)
+            found = await configurations.read(self._store, self._active_config.shard, before=now)
         except NoConfigurationError as refusal:
             errors = self._shown(str(refusal), refusal.problems, tenant)
             return operator_pb2.RefreshConfigResponse(previous_etag=now.version, etag=now.version, errors=errors)
@@ -173,7 +179,7 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
             resolved = found.groups.get(key)
             desired = resolved.group if resolved is not None else None
             if desired is None or not desired.paused:
-                plan += plans.plan(self._lead.shard, key, desired, policy=found.policy)
+                plan += plans.plan(self._shard, key, desired, policy=found.policy)
         return operator_pb2.RefreshConfigResponse(
             updated=(found.version, found.dynamic_version) != (now.version, now.dynamic_version),
             previous_etag=now.version,
@@ -187,17 +193,17 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
         """When the configuration in force was written; 0 if that cannot be told now."""
         try:
             async with asyncio.timeout(HEAD_SECONDS):
-                head = await self._store.head(storage_keys.config(self._lead.name))
+                head = await self._store.head(storage_keys.config(self._active_config.shard))
         except (storage.StorageError, TimeoutError):
             return 0
         return int(head.modified) if head.version == configuration.version else 0
 
     def _mine(self, tenant: TenantId) -> list[GroupKey]:
-        return [key for key in self._lead.configuration.groups if key.tenant == tenant]
+        return [key for key in self._active_config.configuration.groups if key.tenant == tenant]
 
     def _errors(self, tenant: TenantId) -> list[str]:
         """Why a newer configuration was refused, without what concerns other tenants' groups."""
-        return self._shown(self._active_config.refused, self._active_config.problems, tenant)
+        return self._shown(self._active_config.rejection, self._active_config.problems, tenant)
 
     def _shown(self, refused: str, problems: Sequence[Problem], tenant: TenantId) -> list[str]:
         if refused and not problems:
@@ -206,9 +212,9 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
         told = []
         for problem in problems:
             owner = problem.path.split(".")[1] if problem.path.startswith("groups.") else tenant
-            if problem.path == storage_keys.groups(self._lead.name):
+            if problem.path == storage_keys.groups(self._active_config.shard):
                 owner = ""  # all tenants' file: what a message quotes may be anybody's
-            flat = tenant == DEFAULT_TENANT and owner not in self._lead.configuration.settings.tenants
+            flat = tenant == DEFAULT_TENANT and owner not in self._active_config.configuration.settings.tenants
             if owner == tenant or flat:
                 told.append(str(problem))
             else:
@@ -222,7 +228,7 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
 
     async def ListGroups(self, stream: Any) -> None:
         _, tenancy = await self._asked(stream)
-        configuration = self._lead.configuration
+        configuration = self._active_config.configuration
         found = [self._status(resolved, configuration) for resolved in tenancy.groups()]
         await stream.send_message(_sized(operator_pb2.ListGroupsResponse(groups=found)))
 
@@ -241,8 +247,8 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
         configuration = await self._changed(edit, tenancy, dry_run=request.dry_run)
         resolved, plan, rollout = configuration.groups[key], [], None
         if request.dry_run:
-            plan = plans.plan(self._lead.shard, key, resolved.group)
-            rollout = rollout_requests.plan(self._lead, configuration, key)
+            plan = plans.plan(self._shard, key, resolved.group)
+            rollout = rollout_requests.plan(self._shard, self._context.step_times, configuration, key)
         group = self._status(resolved, configuration)
         await stream.send_message(operator_pb2.UpsertGroupResponse(group=group, plan=plan, rollout=rollout))
 
@@ -264,11 +270,11 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
             edit = group_edits.upsert(key, request.config, unset=request.unset, by=self._stamp(tenancy))
             configuration = self._groups.preview(edit)
         else:
-            key, configuration = tenancy.group(request.key).group.key, self._lead.configuration
+            key, configuration = tenancy.group(request.key).group.key, self._active_config.configuration
         desired = configuration.groups[key].group
-        actions = plans.plan(self._lead.shard, key, desired)
+        actions = plans.plan(self._shard, key, desired)
         warnings = configurations.overridden(configuration, [key])
-        rollout = rollout_requests.plan(self._lead, configuration, key)
+        rollout = rollout_requests.plan(self._shard, self._context.step_times, configuration, key)
         answer = operator_pb2.PlanGroupResponse(
             actions=actions, paused=desired.paused, warnings=warnings, rollout=rollout
         )
@@ -289,8 +295,8 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
         found = [self._status(configuration.groups[k], configuration) for k in chosen]
         plan = []
         if request.dry_run and not paused:
-            resumed = [k for k in chosen if self._lead.configuration.groups[k].group.paused]
-            plan = [a for k in resumed for a in plans.plan(self._lead.shard, k, configuration.groups[k].group)]
+            resumed = [k for k in chosen if self._active_config.configuration.groups[k].group.paused]
+            plan = [a for k in resumed for a in plans.plan(self._shard, k, configuration.groups[k].group)]
         await stream.send_message(_sized(operator_pb2.PauseGroupResponse(groups=found, plan=plan)))
 
     # ---- instances
@@ -349,7 +355,7 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
 
     async def Watch(self, stream: Any) -> None:
         request, tenancy = await self._asked(stream)
-        drains = self._lead.shard.drainers.watching(tenancy.tenant) if request.drains else contextlib.nullcontext()
+        drains = self._shard.drainers.watching(tenancy.tenant) if request.drains else contextlib.nullcontext()
         with self._watchers.open(tenancy.tenant, watchers.kinds(request)) as watcher, drains:
             try:
                 await self._send(stream, watcher, tenancy.who)
@@ -385,9 +391,9 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
         if request.after_id >= 1 << 63:
             raise status.invalid("after_id", "expected the ID of an event")
         if not request.after_id:  # who follows will ask again
-            await self._lead.shard.notes.written(within=NOTED_SECONDS)
+            await self._shard.event_log.flush(timeout=NOTED_SECONDS)
         try:
-            found = await self._events(
+            found = await self._context.events(
                 tenant=tenancy.tenant,
                 group=request.group or None,
                 instance=request.instance_id or None,
@@ -413,7 +419,7 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
 
     async def RenewCertificate(self, stream: Any) -> None:
         request, tenancy = await self._asked(stream, changes=True)
-        who, authority = tenancy.who, self._lead.issuer.authority
+        who, authority = tenancy.who, self._context.issuer.authority
         public_key = None
         if request.public_key_pem:
             try:
@@ -421,7 +427,7 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
                 proof.check_renewal(request.proof, public_key=public_key, cluster=who.cluster, id=who.id)
             except (keys.UnacceptableKeyError, proof.InvalidProofError) as problem:
                 raise status.invalid("public_key_pem", str(problem)) from None
-        life = self._lead.configuration.settings.shard.identity.operator_ttl
+        life = self._active_config.configuration.settings.shard.identity.operator_ttl
         issued = await self._stored(
             self._operators.renew(authority, who, public_key, life=life),
             otherwise=status.denied("this operator is not registered"),

@@ -93,7 +93,7 @@ def _waiting(shard: Shard, key: GroupKey, desired: Group, decision: Decision) ->
     counting = {m.id: m for m in members.values() if m.counts}
     lack = desired.size - sum(m.replaces not in counting for m in counting.values())  # a newcomer shares a place
     trend = decision.trend
-    if blocked := shard.blocked.get(key):
+    if blocked := shard.blocked_reason(key):
         why = _planned("create", key, "", ReasonCode.BLOCKED.value, blocked)
     else:
         message = f"when its wait after {trend.failures} failed tries in a row is over: {trend.last_error}"

@@ -23,8 +23,10 @@ from nstance.model.instance import Instance
 from nstance.objects import errors as storage
 from nstance.objects import journal
 from nstance.pki import ca, keys, nonce, proof
-from nstance.server.leader.context import TermContext
-from nstance.server.state.shard import OverloadedError
+from nstance.server.config.advertised import Advertised
+from nstance.server.leader.context import ShardContext
+from nstance.server.state.inbox import OverloadedError
+from nstance.telemetry.metrics import Metrics
 from nstance.v1 import registration_pb2
 from nstance.wire import status
 
@@ -76,8 +78,14 @@ class Failures:
 
 
 class Registrar:
-    def __init__(self, lead: TermContext, operators: Operators, clock: Clock) -> None:
-        self._lead = lead
+    def __init__(
+        self, context: ShardContext, operators: Operators, advertised: Advertised, metrics: Metrics, clock: Clock
+    ) -> None:
+        self._context = context
+        self._shard = context.shard
+        self._issuer = context.issuer
+        self._advertised = advertised
+        self._metrics = metrics
         self._operators = operators
         self._clock = clock
         self._failures = Failures(clock)
@@ -97,23 +105,23 @@ class Registrar:
     async def _agent(
         self, request: registration_pb2.RegisterAgentRequest, address: str
     ) -> registration_pb2.RegisterResponse:
-        lead = self._lead
-        claims, public_key = self._verified(request, address, lead.issuer.verify)
-        instance = lead.shard.instances.get(claims.instance)
+        shard, issuer, life = self._shard, self._issuer, self._context.agent_ttl
+        claims, public_key = self._verified(request, address, issuer.verify)
+        instance = shard.instances.get(claims.instance)
         if instance is None or not _matches(claims, instance):
             raise self._refused(address, f"there is no instance {claims.instance} that it was made for")
-        drawn = lead.issuer.draw(public_key, life=lead.agent_ttl)
-        owner = lead.shard.owner_of_key(drawn.public_key)
+        drawn = issuer.draw(public_key, life=life)
+        owner = shard.owner_of_key(drawn.public_key)
         if owner is not None and owner != instance.id:
             self._alarm(instance, f"it presented the key of {owner}, and was refused")
             raise status.denied("this key belongs to another instance")
         for claimed in (request.ipv4, request.ipv6):
-            if claimed and claimed in lead.server_addresses:
+            if claimed and claimed in self._advertised.hosts:
                 self._alarm(instance, f"it claims this server's address {claimed}, and was refused")
                 raise status.denied("this address is a server's")
         await points.reach(points.Point.BEFORE_REGISTRATION)
         try:
-            refusal = await lead.shard.ask(
+            refusal = await shard.ask(
                 ev.Registered(
                     id=instance.id,
                     public_key=drawn.public_key,
@@ -129,15 +137,15 @@ class Registrar:
         await points.reach(points.Point.AFTER_REGISTRATION)
         if refusal is not None:
             raise self._refused(address, f"{instance.id}: {refusal.value}")
-        record = lead.shard.instances[instance.id]
-        lead.registered(record)
-        return self._response(lead.issuer.agent_certificate(record, life=lead.agent_ttl))
+        record = shard.instances[instance.id]
+        if record.registered is not None:
+            self._metrics.registered(record.key, record.registered - record.created)
+        return self._response(issuer.agent_certificate(record, life=life))
 
     async def _operator(
         self, request: registration_pb2.RegisterOperatorRequest, address: str
     ) -> registration_pb2.RegisterResponse:
-        lead = self._lead
-        authority, settings = lead.issuer.authority, lead.configuration.settings
+        authority, settings = self._issuer.authority, self._context.configuration.settings
         claims, public_key = self._verified(
             request, address, lambda token: authority.verify_operator_nonce(token, now=self._clock.wall())
         )
@@ -172,7 +180,7 @@ class Registrar:
         return registration_pb2.RegisterResponse(
             certificate_pem=issued.pem,
             expires_unix=int(issued.expires),
-            ca_bundle_pem=self._lead.issuer.authority.bundle,
+            ca_bundle_pem=self._issuer.authority.bundle,
         )
 
     def _refused(self, address: str, why: str) -> GRPCError:
@@ -180,7 +188,7 @@ class Registrar:
         return status.unauthenticated(INVALID)
 
     def _alarm(self, instance: Instance, message: str) -> None:
-        self._lead.shard.notes.tell(instance.key, ReasonCode.SECURITY, message, instance.id)
+        self._shard.event_log.record(instance.key, ReasonCode.SECURITY, message, instance.id)
 
 
 def _matches(claims: nonce.AgentClaims, instance: Instance) -> bool:

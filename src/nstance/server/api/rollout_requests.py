@@ -31,9 +31,13 @@ from nstance.objects import errors, journal
 from nstance.server.api import group_writer as grouping
 from nstance.server.api.group_writer import Edit, GroupWriter
 from nstance.server.api.tenancy import no_group
+from nstance.server.config.active_config import ActiveConfig, ConfigChange
 from nstance.server.config.configuration import Configuration
-from nstance.server.leader.context import TermContext
-from nstance.server.state.shard import Committed, OverloadedError, Shard
+from nstance.server.leader.revision_store import RevisionStore
+from nstance.server.leader.step_times import StepTimes
+from nstance.server.state.commits import Committed
+from nstance.server.state.inbox import OverloadedError
+from nstance.server.state.shard import Shard
 from nstance.v1 import operator_pb2
 from nstance.wire import status
 
@@ -46,8 +50,17 @@ _LATER = (Status.UNAVAILABLE, Status.ABORTED, Status.RESOURCE_EXHAUSTED)
 
 
 class RolloutRequests:
-    def __init__(self, lead: TermContext, groups: GroupWriter, clock: Clock) -> None:
-        self._lead = lead
+    def __init__(
+        self,
+        shard: Shard,
+        active_config: ActiveConfig,
+        revisions: RevisionStore,
+        groups: GroupWriter,
+        clock: Clock,
+    ) -> None:
+        self._shard = shard
+        self._active_config = active_config
+        self._revisions = revisions
         self._groups = groups
         self._clock = clock
         self._news = asyncio.Event()
@@ -56,7 +69,7 @@ class RolloutRequests:
 
     async def roll_back(self, key: GroupKey, revision: str, *, by: str) -> Edit:
         """The edit that returns the group to an earlier revision: the given one, or the last one that was complete."""
-        record = self._lead.shard.group_records.get(key)
+        record = self._shard.group_records.get(key)
         target = _target(record, revision)
         parts = await self._read(key, target)
 
@@ -83,7 +96,7 @@ class RolloutRequests:
     async def _read(self, key: GroupKey, target: Revision) -> RevisionSpec:
         name = rollout.short(target.infra_hash)
         try:
-            parts = await self._lead.revisions.read(key, target)
+            parts = await self._revisions.read(key, target)
         except (errors.NotFoundError, ConfigError) as problem:
             raise status.failed_precondition(
                 f"revision {name} cannot be restored, because what it was made of is not in the bucket ({problem}): "
@@ -99,14 +112,14 @@ class RolloutRequests:
         return parts
 
     def is_rolled_back(self, key: GroupKey) -> bool:
-        resolved = self._lead.configuration.groups.get(key)
+        resolved = self._active_config.configuration.groups.get(key)
         return resolved is not None and bool(resolved.group.rolled_back_from)
 
     async def resume(self, key: GroupKey) -> None:
         """Of a rollout that is paused or halted."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                refusal = await self._lead.shard.ask(ev.RolloutResumed(), key=key)
+                refusal = await self._shard.ask(ev.RolloutResumed(), key=key)
         except (journal.DeposedError, OverloadedError) as problem:
             raise status.unavailable(str(problem)) from None
         except TimeoutError:
@@ -120,7 +133,7 @@ class RolloutRequests:
         if any(reason.code is ReasonCode.ROLLOUT_HALTED for reason in committed.reasons):
             self._news.set()
 
-    def configured(self) -> None:
+    def on_config_change(self, change: ConfigChange) -> None:
         self._news.set()
 
     async def run(self) -> None:
@@ -128,7 +141,7 @@ class RolloutRequests:
         while True:
             await self._news.wait()
             self._news.clear()
-            await self._lead.shard.term.ready()
+            await self._shard.term.ready()
             for key in self._ended():
                 # Otherwise it would count again, should the configuration ask for that revision once more.
                 await self._attempt(key, end_rollback(key, only_if_ended=True))
@@ -138,7 +151,7 @@ class RolloutRequests:
                 except GRPCError as refusal:
                     if self._is_final(key, refusal):
                         self._refused.add((key, revision))
-                        self._lead.shard.notes.tell(
+                        self._shard.event_log.record(
                             key, ReasonCode.ROLLOUT, f"it cannot be rolled back: {refusal.message}"
                         )
 
@@ -157,7 +170,7 @@ class RolloutRequests:
         return False
 
     def _ended(self) -> list[GroupKey]:
-        configuration = self._lead.configuration
+        configuration = self._active_config.configuration
         return [
             key
             for key, said in configuration.dynamic.groups.items()
@@ -167,7 +180,7 @@ class RolloutRequests:
         ]
 
     def _to_roll_back(self) -> Iterable[tuple[GroupKey, str]]:
-        shard = self._lead.shard
+        shard = self._shard
         for key, record in shard.group_records.items():
             desired, current = shard.desired_groups.get(key), record.current
             if (
@@ -248,17 +261,19 @@ def _is_ready(shard: Shard, instance: Instance) -> bool:
     return facts.ready and facts.connected
 
 
-def plan(lead: TermContext, configuration: Configuration, key: GroupKey) -> operator_pb2.RolloutPlan | None:
+def plan(
+    shard: Shard, step_times: StepTimes, configuration: Configuration, key: GroupKey
+) -> operator_pb2.RolloutPlan | None:
     """What is left to be replaced if this configuration were in force."""
     desired = configuration.groups[key].group
-    outdated = sum(m.counts and drifted(m, desired) for m in lead.shard.members(key).values())
+    outdated = sum(m.counts and drifted(m, desired) for m in shard.members(key).values())
     if not outdated:
         return None
-    record = lead.shard.group_records.get(key)
+    record = shard.group_records.get(key)
     current = record.current if record is not None else None
     held = current is not None and current.infra_hash == desired.infra_hash and current.outcome in rollout.HELD
     at_once = 1 if desired.order is UpdateOrder.SERIAL else min(outdated, max_surge(desired) + desired.max_unavailable)
-    step = lead.step_times.step_seconds(key)
+    step = step_times.step_seconds(key)
     seconds = None if step is None else math.ceil(outdated / at_once) * (step + desired.settle)
     return operator_pb2.RolloutPlan(
         instances=outdated,

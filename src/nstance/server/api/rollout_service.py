@@ -8,15 +8,17 @@ from nstance.server.api import plans, rollout_requests
 from nstance.server.api.group_writer import Edit, GroupWriter
 from nstance.server.api.rollout_requests import RolloutRequests
 from nstance.server.api.tenancy import Tenancy
+from nstance.server.config.active_config import ActiveConfig
 from nstance.server.config.configuration import Configuration
-from nstance.server.leader.context import TermContext
+from nstance.server.state.shard import Shard
 from nstance.v1 import operator_pb2
 
 
 class RolloutService:
     """What it needs of the rest of the service is declared here and defined there."""
 
-    _lead: TermContext
+    _shard: Shard
+    _active_config: ActiveConfig
     _groups: GroupWriter
     _rollouts: RolloutRequests
 
@@ -35,25 +37,25 @@ class RolloutService:
         edit = await self._rollouts.roll_back(key, request.revision, by=tenancy.who.id)
         configuration = await self._changed(edit, tenancy, dry_run=request.dry_run)
         resolved = configuration.groups[key]
-        plan = plans.plan(self._lead.shard, key, resolved.group) if request.dry_run else []
+        plan = plans.plan(self._shard, key, resolved.group) if request.dry_run else []
         group = self._status(resolved, configuration)
         await stream.send_message(operator_pb2.RollbackGroupResponse(group=group, plan=plan))
 
     async def ResumeRollout(self, stream: Any) -> None:
         request, tenancy = await self._asked(stream, changes=True)
         key = tenancy.group(request.key).group.key
-        configuration, plan = self._lead.configuration, []
+        configuration, plan = self._active_config.configuration, []
         if self._rollouts.is_rolled_back(key):
             edit = rollout_requests.end_rollback(key)
             configuration = await self._changed(edit, tenancy, dry_run=request.dry_run)
             if request.dry_run:
-                plan = plans.plan(self._lead.shard, key, configuration.groups[key].group)
+                plan = plans.plan(self._shard, key, configuration.groups[key].group)
         elif request.dry_run:
             desired = configuration.groups[key].group
-            decision = self._lead.shard.plan(key, desired, ev.RolloutResumed())
+            decision = self._shard.plan(key, desired, ev.RolloutResumed())
             if decision.refusals:
                 raise rollout_requests.not_held()
-            plan = plans.actions(self._lead.shard, key, desired, decision)
+            plan = plans.actions(self._shard, key, desired, decision)
         else:
             await self._rollouts.resume(key)
         group = self._status(configuration.groups[key], configuration)
@@ -61,7 +63,7 @@ class RolloutService:
 
     async def ListRevisions(self, stream: Any) -> None:
         request, tenancy = await self._asked(stream)
-        record = self._lead.shard.group_records.get(tenancy.group(request.key).group.key)
+        record = self._shard.group_records.get(tenancy.group(request.key).group.key)
         found = [
             rollout_requests.revision_status(each) for each in reversed(record.revisions if record is not None else ())
         ]

@@ -22,8 +22,9 @@ from nstance.model.events import VmState
 from nstance.model.ids import GroupKey
 from nstance.model.instance import ENDED, Instance, State
 from nstance.server.api import rollout_requests
-from nstance.server.cache.cache import CacheUnavailableError
-from nstance.server.leader.context import TermContext
+from nstance.server.cache.cache import Cache, CacheUnavailableError
+from nstance.server.leader.blocked_groups import BlockedGroups
+from nstance.server.leader.context import ShardContext
 from nstance.server.state.committed_records import CommittedRecords
 from nstance.v1 import operator_pb2
 
@@ -31,8 +32,19 @@ NOT_RUNNING = frozenset({VmState.DOWN, VmState.DELETED})
 
 
 class Statuses:
-    def __init__(self, lead: TermContext, records: CommittedRecords, clock: Clock) -> None:
-        self._lead = lead
+    def __init__(
+        self,
+        context: ShardContext,
+        blocked_groups: BlockedGroups,
+        records: CommittedRecords,
+        cache: Cache | None,
+        clock: Clock,
+    ) -> None:
+        self._shard = context.shard
+        self._agents = context.agents
+        self._readiness = context.readiness
+        self._blocked_groups = blocked_groups
+        self._cache = cache
         self._records = records
         self._clock = clock
 
@@ -41,9 +53,9 @@ class Statuses:
         group = resolved.group
         members = self._records.members(group.key).values()
         counted = [m for m in members if m.counts]
-        shard, readiness = self._lead.shard, self._lead.readiness
+        shard, readiness = self._shard, self._readiness
         ready = sum(readiness.is_ready(m) for m in counted)
-        cannot_make = self._lead.told_blocked(group.key)
+        cannot_make = self._blocked_groups.failure(group.key)
         return operator_pb2.GroupStatus(
             key=group.key.name,
             tenant=group.key.tenant,
@@ -60,7 +72,7 @@ class Statuses:
             blocked=[*([cannot_make] if cannot_make else []), *readiness.blocked(group.key)],
             provider_ids=sorted(m.provider_id for m in counted if m.provider_id is not None),
             paused=group.paused,
-            last_error=shard.blocked.get(group.key) or shard.trend(group.key).last_error,
+            last_error=shard.blocked_reason(group.key) or shard.trend(group.key).last_error,
             draining=sum(m.state is State.DRAINING for m in members),
             on_demand=sum(m.on_demand and m.state not in ENDED for m in members),
             config=group_config(told or DynamicGroup()),
@@ -72,9 +84,9 @@ class Statuses:
     def instance(
         self, instance: Instance, plan: Iterable[operator_pb2.PlannedAction] = ()
     ) -> operator_pb2.InstanceStatus:
-        facts = self._lead.shard.facts.get(instance.id)
-        presence = self._lead.agents.get(instance.id)
-        desired = self._lead.shard.desired_groups.get(instance.key)
+        facts = self._shard.facts.get(instance.id)
+        presence = self._agents.get(instance.id)
+        desired = self._shard.desired_groups.get(instance.key)
         not_ready = self._not_ready(instance)
         return operator_pb2.InstanceStatus(
             instance_id=instance.id,
@@ -100,17 +112,17 @@ class Statuses:
             last_report_unix_ms=_milliseconds(presence.reported if presence is not None else None),
             vm_status=(facts.vm if facts is not None else VmState.UNKNOWN).value,
             plan=plan,
-            cloned=self._lead.agents.clones.is_seen(instance.id, self._clock.monotonic()),
+            cloned=self._agents.clones.is_seen(instance.id, self._clock.monotonic()),
             ready=instance.state is State.RUNNING and not not_ready,
             not_ready=not_ready,
             ready_unix_ms=_milliseconds(instance.ready_at),
-            checks=self._lead.readiness.checks(instance) if instance.state is State.RUNNING else (),
+            checks=self._readiness.checks(instance) if instance.state is State.RUNNING else (),
             revision=instance.infra_hash,
         )
 
     async def whole(self, instance: Instance) -> operator_pb2.InstanceStatus:
         """With what only the cache remembers."""
-        status, cache = self.instance(instance), self._lead.cache
+        status, cache = self.instance(instance), self._cache
         if not status.last_report_unix_ms and cache is not None:
             with contextlib.suppress(CacheUnavailableError):
                 kept = await cache.report(instance.id)
@@ -119,7 +131,7 @@ class Statuses:
 
     def _not_ready(self, instance: Instance) -> str:
         """Why a running instance is not ready; of others their state says enough."""
-        return self._lead.readiness.why_not(instance) if instance.state is State.RUNNING else ""
+        return self._readiness.why_not(instance) if instance.state is State.RUNNING else ""
 
     def instance_event(self, instance: Instance, before: Instance | None = None) -> operator_pb2.InstanceEvent:
         not_ready = self._not_ready(instance)
@@ -160,7 +172,7 @@ class Statuses:
         """There is nothing left to drain."""
         if instance.state in ENDED:
             return True
-        facts = self._lead.shard.facts.get(instance.id)
+        facts = self._shard.facts.get(instance.id)
         if facts is None:
             return False
         return facts.vm in NOT_RUNNING or (facts.vm is VmState.ABSENT and instance.state is State.DELETING)

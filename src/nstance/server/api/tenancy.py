@@ -9,16 +9,16 @@ from nstance.model import ids
 from nstance.model.ids import GroupKey, GroupName, InstanceId
 from nstance.model.instance import ENDED, Instance
 from nstance.pki import names
-from nstance.server.leader.context import TermContext
+from nstance.server.config.active_config import ActiveConfig
 from nstance.server.state.committed_records import CommittedRecords
 from nstance.wire import status
 
 
 class Tenancy:
-    def __init__(self, who: names.Operator, lead: TermContext, records: CommittedRecords) -> None:
+    def __init__(self, who: names.Operator, active_config: ActiveConfig, records: CommittedRecords) -> None:
         self.who = who
         self.tenant = who.tenant
-        self._lead = lead
+        self._active_config = active_config
         self._records = records
 
     def key(self, name: str) -> GroupKey:
@@ -28,14 +28,14 @@ class Tenancy:
         return GroupKey(self.tenant, GroupName(name))
 
     def group(self, name: str) -> Resolved:
-        found = self._lead.configuration.groups.get(GroupKey(self.tenant, GroupName(name)))
+        found = self._active_config.configuration.groups.get(GroupKey(self.tenant, GroupName(name)))
         if found is None:
             raise no_group()
         return found
 
     def groups(self) -> list[Resolved]:
         """Sorted by name."""
-        mine = (r for key, r in self._lead.configuration.groups.items() if key.tenant == self.tenant)
+        mine = (r for key, r in self._active_config.configuration.groups.items() if key.tenant == self.tenant)
         return sorted(mine, key=lambda resolved: resolved.group.key)
 
     def instance(self, id: str) -> Instance:

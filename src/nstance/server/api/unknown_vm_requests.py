@@ -9,28 +9,29 @@ from nstance.model.vm import UnknownVm
 from nstance.server.api import plans
 from nstance.server.api.instance_requests import InstanceRequests, Outcome
 from nstance.server.api.tenancy import Tenancy
-from nstance.server.leader.context import HELD_GROUP, TermContext
+from nstance.server.leader.held_groups import HELD_GROUP
+from nstance.server.state.shard import Shard
 from nstance.server.state.unknown_vms import key_of, why_held
 from nstance.v1 import operator_pb2
 from nstance.wire import status
 
 
 class UnknownVmRequests:
-    def __init__(self, lead: TermContext, requests: InstanceRequests, clock: Clock) -> None:
-        self._lead = lead
+    def __init__(self, shard: Shard, requests: InstanceRequests, clock: Clock) -> None:
+        self._shard = shard
         self._requests = requests
         self._clock = clock
 
     # ---- VMs
 
     def listed(self, tenancy: Tenancy) -> operator_pb2.ListUnknownVmsResponse:
-        found = [self._shown(u) for u in self._lead.shard.unknown.all() if u.vm.tenant == tenancy.tenant]
+        found = [self._shown(u) for u in self._shard.unknown.all() if u.vm.tenant == tenancy.tenant]
         return operator_pb2.ListUnknownVmsResponse(vms=found)
 
     async def adopt(self, tenancy: Tenancy, id: str, *, dry_run: bool) -> Outcome:
         vm = self._find(tenancy, id).vm
         key = key_of(vm)
-        if key not in self._lead.shard.desired_groups:
+        if key not in self._shard.desired_groups:
             raise status.failed_precondition(f"its group {key.name} is not configured: make the group first")
         event = ev.AdoptionRequested(vm.id, tenancy.who.id)
         refusal, outcome = await self._requests.do(event, key, vm.id, dry_run=dry_run)
@@ -38,7 +39,7 @@ class UnknownVmRequests:
             case None if outcome is not None:
                 return outcome
             case Rejection.NO_ROOM:
-                size = self._lead.shard.desired_groups[key].size
+                size = self._shard.desired_groups[key].size
                 raise status.failed_precondition(
                     f"its group {key.name} has its size of {size}: scale it up first, or release the VM"
                 )
@@ -65,13 +66,13 @@ class UnknownVmRequests:
         return operator_pb2.ReleaseInstanceResponse(plan=[action] if dry_run else [])
 
     def _find(self, tenancy: Tenancy, id: str) -> UnknownVm:
-        for unknown in self._lead.shard.unknown.all():
+        for unknown in self._shard.unknown.all():
             if unknown.vm.id == id and unknown.vm.tenant == tenancy.tenant:
                 return unknown
         raise _no_vm()
 
     def _shown(self, unknown: UnknownVm) -> operator_pb2.UnknownVm:
-        vm, shard = unknown.vm, self._lead.shard
+        vm, shard = unknown.vm, self._shard
         desired = shard.desired_groups.get(key_of(vm))
         counting = sum(m.counts for m in shard.members(key_of(vm)).values())
         first_seen = unknown.first_seen - self._clock.steady() + self._clock.wall()
@@ -96,17 +97,17 @@ class UnknownVmRequests:
 
     def held(self, tenancy: Tenancy) -> list[str]:
         """What is to be told of the tenant's groups that are held."""
-        return [f"{key.name}: {HELD_GROUP}" for key in self._lead.shard.held_groups() if key.tenant == tenancy.tenant]
+        return [f"{key.name}: {HELD_GROUP}" for key in self._shard.held_groups() if key.tenant == tenancy.tenant]
 
     def is_held(self, key: GroupKey) -> bool:
-        return key in self._lead.shard.held_groups()
+        return key in self._shard.held_groups()
 
     async def delete_group(self, key: GroupKey) -> None:
         """Write down that the deletion was asked for: without that, a group that is not configured is held."""
         await self._requests.ask(ev.GroupDeleted(), key=key)
 
     def plan_deletion(self, key: GroupKey) -> list[operator_pb2.PlannedAction]:
-        shard = self._lead.shard
+        shard = self._shard
         return plans.actions(shard, key, None, shard.plan(key, None, ev.GroupDeleted()))
 
 

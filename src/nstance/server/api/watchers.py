@@ -15,9 +15,9 @@ from nstance.model.decision import TROUBLE
 from nstance.model.ids import GroupKey, InstanceId, TenantId
 from nstance.model.instance import ENDED, Instance, Put, State
 from nstance.server.api.statuses import Statuses
-from nstance.server.leader.context import TermContext
+from nstance.server.config.active_config import ActiveConfig, ConfigChange
+from nstance.server.state.commits import Committed
 from nstance.server.state.committed_records import CommittedRecords
-from nstance.server.state.shard import Committed
 from nstance.v1 import operator_pb2
 
 MAX_WAITING = 10_000  # messages that a watcher has not taken yet
@@ -82,8 +82,8 @@ class Watcher:
 
 
 class Watchers:
-    def __init__(self, lead: TermContext, records: CommittedRecords, statuses: Statuses) -> None:
-        self._lead = lead
+    def __init__(self, active_config: ActiveConfig, records: CommittedRecords, statuses: Statuses) -> None:
+        self._active_config = active_config
         self._records = records
         self._statuses = statuses
         self._watchers: dict[TenantId, list[Watcher]] = {}
@@ -159,8 +159,8 @@ class Watchers:
                 told = told or Message(instance=self._statuses.instance_event(instance))
                 watcher.offer(told)
 
-    def configured(self) -> None:
-        """There is a new configuration: any group may be another."""
+    def on_config_change(self, change: ConfigChange) -> None:
+        """Any group may have changed."""
         for tenant in self._watchers:
             for key in {*self._keys(tenant), *self._known[tenant]}:
                 self._touch(key)
@@ -201,9 +201,9 @@ class Watchers:
                     watcher.offer(message)
 
     def _keys(self, tenant: TenantId) -> list[GroupKey]:
-        return [key for key in self._lead.configuration.groups if key.tenant == tenant]
+        return [key for key in self._active_config.configuration.groups if key.tenant == tenant]
 
     def _status(self, key: GroupKey) -> operator_pb2.GroupStatus | None:
-        configuration = self._lead.configuration
+        configuration = self._active_config.configuration
         resolved = configuration.groups.get(key)
         return self._statuses.group(resolved, configuration.dynamic.groups.get(key)) if resolved is not None else None

@@ -87,17 +87,17 @@ class InventoryReconciler:
         self._missed = {id: self._missed.get(id, now) for id in found.missing}
         if found.mass_absence and not shard.mass_absence:
             message = f"{len(found.missing)} VMs are missing from one listing: deletions stop, and each one is asked for singly"
-            shard.notes.announce(ReasonCode.MASS_ABSENCE, message)
+            shard.event_log.record_for_all(ReasonCode.MASS_ABSENCE, message)
         elif shard.mass_absence and not found.mass_absence:
-            shard.notes.announce(
+            shard.event_log.record_for_all(
                 ReasonCode.MASS_ABSENCE, "the VMs that were missing are accounted for: deletions go on"
             )
         for key, new in shard.unknown.update(found.unknown, now).items():
-            shard.notes.tell(key, ReasonCode.UNKNOWN_VM, describe(new), new[0].vm.id if len(new) == 1 else None)
+            shard.event_log.record(key, ReasonCode.UNKNOWN_VM, describe(new), new[0].vm.id if len(new) == 1 else None)
             shard.look_again([key])
         if found.too_many_unknown and not shard.too_many_unknown:
             message = f"{len(found.unknown)} unknown VMs are too many to delete without a person: they are held"
-            shard.notes.announce(ReasonCode.UNKNOWN_VM, message)
+            shard.event_log.record_for_all(ReasonCode.UNKNOWN_VM, message)
         shard.too_many_unknown = found.too_many_unknown
         for key, events in found.events.items():
             for event in events:

@@ -21,7 +21,9 @@ from nstance.objects.journal import DeposedError
 from nstance.providers import errors, port
 from nstance.server.cache.cache import Cache, CacheUnavailableError
 from nstance.server.cloud.provider_calls import NotSentError, ProviderCalls
-from nstance.server.state.shard import Committed, Shard
+from nstance.server.config.active_config import ActiveConfig
+from nstance.server.state.commits import Committed
+from nstance.server.state.shard_parts import ShardParts
 from nstance.tasks.backoff import Backoff
 from nstance.tasks.keyed_tasks import KeyedTasks
 
@@ -47,7 +49,8 @@ class _Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    shard: Shard
+    shard: ShardParts
+    active_config: ActiveConfig
     provider: port.LoadBalancers | None
     clock: Clock
     calls: ProviderCalls
@@ -62,7 +65,7 @@ class LoadBalancers:
 
     def __init__(self, tools: Tools) -> None:
         self._tools = tools
-        self._tools.records.update(tools.shard.instances)
+        self._tools.records.update(tools.shard.state.instances)
         self._ready: set[InstanceId] = set()
         self._balancers: dict[str, LoadBalancerSync] = {}
         self._workers = KeyedTasks[str](lambda name: self._balancers[name].run())
@@ -126,9 +129,9 @@ class LoadBalancers:
 
     def _look(self, instance: Instance) -> None:
         for balancer in self._balancers.values():
-            if load_balancing.uses(instance, balancer.name, self._tools.shard.desired_groups) or balancer.may_hold(
-                instance
-            ):
+            if load_balancing.uses(
+                instance, balancer.name, self._tools.shard.state.desired_groups
+            ) or balancer.may_hold(instance):
                 balancer.look()
 
 
@@ -168,7 +171,7 @@ class LoadBalancerSync:
         known = self.member(instance.provider_id)
         if known is None:
             known = instance.provider_id in self.known or load_balancing.uses(
-                instance, self.name, self.tools.shard.desired_groups
+                instance, self.name, self.tools.shard.state.desired_groups
             )
         return known or instance.provider_id in self._flying
 
@@ -242,7 +245,7 @@ class LoadBalancerSync:
         newer = {id: self.known[id] for id in self._touched if id in self.known}
         self.known = {**dict.fromkeys(members, True), **newer}
         self.listed, self._list_failures = True, 0
-        self._list_at = clock.monotonic() + self.tools.shard.policy.gc_interval
+        self._list_at = clock.monotonic() + self.tools.active_config.configuration.policy.gc_interval
         for id in [id for id in self._out if self.member(id) is False and id not in self._flying]:
             self._out.pop(id).set()
 
@@ -266,7 +269,7 @@ class LoadBalancerSync:
         plan = load_balancing.plan(
             self.name,
             self.tools.records.values(),
-            desired_groups=shard.desired_groups,
+            desired_groups=shard.state.desired_groups,
             ready=self.ready,
             member=self.member,
         )
@@ -300,7 +303,9 @@ class LoadBalancerSync:
         record = self.tools.records.get(instance)
         if record is None:
             return False
-        return load_balancing.belongs(record, self.name, shard.desired_groups, self.ready) is (verb is Verb.REGISTER)
+        return load_balancing.belongs(record, self.name, shard.state.desired_groups, self.ready) is (
+            verb is Verb.REGISTER
+        )
 
     async def _call(self, verb: Verb, id: ProviderId, instance: InstanceId) -> None:
         calls = self.tools.calls
@@ -357,9 +362,9 @@ class LoadBalancerSync:
 
     def _tell(self, code: ReasonCode, message: str) -> None:
         shard = self.tools.shard
-        for key, desired in shard.desired_groups.items():
+        for key, desired in shard.state.desired_groups.items():
             if self.name in desired.load_balancers:
-                shard.notes.tell(key, code, message)
+                shard.event_log.record(key, code, message)
 
     def _keep(self) -> None:
         """For the next term on this server."""

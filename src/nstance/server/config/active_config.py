@@ -1,18 +1,20 @@
-"""The configuration in force, and how a newer one takes its place.
+"""The active configuration, and how a newer one replaces it.
 
-The newest one that is valid is in force; what is wrong with a newer one is kept for whoever asks. Leader and standby look
-for it now and then, the leader also when somebody says that there is one. The trap: between reading a configuration and
-putting it in force another one may be written, so whoever changes it holds `changing` for all of that.
+The newest valid one is active; what is wrong with a newer one is kept for people. Leader and standby check storage now and
+then, the leader also when an operator asks for it. The trap: between reading a configuration and activating it another one
+may be written, so the lock `changing` is held for both.
 """
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from nstance.clock import Clock
 from nstance.config import storage_keys
 from nstance.config.errors import Problem
+from nstance.config.model.shard import ShardConfig
 from nstance.model.ids import ShardId
 from nstance.objects import errors
 from nstance.objects.port import Key, ObjectStore, Version
@@ -27,54 +29,80 @@ HEAD_SECONDS = 30.0
 BEGIN_PAUSES = (0.1, 0.3, 1.0)  # between attempts to read what a term begins with
 
 
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    before: Configuration
+    after: Configuration
+    author: str = ""  # which file was edited; empty: the API, which records who changed what
+
+
+ConfigListener = Callable[[ConfigChange], None]
+
+
 class ActiveConfig:
     """Of one server, whether it leads or not."""
 
     def __init__(self, configuration: Configuration, *, store: ObjectStore, shard: ShardId, clock: Clock) -> None:
-        self.configuration = configuration  # the last good one
-        self.booted = configuration  # the one that the process was built from
-        self.readable = True  # whether storage could be asked for it, the last time
-        self.refused = ""  # why a newer one was not taken
-        self.problems: tuple[Problem, ...] = ()  # of it
-        self.changing = asyncio.Lock()  # held by whoever changes it
-        self.told: Callable[[Configuration], None] | None = None  # who leads by it, while this server leads
-        self.reloaded: Callable[[Configuration, Configuration], None] | None = None  # the same: it was read again
+        self.configuration = configuration  # the newest valid one
+        self.booted = configuration  # the one that the process started with
+        self.is_readable = True  # whether storage answered the last time
+        self.rejection = ""  # why a newer one was rejected
+        self.problems: tuple[Problem, ...] = ()  # of that one
+        self.changing = asyncio.Lock()  # held while the configuration is being changed
+        self.shard = shard
         self._store = store
-        self._shard = shard
         self._clock = clock
+        self._listeners: list[ConfigListener] = []
 
-    async def begin(self) -> None:
-        """What a term begins with must have been read in it: under an older configuration, groups that were made since
-        would count as not wished, and their instances would be deleted. Raises storage errors."""
+    @property
+    def shard_settings(self) -> ShardConfig:
+        return self.configuration.settings.shard
+
+    def subscribe(self, *listeners: ConfigListener) -> None:
+        """They are called after each change, in this order, until the term ends."""
+        self._listeners += listeners
+
+    def end_term(self) -> None:
+        self._listeners.clear()
+
+    async def begin_term(self) -> None:
+        """Read the configuration that a term begins with. Under an older one, groups that were created since would count
+        as not desired, and their instances would be deleted. Raises storage errors."""
         for pause in (*BEGIN_PAUSES, None):
             try:
                 async with self.changing:
-                    await self._read()
+                    self.configuration = await self._read()
                 return
             except (errors.StorageError, TimeoutError) as problem:
                 if pause is None:
                     raise
-                log.warning("the configuration could not be read yet", extra={"error": str(problem) or "timed out"})
+                log.warning("failed to read the configuration", extra={"error": str(problem) or "timed out"})
                 await self._clock.sleep(pause)
 
     async def refresh(self) -> bool:
-        """Take a newer configuration over; says whether there was one that is valid."""
+        """Activate the newest configuration in storage; returns whether it is new and valid."""
         async with self.changing:
-            before, versions = self.configuration, self._versions()
-            await self._reload()
-            changed = self._versions() != versions
-            if changed:
-                self.take(self.configuration)
-                if self.reloaded is not None:
-                    self.reloaded(before, self.configuration)
-                log.info("a new configuration is in force")
-            return changed
+            before = self.configuration
+            try:
+                after = await self._read()
+            except (errors.StorageError, TimeoutError) as problem:
+                self.is_readable = False
+                log.warning("failed to read the configuration, the old one stays active", extra={"error": str(problem)})
+                return False
+            self.is_readable = True
+            if _versions(after) == _versions(before):
+                return False
+            file_changed = after.version != before.version
+            self.activate(after, author="the configuration file" if file_changed else "an edit of groups.jsonc")
+            log.info("configuration reloaded")
+            return True
 
-    def take(self, configuration: Configuration) -> None:
-        """Put it in force. For holders of `changing`."""
-        self.configuration = configuration
-        if self.told is not None:
-            self.told(configuration)
+    def activate(self, configuration: Configuration, *, author: str = "") -> None:
+        """For callers that hold `changing`."""
+        before, self.configuration = self.configuration, configuration
+        change = ConfigChange(before, configuration, author)
+        for listener in self._listeners:
+            listener(change)
 
     async def watch(self, term: Term) -> None:
         """While this server leads."""
@@ -84,7 +112,7 @@ class ActiveConfig:
             await self._check()
 
     async def follow(self, *, leading: Callable[[], bool]) -> None:
-        """While others lead: have the newest valid configuration at hand, in case that it is followed by a bad one."""
+        """While others lead: keep the newest valid configuration, in case an invalid one follows it."""
         while True:
             await self._clock.sleep(CHECK_SECONDS)
             if not leading():
@@ -93,40 +121,29 @@ class ActiveConfig:
     async def _check(self) -> None:
         try:
             stored = (
-                await self._stored(storage_keys.config(self._shard)),
-                await self._stored(storage_keys.groups(self._shard)),
+                await self._stored(storage_keys.config(self.shard)),
+                await self._stored(storage_keys.groups(self.shard)),
             )
         except (errors.StorageError, TimeoutError) as problem:
-            log.warning("the configuration could not be checked", extra={"error": str(problem)})
+            log.warning("failed to check the configuration", extra={"error": str(problem)})
             return
-        if stored != self._versions():
+        if stored != _versions(self.configuration):
             await self.refresh()
 
-    async def _reload(self) -> None:
-        """The newest configuration; none to be had leaves the old one in force."""
+    async def _read(self) -> Configuration:
+        """The newest configuration. If it is not valid, the settings stay as they are, and the groups of the API follow
+        storage: their writer has checked them. Raises storage errors."""
+        now = self.configuration
         try:
-            await self._read()
-            self.readable = True
-        except (errors.StorageError, TimeoutError) as problem:
-            self.readable = False
-            log.warning(
-                "the configuration could not be read, the old one stays in force", extra={"error": str(problem)}
-            )
-
-    async def _read(self) -> None:
-        """The newest configuration. Where it is not valid, the settings stay as they are, but the groups of the API are
-        followed: their writer has checked them. Raises storage errors."""
-        try:
-            self.configuration = await configurations.read(self._store, self._shard, before=self.configuration)
-            self.refused, self.problems = "", ()
+            found = await configurations.read(self._store, self.shard, before=now)
+            self.rejection, self.problems = "", ()
+            return found
         except NoConfigurationError as problem:
-            self.refused, self.problems = str(problem), problem.problems
-            log.error("the configuration in the bucket is not valid, the old one stays in force:\n%s", problem)
+            self.rejection, self.problems = str(problem), problem.problems
+            log.error("failed to load the configuration, the old one stays active:\n%s", problem)
             with contextlib.suppress(NoConfigurationError):
-                self.configuration = await configurations.with_groups(self._store, self._shard, self.configuration)
-
-    def _versions(self) -> tuple[Version | None, Version | None]:
-        return self.configuration.version, self.configuration.dynamic_version
+                return await configurations.with_groups(self._store, self.shard, now)
+            return now
 
     async def _stored(self, key: Key) -> Version | None:
         async with asyncio.timeout(HEAD_SECONDS):
@@ -134,3 +151,7 @@ class ActiveConfig:
                 return (await self._store.head(key)).version
             except errors.NotFoundError:
                 return None
+
+
+def _versions(configuration: Configuration) -> tuple[Version | None, Version | None]:
+    return configuration.version, configuration.dynamic_version

@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 ABSTAIN_AFTER_RELEASE = 3.0
 
+Lead = Callable[[Term], Awaitable[None]]
+
 
 class Elector:
     def __init__(
@@ -30,18 +32,16 @@ class Elector:
         seat: ElectionContext,
         *,
         dialer: peers.Dialer,
-        lead: Callable[[Term], Awaitable[None]],
         tail: Callable[[], int],
         floor: Callable[[], Awaitable[int]],
         heard_tail: Callable[[int], None] = lambda tail: None,
     ) -> None:
-        """`lead` runs while a term lasts; it returns after `term.closing`. `tail`: the journal's length as known here.
-        `floor`: the highest epoch in the journal, 0 if there is none. `heard_tail`: a heartbeat named this tail."""
+        """`tail`: the journal's length as known here. `floor`: the highest epoch in the journal, 0 if there is none.
+        `heard_tail`: a heartbeat named this tail."""
         self.term: Term | None = None
         self.damage = ""  # of the journal, if this server's last term ended with it
         self._seat = seat
         self._dialer = dialer
-        self._lead = lead
         self._tail = tail
         self._time = ShardTime(seat.store, seat.key, clock=seat.clock, anchor=seat.anchor, timeout=seat.timeout)
         self._standby = Standby(seat, self._time, floor=floor, heard_tail=heard_tail)
@@ -79,11 +79,17 @@ class Elector:
             self.term.closing.set()
         self._kick.set()
 
-    async def run(self) -> None:
+    @property
+    def has_term(self) -> bool:
+        """Whether this server holds the lease, frozen or not."""
+        return self.term is not None
+
+    async def run(self, lead: Lead) -> None:
+        """Until stopped. `lead` runs while a term lasts; it returns after `term.closing`."""
         linking = asyncio.create_task(self._keep_link())
         try:
             while (holding := await self._campaign()) is not None:
-                await self._reign(holding)
+                await self._reign(holding, lead)
         finally:
             linking.cancel()
             await asyncio.gather(linking, return_exceptions=True)
@@ -159,7 +165,7 @@ class Elector:
             if not last_seen:  # otherwise ask at once whether the leader is still there
                 await clock.sleep(rng.uniform(0.1, 0.6))
 
-    async def _reign(self, holding: HeldLease) -> None:
+    async def _reign(self, holding: HeldLease, lead: Lead) -> None:
         clock, term = self._seat.clock, holding.term
         self.term, self._holding = term, holding
         if self._link is not None:
@@ -168,7 +174,7 @@ class Elector:
         log.info("this server leads", extra={"epoch": term.epoch})
         if self._stopping:
             term.closing.set()
-        problem = await self._while_it_lasts(holding)
+        problem = await self._while_it_lasts(holding, lead)
         self.damage = str(problem) if isinstance(problem, DamagedError) else ""
         lost = term.ended.is_set() or isinstance(problem, DeposedError | settle.OvertakenError)
         if lost:
@@ -193,9 +199,9 @@ class Elector:
         self._standby.begin(epoch=term.epoch, hold_off=now + wait)
         log.info("this server no longer leads", extra={"epoch": term.epoch, "reason": term.why})
 
-    async def _while_it_lasts(self, holding: HeldLease) -> BaseException | None:
+    async def _while_it_lasts(self, holding: HeldLease, lead: Lead) -> BaseException | None:
         """Lead, renew and send heartbeats until one of them ends; returns what it failed with."""
-        leading = asyncio.ensure_future(self._lead(holding.term))
+        leading = asyncio.ensure_future(lead(holding.term))
         tasks = [
             leading,
             asyncio.ensure_future(holding.renew()),

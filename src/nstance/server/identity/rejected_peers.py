@@ -5,7 +5,6 @@ else out of the history.
 """
 
 import logging
-from collections.abc import Callable
 
 from nstance.clock import Clock
 from nstance.model.decision import ReasonCode
@@ -21,7 +20,7 @@ MAX_REMEMBERED = 1_000
 
 
 class RejectedPeers:
-    def __init__(self, shard: Callable[[], Shard], clock: Clock) -> None:
+    def __init__(self, shard: Shard, clock: Clock) -> None:
         self._shard = shard
         self._clock = clock
         self._told: dict[str, float] = {}  # who, and when we last said so
@@ -38,8 +37,8 @@ class RejectedPeers:
         self._told[name] = now
         log.warning("a peer was refused", extra={"peer": name, "address": connection.address, "reason": reason})
         if isinstance(who, names.Agent | names.Operator):
-            shard = self._shard()
+            shard = self._shard
             instance = shard.instances.get(InstanceId(who.id))
             key = instance.key if instance is not None else GroupKey(who.tenant, GroupName(""))
             message = f"{name} came to a port that is not its own, and was refused: {reason}"
-            shard.notes.tell(key, ReasonCode.SECURITY, message, instance.id if instance is not None else None)
+            shard.event_log.record(key, ReasonCode.SECURITY, message, instance.id if instance is not None else None)

@@ -38,7 +38,7 @@ async def recognize_agent(shard: Shard, connection: Connection) -> None:
     if owner is not None and owner != who.id:
         message = f"the certificate of {who.id} has the key of {owner}, and was refused"
         log.warning(message)
-        shard.notes.tell(GroupKey(who.tenant, GroupName("")), ReasonCode.SECURITY, message)
+        shard.event_log.record(GroupKey(who.tenant, GroupName("")), ReasonCode.SECURITY, message)
         raise status.denied("this key belongs to another instance")
     if instance is not None:
         await shard.ask(

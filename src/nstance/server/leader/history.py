@@ -17,7 +17,7 @@ from nstance.model.ids import InstanceId, TenantId
 from nstance.model.instance import Instance, Put, Remove
 from nstance.objects import slots
 from nstance.server.cache.cache import Event
-from nstance.server.state.shard import Committed
+from nstance.server.state.commits import Committed
 from nstance.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)

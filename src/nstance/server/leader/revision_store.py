@@ -7,17 +7,17 @@ only the revisions that its record remembers are kept.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Set
 
-from nstance.clock import Clock
 from nstance.config import revision_spec, storage_keys
 from nstance.config.resolve import Resolved
 from nstance.config.revision_spec import RevisionSpec
-from nstance.model.ids import GroupKey, ShardId
+from nstance.model.ids import GroupKey
 from nstance.model.rollout import Revision
 from nstance.objects import errors
 from nstance.objects.port import Key, ObjectStore
-from nstance.server.state.shard import Shard
+from nstance.server.config.active_config import ActiveConfig, ConfigChange
+from nstance.server.state.shard_parts import ShardParts
 
 log = logging.getLogger(__name__)
 
@@ -28,28 +28,36 @@ WRITES_AT_ONCE = 8
 
 
 class RevisionStore:
-    def __init__(
-        self,
-        shard: Shard,
-        *,
-        name: ShardId,
-        store: ObjectStore,
-        clock: Clock,
-        groups: Callable[[], Mapping[GroupKey, Resolved]],
-    ) -> None:
-        self._shard = shard
-        self._name = name
-        self._store = store
-        self._clock = clock
-        self._groups = groups
-        self._stored: dict[GroupKey, set[Key]] | None = None  # None: not listed yet
-        self._wake = asyncio.Event()
-        self.configured()
+    """Of one shard during one term."""
 
-    def configured(self) -> None:
-        """The configuration is new: what is not stored yet may not be rolled out yet."""
-        self._shard.unstored = {key for key, each in self._groups().items() if not self._is_stored(key, each)}
+    def __init__(self, shard: ShardParts, active_config: ActiveConfig, store: ObjectStore) -> None:
+        self._shard = shard
+        self._name = active_config.shard
+        self._store = store
+        self._active_config = active_config
+        self._stored: dict[GroupKey, set[Key]] | None = None  # None: not listed yet
+        self._unstored: set[GroupKey] = set()
+        self._wake = asyncio.Event()
+        self._update()
+
+    @property
+    def unstored(self) -> Set[GroupKey]:
+        """Groups whose current revision is not in the bucket yet."""
+        return self._unstored
+
+    def is_stored(self, key: GroupKey) -> bool:
+        """Whether the current revision of the group may be rolled out."""
+        return key not in self._unstored
+
+    def on_config_change(self, change: ConfigChange) -> None:
+        self._update()
+
+    def _update(self) -> None:
+        self._unstored = {key for key, each in self._groups().items() if not self._is_stored(key, each)}
         self._wake.set()
+
+    def _groups(self) -> Mapping[GroupKey, Resolved]:
+        return self._active_config.configuration.groups
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -63,7 +71,7 @@ class RevisionStore:
                 await self._store_all()
             except (errors.StorageError, TimeoutError) as problem:
                 log.warning("failed to store a group revision", extra={"error": str(problem) or "timed out"})
-                await self._clock.sleep(RETRY_SECONDS)
+                await self._shard.clock.sleep(RETRY_SECONDS)
                 self._wake.set()
 
     async def read(self, group: GroupKey, revision: Revision) -> RevisionSpec:
@@ -81,14 +89,14 @@ class RevisionStore:
                 if group is not None:
                     found.setdefault(group, set()).add(key)
         self._stored = found
-        before = self._shard.unstored
-        self.configured()
-        self._shard.look_again(before - self._shard.unstored)
+        before = self._unstored
+        self._update()
+        self._shard.inbox.look_again(before - self._unstored)
         for group in [group for group in found if group not in self._groups()]:
             await self._forget(group)
 
     async def _store_all(self) -> None:
-        waiting = [key for key in self._groups() if key in self._shard.unstored]
+        waiting = [key for key in self._groups() if key in self._unstored]
         for start in range(0, len(waiting), WRITES_AT_ONCE):
             await self._shard.term.ready()
             await asyncio.gather(*(self._store_one(key) for key in waiting[start : start + WRITES_AT_ONCE]))
@@ -106,14 +114,14 @@ class RevisionStore:
         self._stored.setdefault(group, set()).add(key)
         now = self._groups().get(group)
         if now is None or self._is_stored(group, now):
-            self._shard.unstored.discard(group)
-            self._shard.look_again([group])
+            self._unstored.discard(group)
+            self._shard.inbox.look_again([group])
         await self._forget(group)
 
     async def _forget(self, group: GroupKey) -> None:
         """Remove what nobody can be rolled back to any more."""
         assert self._stored is not None
-        record, resolved = self._shard.group_records.get(group), self._groups().get(group)
+        record, resolved = self._shard.state.group_records.get(group), self._groups().get(group)
         kept = {self._key(group, r.infra_hash, r.runtime_hash) for r in (record.revisions if record else ())}
         if resolved is not None:
             kept.add(self._key_of(group, resolved))

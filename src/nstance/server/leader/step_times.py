@@ -6,7 +6,7 @@ from statistics import median
 from nstance.clock import Clock
 from nstance.model.ids import GroupKey, InstanceId
 from nstance.model.instance import Instance, Put, State
-from nstance.server.state.shard import Committed
+from nstance.server.state.commits import Committed
 
 KEPT = 20  # samples of each kind, for each group
 

@@ -10,11 +10,12 @@ can never come back, so nobody waits for it.
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
 from nstance.clock import Clock
 from nstance.core import silence
 from nstance.model import events as ev
-from nstance.model.decision import Observation, last_seen_at
+from nstance.model.decision import Observation
 from nstance.model.ids import InstanceId
 from nstance.model.instance import Instance, State
 
@@ -33,25 +34,31 @@ CLOCKS_DIFFER = 60.0  # seconds that a certificate is past its end before that i
 DEAF = 1.0  # a tick that comes so late: the process or its machine stood still
 
 
+class Fleet(Protocol):
+    """The shard's instances as they are now, and what is known of them."""
+
+    @property
+    def instances(self) -> Mapping[InstanceId, Instance]: ...
+
+    @property
+    def facts(self) -> Mapping[InstanceId, Observation]: ...
+
+    def set_last_seen(self, id: InstanceId, at: float) -> None: ...
+
+
 class AgentLiveness:
-    def __init__(
-        self,
-        instances: Mapping[InstanceId, Instance],
-        facts: dict[InstanceId, Observation],
-        *,
-        clock: Clock,
-        last_seen: Callable[[InstanceId], float | None],
-    ) -> None:
-        """`instances` and `facts` are the shard's own, as they are at any time; `heard` as for the shard."""
+    def __init__(self, fleet: Fleet, *, clock: Clock, last_seen: Callable[[InstanceId], float | None]) -> None:
+        """`last_seen`: when the agent's last byte came, on the monotonic clock; None if it was never connected."""
         self.listening_since = self._ticked = clock.steady()
         self.mass_silence = False
         self.doubt = False  # it may be one: some have been asked and had no time to answer yet
-        self._instances = instances
-        self._facts = facts
+        self._fleet = fleet
         self._clock = clock
         self._heard = last_seen
         self._silent: dict[InstanceId, float] = {}  # who has no connection, and when its last byte came
-        self._awaited = {id for id, i in instances.items() if i.state is State.RUNNING}  # not back since the term began
+        self._awaited = {
+            id for id, i in fleet.instances.items() if i.state is State.RUNNING
+        }  # not back since the term began
         self._unanswered: set[InstanceId] = set()  # whose registration is on its way to the journal
         self._judged = float("-inf")
         self.reconnect_grace = _grace(len(self._awaited))
@@ -70,14 +77,14 @@ class AgentLiveness:
         quiet = False
         monotonic = self._clock.monotonic()
         early = now - SOON * patience
-        known, unanswered = self._facts, self._unanswered
+        known, unanswered = self._fleet.facts, self._unanswered
         for id in members:
             facts = known.get(id)
             if facts is None or (facts.last_seen > early and id not in unanswered):
                 continue
             if id in unanswered:
-                known[id] = last_seen_at(facts, now)
-            elif facts.connected and self._instances[id].ended is None:  # nobody waits for those that ended
+                self._fleet.set_last_seen(id, now)
+            elif facts.connected and self._fleet.instances[id].ended is None:  # nobody waits for those that ended
                 self._learn(id, facts, now, monotonic)
                 quiet |= now >= known[id].last_seen + patience
         return quiet
@@ -85,17 +92,19 @@ class AgentLiveness:
     def _learn(self, id: InstanceId, facts: Observation, now: float, monotonic: float) -> None:
         last_seen = self._heard(id)
         if last_seen is not None:
-            self._facts[id] = last_seen_at(facts, max(facts.last_seen, now - max(0.0, monotonic - last_seen)))
+            self._fleet.set_last_seen(id, max(facts.last_seen, now - max(0.0, monotonic - last_seen)))
 
     def note(self, event: ev.Event) -> None:
         match event:
             case ev.AgentLost(id):
-                instance, facts = self._instances.get(id), self._facts.get(id)
+                instance, facts = self._fleet.instances.get(id), self._fleet.facts.get(id)
                 if facts is not None and facts.connected:
                     # Silence begins with the last byte, not with the last time that somebody looked.
                     self._learn(id, facts, self._clock.steady(), self._clock.monotonic())
                 if instance is not None and instance.state is State.RUNNING:
-                    self._silent[id] = self._facts[id].last_seen if id in self._facts else self._clock.steady()
+                    self._silent[id] = (
+                        self._fleet.facts[id].last_seen if id in self._fleet.facts else self._clock.steady()
+                    )
             case ev.AgentConnected(id):
                 self._silent.pop(id, None)
                 self._unanswered.discard(id)
@@ -111,7 +120,7 @@ class AgentLiveness:
 
     def registering(self, id: InstanceId) -> None:
         """Its registration was accepted. It cannot connect before it is told so: a slow journal is not its silence."""
-        facts = self._facts.get(id)
+        facts = self._fleet.facts.get(id)
         if facts is not None and facts.awaited:
             self._unanswered.add(id)
 
@@ -120,7 +129,7 @@ class AgentLiveness:
         if id in self._unanswered:
             self._unanswered.discard(id)
             now = self._clock.steady()
-            self._facts[id] = last_seen_at(self._facts[id], now)
+            self._fleet.set_last_seen(id, now)
             self._silent.setdefault(id, now)
 
     def forget(self, id: InstanceId) -> None:
@@ -143,7 +152,8 @@ class AgentLiveness:
         silent = self._count(now, QUIET * suspect_after)
         away = self._silent.keys() | self._awaited
         agents = sum(
-            i.state is State.RUNNING and (id not in away or self._may_return(id)) for id, i in self._instances.items()
+            i.state is State.RUNNING and (id not in away or self._may_return(id))
+            for id, i in self._fleet.instances.items()
         )
         verdict = silence.is_mass_silence(silent, agents, before=self.mass_silence)
         self.doubt = not verdict and silence.is_mass_silence(
@@ -174,21 +184,22 @@ class AgentLiveness:
 
     def _may_return(self, id: InstanceId) -> bool:
         """Whether the agent's certificate still opens a connection; in doubt, when two clocks disagree, it does."""
-        instance = self._instances.get(id)
+        instance = self._fleet.instances.get(id)
         expires = instance.certificate_expires if instance is not None else None
         return expires is None or min(self._clock.steady(), self._clock.wall()) < expires + CLOCKS_DIFFER
 
     def _quiet_connections(self, seconds: float) -> int:
         """How many agents seem to be connected, and have said nothing for so long."""
         early, before = self._clock.steady() - seconds, self._clock.monotonic() - seconds
+        instances = self._fleet.instances
         return sum(
             facts.connected
             and id not in self._silent  # its connection was lost: counted there
-            and self._instances[id].state is State.RUNNING
+            and instances[id].state is State.RUNNING
             and (last_seen := self._heard(id)) is not None
             and last_seen <= before
-            for id, facts in self._facts.items()
-            if facts.last_seen <= early and id in self._instances  # of most that is enough to know, and quickly told
+            for id, facts in self._fleet.facts.items()
+            if facts.last_seen <= early and id in instances  # of most that is enough to know, and quickly told
         )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from nstance.model.ids import GroupKey, InstanceId, TenantId
 from nstance.model.instance import Instance, Put, Remove
-from nstance.server.state.shard import Committed
+from nstance.server.state.commits import Committed
 
 
 class CommittedRecords:

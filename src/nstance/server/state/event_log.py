@@ -1,8 +1,8 @@
-"""What a shard tells although no record changes: seen by its observers at once, in the journal a little later.
+"""The history of what happens in a shard: reasons that observers see at once and the journal gets a little later.
 
-A write for each would be too many, so they wait for each other, and share the slot of a change that comes before their
-time. The trap: while nothing can be written, people and agents go on to give reasons for notes, so only so many wait, and
-while some are on their way to the journal no others follow them.
+One write for each would be too many, so events wait for each other and share the slot of a change that comes first. The
+trap: while the journal cannot be written, people and agents go on to cause events. So only MAX_WAITING wait, and while
+some are being written no others are queued behind them.
 """
 
 import asyncio
@@ -13,94 +13,82 @@ from itertools import islice
 from nstance.clock import Clock
 from nstance.model.decision import Reason, ReasonCode
 from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName, InstanceId, TenantId
-from nstance.objects import journal, slots
+from nstance.objects import slots
+from nstance.server.state.commits import Commits, Committed
 
 log = logging.getLogger(__name__)
 
-MOST = 1_000  # that wait for the journal; what is more is only in the log
-EVERY = 0.5  # seconds; the journal is not written more often for them
-SOON = 0.05  # often a change follows at once, and they share its slot
+MAX_WAITING = 1_000  # events for the journal; what is more is only in the log
+WRITE_INTERVAL_SECONDS = 0.5
+GATHER_SECONDS = 0.05  # often a change follows at once, and they share its slot
 
 
 class EventLog:
     """Of one shard during one term."""
 
-    def __init__(
-        self,
-        writer: journal.Writer,
-        *,
-        clock: Clock,
-        entry_id: Callable[[], str],
-        tenants: Callable[[], Iterable[TenantId]],
-        show: Callable[[GroupKey, tuple[Reason, ...]], None],
-    ) -> None:
-        """`entry_id` makes a new one for the journal; `show` reaches the shard's observers."""
-        self._writer = writer
-        self._clock = clock
-        self._entry_id = entry_id
+    def __init__(self, commits: Commits, *, tenants: Callable[[], Iterable[TenantId]], clock: Clock) -> None:
+        self._commits = commits
         self._tenants = tenants
-        self._show = show
+        self._clock = clock
         self._waiting: list[slots.LoggedReason] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._on_their_way: asyncio.Future[None] | None = None
+        self._writing: asyncio.Future[None] | None = None
         self._written_at = float("-inf")
 
-    def announce(self, code: ReasonCode, message: str) -> None:
-        """Something that concerns the whole shard: every tenant is told."""
+    def record_for_all(self, code: ReasonCode, message: str) -> None:
+        """Record an event that concerns every tenant of the shard."""
         log.warning(message)
         for tenant in sorted({*self._tenants(), DEFAULT_TENANT}):
-            self.tell(GroupKey(tenant, GroupName("")), code, message)
+            self.record(GroupKey(tenant, GroupName("")), code, message)
 
-    def tell(self, key: GroupKey, code: ReasonCode, message: str, instance: InstanceId | None = None) -> None:
-        """Something worth knowing that changes no record. The journal has it with the next change or shortly after, and
-        then the history."""
+    def record(self, key: GroupKey, code: ReasonCode, message: str, instance: InstanceId | None = None) -> None:
+        """Record an event that changes no record. The journal gets it with the next change or shortly after."""
         reasons = (Reason(code, message, instance),)
-        self._show(key, reasons)
+        self._commits.notify(Committed(key, (), reasons, {}))
         self.add(key, reasons)
 
     def add(self, key: GroupKey, reasons: Iterable[Reason]) -> None:
-        """For the journal alone: observers see them elsewhere."""
-        room = MOST - len(self._waiting)
-        self._waiting += islice((why(reason, key) for reason in reasons), room)
+        """Add events that observers see elsewhere."""
+        room = MAX_WAITING - len(self._waiting)
+        self._waiting += islice((logged(reason, key) for reason in reasons), room)
         if self._waiting and self._timer is None:
-            self._write_later()
+            self._schedule()
 
-    def _write_later(self) -> None:
+    def _schedule(self) -> None:
         now = self._clock.monotonic()
-        delay = max(SOON, self._written_at + EVERY - now)
-        self._timer = asyncio.get_running_loop().call_later(delay, self._write_in_turn)
+        delay = max(GATHER_SECONDS, self._written_at + WRITE_INTERVAL_SECONDS - now)
+        self._timer = asyncio.get_running_loop().call_later(delay, self._on_timer)
 
-    def _write_in_turn(self) -> None:
-        if self._on_their_way is not None and not self._on_their_way.done():
+    def _on_timer(self) -> None:
+        if self._writing is not None and not self._writing.done():
             self._written_at = self._clock.monotonic()
-            self._write_later()  # while nothing can be written, no more than these wait
+            self._schedule()
         else:
             self.write()
 
     def write(self) -> None:
-        """Queue for the journal what was told."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        """Queue for the journal what waits."""
+        self.close()
+        self._timer = None
         if self._waiting:
-            told, self._waiting, self._written_at = tuple(self._waiting), [], self._clock.monotonic()
-            self._on_their_way = self._writer.commit(slots.Entry(id=self._entry_id(), reason=told))
+            events, self._waiting, self._written_at = tuple(self._waiting), [], self._clock.monotonic()
+            self._writing = self._commits.commit(reason=events)
 
-    async def written(self, *, within: float) -> None:
-        """Wait until the journal has what was told so far, or for so long, or twice: notes wait for earlier ones."""
+    async def flush(self, *, timeout: float) -> None:
+        """Wait until the journal has all events so far, at most twice `timeout`: events wait for earlier ones."""
         for _ in range(2):
-            if self._on_their_way is None or self._on_their_way.done():
+            if self._writing is None or self._writing.done():
                 self.write()
-            if (barrier := self._writer.barrier()) is not None:
-                await asyncio.wait({barrier}, timeout=within)
+            if (barrier := self._commits.barrier()) is not None:
+                await asyncio.wait({barrier}, timeout=timeout)
 
     def close(self) -> None:
-        """None are written any more by themselves."""
+        """Write no more by itself."""
         if self._timer is not None:
             self._timer.cancel()
 
 
-def why(reason: Reason, about: GroupKey | None) -> slots.LoggedReason:
-    """As the journal keeps it. `about` is None where the entry's records name the group."""
-    tenant, group = (about.tenant, about.name) if about is not None else ("", "")
+def logged(reason: Reason, key: GroupKey | None) -> slots.LoggedReason:
+    """A reason as the journal keeps it. `key` is None where the entry's records name the group."""
+    tenant, group = (key.tenant, key.name) if key is not None else ("", "")
     return slots.LoggedReason(reason.code.value, reason.message, reason.instance or "", tenant, group)

@@ -1,6 +1,6 @@
-"""A standby's copy of the state: it reads the journal along, so that taking over is one fence away.
+"""A standby's copy of the journal, read along so that it can take over after one fence.
 
-It reads at once when a heartbeat names a newer slot; otherwise seldom, because a heartbeat would have said so.
+It reads at once when a heartbeat names a newer slot, and otherwise seldom.
 """
 
 import asyncio
@@ -12,9 +12,9 @@ from nstance.objects import errors, journal, slots
 
 log = logging.getLogger(__name__)
 
-EVERY = 5.0  # without heartbeats
-EVERY_WITH_HEARTBEATS = 60.0
-FRESH = 2.0
+INTERVAL_SECONDS = 5.0  # without heartbeats
+HEARTBEAT_INTERVAL_SECONDS = 60.0  # with heartbeats, which name newer slots
+HEARTBEAT_FRESH_SECONDS = 2.0
 
 
 class Follower:
@@ -23,81 +23,85 @@ class Follower:
         books: journal.Journal,
         clock: Clock,
         *,
-        leading: Callable[[], bool],
-        told: Callable[[slots.Slot], None] = lambda slot: None,
+        on_slot: Callable[[slots.Slot], None] = lambda slot: None,
     ) -> None:
-        """`told` hears of each slot that is read; of some again, when the copy is made anew."""
-        self._books = books
+        """`on_slot` is called for each slot that is read, for some again when the copy is loaded again."""
+        self.damage = ""  # what is wrong with the journal, according to the last read
+        self._journal = books
         self._clock = clock
-        self._leading = leading
-        self._told = told
-        self.damage = ""  # what is wrong with the journal, as far as the last look went
-        self._book: journal.JournalState | None = None
+        self._on_slot = on_slot
+        self._state: journal.JournalState | None = None
         self._reading = asyncio.Lock()
-        self._news = asyncio.Event()
+        self._has_newer = asyncio.Event()
         self._hinted = float("-inf")
         self._read_at = float("-inf")  # on the clock that goes on while the machine is suspended
 
     @property
     def tail(self) -> int:
-        return self._book.tail if self._book is not None else 0
+        return self._state.tail if self._state is not None else 0
 
     @property
     def epoch(self) -> int:
-        return self._book.epoch if self._book is not None else 0
+        return self._state.epoch if self._state is not None else 0
 
     def hint(self, tail: int) -> None:
         """A heartbeat named the journal's length."""
         self._hinted = self._clock.monotonic()
         if tail > self.tail:
-            self._news.set()
+            self._has_newer.set()
 
-    async def read(self) -> None:
-        """Up to the end of the journal. Raises storage errors and slots.Damaged."""
+    async def floor(self) -> int:
+        """The highest epoch in the journal, 0 if there is none. Raises storage errors and DamagedError."""
+        await self.read()
+        return self.epoch
+
+    async def read(self, *, leading: Callable[[], bool] = lambda: False) -> None:
+        """Read up to the end of the journal, unless this server leads by then. Raises storage errors and DamagedError."""
         async with self._reading:
-            if self._leading():
+            if leading():
                 return
             try:
                 began = self._clock.boot()
-                if self._book is None or self._is_old():
-                    self._book, alarms = await self._books.load(read=self._told)
-                    for alarm in alarms:
-                        log.error(alarm)
+                if self._state is None or self._is_old():
+                    self._state = await self._load()
                 else:
-                    await self._books.follow(self._book, read=self._told)
+                    await self._journal.follow(self._state, read=self._on_slot)
                 self._read_at, self.damage = began, ""
             except slots.DamagedError as damage:
-                self._book, self.damage = None, str(damage)
+                self._state, self.damage = None, str(damage)
                 raise
 
     async def take(self) -> journal.JournalState:
-        """Hand the copy over to a new leader; the next standby time begins with a fresh one."""
+        """Hand the copy over to a new leader. The next standby time begins with a new one."""
         async with self._reading:
-            book, self._book = self._book, None
-            if book is None or self._is_old():
-                book, alarms = await self._books.load(read=self._told)
-                for alarm in alarms:
-                    log.error(alarm)
-            return book
+            state, self._state = self._state, None
+            return await self._load() if state is None or self._is_old() else state
+
+    async def _load(self) -> journal.JournalState:
+        state, alarms = await self._journal.load(read=self._on_slot)
+        for alarm in alarms:
+            log.error(alarm)
+        return state
 
     def _is_old(self) -> bool:
-        """Slots behind this copy may have been removed since, and a slot that is missing reads like the journal's end."""
+        """Slots after this copy may have been removed since, and a slot that is missing reads like the journal's end."""
         return self._clock.boot() - self._read_at > journal.KEEP_SECONDS / 2
 
-    async def run(self) -> None:
+    async def run(self, *, leading: Callable[[], bool]) -> None:
+        """Read along while another server leads. Until cancelled."""
         while True:
-            if not self._leading():
+            if not leading():
                 try:
-                    await self.read()
+                    await self.read(leading=leading)
                 except slots.DamagedError as damage:
-                    log.error("the journal is damaged, nobody can lead with it", extra={"damage": str(damage)})
-                    await self._clock.sleep(EVERY)  # no heartbeat mends it, and each look reads all of it
+                    log.error("failed to read the journal: it is damaged", extra={"damage": str(damage)})
+                    await self._clock.sleep(INTERVAL_SECONDS)  # no heartbeat repairs it, and each read is a full one
                 except (errors.StorageError, TimeoutError) as problem:
-                    log.debug("could not read along", extra={"error": str(problem)})
-            self._news.clear()
-            last_seen = self._clock.monotonic() - self._hinted < FRESH
+                    log.debug("failed to read the journal", extra={"error": str(problem)})
+            self._has_newer.clear()
+            hinted = self._clock.monotonic() - self._hinted < HEARTBEAT_FRESH_SECONDS
             try:
-                async with asyncio.timeout(EVERY_WITH_HEARTBEATS if last_seen else EVERY):
-                    await self._news.wait()
+                async with asyncio.timeout(HEARTBEAT_INTERVAL_SECONDS if hinted else INTERVAL_SECONDS):
+                    await self._has_newer.wait()
             except TimeoutError:
                 continue

@@ -90,7 +90,7 @@ class UserFaults(FaultGroup):
         known = [i for i in lead.shard.instances.values() if i.state is not State.DELETED]
         choice = self.r.randrange(3)
         if choice == 2:
-            id = server.leader._ids.make(Kind("sim"))
+            id = server.server.leader.ids.make(Kind("sim"))
             event: ev.Event = ev.InstanceRequested(id)
         elif known:
             id = self.r.choice(known).id

@@ -8,7 +8,6 @@ instance that was ready before is shown as ready, or each failover would make a 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import TYPE_CHECKING
 
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 from h2.exceptions import ProtocolError
@@ -20,12 +19,12 @@ from nstance.model.decision import ReasonCode
 from nstance.model.events import VmState
 from nstance.model.ids import GroupKey, InstanceId
 from nstance.model.instance import Instance, State
-from nstance.server.liveness.connected_agents import Presence
+from nstance.server.config.active_config import ConfigChange
+from nstance.server.leader.vm_requests import VmRequests
+from nstance.server.liveness.connected_agents import ConnectedAgents, Presence
+from nstance.server.state.shard import Shard
 from nstance.server.workload import file_sets
 from nstance.v1 import agent_pb2, operator_pb2
-
-if TYPE_CHECKING:
-    from nstance.server.leader.context import TermContext
 
 log = logging.getLogger(__name__)
 
@@ -39,25 +38,39 @@ NOT_RUNNING = frozenset({VmState.DOWN, VmState.DELETED})
 class Readiness:
     """Of all instances of a shard, during one term."""
 
-    def __init__(self, lead: "TermContext") -> None:
-        self.on_change: list[Callable[[InstanceId], None]] = []
-        self._lead = lead
-        self._groups = lead.configuration.groups
+    def __init__(
+        self,
+        shard: Shard,
+        agents: ConnectedAgents,
+        vm_requests: VmRequests,
+        *,
+        on_ready: Callable[[InstanceId, bool], None],
+    ) -> None:
+        """`on_ready`: whether an instance is ready, before any subscriber learns of it."""
+        self._shard = shard
+        self._agents = agents
+        self._vm_requests = vm_requests
+        self._on_ready = on_ready
+        self._subscribers: list[Callable[[InstanceId], None]] = []
         self._configs: dict[str, agent_pb2.CheckConfig] = {}  # by hash
         self._announced: dict[GroupKey, set[str]] = {}  # why groups are blocked, as far as it was told
         self._pushing: set[asyncio.Task[None]] = set()
+
+    def subscribe(self, subscriber: Callable[[InstanceId], None]) -> None:
+        """It is called when the readiness of an instance may have changed."""
+        self._subscribers.append(subscriber)
 
     # ---- what agents report
 
     def assess(self, presence: Presence) -> None:
         """Post what the last report says about readiness, if that is new."""
         report = presence.report
-        instance = self._lead.shard.instances.get(presence.id)
+        instance = self._shard.instances.get(presence.id)
         if report is None or instance is None or not presence.healthy:
             return
-        resolved = self._lead.resolved(instance)
+        resolved = self._vm_requests.resolve(instance)
         if not presence.wanted_hash and resolved is not None:
-            presence.wanted_hash = file_sets.set_hash(self._lead.around, resolved, instance)
+            presence.wanted_hash = file_sets.set_hash(self._vm_requests.context, resolved, instance)
         knows_readiness = report.HasField("received_hash")
         problem = "" if report.received_hash else report.files_error
         if not knows_readiness and resolved is not None and resolved.checks:
@@ -74,12 +87,12 @@ class Readiness:
         if found == presence.readiness:
             return
         presence.readiness = found
-        self._lead.shard.post(found)
-        self._lead.balancers.set_ready(presence.id, found.ready)
+        self._shard.post(found)
+        self._on_ready(presence.id, found.ready)
         self._tell(presence.id)
 
     def disconnected(self, presence: Presence) -> None:
-        self._lead.balancers.set_ready(presence.id, False)
+        self._on_ready(presence.id, False)
         self._tell(presence.id)
 
     def set_wanted(self, presence: Presence, wanted_hash: str) -> None:
@@ -89,8 +102,8 @@ class Readiness:
             self.assess(presence)
 
     def _tell(self, id: InstanceId) -> None:
-        for tell in self.on_change:
-            tell(id)
+        for subscriber in self._subscribers:
+            subscriber(id)
 
     # ---- file sets that cannot be rendered
 
@@ -101,7 +114,7 @@ class Readiness:
             return
         presence.blocked = problem
         self.assess(presence)
-        instance = self._lead.shard.instances.get(presence.id)
+        instance = self._shard.instances.get(presence.id)
         if instance is None:
             return
         announced = self._announced.setdefault(instance.key, set())
@@ -109,22 +122,21 @@ class Readiness:
             announced.add(problem)
             message = f"files cannot be rendered, instances keep what they have: {problem}"
             log.warning(message, extra={"group": str(instance.key), "instance": instance.id})
-            self._lead.shard.notes.tell(instance.key, ReasonCode.BLOCKED, message, instance.id)
+            self._shard.event_log.record(instance.key, ReasonCode.BLOCKED, message, instance.id)
 
     def unblock(self, presence: Presence) -> None:
         if not presence.blocked:
             return
         presence.blocked = ""
         self.assess(presence)
-        instance = self._lead.shard.instances.get(presence.id)
+        instance = self._shard.instances.get(presence.id)
         if instance is not None and not self.blocked(instance.key) and instance.key in self._announced:
             del self._announced[instance.key]
-            self._lead.shard.notes.tell(instance.key, ReasonCode.RECOVERED, "files can be rendered again")
+            self._shard.event_log.record(instance.key, ReasonCode.RECOVERED, "files can be rendered again")
 
     def blocked(self, key: GroupKey) -> list[str]:
         """Why files of the group's instances cannot be rendered: each reason once."""
-        agents = self._lead.agents
-        present = (agents.get(id) for id in self._lead.shard.members(key))
+        present = (self._agents.get(id) for id in self._shard.members(key))
         reasons = dict.fromkeys(each.blocked for each in present if each is not None and each.blocked)
         return list(reasons)[:MAX_REASONS]
 
@@ -135,23 +147,22 @@ class Readiness:
 
     def why_not(self, instance: Instance) -> str:
         """Why a running instance is not ready; empty if it is."""
-        lead = self._lead
-        facts = lead.shard.facts.get(instance.id)
+        facts = self._shard.facts.get(instance.id)
         if facts is not None and facts.vm in NOT_RUNNING:
             return f"its VM is {facts.vm.value}"
         if instance.suspect:
             return "its agent is silent"
-        presence = lead.agents.get(instance.id)
+        presence = self._agents.get(instance.id)
         connected = presence is not None and presence.healthy
         if presence is not None and connected and presence.readiness is not None:
             return readiness.explain(presence.readiness)
-        if instance.ready_at is not None and not lead.agents.has_left(instance.id):
+        if instance.ready_at is not None and not self._agents.has_left(instance.id):
             return ""  # it has not come back to this leader yet
         return "its agent has not reported yet" if connected else "its agent is not connected"
 
     def checks(self, instance: Instance) -> list[operator_pb2.CheckStatus]:
-        resolved = self._lead.resolved(instance)
-        presence = self._lead.agents.get(instance.id)
+        resolved = self._vm_requests.resolve(instance)
+        presence = self._agents.get(instance.id)
         if resolved is None or presence is None or presence.report is None:
             return []
         results = {each.name: each for each in _results(resolved, presence.report)}
@@ -175,8 +186,8 @@ class Readiness:
 
     def checks_to_send(self, presence: Presence) -> agent_pb2.CheckConfig | None:
         """What the next answer on its health stream must tell it; None: it runs the right ones, or was told already."""
-        instance = self._lead.shard.instances.get(presence.id)
-        resolved = self._lead.resolved(instance) if instance is not None else None
+        instance = self._shard.instances.get(presence.id)
+        resolved = self._vm_requests.resolve(instance) if instance is not None else None
         if resolved is None:
             return None
         known = presence.checks_sent
@@ -190,23 +201,22 @@ class Readiness:
             config = self._configs[resolved.checks_hash] = check_config(resolved)
         return config
 
-    def configured(self) -> None:
-        """A new configuration is active. Agents whose files or checks it changes are not ready until they have them."""
-        lead = self._lead
-        before, self._groups = self._groups, lead.configuration.groups
+    def on_config_change(self, change: ConfigChange) -> None:
+        """Agents whose files or checks the new configuration changes are not ready until they have them."""
+        groups = change.after.groups
         self._configs.clear()
-        for key in [key for key in self._announced if key not in self._groups]:
+        for key in [key for key in self._announced if key not in groups]:
             del self._announced[key]
-        for key, resolved in self._groups.items():
-            old = before.get(key)
+        for key, resolved in groups.items():
+            old = change.before.groups.get(key)
             if old is resolved or old is None:
                 continue
             files = old.group.runtime_hash != resolved.group.runtime_hash
             checks = old.checks_hash != resolved.checks_hash
             if not files and not checks:
                 continue
-            for id in lead.shard.members(key):
-                presence = lead.agents.get(id)
+            for id in self._shard.members(key):
+                presence = self._agents.get(id)
                 if presence is None:
                     continue
                 presence.wanted_hash = ""  # worked out again

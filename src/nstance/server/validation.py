@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path as FilePath
 
 from nstance import gotemplate
-from nstance.clock import AnchoredClock, Rng
+from nstance.clock import Clock, Rng
 from nstance.config import jsonc, load, storage_keys
 from nstance.config.checks import warnings as warning
 from nstance.config.checks.problems import ProblemCollector
@@ -21,17 +21,18 @@ from nstance.config.jsonc import Path
 from nstance.config.model.settings import Settings
 from nstance.config.model.workload import SecretFile, StorageFile
 from nstance.config.resolve import Resolved
-from nstance.model.ids import GroupKey
+from nstance.model.ids import GroupKey, ShardId
 from nstance.objects import errors as storage
 from nstance.objects import keys
 from nstance.objects.port import Key, ObjectStore
 from nstance.secretstore import errors as secrets
 from nstance.secretstore.port import SecretStore
+from nstance.server import stores
 from nstance.server.config import configuration as configurations
 from nstance.server.config.configuration import NoConfigurationError
 from nstance.server.errors import FatalError
+from nstance.server.identity.trust import Trust
 from nstance.server.options import Options
-from nstance.server.wiring import Server
 
 LOOK_SECONDS = 30.0  # for one secret or object
 AT_ONCE = 16
@@ -39,32 +40,30 @@ AT_ONCE = 16
 Groups = Mapping[GroupKey, Resolved]
 
 
-async def validate(options: Options, clock: AnchoredClock, rng: Rng) -> tuple[Problem, ...]:
+async def validate(options: Options, clock: Clock, rng: Rng) -> tuple[Problem, ...]:
     """The warnings. Raises NoConfiguration with all faults, storage errors, Fatal."""
     if options.validate and not options.names_bucket:
         body = _read(options.validate)
         settings = configurations.parse(body, shard=options.shard, source=options.validate)
         groups = configurations.resolve(settings, DynamicGroups())
         return load.locate(body, warning.find_warnings(settings, groups, DynamicGroups()), source=options.validate)
-    server = Server(options, clock=clock, rng=rng)
-    store = server.open_store()
+    assert options.shard is not None
+    store = stores.open_shard_store(options)
     try:
-        return await _with_bucket(server, store)
+        return await _with_bucket(options, options.shard, store, clock, rng)
     finally:
         await store.close()
 
 
-async def _with_bucket(server: Server, store: ObjectStore) -> tuple[Problem, ...]:
-    options = server.options
-    source = options.validate or storage_keys.config(server.shard)
-    if options.validate:
-        body = _read(options.validate)
-    else:
-        body = await _stored(server, store)
-    settings = configurations.parse(body, shard=server.shard, source=source)
+async def _with_bucket(
+    options: Options, shard: ShardId, store: ObjectStore, clock: Clock, rng: Rng
+) -> tuple[Problem, ...]:
+    source = options.validate or storage_keys.config(shard)
+    body = _read(options.validate) if options.validate else await _stored(shard, store)
+    settings = configurations.parse(body, shard=shard, source=source)
     dynamic, unread = DynamicGroups(), ""
     try:
-        dynamic = await configurations.read_groups(store, server.shard)
+        dynamic = await configurations.read_groups(store, shard)
     except (storage.StorageError, TimeoutError) as problem:
         if not options.validate or options.online:
             raise
@@ -74,17 +73,18 @@ async def _with_bucket(server: Server, store: ObjectStore) -> tuple[Problem, ...
     if unread:
         findings.add(("groups",), unread)
     if options.online:
-        cluster_store = server.cluster_store(store, settings)
+        cluster_store = stores.open_cluster_store(options, settings, store)
+        trust = Trust(cluster_store, settings, insecure_dev=options.insecure_dev, clock=clock, rng=rng)
         try:
-            await find_missing(settings, groups, findings, store, server.trust(cluster_store, settings).secret_store())
+            await find_missing(settings, groups, findings, store, trust.secret_store())
         finally:
             if cluster_store is not store:
                 await cluster_store.close()
     return load.locate(body, findings, source=source)
 
 
-async def _stored(server: Server, store: ObjectStore) -> bytes:
-    key = storage_keys.config(server.shard)
+async def _stored(shard: ShardId, store: ObjectStore) -> bytes:
+    key = storage_keys.config(shard)
     try:
         async with asyncio.timeout(configurations.READ_TIMEOUT):
             return (await store.get(key)).body

@@ -1,0 +1,222 @@
+"""Makes the parts of a term, each from those before it."""
+
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from nstance.model.decision import ReasonCode
+from nstance.model.group import Group
+from nstance.model.ids import GroupKey, IdMaker
+from nstance.objects import journal
+from nstance.providers.port import Capabilities, capabilities_of
+from nstance.server.cloud.effects import Effects
+from nstance.server.cloud.inventory import InventoryReconciler
+from nstance.server.cloud.leader_address import LeaderAddress
+from nstance.server.cloud.load_balancers import LoadBalancers, Tools
+from nstance.server.cloud.provider_calls import ProviderCalls
+from nstance.server.config import group_changes
+from nstance.server.config.active_config import ActiveConfig, ConfigChange
+from nstance.server.config.configuration import Configuration
+from nstance.server.election.term import Term
+from nstance.server.leader.agent_updates import AgentUpdates
+from nstance.server.leader.blocked_groups import BlockedGroups
+from nstance.server.leader.console_output import ConsoleOutput
+from nstance.server.leader.context import TermContext
+from nstance.server.leader.environment import Environment
+from nstance.server.leader.held_groups import HeldGroups
+from nstance.server.leader.history import History
+from nstance.server.leader.readiness import Readiness
+from nstance.server.leader.revision_store import RevisionStore
+from nstance.server.leader.step_times import StepTimes
+from nstance.server.leader.supplies import Supplies
+from nstance.server.leader.vm_requests import VmRequests
+from nstance.server.liveness.connected_agents import ConnectedAgents
+from nstance.server.state.event_log import EventLog
+from nstance.server.state.shard import Shard
+from nstance.server.state.shard_parts import ShardHooks, ShardParts
+from nstance.server.state.shard_state import ShardState
+from nstance.server.workload.file_sets import FileSets
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TermWork:
+    """The parts of a term that only the leader itself uses."""
+
+    effects: Effects
+    inventory: InventoryReconciler
+    leader_address: LeaderAddress
+    held_groups: HeldGroups
+
+    def background(self, context: TermContext) -> list[Coroutine[Any, Any, None]]:
+        return [
+            self.leader_address.run(),
+            context.supplies.subnets.run(),
+            context.supplies.images.run(),
+            context.supplies.userdata.run(),
+            context.load_balancers.run(),
+            context.revisions.run(),
+        ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TermStart:
+    """What a term begins with."""
+
+    term: Term
+    writer: journal.Writer
+    journal: journal.JournalState
+    ids: IdMaker
+    history: History
+
+
+def assemble(env: Environment, active_config: ActiveConfig, start: TermStart) -> tuple[TermContext, TermWork]:
+    configuration, clock, capabilities = active_config.configuration, env.clock, capabilities_of(env.provider)
+    state = ShardState(start.journal.instances, start.journal.groups, _desired_groups(configuration))
+    parts = ShardParts.make(
+        start.term, start.writer, state, clock=clock, ids=start.ids, on_commit=env.observers.on_commit
+    )
+    agents = ConnectedAgents(parts.inbox.post, env.metrics.agents_connected, clock)
+    calls = ProviderCalls(
+        ready=start.term.ready,
+        clock=clock,
+        rng=env.rng,
+        metrics=env.metrics,
+        timeout=lambda: active_config.shard_settings.request_timeout,
+        announce=parts.event_log.record_for_all,
+        between_creates=lambda: active_config.shard_settings.create_rate_limit,
+    )
+    supplies = Supplies(env.provider, calls, active_config, clock=clock, cache=env.cache)
+    vm_requests = VmRequests(active_config, supplies, env.issuer, parts.event_log, env.advertised)
+    blocked_groups = BlockedGroups(active_config, supplies, vm_requests, inbox=parts.inbox, event_log=parts.event_log)
+    revisions = RevisionStore(parts, active_config, env.store)
+    load_balancers = LoadBalancers(
+        Tools(
+            shard=parts,
+            active_config=active_config,
+            provider=capabilities.load_balancers,
+            clock=clock,
+            calls=calls,
+            cache=env.cache,
+        )
+    )
+    effects = Effects(
+        provider=env.provider,
+        console=capabilities.console,
+        calls=calls,
+        clock=clock,
+        metrics=env.metrics,
+        settings=lambda: active_config.shard_settings,
+        request=vm_requests.make,
+        wanted=state.is_wanted,
+        post=parts.inbox.post,
+        left=load_balancers.left,
+        said=ConsoleOutput(env.issuer, parts.event_log).record,
+    )
+    shard = Shard(
+        parts,
+        ShardHooks(
+            complete_intent=vm_requests.complete_intent,
+            start_effect=effects.start,
+            last_seen=agents.last_seen,
+            crowded_subnets=lambda: supplies.subnets.crowded,
+            blocked_reason=blocked_groups.reason,
+            is_revision_stored=revisions.is_stored,
+        ),
+        policy=configuration.policy,
+        groups_lost=configuration.dynamic_version is None,
+        drainers=start.journal.drainers,
+    )
+    load_balancers.configure(_load_balancers(configuration, capabilities))
+    readiness = Readiness(shard, agents, vm_requests, on_ready=load_balancers.set_ready)
+    held_groups = HeldGroups(shard)
+    updates = AgentUpdates(state, agents, vm_requests)
+    step_times = StepTimes(clock)
+    active_config.subscribe(
+        supplies.on_config_change,
+        vm_requests.on_config_change,
+        lambda change: _configure_shard(shard, change.after),
+        held_groups.on_config_change,
+        blocked_groups.on_config_change,
+        lambda change: load_balancers.configure(_load_balancers(change.after, capabilities)),
+        updates.on_config_change,
+        lambda change: effects.configured(),
+        readiness.on_config_change,
+        revisions.on_config_change,
+        lambda change: step_times.forget(set(change.after.groups)),
+        lambda change: _record_changes(parts.event_log, change),
+    )
+    parts.commits.subscribe(
+        start.history.observe,
+        step_times.observe,
+        updates.on_committed,
+        load_balancers.observe,
+        env.observers.on_committed,
+    )
+    start.history.restore(state.instances)
+    context = TermContext(
+        shard=shard,
+        active_config=active_config,
+        agents=agents,
+        readiness=readiness,
+        issuer=env.issuer,
+        vm_requests=vm_requests,
+        file_sets=FileSets(
+            store=env.store,
+            secret_store=env.secret_store,
+            authority=lambda: env.issuer.authority,
+            shard=env.shard,
+            clock=clock,
+            rng=env.rng,
+            cache_ttl=configuration.settings.cluster.secrets.cache_ttl,
+            count=env.metrics.certificate_issued,
+        ),
+        supplies=supplies,
+        load_balancers=load_balancers,
+        blocked_groups=blocked_groups,
+        revisions=revisions,
+        step_times=step_times,
+    )
+    work = TermWork(
+        effects=effects,
+        inventory=InventoryReconciler(
+            shard,
+            env.provider,
+            cluster=env.cluster,
+            name=env.shard,
+            clock=clock,
+            calls=calls,
+            voices=agents.voices,
+        ),
+        leader_address=LeaderAddress(
+            capabilities.leader_address,
+            calls=calls,
+            clock=clock,
+            wanted=lambda: active_config.shard_settings.leader_network is not None,
+        ),
+        held_groups=held_groups,
+    )
+    return context, work
+
+
+def _desired_groups(configuration: Configuration) -> dict[GroupKey, Group]:
+    return {key: resolved.group for key, resolved in configuration.groups.items()}
+
+
+def _configure_shard(shard: Shard, configuration: Configuration) -> None:
+    groups_lost = configuration.dynamic_version is None
+    shard.configure(_desired_groups(configuration), configuration.policy, groups_lost=groups_lost)
+
+
+def _load_balancers(configuration: Configuration, capabilities: Capabilities) -> list[str]:
+    """The names of those that the shard's provider can be asked for."""
+    if capabilities.load_balancers is None:
+        return []
+    kind = configuration.settings.shard.infra.provider
+    return [name for name, balancer in configuration.settings.load_balancers.items() if balancer.provider == kind]
+
+
+def _record_changes(event_log: EventLog, change: ConfigChange) -> None:
+    """The API records its own changes, with who made them."""
+    if change.author:
+        for key, text in group_changes.changes(change.before, change.after, lambda key: change.author):
+            event_log.record(key, ReasonCode.CONFIG, text)

@@ -1,0 +1,99 @@
+"""Groups whose instances cannot be created now, because an image or userdata is missing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from nstance.config.resolve import Resolved
+from nstance.model.decision import ReasonCode
+from nstance.model.ids import GroupKey
+from nstance.server.config.active_config import ActiveConfig, ConfigChange
+from nstance.server.leader.supplies import Supplies
+from nstance.server.leader.vm_requests import VmRequests
+from nstance.server.state.event_log import EventLog
+from nstance.server.state.inbox import Inbox
+from nstance.server.workload import http_fetch, rendering
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocker:
+    message: str
+    failed: bool  # the lookup failed; otherwise it is under way
+
+
+class BlockedGroups:
+    """Of one shard during one term."""
+
+    def __init__(
+        self,
+        active_config: ActiveConfig,
+        supplies: Supplies,
+        vm_requests: VmRequests,
+        *,
+        inbox: Inbox,
+        event_log: EventLog,
+    ) -> None:
+        self._active_config = active_config
+        self._supplies = supplies
+        self._vm_requests = vm_requests
+        self._inbox = inbox
+        self._event_log = event_log
+        self._recorded: dict[GroupKey, str] = {}  # failures that are in the event log
+        self._blockers = self._find()
+        supplies.subscribe(self._update)
+
+    @property
+    def reasons(self) -> Mapping[GroupKey, str]:
+        return {key: blocker.message for key, blocker in self._blockers.items()}
+
+    def reason(self, key: GroupKey) -> str:
+        """Why no instance of the group can be created now; empty if one can."""
+        blocker = self._blockers.get(key)
+        return blocker.message if blocker is not None else ""
+
+    def failure(self, key: GroupKey) -> str:
+        """The same, if a lookup has failed."""
+        return self._recorded.get(key, "")
+
+    def on_config_change(self, change: ConfigChange) -> None:
+        self._update()
+
+    def _update(self) -> None:
+        before, self._blockers = self._blockers, self._find()
+        now, groups = self._blockers, self._active_config.configuration.groups
+        self._inbox.look_again([key for key in {**before, **now} if _message(before, key) != _message(now, key)])
+        for key in [key for key in self._recorded if key not in now]:
+            del self._recorded[key]
+            if key in groups:
+                message = "what its instances are made of is there: they can be made again"
+                self._event_log.record(key, ReasonCode.RECOVERED, message)
+        for key, blocker in now.items():
+            if blocker.failed and self._recorded.get(key) != blocker.message:
+                self._recorded[key] = blocker.message
+                self._event_log.record(key, ReasonCode.BLOCKED, f"no instance can be made: {blocker.message}")
+
+    def _find(self) -> dict[GroupKey, _Blocker]:
+        found = ((key, self._blocker(resolved)) for key, resolved in self._active_config.configuration.groups.items())
+        return {key: blocker for key, blocker in found if blocker is not None}
+
+    def _blocker(self, resolved: Resolved) -> _Blocker | None:
+        texts = list(rendering.texts(resolved.args))
+        spec = resolved.userdata if self._supplies.uses_userdata else None
+        if spec is not None and spec.source == "url":
+            body, place = self._supplies.userdata.text(spec.content), http_fetch.shown(spec.content)
+            if body is None:
+                why = self._supplies.userdata.problem(spec.content)
+                pending = f"userdata is fetched from {place}"
+                return _Blocker(f"userdata cannot be fetched from {place}: {why}" if why else pending, bool(why))
+            texts.append(body.decode())
+        elif spec is not None:
+            texts.append(spec.content)
+        for name in rendering.unknown_images(texts, self._vm_requests.context.images):
+            why = self._supplies.images.problem(name)
+            pending = f"the image {name} is being looked up"
+            return _Blocker(f"the image {name} cannot be found: {why}" if why else pending, bool(why))
+        return None
+
+
+def _message(blockers: Mapping[GroupKey, _Blocker], key: GroupKey) -> str | None:
+    blocker = blockers.get(key)
+    return blocker.message if blocker is not None else None

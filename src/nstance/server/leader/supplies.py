@@ -1,0 +1,62 @@
+"""What instances are made from and has to be looked up first: images, subnets, userdata."""
+
+from collections.abc import Callable
+
+from nstance.clock import Clock
+from nstance.providers.port import Instances, capabilities_of
+from nstance.server.cache.cache import Cache
+from nstance.server.cloud.images import Images
+from nstance.server.cloud.provider_calls import ProviderCalls
+from nstance.server.cloud.subnets import Subnets
+from nstance.server.config.active_config import ActiveConfig, ConfigChange
+from nstance.server.config.configuration import Configuration
+from nstance.server.workload.userdata import Userdata
+
+
+class Supplies:
+    """Of one shard during one term."""
+
+    def __init__(
+        self,
+        provider: Instances,
+        calls: ProviderCalls,
+        active_config: ActiveConfig,
+        *,
+        clock: Clock,
+        cache: Cache | None,
+    ) -> None:
+        capabilities = capabilities_of(provider)
+        self.images = Images(
+            capabilities.images,
+            clock=clock,
+            calls=calls,
+            interval=lambda: active_config.shard_settings.image_refresh_interval,
+            changed=self._notify,
+            cache=cache,
+        )
+        self.subnets = Subnets(capabilities.subnet_capacity, calls=calls, clock=clock)
+        self.userdata = Userdata(clock=clock, changed=self._notify, cache=cache)
+        self.uses_userdata = provider.traits.reads_userdata
+        self._subscribers: list[Callable[[], None]] = []
+        self._configure(active_config.configuration)
+
+    def subscribe(self, subscriber: Callable[[], None]) -> None:
+        """It is called when an image or userdata was found or changed, or when the reason why it is missing changed."""
+        self._subscribers.append(subscriber)
+
+    def on_config_change(self, change: ConfigChange) -> None:
+        self._configure(change.after)
+
+    def _notify(self) -> None:
+        for subscriber in self._subscribers:
+            subscriber()
+
+    def _configure(self, configuration: Configuration) -> None:
+        settings, groups = configuration.settings, configuration.groups.values()
+        self.images.configure(settings.images, kind=settings.shard.infra.provider)
+        self.subnets.configure(resolved.group for resolved in groups)
+        specs = [resolved.userdata for resolved in groups] if self.uses_userdata else []
+        self.userdata.configure(
+            dict.fromkeys(spec.content for spec in specs if spec is not None and spec.source == "url"),
+            private_hosts=settings.shard.userdata_hosts,
+        )

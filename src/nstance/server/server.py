@@ -1,0 +1,84 @@
+"""One server of a shard: standby or leader. The composition root that the product and the simulator share."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from nstance.config import storage_keys
+from nstance.objects import journal, lease
+from nstance.server.config import configuration as configurations
+from nstance.server.config.active_config import ActiveConfig
+from nstance.server.config.configuration import Configuration
+from nstance.server.election.context import ElectionContext
+from nstance.server.election.elector import Elector
+from nstance.server.election.store_latency import TimedStore
+from nstance.server.leader.environment import Environment
+from nstance.server.leader.history import History
+from nstance.server.leader.leader import Leader
+from nstance.server.state.follower import Follower
+
+
+class Server:
+    def __init__(self, env: Environment, me: lease.Holder, configuration: Configuration) -> None:
+        self.env = env
+        store = TimedStore(env.store, env.clock)
+        books = journal.Journal(
+            store,
+            journal_prefix=storage_keys.journal_prefix(env.shard),
+            snapshot_prefix=storage_keys.snapshot_prefix(env.shard),
+            clock=env.clock,
+            timeout=lambda: max(journal.TIMEOUT, store.latency().timeout),
+        )
+        history = History(env.history, env.metrics, env.clock)
+        self.active_config = ActiveConfig(configuration, store=env.store, shard=env.shard, clock=env.clock)
+        self.follower = Follower(books, env.clock, on_slot=history.keep)
+        self.elector = Elector(
+            ElectionContext(
+                store=store,
+                key=storage_keys.lease(env.shard),
+                me=me,
+                timings=configurations.timings(configuration.settings),
+                clock=env.clock,
+                rng=env.rng,
+                latency=store.latency,
+                anchor=env.clock.anchor,
+            ),
+            dialer=env.dialer,
+            tail=lambda: self.follower.tail,
+            floor=self.follower.floor,
+            heard_tail=self.follower.hint,
+        )
+        self.leader = Leader(
+            env,
+            active_config=self.active_config,
+            journal=books,
+            follower=self.follower,
+            elector=self.elector,
+            history=history,
+        )
+
+    @property
+    def damage(self) -> str:
+        """What is wrong with the journal, if nobody can lead because of it."""
+        damage = self.elector.damage or self.follower.damage
+        return "" if self.leader.context is not None or self.elector.hears_leader else damage
+
+    def stop(self) -> None:
+        """Begin an orderly stop: `run` returns when the lease is free."""
+        self.elector.stop()
+
+    async def run(self, *background: Coroutine[Any, Any, None]) -> None:
+        """Lead or stand by until stopped. `background` ends only by a bug: then the lease is released, and `run` raises."""
+        works = (self.follower.run(leading=lambda: self.elector.has_term), *background)
+        tasks = [asyncio.create_task(each) for each in works]
+        for task in tasks:
+            task.add_done_callback(lambda _: self.elector.stop())
+        try:
+            await self.elector.run(self.leader.run)
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)

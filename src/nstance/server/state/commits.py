@@ -1,0 +1,73 @@
+"""The way of a shard's changes into the journal, and who is shown them afterwards."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from nstance.model.decision import Reason
+from nstance.model.ids import GroupKey, InstanceId, TenantId
+from nstance.model.instance import Change, Instance
+from nstance.model.rollout import GroupRecord
+from nstance.objects import journal, slots
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """What observers of a shard see, after it is durable."""
+
+    key: GroupKey  # without a name where it concerns all groups of a tenant
+    changes: tuple[Change, ...]
+    reasons: tuple[Reason, ...]
+    before: Mapping[InstanceId, Instance]  # of the instances that changed
+
+
+Observer = Callable[[Committed], None]
+
+
+class Commits:
+    """Of one shard during one term."""
+
+    def __init__(
+        self,
+        writer: journal.Writer,
+        *,
+        epoch: int,
+        on_failure: Callable[[str, Exception], None],
+        on_commit: Callable[[slots.Entry], None] = lambda entry: None,
+    ) -> None:
+        """`on_failure`: an observer raised. `on_commit`: an entry is queued for the journal."""
+        self._writer = writer
+        self._epoch = epoch
+        self._on_failure = on_failure
+        self._on_commit = on_commit
+        self._entries = 0
+        self._observers: list[Observer] = []
+
+    def subscribe(self, *observers: Observer) -> None:
+        self._observers += observers
+
+    def commit(
+        self,
+        *,
+        reason: tuple[slots.LoggedReason, ...] = (),
+        changes: tuple[Change, ...] = (),
+        groups: tuple[GroupRecord, ...] = (),
+        drainers: Mapping[TenantId, bool] | None = None,
+    ) -> "asyncio.Future[None]":
+        """Queue an entry for the journal; the future is done when it is durable."""
+        self._entries += 1
+        id = f"{self._epoch}-{self._entries}"
+        entry = slots.Entry(id=id, reason=reason, changes=changes, groups=groups, drainers=drainers or {})
+        self._on_commit(entry)
+        return self._writer.commit(entry)
+
+    def barrier(self) -> "asyncio.Future[None] | None":
+        """Done when all that was queued so far is durable; None if it is."""
+        return self._writer.barrier()
+
+    def notify(self, committed: Committed) -> None:
+        for observe in self._observers:
+            try:
+                observe(committed)
+            except Exception as problem:
+                self._on_failure("observe a decision", problem)
