@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING
 
-from nstance.model.decision import Observation
 from nstance.model.events import NoticeKind
 from nstance.model.group import Group
 from nstance.model.ids import InstanceId
 from nstance.model.instance import Instance, State
+from nstance.model.observation import Observation
 from nstance.model.rollout import Outcome
 from nstance.providers.port import Status
 from nstance.server.leader.context import TermContext
@@ -32,7 +32,7 @@ def find_unrest(world: "World") -> str:
         return "the leader's records differ from the journal"
     if lead.shard.mass_absence or not lead.shard.listed:
         return "the provider's listing is not believed"
-    if busy := next((id for id, f in lead.shard.facts.items() if f.creating or f.deleting), None):
+    if busy := next((id for id, f in lead.shard.facts.items() if f.calls.creating or f.calls.deleting), None):
         return f"a call for {busy} is under way"  # a throttled one is made when its turn comes, needed or not
     for name, desired in world.desired_groups.groups.items():
         resolved = lead.configuration.groups[desired_groups.key(name)]
@@ -57,7 +57,7 @@ def find_unrest(world: "World") -> str:
         if record.state in OPEN or record.duplicate_vm is not None or (record.suspect and record.counts):
             return f"{record.id} is {record.state.value}, suspect {record.suspect}, double {record.duplicate_vm}"
         facts = lead.shard.facts.get(record.id)
-        if record.state is State.RUNNING and (facts is None or not facts.ready):
+        if record.state is State.RUNNING and (facts is None or not facts.agent.ready):
             return f"{record.id} is not ready"
         if record.state is State.RUNNING and facts is not None and _is_to_go(record, facts):
             return f"{record.id} is to go"  # its group may back off: nothing is under way until that is over
@@ -67,7 +67,7 @@ def find_unrest(world: "World") -> str:
 def _unready(world: "World", lead: TermContext, members: list[Instance]) -> InstanceId | None:
     for m in members:
         facts = lead.shard.facts.get(m.id)
-        if facts is None or not facts.ready or not any(a.is_ready for a in world.agents_of(m.id)):
+        if facts is None or not facts.agent.ready or not any(a.is_ready for a in world.agents_of(m.id)):
             return m.id
     return None
 
@@ -104,6 +104,6 @@ def _leaks(world: "World") -> str:
 
 def _is_to_go(record: Instance, facts: Observation) -> bool:
     """Somebody asked for another one in its place, or its VM ends soon. Hints are no matter of on-demand instances."""
-    if record.on_demand and facts.notice is NoticeKind.REBALANCE:
+    if record.on_demand and facts.agent.notice is NoticeKind.REBALANCE:
         return False
-    return record.replace_wanted or facts.notice is not None
+    return record.replace_wanted or facts.agent.notice is not None

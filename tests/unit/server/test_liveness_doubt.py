@@ -1,8 +1,8 @@
 """F59: of a cut of just over a third, those that spoke last are counted before the first one is suspect."""
 
-from nstance.model.decision import Observation
 from nstance.model.ids import DEFAULT_TENANT, GroupName, InstanceId
 from nstance.model.instance import Instance, State
+from nstance.model.observation import AgentObservation, Observation
 from nstance.server.liveness.agent_liveness import JUDGE_EVERY, AgentLiveness
 from support.hand_clock import HandClock
 
@@ -20,7 +20,7 @@ def a_fleet(silent_for: list[float]) -> tuple[HandClock, AgentLiveness]:
     clock.now -= 100.0
     liveness = AgentLiveness(
         instances,
-        {id: Observation(connected=True, last_seen=at) for id, at in last_seen.items()},
+        {id: Observation(AgentObservation(connected=True, last_seen=at)) for id, at in last_seen.items()},
         clock=clock,
         last_seen=last_seen.get,
     )
@@ -43,7 +43,9 @@ def test_the_doubt_ends_when_they_answer() -> None:
     liveness.judge(clock.now, SUSPECT_AFTER, quiet=True)
     assert liveness.doubt
     for number in (1, 2, 3):
-        liveness._facts[InstanceId(f"abc-{number}")] = Observation(connected=True, last_seen=clock.now)
+        liveness._facts[InstanceId(f"abc-{number}")] = Observation(
+            AgentObservation(connected=True, last_seen=clock.now)
+        )
     clock.now += JUDGE_EVERY
     assert liveness.judge(clock.now, SUSPECT_AFTER, quiet=True) is None
     assert not liveness.doubt

@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import pytest
 
+from nstance.core.liveness import RECONNECT_MAX_SECONDS, RECONNECT_MIN_SECONDS
 from nstance.model import decision as dec
 from nstance.model import events as ev
 from nstance.model.group import Group, Policy
 from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName, IdMaker, InstanceId, Kind, ProviderId
 from nstance.model.instance import Instance, State
+from nstance.model.observation import VmObservation
 from nstance.objects import slots
-from nstance.server.liveness.agent_liveness import RECONNECT_FLOOR, RECONNECT_MOST
 from nstance.server.state.shard import Shard
 
 KEY = GroupKey(DEFAULT_TENANT, GroupName("web"))
@@ -126,7 +127,7 @@ async def test_the_last_is_waited_for_while_others_still_return(scene: Scene) ->
     await scene.at(9, ev.AgentConnected(late))
     await scene.at(11, *_connected(early))  # the grace that was planned is over
     assert not scene.suspects()
-    await scene.at(9 + RECONNECT_FLOOR + 1, *_connected([*early, late]))
+    await scene.at(9 + RECONNECT_MIN_SECONDS + 1, *_connected([*early, late]))
     assert scene.suspects() == {last}
 
 
@@ -139,8 +140,8 @@ async def test_who_was_back_already_lengthens_nothing(scene: Scene) -> None:
 
 
 async def test_there_is_an_end_to_it(scene: Scene) -> None:
-    await scene.at(RECONNECT_MOST - 1, *_connected(scene.ids[:1]))
-    assert scene.shard.liveness.reconnect_grace == RECONNECT_MOST
+    await scene.at(RECONNECT_MAX_SECONDS - 1, *_connected(scene.ids[:1]))
+    assert scene.shard.liveness.reconnect_grace == RECONNECT_MAX_SECONDS
 
 
 async def test_a_slow_journal_is_not_the_silence_of_an_agent_that_registers(scene: Scene) -> None:
@@ -178,5 +179,5 @@ async def test_a_plan_asks_the_connections_before_it_calls_an_agent_silent(scene
         scene.clock.now = scene.last_seen = START + second
         scene.shard.liveness.notice_deafness()
     for id in scene.ids:  # the provider's word is younger than the last report
-        scene.shard.facts[id] = replace(scene.shard.facts[id], vm=ev.VmState.RUNNING, vm_at=scene.clock.now)
+        scene.shard.facts[id] = replace(scene.shard.facts[id], vm=VmObservation(ev.VmState.RUNNING, scene.clock.now))
     assert scene.shard.plan(KEY, desired).changes == ()

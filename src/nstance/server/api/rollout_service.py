@@ -51,7 +51,7 @@ class RolloutService:
         elif request.dry_run:
             desired = configuration.groups[key].group
             decision = self._lead.shard.plan(key, desired, ev.RolloutResumed())
-            if decision.refusals:
+            if decision.rejections:
                 raise rollout_requests.not_held()
             plan = plans.actions(self._lead.shard, key, desired, decision)
         else:

@@ -18,10 +18,11 @@ from nstance.core import held_groups
 from nstance.core.decide import decide
 from nstance.model import decision as dec
 from nstance.model import events as ev
-from nstance.model.decision import Decision, Observation, Reason, ReasonCode, Rejection, Trend, View
+from nstance.model.decision import Decision, Reason, ReasonCode, Rejection, Trend, View
 from nstance.model.group import Group, Policy
 from nstance.model.ids import GroupKey, GroupName, IdMaker, InstanceId, Kind, TenantId
 from nstance.model.instance import ENDED, Change, Instance, Put, Remove, State
+from nstance.model.observation import Observation
 from nstance.model.rollout import GroupRecord
 from nstance.objects import journal, slots
 from nstance.server.election.term import Term
@@ -314,7 +315,7 @@ class Shard:
             policy=self.policy,
             fresh_ids=self._fresh(desired),
         )
-        self.facts.update(decision.facts)
+        self.facts.update(decision.observations)
         state.trend = decision.trend
         before = {id: self.instances[id] for id in map(_subject, decision.changes) if id in self.instances}
         changes = tuple(self._complete(change) for change in decision.changes)
@@ -408,7 +409,7 @@ class Shard:
             self.liveness.registered(id)
         for position, item in enumerate(items):
             if item.answer is not None and not item.answer.done():
-                item.answer.set_result(decision.refusals.get(position))
+                item.answer.set_result(decision.rejections.get(position))
 
     def _show(self, committed: Committed) -> None:
         for observe in self.observers:
@@ -430,7 +431,7 @@ class Shard:
             key=key,
             desired=self.desired_groups.get(key),
             members=state.members,
-            facts=self.facts,
+            observations=self.facts,
             trend=state.trend,
             record=self.group_records.get(key),
             unknown=self.unknown.of(key),
@@ -535,7 +536,7 @@ def _registered(decision: Decision, items: Sequence[_Item]) -> list[InstanceId]:
     return [
         item.event.id
         for position, item in enumerate(items)
-        if isinstance(item.event, ev.Registered) and position not in decision.refusals
+        if isinstance(item.event, ev.Registered) and position not in decision.rejections
     ]
 
 
