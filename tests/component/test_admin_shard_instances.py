@@ -62,7 +62,7 @@ async def test_instances_are_made_replaced_and_deleted(tmp_path: Path) -> None:
         told = [(each["action"], each["reason"], each["message"].split(" by opr-")[0]) for each in gone]
         assert told == [
             ("create", "replace", f"replaces {second['instance_id']} (requested)"),
-            ("delete", "requested", "its deletion was requested"),
+            ("delete", "requested", "deletion requested"),
         ]
         await admin.ok("instance", "delete", second["instance_id"])
         await admin.ok("wait")
@@ -144,7 +144,7 @@ async def test_events_tell_what_happened_and_why(tmp_path: Path) -> None:
         assert {each["instance_id"] for each in await admin.json("events", "--instance", some)} == {some}
         lines = (await admin.ok("events", "--group", "web")).stdout.splitlines()
         assert len(lines) == len(told)
-        assert "registered        web: its agent registered (web-" in "".join(lines)
+        assert "registered        web: agent registered (web-" in "".join(lines)
 
 
 async def test_events_are_followed_through_a_change_of_leaders(tmp_path: Path) -> None:

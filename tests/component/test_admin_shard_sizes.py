@@ -131,7 +131,7 @@ async def test_instances_name_who_asked_for_their_end(tmp_path: Path) -> None:
         await admin.ok("instance", "replace", old)
         await eventually(lambda: states(world, "workers")[old] == "deleted")
         said = [each["message"] for each in await admin.json("events", "--group", "workers")]
-        assert any(re.fullmatch(r"its replacement was requested by opr-\w+", each) for each in said)
+        assert any(re.fullmatch(r"replacement requested by opr-\w+", each) for each in said)
 
 
 def cluster(bucket: Path, *words: str, input: bytes | None = None) -> Result:

@@ -38,7 +38,7 @@ async def test_reading_scaling_and_watching_make_no_deletion_wait(tmp_path: Path
             await watching.until(lambda m: m.instance.instance_id == one and m.instance.state == "deleting")
             assert not any(m.instance.state == "draining" for m in watching.seen)
         said = dict(await events(operator, one))
-        assert said["requested"] == f"its deletion was requested by {operator.identity.id}"
+        assert said["requested"] == f"deletion requested by {operator.identity.id}"
         assert "drain-started" not in said
 
 
@@ -55,7 +55,7 @@ async def test_deletions_wait_for_a_watcher_that_drains(tmp_path: Path) -> None:
             assert (told.instance.state, told.instance.waits) == ("draining", True)
             assert (await operator.call("AcknowledgeDrained", instance_id=one)).accepted
         await eventually(lambda: states(world, "web", "acme")[one] == "deleted")
-        assert ("drained", f"its workloads have left, says {operator.identity.id}") in await events(operator, one)
+        assert ("drained", f"drain acknowledged by {operator.identity.id}") in await events(operator, one)
         told = [e for e in (await operator.call("ListEvents")).events if e.reason == "drainer"]
         assert [e.message for e in told] == ["an operator drains instances"]
 

@@ -84,7 +84,7 @@ async def test_what_is_told_while_nothing_can_be_written_is_bounded_and_kept(tmp
         world.fate = lambda verb, key: Fate(error=UnavailableError("out")) if "/journal/" in key else Fate()
         for number in range(8):
             server.shard.event_log.record(WEB, ReasonCode.SECURITY, f"knock {number}")
-            await asyncio.sleep(event_log.EVERY / 4)
+            await asyncio.sleep(event_log.WRITE_INTERVAL_SECONDS / 4)
         assert not writer._waiting
         world.fate = lambda verb, key: Fate()
         told = [e.message for e in (await operator.call("ListEvents")).events]

@@ -196,7 +196,7 @@ async def test_a_paused_tenant_stands_still_until_it_is_resumed(tmp_path: Path) 
         old = next(iter(states(world, "one", "acme")))
         world.cloud.stop(old)
         facts = world.leader.shard.facts
-        await eventually(lambda: facts[old].vm is VmState.DOWN)
+        await eventually(lambda: facts[old].vm.state is VmState.DOWN)
         shown = (await operator.call("ListGroups")).groups[0]
         assert (shown.key, shown.actual_size, shown.ready_size) == ("one", 1, 0)  # whatever its record says
         await operator.call("UpsertGroup", key="two", config=GroupConfig(template="web", size=5))

@@ -79,7 +79,7 @@ async def test_without_an_image_the_group_waits_and_others_do_not(tmp_path: Path
         assert shown["plain"] == ""
         assert states(world, "web", "acme") == {}
         wanted = await operator.call("CreateInstance", group="web", uuid=new_uuid())
-        await eventually(lambda: world.leader.shard.facts[wanted.instance_id].create_attempts)
+        await eventually(lambda: world.leader.shard.facts[wanted.instance_id].calls.create_attempts)
         assert states(world, "web", "acme") == {wanted.instance_id: "pending"}
         publish(world, "img-1", 1.0)
         await running(world, 2)  # the one on demand too: its ID was kept

@@ -72,7 +72,7 @@ async def test_an_instance_is_ready_when_its_files_are_there_and_its_checks_pass
         whole = await group(operator)
         assert (whole.actual_size, whole.ready_size, whole.not_ready) == (2, 1, 1)
         facts = world.leader.shard.facts[InstanceId(first.id)]
-        assert (facts.ready, facts.not_ready) == (False, "failing checks: up")
+        assert (facts.agent.ready, facts.agent.not_ready) == (False, "failing checks: up")
         first.fail("up", "")
         await eventually(lambda: ready(world, "web", "acme") == 2)
 
@@ -148,7 +148,7 @@ async def test_a_lost_agent_is_not_ready_and_a_new_leader_believes_the_journal(t
         second = await world.start("b")
         [id] = states(world, "web", "acme")
         assert ready(world, "web", "acme") == 1  # nobody has heard otherwise yet
-        assert not second.shard.facts[id].ready if id in second.shard.facts else True
+        assert not second.shard.facts[id].agent.ready if id in second.shard.facts else True
 
 
 async def test_only_a_ready_instance_comes_into_a_load_balancer_and_stays_while_a_check_fails(
@@ -266,4 +266,4 @@ async def test_results_of_names_that_nobody_asked_for_change_nothing(tmp_path: P
         assert [check.name for check in shown.checks] == ["up"]
         agent.checks = agent_pb2.CheckConfig(hash="sha256:of others", checks=agent.checks.checks)
         agent.fail("up", "")
-        await eventually(lambda: "without a result" in world.leader.shard.facts[agent.id].not_ready)
+        await eventually(lambda: "without a result" in world.leader.shard.facts[agent.id].agent.not_ready)

@@ -70,7 +70,7 @@ class Watched:
 
     def _observe(self, committed: Committed) -> None:
         members = [m for m in self._shard.members(KEY).values() if m.state not in ENDED]
-        ready = sum(m.state is State.RUNNING and self._shard.facts[m.id].ready for m in members)
+        ready = sum(m.state is State.RUNNING and self._shard.facts[m.id].agent.ready for m in members)
         self.most = max(self.most, len(members))
         self.least = min(self.least, ready)
         self.draining = max(self.draining, sum(m.state is State.DRAINING for m in members))
@@ -134,7 +134,7 @@ async def test_files_that_cannot_be_made_halt_the_rollout(tmp_path: Path) -> Non
         # Somebody puts it there and lets the rollout go on.
         world.store.tamper("data/token", b"s3cret")
         world.leader.lead_now.agents.nudge()
-        await eventually(lambda: all(f.ready for f in world.leader.shard.facts.values()))
+        await eventually(lambda: all(f.agent.ready for f in world.leader.shard.facts.values()))
         await operator.call("ResumeRollout", key="web")
         await outcome(world, Outcome.COMPLETE, revisions=2)
         assert types(world) == {"large": 4}

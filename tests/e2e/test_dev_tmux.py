@@ -48,7 +48,7 @@ def test_two_shards_over_dev_s3_with_agents_in_tmux(tmp_path: Path, base: int) -
                 raise AssertionError(f"it failed before it said {text!r}:\n{told}")
             return told.count(text) >= times
 
-        wait_for("four registered agents", lambda: said("its agent registered", 4), seconds=180)
+        wait_for("four registered agents", lambda: said("agent registered", 4), seconds=180)
         wait_for("two standbys", lambda: said("a standby joined", 2), seconds=120)
         first, second = (dict(leftovers.agents(temp / name / "instances")) for name in ("cache", "cache-dev-2"))
         assert (len(first), len(second)) == (2, 2)

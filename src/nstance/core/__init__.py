@@ -1,1 +1,1 @@
-"""Why things happen. Pure: facts in, decisions out; no clock, no chance, no I/O."""
+"""Decisions as pure functions: no clock, no randomness, no I/O, no logging."""

@@ -1,6 +1,6 @@
-"""Making instances: the intent, where to put it, what a failure means, and how long to wait after several.
+"""Create instances: write the intent, choose a subnet, handle failures and back off.
 
-The trap: a create whose outcome is unknown is repeated with the same ID and never replaced by a second one; until it is
+A create call with an unknown outcome is repeated with the same ID and never replaced by a second intent; until it is
 settled it counts as capacity.
 """
 
@@ -13,28 +13,25 @@ from nstance.model import events as ev
 from nstance.model.decision import ReasonCode, Trend
 from nstance.model.group import Group
 from nstance.model.instance import Cause, Instance, State
+from nstance.model.observation import CallObservation
 
-SUBNET_MEMORY = 300.0  # how long a subnet without capacity is not tried first
-BACKOFF_FIRST = 30.0
-BACKOFF_MOST = 600.0
-RETRY_MOST = 30.0
+AVOID_SUBNET_SECONDS = 300.0  # after the provider had no capacity in it
+BACKOFF_SECONDS, BACKOFF_MAX_SECONDS = 30.0, 600.0
+RETRY_MAX_SECONDS = 30.0
 
 
-def may_create(draft: Draft) -> bool:
-    """Whether the group may try now; if not, when it will look again is noted."""
+def can_create(draft: Draft) -> bool:
+    """Whether the group may create an instance now; if it backs off, a wake-up is scheduled."""
     if draft.view.blocked:
         return False
-    if (
-        draft.now < draft.trend.retry_at
-        and draft.desired is not None
-        and draft.desired.infra_hash == draft.trend.infra_hash
-    ):
-        draft.wake(draft.trend.retry_at)
+    trend, desired = draft.trend, draft.desired
+    if draft.now < trend.retry_at and desired is not None and desired.infra_hash == trend.infra_hash:
+        draft.wake(trend.retry_at)
         return False
     return True
 
 
-def create(
+def create_instance(
     draft: Draft,
     cause: Cause | None,
     message: str,
@@ -42,13 +39,12 @@ def create(
     replaces: Instance | None = None,
     predecessor: Instance | None = None,
 ) -> Instance | None:
-    """Write down the intent of one managed instance. The provider is asked after the commit. `replaces` still has its
-    place, `predecessor` has left it."""
+    """Write the intent of a managed instance. `replaces` still has its place, `predecessor` has left it."""
     desired = draft.desired
-    if desired is None or not may_create(draft):
+    if desired is None or not can_create(draft):
         return None
     instance = Instance(
-        id=draft.fresh_id(),
+        id=draft.new_id(),
         tenant=desired.key.tenant,
         group=desired.key.name,
         state=State.PENDING,
@@ -58,91 +54,94 @@ def create(
         predecessor=predecessor.id if predecessor is not None else None,
         template=desired.template,
         instance_type=desired.instance_type,
-        subnet=_subnet(draft, desired),
+        subnet=_choose_subnet(draft, desired),
         infra_hash=desired.infra_hash,
         drain_timeout=draft.drain_timeout,
     )
-    draft.put(instance)
-    draft.learn(instance.id, ours=True)
-    draft.reason(
-        ReasonCode.SCALE_UP if replaces is None and predecessor is None else ReasonCode.REPLACE, message, instance.id
-    )
+    _put_intent(draft, instance)
+    code = ReasonCode.SCALE_UP if replaces is None and predecessor is None else ReasonCode.REPLACE
+    draft.add_reason(code, message, instance.id)
     return instance
 
 
-def create_on_demand(draft: Draft, event: ev.InstanceRequested) -> None:
-    desired = draft.desired
-    assert desired is not None
-    draft.put(
-        Instance(
-            id=event.id,
-            tenant=desired.key.tenant,
-            group=desired.key.name,
-            state=State.PENDING,
-            created=draft.now,
-            on_demand=True,
-            template=desired.template,
-            instance_type=event.instance_type or desired.instance_type,
-            subnet=_subnet(draft, desired),
-            vars=dict(event.vars),
-            infra_hash=desired.infra_hash,
-            drain_timeout=draft.drain_timeout,
-        )
+def create_on_demand(draft: Draft, desired: Group, event: ev.InstanceRequested) -> None:
+    instance = Instance(
+        id=event.id,
+        tenant=desired.key.tenant,
+        group=desired.key.name,
+        state=State.PENDING,
+        created=draft.now,
+        on_demand=True,
+        template=desired.template,
+        instance_type=event.instance_type or desired.instance_type,
+        subnet=_choose_subnet(draft, desired),
+        vars=dict(event.vars),
+        infra_hash=desired.infra_hash,
+        drain_timeout=draft.drain_timeout,
     )
-    draft.learn(event.id, ours=True)
+    _put_intent(draft, instance)
     by = f" by {event.by}" if event.by else ""
-    draft.reason(ReasonCode.REQUESTED, f"an on-demand instance was requested{by}", event.id)
+    draft.add_reason(ReasonCode.REQUESTED, f"on-demand instance requested{by}", event.id)
 
 
-def failed(draft: Draft, instance: Instance, event: ev.VmCreateFailed) -> None:
-    facts = draft.facts(instance.id)
+def _put_intent(draft: Draft, instance: Instance) -> None:
+    draft.put(instance)
+    draft.observe(instance.id, calls=replace(draft.observation(instance.id).calls, own_intent=True))
+
+
+def on_create_failed(draft: Draft, instance: Instance, event: ev.VmCreateFailed) -> None:
     match event.failure:
         case ev.Failure.NO_CAPACITY:
-            _no_capacity(draft, instance, event.message)
+            _on_no_capacity(draft, instance, event.message)
         case ev.Failure.REFUSED:
-            give_up(draft, instance, f"the provider refused: {event.message}")
+            fail_instance(draft, instance, f"provider rejected the request: {event.message}")
             rollout.count_failure(draft, instance, event.message)
         case ev.Failure.STALE:
-            message = "its configuration changed before the provider was asked"
-            draft.reason(ReasonCode.SUPERSEDED, message, instance.id)
-            leaving.delete(draft, instance, Cause.SUPERSEDED, message)
+            message = "configuration changed before the provider was called"
+            draft.add_reason(ReasonCode.SUPERSEDED, message, instance.id)
+            leaving.delete_instance(draft, instance, Cause.SUPERSEDED, message)
         case ev.Failure.UNAVAILABLE | ev.Failure.UNKNOWN | ev.Failure.UNSENT:
-            attempts = facts.create_attempts + 1
-            wait = min(RETRY_MOST, 2.0 ** min(attempts - 1, 10))
-            draft.learn(instance.id, create_attempts=attempts, create_due=draft.now + wait)
+            calls = draft.observation(instance.id).calls
+            attempts = calls.create_attempts + 1
+            wait = min(RETRY_MAX_SECONDS, 2.0 ** min(attempts - 1, 10))
+            draft.observe(instance.id, calls=replace(calls, create_attempts=attempts, create_due=draft.now + wait))
             if attempts in (1, 5):
-                draft.reason(
-                    ReasonCode.CREATE_FAILED,
-                    f"the create call did not succeed ({event.failure.value}), it is repeated: {event.message}",
-                    instance.id,
-                )
+                message = f"failed to create VM ({event.failure.value}), retrying: {event.message}"
+                draft.add_reason(ReasonCode.CREATE_FAILED, message, instance.id)
         case _:
             assert_never(event.failure)
 
 
-def never_asked(draft: Draft, instance: Instance) -> bool:
-    """Of one that is to go, and whose create was not sent: whether that is certain of all earlier ones too."""
-    facts = draft.facts(instance.id)
-    return instance.state is State.DELETING and facts.ours and not facts.create_attempts
+def was_never_requested(instance: Instance, calls: CallObservation) -> bool:
+    """Whether it is certain that the provider was never asked for an instance that is being deleted."""
+    return instance.state is State.DELETING and calls.own_intent and not calls.create_attempts
 
 
-def give_up(draft: Draft, instance: Instance, message: str) -> None:
+def fail_instance(draft: Draft, instance: Instance, message: str) -> None:
     """There is no VM and there will be none: the record ends at once and the group may try again."""
-    vacant = leaving.leaves_vacancy(draft, instance, Cause.REFUSED)
-    draft.change(instance, state=State.FAILED, cause=Cause.REFUSED, message=message, ended=draft.now, vacant=vacant)
-    draft.reason(ReasonCode.REFUSED, message, instance.id)
-    count_failure(draft, instance, message)
+    draft.put(
+        replace(
+            instance,
+            state=State.FAILED,
+            cause=Cause.REFUSED,
+            message=message,
+            ended=draft.now,
+            vacant=leaving.leaves_vacancy(draft, instance, Cause.REFUSED),
+        )
+    )
+    draft.add_reason(ReasonCode.REFUSED, message, instance.id)
+    _back_off(draft, instance, message)
 
 
-def did_not_come_up(draft: Draft, instance: Instance, message: str) -> None:
-    """It was made, and never became ready: that counts against its group and against its revision."""
+def count_startup_failure(draft: Draft, instance: Instance, message: str) -> None:
+    """It was created and never became ready: that counts against its group and against its revision."""
     rollout.count_failure(draft, instance, message)
-    count_failure(draft, instance, message)
+    _back_off(draft, instance, message)
 
 
-def count_failure(draft: Draft, instance: Instance, message: str) -> None:
-    """Instances that were made before the last failure was counted belong to the same try. A request for an on-demand
-    instance may be odd, and says nothing about the group."""
+def _back_off(draft: Draft, instance: Instance, message: str) -> None:
+    """Instances that were created before the last failure was counted belong to the same attempt. Failures of on-demand
+    instances are not counted: the request may be unusual and says nothing about the group."""
     if instance.on_demand:
         return
     trend = draft.trend
@@ -150,8 +149,8 @@ def count_failure(draft: Draft, instance: Instance, message: str) -> None:
         draft.trend = replace(trend, last_error=message)
         return
     failures = trend.failures + 1
-    # The first failure may be chance: try again at once. From the second on the group backs off.
-    wait = 0.0 if failures == 1 else min(BACKOFF_MOST, BACKOFF_FIRST * 2.0 ** min(failures - 2, 10))
+    # The first failure may be chance: the group tries again at once, and backs off from the second one on.
+    wait = 0.0 if failures == 1 else min(BACKOFF_MAX_SECONDS, BACKOFF_SECONDS * 2.0 ** min(failures - 2, 10))
     draft.trend = replace(
         trend,
         failures=failures,
@@ -161,43 +160,40 @@ def count_failure(draft: Draft, instance: Instance, message: str) -> None:
         infra_hash=draft.desired.infra_hash if draft.desired is not None else "",
     )
     if wait:
-        draft.reason(
-            ReasonCode.BACK_OFF, f"{failures} tries in a row failed, the next one is in {wait:.0f} s: {message}"
-        )
+        text = f"{failures} attempts in a row failed, next attempt in {wait:.0f} s: {message}"
+        draft.add_reason(ReasonCode.BACK_OFF, text)
 
 
-def succeeded(draft: Draft, instance: Instance) -> None:
+def reset_backoff(draft: Draft, instance: Instance) -> None:
     if draft.trend.failures and not instance.on_demand:
         draft.trend = Trend(refused_subnets=draft.trend.refused_subnets, unready=draft.trend.unready)
 
 
-def _no_capacity(draft: Draft, instance: Instance, message: str) -> None:
+def _on_no_capacity(draft: Draft, instance: Instance, message: str) -> None:
     refused = {s: until for s, until in draft.trend.refused_subnets.items() if until > draft.now}
-    refused[instance.subnet] = draft.now + SUBNET_MEMORY
+    refused[instance.subnet] = draft.now + AVOID_SUBNET_SECONDS
     draft.trend = replace(draft.trend, refused_subnets=refused)
-    facts = draft.facts(instance.id)
-    if facts.create_attempts or not facts.ours:
-        # An earlier call may still be on its way, and this ID was asked for in this subnet: elsewhere it needs a new one.
-        why = f"no capacity in {instance.subnet}, where it may yet be made by an earlier call: {message}"
-        draft.reason(ReasonCode.CREATE_FAILED, why, instance.id)
-        leaving.delete(draft, instance, Cause.SUPERSEDED, why)
+    calls = draft.observation(instance.id).calls
+    if calls.create_attempts or not calls.own_intent:
+        # An earlier call with this ID may still create a VM in this subnet: another subnet needs a new ID.
+        why = f"no capacity in {instance.subnet}, where an earlier call may still create it: {message}"
+        draft.add_reason(ReasonCode.CREATE_FAILED, why, instance.id)
+        leaving.delete_instance(draft, instance, Cause.SUPERSEDED, why)
         return
     subnets = draft.desired.subnets if draft.desired is not None else ()
     following = next((s for s in subnets if s not in refused), None)
     if following is None:
-        give_up(draft, instance, f"no subnet has capacity: {message}")
+        fail_instance(draft, instance, f"no subnet has capacity: {message}")
         return
-    # Nothing was made, so the same ID may be asked for elsewhere; the request is rendered anew.
-    draft.change(instance, subnet=following, request_hash="")
-    draft.learn(instance.id, create_due=draft.now)
-    draft.reason(
-        ReasonCode.CREATE_FAILED, f"no capacity in {instance.subnet}, next is {following}: {message}", instance.id
-    )
+    # Nothing was created, so the same ID may be used in another subnet; the request is rendered again.
+    draft.put(replace(instance, subnet=following, request_hash=""))
+    draft.observe(instance.id, calls=replace(calls, create_due=draft.now))
+    text = f"no capacity in {instance.subnet}, trying {following}: {message}"
+    draft.add_reason(ReasonCode.CREATE_FAILED, text, instance.id)
 
 
-def _subnet(draft: Draft, desired: Group) -> str:
-    """Subnets are used in turn, so that a pool is filled evenly; one that is nearly full or was refused lately only if
-    there is no better one."""
+def _choose_subnet(draft: Draft, desired: Group) -> str:
+    """The least used subnet of the pool. Subnets that are nearly full or had no capacity lately come last."""
     if not desired.subnets:
         return ""
     refused = draft.trend.refused_subnets
@@ -207,31 +203,31 @@ def _subnet(draft: Draft, desired: Group) -> str:
     return min(usable, key=lambda s: used[s])
 
 
-def registration_due(draft: Draft, instance: Instance) -> float:
-    """What has not registered then never will."""
-    return instance.created + draft.registration_timeout
+def registration_deadline(draft: Draft, instance: Instance) -> float:
+    """The nonce expires then, so an instance that has not registered never will."""
+    return instance.created + draft.limits.registration_timeout
 
 
 def abandon_unregistered(draft: Draft) -> None:
-    """A VM that never registers is deleted; that counts as a failure of the group."""
-    if not draft.may_delete:
+    """Delete VMs that did not register in time; that counts as a failure of the group."""
+    if not draft.can_delete:
         return
-    # After a change of leaders it may already have tried, and gets the time that all agents get.
-    grace_ends = draft.view.listening_since + max(draft.policy.suspect_after, draft.view.reconnect_grace)
+    # After a change of leaders an agent may already have tried, and gets the time that all agents get.
+    grace_ends = draft.limits.reconnect_until
     needs_attention = draft.needs_attention()
-    draft.wake(max(draft.waiting_until, grace_ends))
+    draft.wake(max(draft.triage.starting_until, grace_ends))
     for instance in needs_attention:
         if instance.state is not State.PENDING and instance.state is not State.STARTING:
             continue
-        due = max(registration_due(draft, instance), grace_ends)
+        due = max(registration_deadline(draft, instance), grace_ends)
         if draft.now < due:
             draft.wake(due)
         elif draft.view.mass_silence:
-            draft.wake(draft.now + RETRY_MOST)  # the fault is probably here: nothing is deleted for silence
+            draft.wake(draft.now + RETRY_MAX_SECONDS)  # probably our fault: nothing is deleted for silence
         else:
-            what = "the provider did not make it" if instance.state is State.PENDING else "its agent did not register"
+            what = "provider did not create the VM" if instance.state is State.PENDING else "agent did not register"
             message = f"{what} within {draft.now - instance.created:.0f} s"
-            draft.reason(ReasonCode.UNREGISTERED, message, instance.id)
-            leaving.delete(draft, instance, Cause.UNREGISTERED, message)
-            if not draft.facts(instance.id).creating:  # a call that waits in a row says nothing about the group
-                did_not_come_up(draft, instance, message)
+            draft.add_reason(ReasonCode.UNREGISTERED, message, instance.id)
+            leaving.delete_instance(draft, instance, Cause.UNREGISTERED, message)
+            if not draft.observation(instance.id).calls.creating:  # a call that waits its turn is not the group's fault
+                count_startup_failure(draft, instance, message)

@@ -1,9 +1,8 @@
-"""The one entry to deciding: facts of a group and what happened in, a decision out.
+"""Decide what to do about one group.
 
-Level-triggered: after the events have been taken in, the plan depends on the facts alone, so a lost event costs time and
-never correctness. One step can make room for another (a cancelled drain, a place that became free), so the steps are
-repeated until none of them changes anything: planning once more would find nothing to do. `plan` in the admin tool calls
-this very function and shows what it says.
+Decisions are level-triggered: once the events are applied, the plan depends only on the group's state, so a lost event
+costs time and never correctness. One step can make room for another (a cancelled drain, a place that became free), so
+the steps are repeated until none of them changes anything. The admin tool's `plan` calls this function too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,13 +21,31 @@ from nstance.core import (
     scaling,
 )
 from nstance.core.draft import Draft
-from nstance.core.observe import observe
+from nstance.core.observe import apply_event
 from nstance.model.decision import Decision, View
 from nstance.model.events import Event
 from nstance.model.group import Policy
 from nstance.model.ids import InstanceId
 
-PASSES = 5  # more than any known situation needs; a bug here must not hang a server
+MAX_PASSES = 5  # more than any known situation needs; a bug here must not hang a server
+
+# In order of priority: what is more urgent gets its VM first.
+_STEPS = (
+    health.check_health,
+    readiness.check_readiness,
+    draining.advance_drains,
+    creating.abandon_unregistered,
+    rollout.update_rollout,
+    replacing.drop_unneeded_replacements,
+    scaling.scale_down,
+    replacing.start_involuntary_replacements,
+    replacing.finish_replacements,
+    rotation.rotate_instances,
+    rotation.expire_on_demand,
+    scaling.scale_up,
+    leaving.store_drain_timeout,
+    follow_up.close_deleted_records,
+)
 
 
 def decide(
@@ -41,34 +58,17 @@ def decide(
 ) -> Decision:
     draft = Draft(view, now=now, policy=policy, fresh_ids=fresh_ids)
     for position, event in enumerate(events):
-        observe(draft, event, position)
-    held_groups.keep_record(draft)
-    if not held_groups.is_held(view, draft.record) and (view.desired is None or not view.desired.paused):
-        for _ in range(PASSES):
-            before = draft.revision, draft.record
-            draft.forget_wakes()
-            _plan(draft)
-            if (draft.revision, draft.record) == before:
+        apply_event(draft, event, position)
+    held_groups.update_dynamic_flag(draft)
+    if not held_groups.is_held(view, draft.record) and not draft.paused:
+        for _ in range(MAX_PASSES):
+            before = draft.change_count, draft.record
+            draft.clear_wake()
+            for step in _STEPS:
+                step(draft)
+            if (draft.change_count, draft.record) == before:
                 break
-    # What was promised before is carried out also while paused.
-    follow_up.pursue(draft)
-    rollout.forget(draft)
-    return draft.decision()
-
-
-def _plan(draft: Draft) -> None:
-    """In the order of their priority: what is more urgent gets its VM first."""
-    health.judge(draft)
-    readiness.judge(draft)
-    draining.proceed(draft)
-    creating.abandon_unregistered(draft)
-    rollout.follow(draft)
-    replacing.drop_needless_replacements(draft)
-    scaling.shrink(draft)
-    replacing.replace_the_unfit(draft)
-    replacing.finish(draft)
-    rotation.rotate(draft)
-    rotation.expire_on_demand(draft)
-    scaling.grow(draft)
-    leaving.keep_timeout(draft)
-    follow_up.close_deleted(draft)
+    # What the journal already promises is carried out also while the group is paused.
+    follow_up.follow_up_records(draft)
+    rollout.drop_revisions_of_deleted_group(draft)
+    return draft.build_decision()

@@ -1,17 +1,15 @@
 """A decision while it is being made.
 
-The steps of a decision change the draft; from outside, `decide` stays a pure function. All changes of records and facts
-go through here, so that the transition table is checked in one place. Effects are put in order at the end: creations
-first, because replacement comes first.
+The steps of a decision change the draft; from the outside `decide` is a pure function. All changes of records and
+observations go through here, so the transition table is checked in one place.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from math import inf
 from operator import attrgetter
-from typing import Any
 
+from nstance.core.triage import Limits, Triage, is_ended, sort_members, unready_deadline
 from nstance.model.decision import (
     CheckVm,
     CreateVm,
@@ -19,7 +17,6 @@ from nstance.model.decision import (
     DeleteDuplicateVm,
     DeleteVm,
     Effect,
-    Observation,
     Reason,
     ReasonCode,
     Rejection,
@@ -30,11 +27,13 @@ from nstance.model.events import VmState
 from nstance.model.group import Group, Policy
 from nstance.model.ids import InstanceId
 from nstance.model.instance import TRANSITIONS, Change, Instance, Put, Remove, State
+from nstance.model.observation import AgentObservation, CallObservation, Observation, VmObservation
 from nstance.model.rollout import GroupRecord, Revision
 
-ABSENCE_IS_TRUE_AFTER = 120.0
-UNWISHED_TIMEOUT = 300.0  # for an on-demand instance whose group was deleted while it was being made
-_ORDER: Mapping[type[Effect], int] = {CreateVm: 0, CheckVm: 1, DeleteVm: 2, DeleteDuplicateVm: 3}
+ABSENCE_CERTAIN_AFTER_SECONDS = 120.0
+UNDESIRED_REGISTRATION_TIMEOUT_SECONDS = 300.0  # for on-demand instances of a group that was deleted meanwhile
+# Creations start first, because a replacement is more urgent than a deletion.
+_EFFECT_ORDER: Mapping[type[Effect], int] = {CreateVm: 0, CheckVm: 1, DeleteVm: 2, DeleteDuplicateVm: 3}
 
 
 class Draft:
@@ -42,83 +41,75 @@ class Draft:
         self.view = view
         self.now = now
         self.policy = policy
+        self.desired: Group | None = view.desired
         self.trend: Trend = view.trend
         self.record: GroupRecord | None = view.record
         self.members: dict[InstanceId, Instance] = dict(view.members)
-        self.revision = 0  # counts changes of records
-        self.unhealthy: set[InstanceId] = set()  # not ready for too long, and to be replaced for that
+        self.change_count = 0  # of changed records
+        self.unhealthy: frozenset[InstanceId] = frozenset()  # not ready for too long, to be replaced
+        self.limits = self._compute_limits()
         self._fresh_ids = fresh_ids
-        self._learned: dict[
-            InstanceId, Observation
-        ] = {}  # over the view's, which are those of the whole shard: never copied
-        # A record that this leader has only read about: listening began with the term.
-        self._unknown = Observation(last_seen=view.listening_since)
+        self._learned: dict[InstanceId, Observation] = {}
+        # For a record that this leader has only read: nothing could be observed before the term began.
+        self._unknown = Observation(AgentObservation(last_seen=view.listening_since))
         self._changes: dict[InstanceId, Change] = {}
         self._effects: list[Effect] = []
         self._reasons: list[Reason] = []
-        self._refusals: dict[int, Rejection] = {}
-        self._wake: float | None = None
+        self._rejections: dict[int, Rejection] = {}
+        self._wake_at: float | None = None
         self._capacity: list[Instance] | None = None
         self._replacements: dict[InstanceId, list[Instance]] | None = None
         self._subnet_use: Counter[str] | None = None
-        self._needs_attention: list[Instance] = []
-        self._outdated: list[Instance] = []
-        self._waiting: list[Instance] = []
-        self._noted_at = -1
-        # Of those that are passed over: how many there are, are ready, are ready and current, reported not to be ready.
-        self._passed = self._passed_ready = self._passed_current = self._passed_broken = 0
-        self.healthy_until = self.waiting_until = self.kept_until = self.unready_until = inf
+        self._triage: Triage | None = None
 
-    @property
-    def desired(self) -> Group | None:
-        return self.view.desired
+    def _compute_limits(self) -> Limits:
+        desired, policy, view = self.desired, self.policy, self.view
+        unhealthy_after = desired.unhealthy_after if desired is not None else None
+        return Limits(
+            now=self.now,
+            infra_hash=desired.infra_hash if desired is not None else None,
+            drain_timeout=self.drain_timeout,
+            suspect_after=policy.suspect_after,
+            max_age=min((age for age in (policy.eligible_age, policy.forced_age) if age is not None), default=inf),
+            registration_timeout=(
+                desired.registration_timeout if desired is not None else UNDESIRED_REGISTRATION_TIMEOUT_SECONDS
+            ),
+            ready_timeout=desired.ready_timeout if desired is not None else inf,
+            unhealthy_after=inf if unhealthy_after is None else unhealthy_after,
+            deleted_retention=policy.deleted_retention,
+            reconnect_until=view.listening_since + max(policy.suspect_after, view.reconnect_grace),
+        )
 
     @property
     def size(self) -> int:
         return self.desired.size if self.desired is not None else 0
 
     @property
+    def paused(self) -> bool:
+        return self.desired is not None and self.desired.paused
+
+    @property
     def drain_timeout(self) -> float | None:
-        """What instances are to remember of their group's; None: it is the shard's default."""
-        desired = self.desired
-        return (
-            None
-            if desired is None or desired.drain_timeout == self.policy.default_drain_timeout
-            else desired.drain_timeout
-        )
+        """The group's drain timeout as its instances store it; None: the shard's default."""
+        if self.desired is None or self.desired.drain_timeout == self.policy.default_drain_timeout:
+            return None
+        return self.desired.drain_timeout
 
     @property
-    def registration_timeout(self) -> float:
-        """How long after its intent an instance may register: its nonce lives no longer."""
-        return self.desired.registration_timeout if self.desired is not None else UNWISHED_TIMEOUT
-
-    @property
-    def ready_timeout(self) -> float:
-        return self.desired.ready_timeout if self.desired is not None else inf
-
-    @property
-    def unhealthy_after(self) -> float:
-        after = self.desired.unhealthy_after if self.desired is not None else None
-        return inf if after is None else after
-
-    @property
-    def rollout(self) -> Revision | None:
-        """The revision that is rolled out, or was last."""
+    def current_revision(self) -> Revision | None:
         return self.record.current if self.record is not None else None
 
-    def keep(self, record: GroupRecord) -> None:
-        """The group's record as it is from now on."""
-        self.record = record
-
     @property
-    def may_delete(self) -> bool:
-        """In doubt nothing is deleted: not before the listing that a term begins with, not after one that looks wrong."""
+    def can_delete(self) -> bool:
+        """In doubt nothing is deleted: not before the first listing of a term, not after one that looks wrong."""
         return self.view.listed and not self.view.mass_absence
 
-    def capacity(self) -> list[Instance]:
-        """What counts towards the size, oldest first. Not to be changed."""
+    # ---- the group's members
+
+    def capacity(self) -> Sequence[Instance]:
+        """The members that count toward the size, oldest first."""
         if self._capacity is None:
-            # As `Instance.counts`; that hashes the state, which is slow where a thousand members are asked.
+            # As `Instance.counts`, which hashes the state: too slow for thousands of members.
             running, starting, pending = State.RUNNING, State.STARTING, State.PENDING
             self._capacity = [
                 m
@@ -128,259 +119,179 @@ class Draft:
             self._capacity.sort(key=attrgetter("id"))
         return self._capacity
 
+    @property
+    def triage(self) -> Triage:
+        """Repeated when a record has changed. Observations that change meanwhile concern members that need attention."""
+        if self._triage is None:
+            self._triage = sort_members(self.members, self._learned, self.view.observations, self._unknown, self.limits)
+        return self._triage
+
     def needs_attention(self) -> Sequence[Instance]:
-        """All members but those that only time or an event could give a step of a decision something to do about: the
-        plainly healthy ones, those that come up, and records that are kept for a while. In a large group almost all are
-        such, and each step would look at them in vain. `healthy_until`, `unready_until`, `waiting_until` and `kept_until`
-        say when the first of each kind is to be looked at again."""
-        self._sort_out()
-        return self._needs_attention
+        """All members but those that `triage` skips."""
+        return self.triage.needs_attention
 
-    def waiting(self) -> Sequence[Instance]:
-        """Capacity that comes up and is not noteworthy: it is being made, or made and not registered, and not late."""
-        self._sort_out()
-        return self._waiting
+    def count_existing(self) -> int:
+        """Every VM that exists or may exist, including those that drain or are being deleted."""
+        return self.triage.existing + sum(not m.on_demand and not is_ended(m) for m in self.needs_attention())
 
-    def needs_attention_or_outdated(self) -> Sequence[Instance]:
-        """With those too that are healthy, of another configuration: after a change of it that is everybody, and only
-        who rotates some of them needs to know."""
-        self._sort_out()
-        return self._outdated
+    def count_ready(self) -> int:
+        return self.triage.ready + sum(self.is_ready(m) for m in self.needs_attention())
 
-    def _sort_out(self) -> None:
-        if self._noted_at == self.revision:
-            return
-        self._noted_at = self.revision
-        now, learned, known, unknown = self.now, self._learned, self.view.facts, self._unknown
-        silence, current = self.policy.suspect_after, self.desired.infra_hash if self.desired is not None else None
-        age = min((a for a in (self.policy.eligible_age, self.policy.forced_age) if a is not None), default=inf)
-        timeout, patience, retention = self.drain_timeout, self.registration_timeout, self.policy.deleted_retention
-        running, starting, pending = State.RUNNING, State.STARTING, State.PENDING  # looked up once
-        vm_running, vm_unknown = VmState.RUNNING, VmState.UNKNOWN
-        ready_timeout, unhealthy_after = self.ready_timeout, self.unhealthy_after
-        last_seen = created = intended = ended = unready = inf
-        passed_ready = passed_current = passed_unready = passed_broken = 0
-        # New lists: somebody may be going through the former ones.
-        needs_attention, outdated, waiting = self._needs_attention, self._outdated, self._waiting = [], [], []
-        for id, member in self.members.items():
-            if member.ended is not None and now < member.ended + retention and is_ended(member) and not member.vacant:
-                if member.ended < ended:
-                    ended = member.ended
-                continue
-            state = member.state
-            facts = learned.get(id) or known.get(id, unknown)
-            if (
-                (facts.vm is vm_running or facts.vm is vm_unknown)
-                and facts.notice is None
-                and facts.check_due is None
-                and not (member.suspect or member.on_demand or member.replace_wanted)
-                and member.duplicate_vm is None
-            ):
-                if (
-                    state is running
-                    and facts.connected
-                    and member.drain_timeout == timeout
-                    and now < facts.last_seen + silence
-                    and now < member.created + age
-                    and (facts.ready or now < (due := self._unready_due(member, facts, ready_timeout, unhealthy_after)))
-                ):
-                    if facts.last_seen < last_seen:
-                        last_seen = facts.last_seen
-                    if member.created < created:
-                        created = member.created
-                    if member.infra_hash != current:
-                        outdated.append(member)
-                        passed_current += facts.ready and not member.infra_hash  # nobody knows what it is made of
-                    elif facts.ready:
-                        passed_current += 1
-                    if facts.ready:
-                        passed_ready += 1
-                    else:
-                        unready = min(unready, due)
-                        passed_unready += 1
-                        passed_broken += bool(facts.not_ready)
-                    continue
-                if (state is starting or (state is pending and facts.creating)) and now < member.created + patience:
-                    if member.created < intended:
-                        intended = member.created
-                    waiting.append(member)
-                    continue
-            needs_attention.append(member)
-            outdated.append(member)
-        self._passed, self._passed_ready = passed_ready + passed_unready + len(waiting), passed_ready
-        self._passed_current, self._passed_broken = passed_current, passed_broken
-        self.healthy_until, self.unready_until = min(last_seen + silence, created + age), unready
-        self.waiting_until, self.kept_until = intended + patience, ended + retention
+    def count_ready_and_current(self) -> int:
+        ready = (m for m in self.needs_attention() if self.is_ready(m))
+        return self.triage.ready_and_current + sum(not drifted(m, self.desired) for m in ready)
 
-    def _unready_due(self, member: Instance, facts: Observation, ready_timeout: float, unhealthy_after: float) -> float:
-        """When one that is not ready becomes unhealthy, if nothing changes."""
-        due = inf if facts.failing_since is None else facts.failing_since + unhealthy_after
-        if member.ready_at is None and member.registered is not None:
-            # After a change of leaders, or a lost connection, it may have become ready and could not say so.
-            policy, view = self.policy, self.view
-            due = min(
-                due,
-                max(
-                    max(member.registered, facts.unblocked_at) + ready_timeout,
-                    view.listening_since + max(policy.suspect_after, view.reconnect_grace),
-                    facts.connected_since + policy.suspect_after,
-                ),
-            )
-        return due
-
-    def unready_due(self, member: Instance) -> float:
-        return self._unready_due(member, self.facts(member.id), self.ready_timeout, self.unhealthy_after)
-
-    def existing(self) -> int:
-        """Every VM of the group that exists or may exist: also those that drain or are being deleted, until they are gone."""
-        return self._passed + sum(not m.on_demand and not is_ended(m) for m in self.needs_attention())
-
-    def ready(self) -> int:
-        """How much of the capacity is ready."""
-        return sum(self.is_ready(m) for m in self.needs_attention()) + self._passed_ready
-
-    def ready_and_current(self) -> int:
-        desired = self.desired
-        needs_attention = self.needs_attention()
-        return sum(not drifted(m, desired) and self.is_ready(m) for m in needs_attention) + self._passed_current
-
-    def broken(self) -> int:
-        """How much of the capacity has reported that it is not ready."""
-        return sum(self.is_broken(m) for m in self.needs_attention()) + self._passed_broken
+    def count_unready(self) -> int:
+        """How many members of the capacity reported that they are not ready."""
+        return self.triage.unready + sum(self.is_unready(m) for m in self.needs_attention())
 
     def is_ready(self, instance: Instance) -> bool:
         if instance.state is not State.RUNNING or instance.suspect or instance.on_demand:
             return False
-        facts = self.facts(instance.id)
-        return facts.ready and facts.connected
+        agent = self.observation(instance.id).agent
+        return agent.ready and agent.connected
 
-    def is_broken(self, instance: Instance) -> bool:
-        """It says itself that it is not ready. One of which nothing was heard yet is neither ready nor broken."""
+    def is_unready(self, instance: Instance) -> bool:
+        """Whether it reported that it is not ready. An instance without a report is neither ready nor unready."""
         if instance.state is not State.RUNNING or instance.suspect or instance.on_demand:
             return False
-        facts = self.facts(instance.id)
-        return facts.connected and not facts.ready and bool(facts.not_ready)
+        agent = self.observation(instance.id).agent
+        return agent.connected and not agent.ready and bool(agent.not_ready)
+
+    def unready_deadline(self, instance: Instance) -> float:
+        return unready_deadline(instance, self.observation(instance.id).agent, self.limits)
+
+    def is_responsive(self, id: InstanceId) -> bool:
+        """Whether its agent is connected and was seen lately: better evidence of a running VM than the provider's word."""
+        agent = self.observation(id).agent
+        return agent.connected and self.now < agent.last_seen + self.policy.suspect_after
+
+    def is_stopped(self, instance: Instance) -> bool:
+        """Whether it is certain that the VM does not run."""
+        observed = self.observation(instance.id)
+        state = observed.vm.state
+        if state is VmState.RUNNING or state is VmState.UNKNOWN:
+            return False
+        return state is not VmState.ABSENT or self._is_absence_certain(instance, observed)
+
+    def _is_absence_certain(self, instance: Instance, observed: Observation) -> bool:
+        """Listings lag behind creation: until a VM was seen once, it must be absent for two minutes. A pending instance is
+        never absent, because its create call is repeated with the same ID."""
+        agent, vm = observed.agent, observed.vm
+        if instance.state is State.PENDING or vm.absent_since is None or vm.checked_at is None:
+            return False
+        if agent.seen_this_term and vm.checked_at <= agent.last_seen:
+            return False
+        return instance.seen or vm.checked_at >= vm.absent_since + ABSENCE_CERTAIN_AFTER_SECONDS
 
     def replacements(self) -> Mapping[InstanceId, list[Instance]]:
-        """By the ID of an instance that is capacity: those, capacity too, that are to take its place."""
+        """The replacements of each instance, both part of the capacity, by the ID of the old one."""
         if self._replacements is None:
             self._replacements = {}
             for member in self.capacity():
-                if member.replaces is not None:
-                    old = self.members.get(member.replaces)
-                    if old is not None and old.counts:
-                        self._replacements.setdefault(old.id, []).append(member)
+                old = self.replaced_by(member) if member.replaces is not None else None
+                if old is not None:
+                    self._replacements.setdefault(old.id, []).append(member)
         return self._replacements
 
-    def places(self) -> int:
-        """What the size is compared with: a newcomer shares the place of the instance it is to replace."""
+    def replaced_by(self, instance: Instance) -> Instance | None:
+        """The instance that this one will replace, if it still counts."""
+        old = self.members.get(instance.replaces) if instance.replaces is not None else None
+        return old if old is not None and old.counts else None
+
+    def count_places(self) -> int:
+        """What is compared with the size: a replacement shares the place of the instance that it replaces."""
         return len(self.capacity()) - sum(map(len, self.replacements().values()))
 
     def subnet_use(self) -> Counter[str]:
-        """How much of the capacity is in which subnet. Kept up to date, not counted anew: a group that comes up asks once
-        for each of its members. Not to be changed."""
+        """The capacity by subnet. Kept up to date, because a growing group asks for it once per new instance."""
         if self._subnet_use is None:
             self._subnet_use = Counter(m.subnet for m in self.capacity())
         return self._subnet_use
 
-    def facts(self, id: InstanceId) -> Observation:
-        return self._learned.get(id) or self.view.facts.get(id, self._unknown)
+    # ---- changes
 
-    def learn(self, id: InstanceId, **fields: Any) -> None:
-        self._learned[id] = replace(self.facts(id), **fields)
+    def observation(self, id: InstanceId) -> Observation:
+        return self._learned.get(id) or self.view.observations.get(id, self._unknown)
 
-    def change(self, instance: Instance, **fields: Any) -> Instance:
-        """Change a record. Anything that the transition table does not allow is a bug."""
-        after = replace(instance, **fields)
-        if after.state is not instance.state:
-            assert after.state in TRANSITIONS[instance.state], f"{instance.id}: {instance.state} -> {after.state}"
-        if after != instance:
-            self.put(after)
-        return after
+    def observe(
+        self,
+        id: InstanceId,
+        *,
+        agent: AgentObservation | None = None,
+        vm: VmObservation | None = None,
+        calls: CallObservation | None = None,
+    ) -> None:
+        """Replace parts of an observation."""
+        known = self.observation(id)
+        self._learned[id] = Observation(agent or known.agent, vm or known.vm, calls or known.calls)
 
-    def put(self, instance: Instance) -> None:
-        self._recount(self.members.get(instance.id), -1)
-        self._recount(instance, 1)
+    def put(self, instance: Instance) -> Instance:
+        """Add or change a record. A transition that the table does not allow is a bug."""
+        before = self.members.get(instance.id)
+        if before is not None:
+            if instance == before:
+                return instance
+            allowed = instance.state is before.state or instance.state in TRANSITIONS[before.state]
+            assert allowed, f"{instance.id}: {before.state} -> {instance.state}"
+        self._count_subnet(before, -1)
+        self._count_subnet(instance, 1)
         self.members[instance.id] = instance
-        self._record(Put(instance), instance.id)
+        self._add_change(instance.id, Put(instance))
+        return instance
 
     def remove(self, id: InstanceId) -> None:
-        self._recount(self.members.pop(id), -1)
-        self._record(Remove(id), id)
+        self._count_subnet(self.members.pop(id), -1)
+        self._add_change(id, Remove(id))
 
-    def _recount(self, member: Instance | None, number: int) -> None:
+    def _count_subnet(self, member: Instance | None, number: int) -> None:
         if self._subnet_use is not None and member is not None and member.counts:
             self._subnet_use[member.subnet] += number
 
-    def _record(self, change: Change, id: InstanceId) -> None:
+    def _add_change(self, id: InstanceId, change: Change) -> None:
         self._changes[id] = change
-        self._capacity = self._replacements = None
-        self.revision += 1
+        self._capacity = self._replacements = self._triage = None
+        self.change_count += 1
 
-    def fresh_id(self) -> InstanceId:
+    def new_id(self) -> InstanceId:
         return next(self._fresh_ids)
 
-    def effect(self, effect: Effect) -> None:
+    def add_effect(self, effect: Effect) -> None:
         self._effects.append(effect)
 
-    def reason(self, code: ReasonCode, message: str, instance: InstanceId | None = None) -> None:
+    def add_reason(self, code: ReasonCode, message: str, instance: InstanceId | None = None) -> None:
         self._reasons.append(Reason(code, message, instance))
 
-    def refuse(self, position: int, refusal: Rejection) -> None:
-        self._refusals[position] = refusal
+    def reject(self, position: int, rejection: Rejection) -> None:
+        self._rejections[position] = rejection
 
     def wake(self, at: float) -> None:
-        """Look again at that time, or sooner."""
-        if at < inf and (self._wake is None or at < self._wake):
-            self._wake = at
+        """Decide again at that time, or earlier."""
+        if at < inf and (self._wake_at is None or at < self._wake_at):
+            self._wake_at = at
 
-    def forget_wakes(self) -> None:
-        """Before the plan is looked at once more: what was to be waited for may have changed."""
-        self._wake = None
+    def clear_wake(self) -> None:
+        """The steps are repeated: what they waited for may have changed."""
+        self._wake_at = None
 
-    def audible(self, id: InstanceId) -> bool:
-        """Its agent speaks, so whatever others say, its VM runs."""
-        facts = self.facts(id)
-        return facts.connected and self.now < facts.last_seen + self.policy.suspect_after
-
-    def not_running(self, instance: Instance) -> bool:
-        """The provider has made it certain that this VM does not run."""
-        facts = self.facts(instance.id)
-        vm = facts.vm
-        if vm is VmState.RUNNING or vm is VmState.UNKNOWN:
-            return False
-        return vm is not VmState.ABSENT or self._absence_is_certain(instance, facts)
-
-    def _absence_is_certain(self, instance: Instance, facts: Observation) -> bool:
-        """Listings lag behind creation: before a VM was seen once, only misses over two minutes count. An intent is not
-        missed at all: it is asked for again with the same ID."""
-        if instance.state is State.PENDING or facts.absent_since is None or facts.vm_at is None:
-            return False
-        if facts.met and facts.vm_at <= facts.last_seen:
-            return False  # its agent has spoken since
-        return instance.seen or facts.vm_at >= facts.absent_since + ABSENCE_IS_TRUE_AFTER
-
-    def decision(self) -> Decision:
+    def build_decision(self) -> Decision:
         return Decision(
             changes=tuple(self._changes.values()),
-            effects=tuple(sorted(self._effects, key=lambda e: _ORDER[type(e)])),
+            effects=tuple(sorted(self._effects, key=lambda effect: _EFFECT_ORDER[type(effect)])),
             reasons=tuple(self._reasons),
-            facts=self._learned,
+            observations=self._learned,
             trend=self.trend,
-            refusals=self._refusals,
+            rejections=self._rejections,
             record=self.record if self.record != self.view.record else None,
-            wake_at=self._wake,
+            wake_at=self._wake_at,
         )
 
 
 def drifted(instance: Instance, desired: Group | None) -> bool:
+    """Whether it was made from another revision than the group has now. An empty hash is unknown, and matches."""
     return (
         desired is not None
         and instance.infra_hash != desired.infra_hash
         and bool(desired.infra_hash)
         and bool(instance.infra_hash)
     )
-
-
-def is_ended(instance: Instance) -> bool:
-    return instance.state is State.DELETED or instance.state is State.FAILED

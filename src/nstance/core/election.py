@@ -1,15 +1,15 @@
-"""The arithmetic of leadership: until when a holder may act, when a candidate may try.
+"""The timing rules of leadership: until when a lease holder may act, when a candidate may claim.
 
-Two rules carry it. A holder counts from the moment it *sent* a renewal or heartbeat; everybody else counts from the
-moment they *received* or saw it, and a little longer. So whatever the network does, the holder stops first. Each side
-reads only its own monotonic clock; clocks that run at different rates are covered by the stretch.
+A holder counts from the moment it *sent* a renewal or heartbeat; everybody else counts from the moment they *received* or
+saw it, and a little longer. So the holder stops first, whatever the network does. Each side reads only its own monotonic
+clock; the stretch covers clocks that run at different rates.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 STRETCH = 1.05  # others wait this much longer than the holder counts: covers clocks that differ by 5 %
-MARGIN = 0.05
+MARGIN_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,19 +17,19 @@ class Timings:
     """In seconds, for a store that answers at once; `adapted` gives those for a slow one."""
 
     heartbeat: float = 0.1
-    promise: float = 1.0  # a member's answer is a promise for so long
+    promise: float = 1.0  # how long a member's answer is a promise
     crash_wait: float = 0.3  # the same, for a member that finds the leader's connection reset and its port refused
     fresh: float = 0.2  # a promise older than this no longer replaces renewals in storage
     renew_with_members: float = 10.0  # while all members' promises are fresh
     length_with_members: float = 15.0  # what outsiders must wait while there are members
-    renew_doubtful: float = 0.5  # a member does not answer
-    renew_standby: float = 1.0  # a standby exists but is no member
+    renew_doubtful: float = 0.5  # while a member does not answer
+    renew_standby: float = 1.0  # while a standby exists and is not a member
     length_standby: float = 1.9
     renew_alone: float = 5.0
     length_alone: float = 15.0
-    frozen_most: float = 5.0  # then a term ends: shorter than the time that a new leader gives agents to come
+    frozen_most: float = 5.0  # then a term ends: shorter than the time that agents get to connect to a new leader
     member_silence: float = 30.0  # then a member is dropped
-    standby_memory: float = 600.0  # so long a dropped member is believed to exist
+    standby_memory: float = 600.0  # how long a dropped member is believed to exist
     poll: float = 0.5
     flap_short: float = 30.0  # a term shorter than this is a flap
     flap_count: int = 3
@@ -41,7 +41,7 @@ def adapted(timings: Timings, latency: float) -> Timings:
     """The timings for a store that usually answers after `latency` seconds.
 
     Renewals follow each other by the interval or by one answer, whichever is longer, and each is confirmed one answer
-    later; half an answer more is for those that are slower than usual. What is longer here makes failover slower.
+    later; half an answer more is for slower ones. Longer timings make failover slower.
     """
     spare = 2.5 * latency
     promise = max(timings.promise, timings.renew_doubtful + spare)
@@ -52,7 +52,7 @@ def adapted(timings: Timings, latency: float) -> Timings:
         length_with_members=max(timings.length_with_members, timings.renew_with_members + spare),
         length_standby=max(timings.length_standby, timings.renew_standby + spare),
         length_alone=max(timings.length_alone, timings.renew_alone + spare),
-        # Whoever leads meanwhile needs some answers from storage as well before agents can come to it.
+        # The next leader needs some answers from storage as well before agents can connect to it.
         frozen_most=timings.frozen_most + 3 * latency,
     )
 
@@ -66,34 +66,35 @@ class Answer:
     crash_wait: float
 
 
+@dataclass(frozen=True, slots=True)
+class Members:
+    """The standbys that a lease names. `offered`: those that know its version from a heartbeat, so that they can claim it
+    without reading it first."""
+
+    ids: Sequence[str]
+    answered: Mapping[str, Answer]
+    offered: Collection[str] = ()
+
+
 def outsider_length(timings: Timings, *, members: int, standby_near: bool) -> float:
-    """What a lease says to those who are not members."""
+    """The length of the lease for servers that are not members."""
     if members:
         return timings.length_with_members
     return timings.length_standby if standby_near else timings.length_alone
 
 
-def valid_until(
-    *,
-    sent: float,
-    length: float,
-    promise: float,
-    members: Sequence[str],
-    answered: Mapping[str, Answer],
-    offered: Collection[str] = (),
-) -> float:
-    """Until when the holder may start work. `sent`: when the newest confirmed renewal was sent. `offered`: the members
-    that were told its version in a heartbeat, so that they can claim it without reading it first."""
+def valid_until(members: Members, *, sent: float, length: float, promise: float) -> float:
+    """Until when the holder may start work. `sent`: when the newest confirmed renewal was sent."""
     limit = sent + length
-    for member in members:
-        # A member whose promise ran out may try on the version it knows; a later renewal takes that from it.
-        kept, answer = sent + promise, answered.get(member)
+    for member in members.ids:
+        # A member whose promise ran out may claim the version that it knows; a later renewal invalidates that.
+        until, answer = sent + promise, members.answered.get(member)
         if answer is not None:
-            kept = max(kept, answer.sent + answer.promise)
-            if member in offered:
-                # It may take us for dead, rightly or not: what it finds decides only how soon it tries.
-                kept = min(kept, answer.sent + answer.crash_wait)
-        limit = min(limit, kept)
+            until = max(until, answer.sent + answer.promise)
+            if member in members.offered:
+                # It may believe that the holder crashed, rightly or not, and then claims this early.
+                until = min(until, answer.sent + answer.crash_wait)
+        limit = min(limit, until)
     return limit
 
 
@@ -102,41 +103,32 @@ def is_fresh(timings: Timings, answer: Answer | None, now: float) -> bool:
     return answer is not None and now < answer.sent + timings.fresh
 
 
-def renew_at(
-    timings: Timings,
-    *,
-    sent: float,
-    members: Sequence[str],
-    answered: Mapping[str, Answer],
-    offered: Collection[str],
-    now: float,
-    standby_near: bool,
-) -> float:
-    """When the next renewal is due, as long as no further answer comes."""
-    if not members:
+def renew_at(timings: Timings, members: Members, *, sent: float, now: float, standby_near: bool) -> float:
+    """When the next renewal is due if no further answer arrives."""
+    if not members.ids:
         return sent + (timings.renew_standby if standby_near else timings.renew_alone)
     due = sent + timings.renew_with_members
-    for member in members:
-        answer = answered.get(member)
-        if member in offered and answer is not None:
-            due = min(due, answer.sent + timings.fresh)  # at once: it may claim soon, on the version that it knows
+    for member in members.ids:
+        answer = members.answered.get(member)
+        if member in members.offered and answer is not None:
+            due = min(due, answer.sent + timings.fresh)  # it may claim soon, on the version that it knows
         elif not is_fresh(timings, answer, now):
             due = min(due, sent + timings.renew_doubtful)
     return due
 
 
-def patience(*, length: float, promise: float, member: bool) -> float:
+def claim_wait(*, length: float, promise: float, member: bool) -> float:
     """How long a candidate must have seen the lease unchanged, on its own clock."""
-    return (promise if member else length) * STRETCH + MARGIN
+    return (promise if member else length) * STRETCH + MARGIN_SECONDS
 
 
 def promise_until(*, received: float, promise: float) -> float:
-    """Until when a member keeps still after a heartbeat."""
-    return received + promise * STRETCH + MARGIN
+    """Until when a member does not claim after a heartbeat."""
+    return received + promise * STRETCH + MARGIN_SECONDS
 
 
 def flap_wait(timings: Timings, flaps: int) -> float:
-    """How long a server that keeps losing leadership soon after gaining it keeps back."""
+    """How long a server that keeps losing leadership soon after gaining it does not claim."""
     if flaps < timings.flap_count:
         return 0.0
     return float(min(timings.flap_wait_most, timings.flap_wait * 2 ** (flaps - timings.flap_count)))

@@ -1,122 +1,126 @@
-"""Following up what was written down: intents are asked for, tombstones are carried out, doubts are looked at.
+"""Carry out what the records say: create intents, delete tombstones, check doubtful VMs.
 
-Level-triggered: whatever was lost in a crash or a change of leaders is found here again, because it is derived from the
-records. A fact says what is under way in this term, so that nothing is asked twice at a time.
+Everything is derived from the records, so what was lost in a crash or a change of leaders is found again here. The call
+observation says what is under way in this term, so that nothing is called twice at a time.
 """
 
+from dataclasses import replace
+
 from nstance.core import creating
-from nstance.core.draft import ABSENCE_IS_TRUE_AFTER, Draft, is_ended
-from nstance.model.decision import CheckVm, CreateVm, DeleteDuplicateVm, DeleteVm, Observation, ReasonCode
+from nstance.core.draft import ABSENCE_CERTAIN_AFTER_SECONDS, Draft
+from nstance.core.triage import is_ended
+from nstance.model.decision import CheckVm, CreateVm, DeleteDuplicateVm, DeleteVm, ReasonCode
 from nstance.model.events import VmState
 from nstance.model.instance import Cause, Instance, State
+from nstance.model.observation import Observation
 
-DELETE_AGAIN = 30.0  # a deletion that was accepted but shows no end is asked for again
-LOOK_AGAIN = 5.0
-LOOK_MOST = 30.0
+DELETE_REPEAT_SECONDS = 30.0  # after a delete that was accepted but has not finished
+CHECK_DELETED_SECONDS, CHECK_DELETED_MAX_SECONDS = 5.0, 30.0
 
 
-def close_deleted(draft: Draft) -> None:
-    """Records whose VMs are gone end: others may have waited for that."""
+def close_deleted_records(draft: Draft) -> None:
+    """End the records whose VMs are gone: other steps may have waited for that."""
     for instance in draft.needs_attention():
         if instance.state is State.DELETING:
-            _close(draft, instance)
+            observed = draft.observation(instance.id)
+            # A create in flight is settled first, so that it cannot succeed after the delete.
+            if not observed.calls.creating and instance.duplicate_vm is None and _is_deleted(observed):
+                draft.add_reason(ReasonCode.DELETED, "provider confirmed that the VM is gone", instance.id)
+                draft.put(replace(instance, state=State.DELETED, ended=draft.now, drain=None))
 
 
-def pursue(draft: Draft) -> None:
-    close_deleted(draft)
+def follow_up_records(draft: Draft) -> None:
+    close_deleted_records(draft)
     needs_attention = draft.needs_attention()
-    draft.wake(draft.kept_until)
+    draft.wake(draft.triage.retained_until)
     for instance in needs_attention:
-        state = instance.state
         if is_ended(instance):
-            _forget(draft, instance)
+            _drop_record(draft, instance)
             continue
-        if state is State.PENDING:
-            _create(draft, instance)
-        elif state is State.DELETING:
-            _delete(draft, instance)
+        if instance.state is State.PENDING:
+            _create_vm(draft, instance)
+        elif instance.state is State.DELETING:
+            _delete_vm(draft, instance)
         if instance.duplicate_vm is not None:
-            _delete_double(draft, instance)
-        _check(draft, instance)
+            _delete_duplicate(draft, instance)
+        _check_vm(draft, instance)
 
 
-def _create(draft: Draft, instance: Instance) -> None:
-    facts = draft.facts(instance.id)
-    if facts.creating or draft.now >= creating.registration_due(draft, instance):
-        return  # with a nonce that is out of date the VM could never register; it is given up instead
-    if draft.now < facts.create_due:
-        draft.wake(facts.create_due)
+def _create_vm(draft: Draft, instance: Instance) -> None:
+    calls = draft.observation(instance.id).calls
+    if calls.creating or draft.now >= creating.registration_deadline(draft, instance):
+        return  # with an expired nonce the VM could never register; the instance is abandoned instead
+    if draft.now < calls.create_due:
+        draft.wake(calls.create_due)
         return
-    draft.learn(instance.id, creating=True)
-    draft.effect(CreateVm(instance.id))
+    draft.observe(instance.id, calls=replace(calls, creating=True))
+    draft.add_effect(CreateVm(instance.id))
 
 
-def _close(draft: Draft, instance: Instance) -> None:
-    facts = draft.facts(instance.id)
-    if facts.creating or instance.duplicate_vm is not None:
+def _delete_vm(draft: Draft, instance: Instance) -> None:
+    observed = draft.observation(instance.id)
+    vm, calls = observed.vm, observed.calls
+    if calls.creating:
         return  # a create in flight is settled first, so that it cannot succeed after the delete
-    if facts.vm is VmState.DELETED or _long_absent(facts):
-        draft.reason(ReasonCode.DELETED, "the provider says that it is gone", instance.id)
-        draft.change(instance, state=State.DELETED, ended=draft.now, drain=None)
-
-
-def _delete(draft: Draft, instance: Instance) -> None:
-    facts = draft.facts(instance.id)
-    if facts.creating:
-        return  # a create in flight is settled first, so that it cannot succeed after the delete
-    if facts.vm is VmState.DELETED or _long_absent(facts) or facts.deleting or not draft.may_delete:
+    if _is_deleted(observed) or calls.deleting or not draft.can_delete:
         return
-    if facts.deletion_begun is None:
-        due = facts.delete_due
-    else:
-        # Accepted is not done (F55), and "not found" just after it may be a lie (F49): it is looked at until it is gone.
-        if not facts.checking and facts.check_due is None:
-            draft.learn(instance.id, check_due=draft.now + min(LOOK_MOST, LOOK_AGAIN * (1 + facts.checks)))
-        if facts.vm is VmState.ABSENT:
+    due, accepted_at = calls.delete_due, calls.delete_accepted_at
+    if accepted_at is not None:
+        # Accepted is not finished, and "not found" just after it may be wrong: the VM is checked until it is gone.
+        if not calls.checking and calls.check_due is None:
+            wait = min(CHECK_DELETED_MAX_SECONDS, CHECK_DELETED_SECONDS * (1 + calls.checks))
+            calls = replace(calls, check_due=draft.now + wait)
+            draft.observe(instance.id, calls=calls)
+        if vm.state is VmState.ABSENT:
             return
-        due = facts.deletion_begun + DELETE_AGAIN
+        due = accepted_at + DELETE_REPEAT_SECONDS
     if draft.now < due:
         draft.wake(due)
         return
-    draft.learn(instance.id, deleting=True, deletion_begun=None)
-    console = instance.cause is Cause.UNREGISTERED and facts.delete_attempts == 0 and instance.provider_id is not None
-    draft.effect(DeleteVm(instance.id, instance.provider_id, keep_console=console))
+    draft.observe(instance.id, calls=replace(calls, deleting=True, delete_accepted_at=None))
+    console = instance.cause is Cause.UNREGISTERED and calls.delete_attempts == 0 and instance.provider_id is not None
+    draft.add_effect(DeleteVm(instance.id, instance.provider_id, keep_console=console))
 
 
-def _long_absent(facts: Observation) -> bool:
-    """ "Not found" just after a create or a delete may be a lie; over two minutes it is not."""
-    since, begun, told = facts.absent_since, facts.deletion_begun, facts.vm_at
-    if facts.vm is not VmState.ABSENT or since is None or begun is None or told is None:
+def _is_deleted(observed: Observation) -> bool:
+    return observed.vm.state is VmState.DELETED or _is_long_absent(observed)
+
+
+def _is_long_absent(observed: Observation) -> bool:
+    """Shortly after a create or delete "not found" may be wrong; after two minutes it is believed."""
+    since, checked_at = observed.vm.absent_since, observed.vm.checked_at
+    accepted_at = observed.calls.delete_accepted_at
+    if observed.vm.state is not VmState.ABSENT or since is None or accepted_at is None or checked_at is None:
         return False
-    return told >= max(since, begun) + ABSENCE_IS_TRUE_AFTER
+    return checked_at >= max(since, accepted_at) + ABSENCE_CERTAIN_AFTER_SECONDS
 
 
-def _delete_double(draft: Draft, instance: Instance) -> None:
+def _delete_duplicate(draft: Draft, instance: Instance) -> None:
     assert instance.duplicate_vm is not None
-    due = draft.facts(instance.id).duplicate_vm_due
-    if not draft.may_delete:
+    if not draft.can_delete:
         return
-    if draft.now >= due:
-        due = draft.now + DELETE_AGAIN
-        draft.learn(instance.id, duplicate_vm_due=due)
-        draft.effect(DeleteDuplicateVm(instance.id, instance.duplicate_vm))
-    draft.wake(due)
+    calls = draft.observation(instance.id).calls
+    if draft.now >= calls.duplicate_delete_due:
+        calls = replace(calls, duplicate_delete_due=draft.now + DELETE_REPEAT_SECONDS)
+        draft.observe(instance.id, calls=calls)
+        draft.add_effect(DeleteDuplicateVm(instance.id, instance.duplicate_vm))
+    draft.wake(calls.duplicate_delete_due)
 
 
-def _check(draft: Draft, instance: Instance) -> None:
-    facts = draft.facts(instance.id)
-    if facts.checking or facts.check_due is None or is_ended(draft.members[instance.id]):
+def _check_vm(draft: Draft, instance: Instance) -> None:
+    calls = draft.observation(instance.id).calls
+    if calls.checking or calls.check_due is None or is_ended(draft.members[instance.id]):
         return
-    if draft.now < facts.check_due:
-        draft.wake(facts.check_due)
+    if draft.now < calls.check_due:
+        draft.wake(calls.check_due)
         return
-    draft.learn(instance.id, checking=True, check_due=None, checks=facts.checks + 1)
-    draft.effect(CheckVm(instance.id, instance.provider_id))
+    draft.observe(instance.id, calls=replace(calls, checking=True, check_due=None, checks=calls.checks + 1))
+    draft.add_effect(CheckVm(instance.id, instance.provider_id))
 
 
-def _forget(draft: Draft, instance: Instance) -> None:
+def _drop_record(draft: Draft, instance: Instance) -> None:
     due = (instance.ended or 0.0) + draft.policy.deleted_retention
     if draft.now < due:
         draft.wake(due)
-    elif draft.view.listed:  # a VM that turned up late is better found with its record
+    elif draft.view.listed:  # a VM that appears late is better found while its record exists
         draft.remove(instance.id)

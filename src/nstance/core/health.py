@@ -1,156 +1,162 @@
-"""Noticing trouble: what silence, notices and the provider's word mean for an instance.
+"""Find instances whose VM is gone, about to end, or whose agent is unresponsive.
 
-Silence alone proves nothing: the provider is asked, and a failed answer is never read as "gone". A silent instance whose
-VM runs is suspect first (its replacement starts), dead later (it goes), and forgiven if it comes back in between. After
-a change of leaders silence counts from the moment this leader began to listen.
+An unresponsive agent alone proves nothing: the provider is asked, and a failed answer is never read as "gone". If the VM
+runs, the instance first becomes suspect (its replacement starts) and later counts as dead (it is removed); if its agent
+reconnects in between, it is kept. After a change of leaders the time counts from when this leader began to listen.
 """
+
+from dataclasses import replace
 
 from nstance.core import creating, leaving
 from nstance.core.draft import Draft
-from nstance.model.decision import Observation, ReasonCode
+from nstance.model.decision import ReasonCode
 from nstance.model.events import NoticeKind, VmState
 from nstance.model.instance import Cause, Instance, State
+from nstance.model.observation import AgentObservation, VmObservation
 
-CHECK_TIMES = (0.0, 1.0, 2.0, 4.0)  # seconds after a loss or a notice at which the provider is asked
-CHECK_AGAIN = 10.0
-CONNECT_WITHIN = 1.0  # seconds that an agent takes at most from its registration to its connection, if all is well
-SPOT_NOTICE = 30.0  # the shortest warning that a cloud gives, where a notice names no deadline
+CHECK_DELAYS_SECONDS = (0.0, 1.0, 2.0, 4.0)  # after a lost connection or a notice
+CHECK_INTERVAL_SECONDS = 10.0
+CONNECT_SECONDS = 1.0  # how long a healthy agent takes at most from its registration to its connection
+SPOT_NOTICE_SECONDS = 30.0  # the shortest warning of any cloud, for a notice without a deadline
 
 
-def judge(draft: Draft) -> None:
+def check_health(draft: Draft) -> None:
     needs_attention = draft.needs_attention()
-    draft.wake(draft.healthy_until)
+    draft.wake(draft.triage.healthy_until)
     for instance in needs_attention:
         state = instance.state
         if state is State.RUNNING or state is State.STARTING or state is State.PENDING:
-            _judge(draft, draft.members[instance.id])  # who left before may have handed its place on to it
+            _check_instance(draft, draft.members[instance.id])  # an earlier one may have passed its place on to it
         elif state is State.DRAINING:
-            _ask_after(draft, instance, draft.facts(instance.id).lost)
+            _schedule_checks_after(draft, instance, draft.observation(instance.id).agent.lost_at)
 
 
-def _judge(draft: Draft, instance: Instance) -> None:
-    facts = draft.facts(instance.id)
-    if facts.vm is not VmState.RUNNING:
-        if draft.not_running(instance):
-            if draft.view.listed:  # the listing that every term begins with comes first
-                _gone(draft, instance, facts)
+def _check_instance(draft: Draft, instance: Instance) -> None:
+    observed = draft.observation(instance.id)
+    agent, vm = observed.agent, observed.vm
+    if vm.state is not VmState.RUNNING:
+        if draft.is_stopped(instance):
+            if draft.view.listed:  # every term begins with a listing, which comes first
+                _remove_gone(draft, instance, vm.state)
             return
-        if facts.vm is VmState.ABSENT and instance.state is not State.PENDING:
-            _ask_at(draft, instance, draft.now + CHECK_AGAIN)
+        if vm.state is VmState.ABSENT and instance.state is not State.PENDING:
+            _schedule_check(draft, instance, draft.now + CHECK_INTERVAL_SECONDS)
     if instance.state is not State.RUNNING:
         return
-    if facts.notice is not None and _heed(draft, instance, facts):
-        return
-    _silence(draft, instance, facts)
+    if agent.notice is None or not _act_on_notice(draft, instance, agent):
+        _check_silence(draft, instance, agent, vm)
 
 
-def _gone(draft: Draft, instance: Instance, facts: Observation) -> None:
-    message = f"the provider says that its VM is {facts.vm.value}"
-    draft.reason(ReasonCode.GONE, message, instance.id)
-    leaving.delete(draft, instance, Cause.GONE, message)
+def _remove_gone(draft: Draft, instance: Instance, state: VmState) -> None:
+    message = f"provider reports that the VM is {state.value}"
+    draft.add_reason(ReasonCode.GONE, message, instance.id)
+    leaving.delete_instance(draft, instance, Cause.GONE, message)
     if instance.ready_at is None:
-        creating.did_not_come_up(draft, instance, f"its VM ended before it was ready: {facts.vm.value}")
+        creating.count_startup_failure(draft, instance, f"VM ended before it was ready: {state.value}")
 
 
-def going(draft: Draft, instance: Instance) -> Cause | None:
-    """Its VM will end soon, whatever we do."""
-    facts = draft.facts(instance.id)
-    if facts.notice is NoticeKind.SPOT:
+def imminent_end(draft: Draft, instance: Instance) -> Cause | None:
+    """Why the VM will end soon, whatever we do."""
+    agent = draft.observation(instance.id).agent
+    if agent.notice is NoticeKind.SPOT:
         return Cause.SPOT
-    if facts.notice is NoticeKind.SHUTDOWN and draft.now >= facts.notice_at + draft.policy.shutdown_grace:
+    if agent.notice is NoticeKind.SHUTDOWN and draft.now >= agent.notice_at + draft.policy.shutdown_grace:
         return Cause.SHUTDOWN
     return None
 
 
-def _heed(draft: Draft, instance: Instance, facts: Observation) -> bool:
-    """Act on a notice; says whether the instance leaves."""
-    if facts.notice is NoticeKind.REBALANCE:
-        return False  # a hint: voluntary work sees to it
-    _ask_after(draft, instance, facts.notice_at)
-    cause = going(draft, instance)
+def _act_on_notice(draft: Draft, instance: Instance, agent: AgentObservation) -> bool:
+    """Returns whether the instance is removed."""
+    if agent.notice is NoticeKind.REBALANCE:
+        return False  # a hint: voluntary work handles it
+    _schedule_checks_after(draft, instance, agent.notice_at)
+    cause = imminent_end(draft, instance)
     if cause is None:
-        draft.wake(facts.notice_at + draft.policy.shutdown_grace)
+        draft.wake(agent.notice_at + draft.policy.shutdown_grace)
         return False
-    deadline = facts.notice_deadline if facts.notice_deadline is not None else facts.notice_at + SPOT_NOTICE
+    deadline = agent.notice_deadline if agent.notice_deadline is not None else agent.notice_at + SPOT_NOTICE_SECONDS
     if (
-        leaving.is_waited_for(draft, instance)
+        leaving.can_drain(draft, instance)
         or not instance.counts
-        or is_replaced(draft, instance)
+        or has_replacement_vm(draft, instance)
         or draft.now >= deadline
     ):
         spot = cause is Cause.SPOT
-        message = "the provider is about to take its VM back" if spot else "its VM announced a shutdown"
-        draft.reason(ReasonCode.SPOT if spot else ReasonCode.SHUTDOWN, message, instance.id)
-        leaving.leave(draft, instance, cause, message, deadline=deadline if spot else None)
+        message = "provider is about to reclaim the VM" if spot else "VM announced its shutdown"
+        draft.add_reason(ReasonCode.SPOT if spot else ReasonCode.SHUTDOWN, message, instance.id)
+        leaving.remove_instance(draft, instance, cause, message, deadline=deadline if spot else None)
         return True
-    # Nobody will drain it, so there is no haste: it serves until its replacement was made.
+    # No operator will drain it, so it serves until its replacement VM exists.
     draft.wake(deadline)
     return False
 
 
-def _silence(draft: Draft, instance: Instance, facts: Observation) -> None:
-    if facts.connected and draft.now < facts.last_seen + draft.policy.suspect_after:
+def _check_silence(draft: Draft, instance: Instance, agent: AgentObservation, vm: VmObservation) -> None:
+    if agent.connected and draft.now < agent.last_seen + draft.policy.suspect_after:
         if instance.suspect:
-            draft.change(instance, suspect=False)
-            draft.reason(ReasonCode.RECOVERED, "its agent is back", instance.id)
-        draft.wake(facts.last_seen + draft.policy.suspect_after)
+            draft.put(replace(instance, suspect=False))
+            draft.add_reason(ReasonCode.RECOVERED, "agent is responsive again", instance.id)
+        draft.wake(agent.last_seen + draft.policy.suspect_after)
         return
-    # One that was killed between its registration and its connection has no connection to lose.
-    _ask_after(draft, instance, facts.last_seen + CONNECT_WITHIN if facts.awaited else facts.lost)
-    suspect_at, dead_at = limits(draft, facts)
+    # An agent that was killed between its registration and its connection has no connection to lose.
+    expected = agent.last_seen + CONNECT_SECONDS if agent.awaiting_connection else agent.lost_at
+    _schedule_checks_after(draft, instance, expected)
+    suspect_at, dead_at = silence_deadlines(draft, agent)
     if draft.now < suspect_at:
         draft.wake(suspect_at)
         return
-    if facts.vm is not VmState.RUNNING or facts.vm_at is None or facts.vm_at < facts.last_seen:
-        # Only the provider's word "it runs", given after the last sign of life, makes an instance suspect.
-        _ask_at(draft, instance, draft.now if not facts.checks else draft.now + CHECK_AGAIN)
+    if vm.state is not VmState.RUNNING or vm.checked_at is None or vm.checked_at < agent.last_seen:
+        # Only if the provider says after the last sign of life that the VM runs does the instance become suspect.
+        checks = draft.observation(instance.id).calls.checks
+        _schedule_check(draft, instance, draft.now + (CHECK_INTERVAL_SECONDS if checks else 0.0))
         return
     if draft.view.mass_silence:
-        draft.wake(draft.now + CHECK_AGAIN)
+        draft.wake(draft.now + CHECK_INTERVAL_SECONDS)
         return
+    seconds = draft.now - agent.last_seen
+    message = f"agent unresponsive for {seconds:.0f} s, VM is running"
     if not instance.suspect:
-        silent = draft.now - facts.last_seen
-        instance = draft.change(instance, suspect=True)
-        draft.reason(ReasonCode.SUSPECT, f"silent for {silent:.0f} s although its VM runs", instance.id)
-        if facts.awaited:  # as bad as one that never registers, and likely to happen to the next one too
-            creating.did_not_come_up(draft, instance, f"its agent registered and did not connect for {silent:.0f} s")
+        instance = draft.put(replace(instance, suspect=True))
+        draft.add_reason(ReasonCode.SUSPECT, message, instance.id)
+        if agent.awaiting_connection:  # as bad as one that never registers, and likely to happen to the next one too
+            failure = f"agent registered and did not connect for {seconds:.0f} s"
+            creating.count_startup_failure(draft, instance, failure)
     if draft.now < dead_at:
         draft.wake(dead_at)
-    elif facts.vm_at < dead_at:
-        _ask_at(draft, instance, draft.now)  # no deletion on an old answer
-    elif draft.may_delete and (instance.on_demand or is_replaced(draft, instance)):
-        message = f"silent for {draft.now - facts.last_seen:.0f} s although its VM runs"
-        draft.reason(ReasonCode.UNHEALTHY, message, instance.id)
-        leaving.leave(draft, instance, Cause.UNHEALTHY, message)
+    elif vm.checked_at < dead_at:
+        _schedule_check(draft, instance, draft.now)  # no deletion because of an old answer
+    elif draft.can_delete and (instance.on_demand or has_replacement_vm(draft, instance)):
+        draft.add_reason(ReasonCode.UNHEALTHY, message, instance.id)
+        leaving.remove_instance(draft, instance, Cause.UNHEALTHY, message)
 
 
-def limits(draft: Draft, facts: Observation) -> tuple[float, float]:
-    """When silence makes suspect, and when dead."""
+def silence_deadlines(draft: Draft, agent: AgentObservation) -> tuple[float, float]:
+    """When an unresponsive agent makes its instance suspect, and when dead."""
     policy, since = draft.policy, draft.view.listening_since
-    last_seen = max(facts.last_seen, since)
-    if not facts.met or facts.last_seen < since:
-        # It has not connected since this leader took over, or stood still: it gets the time that a whole fleet needs to
+    last_seen = max(agent.last_seen, since)
+    if not agent.seen_this_term or agent.last_seen < since:
+        # It has not connected since this leader took over or was suspended: it gets the time that a whole fleet needs to
         # reconnect.
-        patience = max(policy.suspect_after, draft.view.reconnect_grace)
-        return last_seen + patience, last_seen + max(policy.dead_after, patience)
-    if facts.restarting:
+        grace = max(policy.suspect_after, draft.view.reconnect_grace)
+        return last_seen + grace, last_seen + max(policy.dead_after, grace)
+    if agent.restarting:
         return last_seen + policy.dead_after, last_seen + policy.dead_after
     return last_seen + policy.suspect_after, last_seen + policy.dead_after
 
 
-def is_replaced(draft: Draft, instance: Instance) -> bool:
-    """A VM that still runs goes only after its replacement was made."""
+def has_replacement_vm(draft: Draft, instance: Instance) -> bool:
+    """A VM that still runs is removed only after its replacement VM exists."""
     return any(m.state is not State.PENDING for m in draft.replacements().get(instance.id, ()))
 
 
-def _ask_after(draft: Draft, instance: Instance, since: float | None) -> None:
-    """At once, and a few times more: clouds notice a dying VM some seconds after it is dead."""
-    checks = draft.facts(instance.id).checks
-    if since is not None and checks < len(CHECK_TIMES):
-        _ask_at(draft, instance, since + CHECK_TIMES[checks])
+def _schedule_checks_after(draft: Draft, instance: Instance, since: float | None) -> None:
+    """Check at once and a few times more: clouds notice a dead VM only after some seconds."""
+    checks = draft.observation(instance.id).calls.checks
+    if since is not None and checks < len(CHECK_DELAYS_SECONDS):
+        _schedule_check(draft, instance, since + CHECK_DELAYS_SECONDS[checks])
 
 
-def _ask_at(draft: Draft, instance: Instance, at: float) -> None:
-    facts = draft.facts(instance.id)
-    if not facts.checking and (facts.check_due is None or at < facts.check_due):
-        draft.learn(instance.id, check_due=at)
+def _schedule_check(draft: Draft, instance: Instance, at: float) -> None:
+    calls = draft.observation(instance.id).calls
+    if not calls.checking and (calls.check_due is None or at < calls.check_due):
+        draft.observe(instance.id, calls=replace(calls, check_due=at))

@@ -1,8 +1,8 @@
-"""Groups that the API made, and what their absence from the configuration proves: nothing.
+"""Groups that were created through the API and are missing from the configuration.
 
-A group that was made through the API is in `groups.jsonc` and nowhere else. If that file is lost, or restored from an older
-backup, the group is missing although nobody deleted it. The journal remembers which groups were dynamic; such a group is
-held (nothing is created, nothing is deleted) until it is configured again or deleted by name through the API.
+Such a group is stored only in `groups.jsonc`. If that file is lost or restored from an older backup, the group is missing
+although nobody deleted it. The journal remembers which groups were dynamic; such a group is held (nothing is created,
+nothing is deleted) until it is configured again or deleted by name through the API.
 """
 
 from dataclasses import replace
@@ -19,8 +19,8 @@ def is_held(view: View, record: GroupRecord | None) -> bool:
     return desired is None or (desired.static and not desired.overridden and view.groups_lost)
 
 
-def keep_record(draft: Draft) -> None:
-    """Remember whether the API made the group, or set something of it."""
+def update_dynamic_flag(draft: Draft) -> None:
+    """Store whether the group, or a setting of it, comes from the API."""
     desired = draft.desired
     if desired is None or is_held(draft.view, draft.record):
         return
@@ -30,6 +30,6 @@ def keep_record(draft: Draft) -> None:
 
 
 def delete_group(draft: Draft) -> None:
-    """Somebody asked for it by name: its absence from the configuration means what it says."""
+    """The group was deleted by name, so from now on its absence from the configuration counts."""
     if draft.desired is None and draft.record is not None:
         draft.record = replace(draft.record, dynamic=False, revisions=())

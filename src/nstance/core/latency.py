@@ -2,21 +2,21 @@
 
 from dataclasses import dataclass, replace
 
-SAMPLES = 3  # answers that the estimate rests on
-USUAL_MOST = 10.0  # a slower store is treated like this one
-TIMEOUT_LEAST, TIMEOUT_MOST = 0.7, 10.0
+SAMPLES = 3
+USUAL_MAX_SECONDS = 10.0  # a slower store is treated like this one
+TIMEOUT_MIN_SECONDS, TIMEOUT_MAX_SECONDS = 0.7, 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """From the last few answers, and from waiting in vain.
+    """From the last few answers and timeouts.
 
-    Leases and promises follow the usual answer: a single straggler changes nothing, and a store that cannot be reached at
-    all does not make them longer. Timeouts follow the slowest answer, and triple with each one that passes.
+    Leases and promises follow the usual answer: a single slow one changes nothing, and a store that cannot be reached does
+    not make them longer. Timeouts follow the slowest answer, and triple each time one passes.
     """
 
     answers: tuple[float, ...] = ()
-    waited: float = 0.0  # in vain, since the last answer
+    waited: float = 0.0  # the longest timeout since the last answer
 
     def answered(self, seconds: float) -> "Latency":
         return Latency((*self.answers[1 - SAMPLES :], seconds))
@@ -27,9 +27,9 @@ class Latency:
     @property
     def usual(self) -> float:
         ordered = sorted(self.answers)
-        return min(USUAL_MOST, ordered[len(ordered) // 2]) if ordered else 0.0
+        return min(USUAL_MAX_SECONDS, ordered[len(ordered) // 2]) if ordered else 0.0
 
     @property
     def timeout(self) -> float:
         """How long to wait for the next answer."""
-        return min(TIMEOUT_MOST, max(TIMEOUT_LEAST, 3 * max(self.waited, *self.answers, 0.0)))
+        return min(TIMEOUT_MAX_SECONDS, max(TIMEOUT_MIN_SECONDS, 3 * max(self.waited, *self.answers, 0.0)))

@@ -1,8 +1,8 @@
-"""Who belongs to a load balancer, and what to do about it.
+"""Which instances belong to a load balancer, and which calls bring it there.
 
-Desired state against known members, so a lost or reordered call is repaired by the next look (F57). One-way for each
-instance: it comes in when it is ready, and goes out when it leaves `running`; in between nothing moves it, also not a
-check that fails for a while. Members that no record knows are left alone: they are another shard's, or somebody's own.
+Desired members are compared with known ones, so a lost or reordered call is repaired the next time. An instance is
+registered when it is ready and deregistered when it leaves `running`; in between nothing moves it, not even a check that
+fails for a while. Members without a record are not touched: they belong to another shard or to somebody else.
 """
 
 from collections.abc import Callable, Container, Iterable, Mapping
@@ -27,8 +27,8 @@ def plan(
     ready: Container[InstanceId],
     member: Callable[[ProviderId], bool | None],
 ) -> Plan:
-    """`ready`: who is ready, as far as was reported in this term. `member`: whether a VM is in, None if that is not
-    known; of instances whose group does not use the balancer, only known members are touched."""
+    """`ready`: the instances that were reported ready in this term. `member`: whether a VM is a member, None if not known.
+    Instances whose group does not use the balancer are deregistered only if they are known members."""
     register, deregister = [], []
     for instance in instances:
         if instance.provider_id is None:
@@ -37,7 +37,9 @@ def plan(
         known = member(instance.provider_id)
         if wanted is True and known is not True:
             register.append(instance.provider_id)
-        elif wanted is False and (known is True or (known is None and _may_be_in(instance, balancer, desired_groups))):
+        elif wanted is False and (
+            known is True or (known is None and _may_be_member(instance, balancer, desired_groups))
+        ):
             deregister.append(instance.provider_id)
     return Plan(tuple(register), tuple(deregister))
 
@@ -47,19 +49,19 @@ def uses(instance: Instance, balancer: str, desired_groups: Mapping[GroupKey, Gr
     return desired is not None and balancer in desired.load_balancers
 
 
-def _may_be_in(instance: Instance, balancer: str, desired_groups: Mapping[GroupKey, Group]) -> bool:
+def _may_be_member(instance: Instance, balancer: str, desired_groups: Mapping[GroupKey, Group]) -> bool:
     return uses(instance, balancer, desired_groups) and instance.state not in ENDED
 
 
 def belongs(
     instance: Instance, balancer: str, desired_groups: Mapping[GroupKey, Group], ready: Container[InstanceId]
 ) -> bool | None:
-    """Whether it should be a member; None: whatever it is, it stays."""
+    """Whether it should be a member; None: it stays what it is."""
     match instance.state:
         case State.PENDING | State.STARTING:
             return None
         case State.RUNNING if uses(instance, balancer, desired_groups):
-            # A member stays one while its agent has not come back to a new leader, or while it is not ready again.
+            # A member stays one while its agent reconnects to a new leader, or while it is not ready for a time.
             return True if instance.id in ready else None
         case _:
             return False

@@ -1,8 +1,8 @@
-"""A rollout: bringing a new revision to every instance of a group. When it starts, pauses, halts and is complete.
+"""A rollout brings a new revision to every instance of a group: when it starts, pauses, halts and is complete.
 
-The group's record remembers each revision and how it went, so that a new leader neither forgets that a rollout was halted
-nor counts its failures from zero. The trap: whatever replaces an old instance makes one of the new revision, so while a
-rollout is held, all voluntary work is.
+The group's record stores each revision and its outcome, so that a new leader neither forgets that a rollout was halted
+nor counts its failures from zero. Every replacement is made from the new revision, so while a rollout is held, all
+voluntary work is held.
 """
 
 from dataclasses import replace
@@ -17,37 +17,39 @@ OPEN = frozenset({Outcome.ROLLING, Outcome.PAUSED, Outcome.HALTED})
 HELD = frozenset({Outcome.PAUSED, Outcome.HALTED})
 
 
-def follow(draft: Draft) -> None:
+def update_rollout(draft: Draft) -> None:
     """Bring the group's record up to date."""
     desired = draft.desired
     if desired is None or not desired.infra_hash:
         return
-    current = draft.rollout
+    current = draft.current_revision
     if current is None or current.infra_hash != desired.infra_hash:
-        current = _start(draft, desired)
+        current = _start_rollout(draft, desired)
     elif current.runtime_hash != desired.runtime_hash:
-        current = _change(draft, current, runtime_hash=desired.runtime_hash)
+        current = _put_revision(draft, replace(current, runtime_hash=desired.runtime_hash))
     if current.outcome not in OPEN:
         return
-    if desired.size > 0 and draft.ready_and_current() == desired.size == len(draft.capacity()):
-        message = f"revision {short(current.infra_hash)} is complete: {desired.size} instances are ready"
+    if desired.size > 0 and draft.count_ready_and_current() == desired.size == len(draft.capacity()):
         if draft.record is not None and len(draft.record.revisions) > 1:
-            draft.reason(ReasonCode.ROLLOUT, message)
-        _change(draft, current, outcome=Outcome.COMPLETE, finished=draft.now, message="")
+            message = f"{_title(current)} complete: {desired.size} instances are ready"
+            draft.add_reason(ReasonCode.ROLLOUT, message)
+        _put_revision(draft, replace(current, outcome=Outcome.COMPLETE, finished=draft.now, message=""))
     elif current.outcome is Outcome.ROLLING:
-        _judge_failures(draft, desired, current)
-        _judge_canaries(draft, desired, current)
+        if current.failures >= desired.max_failures and any(drifted(m, desired) for m in draft.capacity()):
+            _halt(draft, current, f"{current.failures} instances did not become ready, the last one {current.message}")
+        else:
+            _pause_after_canaries(draft, desired, current)
     elif current.outcome is Outcome.PAUSED:
-        _judge_pause(draft, desired, current)
+        _end_pause(draft, desired, current)
 
 
-def forget(draft: Draft) -> None:
-    """The revisions of a group that was deleted go with its last instance."""
+def drop_revisions_of_deleted_group(draft: Draft) -> None:
+    """The revisions of a deleted group are dropped with its last instance."""
     if draft.desired is None and draft.record is not None and not draft.members:
-        draft.keep(replace(draft.record, revisions=()))
+        draft.record = replace(draft.record, revisions=())
 
 
-def _start(draft: Draft, desired: Group) -> Revision:
+def _start_rollout(draft: Draft, desired: Group) -> Revision:
     record = draft.record or GroupRecord(key=desired.key)
     revisions = list(record.revisions)
     if revisions:
@@ -66,35 +68,34 @@ def _start(draft: Draft, desired: Group) -> Revision:
     outdated = sum(drifted(m, desired) for m in draft.capacity())
     if outdated:
         what = "rollback to" if desired.rolled_back_from else "rollout of"
-        draft.reason(
-            ReasonCode.ROLLOUT,
-            f"{what} revision {short(started.infra_hash)} by {desired.changed_by}: {outdated} to be replaced",
-        )
-    draft.keep(replace(record, revisions=_kept((*revisions, started))))
+        message = f"{what} revision {short_hash(started.infra_hash)} started by {desired.changed_by}"
+        draft.add_reason(ReasonCode.ROLLOUT, f"{message}: {outdated} instances to be replaced")
+    draft.record = replace(record, revisions=_drop_oldest((*revisions, started)))
     return started
 
 
-def _kept(revisions: tuple[Revision, ...]) -> tuple[Revision, ...]:
-    forgotten, kept = revisions[:-MAX_REVISIONS], revisions[-MAX_REVISIONS:]
+def _drop_oldest(revisions: tuple[Revision, ...]) -> tuple[Revision, ...]:
+    dropped, kept = revisions[:-MAX_REVISIONS], revisions[-MAX_REVISIONS:]
     if any(r.outcome is Outcome.COMPLETE for r in kept):
         return kept
-    complete = [r for r in forgotten if r.outcome is Outcome.COMPLETE][-1:]
+    complete = [r for r in dropped if r.outcome is Outcome.COMPLETE][-1:]
     return (*complete, *kept[len(complete) :])
 
 
 def count_failure(draft: Draft, instance: Instance, message: str) -> None:
     """An instance of the current revision did not become ready."""
-    current, desired = draft.rollout, draft.desired
+    current, desired = draft.current_revision, draft.desired
     if current is None or desired is None or instance.on_demand or instance.ready_at is not None:
         return
     if instance.infra_hash == current.infra_hash == desired.infra_hash and current.outcome in OPEN:
-        _change(draft, current, failures=current.failures + 1, message=f"{instance.id}: {message}")
+        failures = current.failures + 1
+        _put_revision(draft, replace(current, failures=failures, message=f"{instance.id}: {message}"))
 
 
-def judge_blocked(draft: Draft, instance: Instance) -> None:
-    """Its files cannot be made, and it should be ready by now. It stays, because no other one would get them; but the
-    rollout goes no further."""
-    current, desired = draft.rollout, draft.desired
+def halt_if_blocked(draft: Draft, instance: Instance) -> None:
+    """The instance should be ready by now, and its files cannot be rendered. It stays, because another one would not get
+    them either; but the rollout goes no further."""
+    current, desired = draft.current_revision, draft.desired
     if (
         current is None
         or desired is None
@@ -104,35 +105,23 @@ def judge_blocked(draft: Draft, instance: Instance) -> None:
         or instance.infra_hash != current.infra_hash
     ):
         return
-    due = (current.resumed_at or 0.0) + desired.ready_timeout  # whoever resumed it gave it another chance
+    due = (current.resumed_at or 0.0) + desired.ready_timeout  # a resumed rollout gets another chance
     if draft.now < due:
         draft.wake(due)
     elif any(drifted(m, desired) for m in draft.capacity()):
-        _halt(
-            draft, current, f"{instance.id}: its files cannot be made: {draft.facts(instance.id).blocked}", failures=1
-        )
+        blocked = draft.observation(instance.id).agent.blocked
+        failed = replace(current, failures=current.failures + 1)
+        _halt(draft, failed, f"{instance.id}: its files cannot be rendered: {blocked}")
 
 
-def _judge_failures(draft: Draft, desired: Group, current: Revision) -> None:
-    if current.failures >= desired.max_failures and any(drifted(m, desired) for m in draft.capacity()):
-        _halt(draft, current, f"{current.failures} instances did not become ready, the last one {current.message}")
+def _halt(draft: Draft, current: Revision, message: str) -> None:
+    draft.add_reason(ReasonCode.ROLLOUT_HALTED, f"{_title(current)} halted: {message}")
+    _put_revision(draft, replace(current, outcome=Outcome.HALTED, finished=draft.now, message=message))
 
 
-def _halt(draft: Draft, current: Revision, message: str, *, failures: int = 0) -> None:
-    draft.reason(ReasonCode.ROLLOUT_HALTED, f"the rollout of revision {short(current.infra_hash)} is halted: {message}")
-    _change(
-        draft,
-        current,
-        outcome=Outcome.HALTED,
-        finished=draft.now,
-        failures=current.failures + failures,
-        message=message,
-    )
-
-
-def canaries_left(draft: Draft) -> int | None:
-    """How many instances may be replaced before the rollout pauses; None: it does not."""
-    desired, current = draft.desired, draft.rollout
+def remaining_canaries(draft: Draft) -> int | None:
+    """How many instances may be replaced before the rollout pauses; None: it does not pause."""
+    desired, current = draft.desired, draft.current_revision
     if desired is None or not desired.canary or current is None or current.resumed_at is not None:
         return None
     if current.outcome not in OPEN:
@@ -142,82 +131,83 @@ def canaries_left(draft: Draft) -> int | None:
     return max(0, desired.canary - updated) if updated < len(capacity) else None
 
 
-def _judge_canaries(draft: Draft, desired: Group, current: Revision) -> None:
-    if canaries_left(draft) != 0 or draft.replacements() or draft.rollout != current:
-        return
-    if not _canaries_are_ready(draft, desired):
+def _pause_after_canaries(draft: Draft, desired: Group, current: Revision) -> None:
+    if remaining_canaries(draft) != 0 or draft.replacements() or not _are_canaries_ready(draft, desired):
         return
     if desired.stop_after_canary:
         _halt(draft, current, f"stopped after {desired.canary} instances, as configured")
         return
-    until = (
-        "somebody resumes it"
-        if desired.pause_after_canary is None
-        else f"{desired.pause_after_canary:.0f} s have passed"
-    )
+    pause = desired.pause_after_canary
+    until = "it is resumed" if pause is None else f"{pause:.0f} s have passed"
     message = f"paused after {desired.canary} instances until {until}"
-    draft.reason(ReasonCode.ROLLOUT, f"the rollout of revision {short(current.infra_hash)} is {message}")
-    _judge_pause(draft, desired, _change(draft, current, outcome=Outcome.PAUSED, paused_at=draft.now, message=message))
+    draft.add_reason(ReasonCode.ROLLOUT, f"{_title(current)} {message}")
+    paused = replace(current, outcome=Outcome.PAUSED, paused_at=draft.now, message=message)
+    _end_pause(draft, desired, _put_revision(draft, paused))
 
 
-def _judge_pause(draft: Draft, desired: Group, current: Revision) -> None:
+def _end_pause(draft: Draft, desired: Group, current: Revision) -> None:
     if desired.pause_after_canary is None or current.paused_at is None:
         return
     due = current.paused_at + desired.pause_after_canary
     if draft.now < due:
         draft.wake(due)
-    elif _canaries_are_ready(draft, desired):
-        draft.reason(ReasonCode.ROLLOUT, f"the rollout of revision {short(current.infra_hash)} goes on after its pause")
-        _change(draft, current, outcome=Outcome.ROLLING, resumed_at=draft.now, message="")
+    elif _are_canaries_ready(draft, desired):
+        draft.add_reason(ReasonCode.ROLLOUT, f"{_title(current)} continues after its pause")
+        _put_revision(draft, replace(current, outcome=Outcome.ROLLING, resumed_at=draft.now, message=""))
 
 
-def _canaries_are_ready(draft: Draft, desired: Group) -> bool:
+def _are_canaries_ready(draft: Draft, desired: Group) -> bool:
     return all(draft.is_ready(m) for m in draft.capacity() if not drifted(m, desired))
 
 
-def resume(draft: Draft) -> bool:
-    """Somebody lets it go on; says whether it was held."""
-    current = draft.rollout
+def resume_rollout(draft: Draft) -> bool:
+    """Returns whether the rollout was held."""
+    current = draft.current_revision
     if current is None or current.outcome not in HELD:
         return False
-    draft.reason(ReasonCode.ROLLOUT, f"the rollout of revision {short(current.infra_hash)} was resumed")
-    _change(draft, current, outcome=Outcome.ROLLING, failures=0, finished=None, resumed_at=draft.now, message="")
+    draft.add_reason(ReasonCode.ROLLOUT, f"{_title(current)} resumed")
+    resumed = replace(current, outcome=Outcome.ROLLING, failures=0, finished=None, resumed_at=draft.now, message="")
+    _put_revision(draft, resumed)
     return True
 
 
-def may_begin(draft: Draft, cause: Cause) -> bool:
-    """Whether an instance may be replaced for this reason, if the limits allow."""
-    current = draft.rollout
+def can_start(draft: Draft, cause: Cause) -> bool:
+    """Whether an instance may be replaced for this reason, if the limits allow it."""
+    current = draft.current_revision
     if not draft.view.listed or not draft.view.revision_stored or (current is not None and current.outcome in HELD):
         return False
-    return _is_calm(draft) or _is_cure(draft, cause)
+    return _is_fleet_visible(draft) or _may_be_the_fix(draft, cause)
 
 
-def may_finish(draft: Draft, cause: Cause) -> bool:
-    current = draft.rollout
+def can_finish(draft: Draft, cause: Cause) -> bool:
+    current = draft.current_revision
     if current is not None and current.outcome is Outcome.HALTED:
         return False
-    return _is_calm(draft) or _is_cure(draft, cause)
+    return _is_fleet_visible(draft) or _may_be_the_fix(draft, cause)
 
 
-def _is_calm(draft: Draft) -> bool:
+def _is_fleet_visible(draft: Draft) -> bool:
     return not draft.view.mass_silence and not draft.view.mass_absence
 
 
-def _is_cure(draft: Draft, cause: Cause) -> bool:
-    """While many are silent or missing, voluntary work stops; but a revision that was put in force since then is probably
-    somebody's answer to it."""
-    current, since = draft.rollout, draft.view.mass_since
+def _may_be_the_fix(draft: Draft, cause: Cause) -> bool:
+    """While many agents are unresponsive or many VMs missing, voluntary work stops; but a revision that became active
+    since then is probably meant to fix that."""
+    current, since = draft.current_revision, draft.view.mass_since
     return cause is Cause.DRIFT and current is not None and since is not None and current.started > since
 
 
-def short(infra_hash: str) -> str:
-    """A revision as people see it."""
+def short_hash(infra_hash: str) -> str:
+    """A revision as users see it."""
     return infra_hash.removeprefix("sha256:")[:12]
 
 
-def _change(draft: Draft, current: Revision, **fields: object) -> Revision:
+def _title(revision: Revision) -> str:
+    return f"rollout of revision {short_hash(revision.infra_hash)}"
+
+
+def _put_revision(draft: Draft, revision: Revision) -> Revision:
+    """Replace the current revision of the group's record."""
     assert draft.record is not None
-    after = replace(current, **fields)  # type: ignore[arg-type]
-    draft.keep(replace(draft.record, revisions=(*draft.record.revisions[:-1], after)))
-    return after
+    draft.record = replace(draft.record, revisions=(*draft.record.revisions[:-1], revision))
+    return revision

@@ -1,11 +1,11 @@
-"""Bringing a group to its size.
+"""Bring a group to its size.
 
-A place is what the size counts. A newcomer that replaces an instance which is still there shares its place, so a
-speculative replacement is never mistaken for a surplus. The trap: an instance whose creation is still unknown *is*
-capacity; counting it as missing would make two.
+The size counts places. A replacement shares the place of the instance that it replaces, so it is never mistaken for a
+surplus. An instance whose creation has an unknown outcome counts too: treating it as missing would create two.
 """
 
 import heapq
+from dataclasses import replace
 from operator import attrgetter
 
 from nstance.core import adopting, creating, draining, leaving, rotation
@@ -14,36 +14,35 @@ from nstance.model.decision import ReasonCode
 from nstance.model.ids import InstanceId
 from nstance.model.instance import Cause, Instance, State
 
-_Worth = tuple[bool, bool, bool, bool, InstanceId]
 
-
-def grow(draft: Draft) -> None:
-    lack = draft.size - draft.places()
-    if lack > 0:
-        lack -= draining.cancel_for_size(draft, lack)
-    if lack > 0:
-        lack = adopting.adopt_missing(draft, lack)
+def scale_up(draft: Draft) -> None:
+    missing = draft.size - draft.count_places()
+    if missing > 0:
+        missing -= draining.cancel_for_size(draft, missing)
+    if missing > 0:
+        missing = adopting.adopt_missing(draft, missing)
     vacancies = sorted((m for m in draft.needs_attention() if m.vacant), key=attrgetter("id"))
-    if draft.places() >= draft.size:
-        for vacancy in vacancies:  # filled just now, or not desired any more: what is made later is growth
-            draft.change(vacancy, vacant=False)
+    if draft.count_places() >= draft.size:
+        for vacancy in vacancies:  # filled just now, or no longer wanted: later instances are growth
+            draft.put(replace(vacancy, vacant=False))
         return
-    have, size = draft.size - lack, draft.size
-    lack = max(0, lack - rotation.places_still_taken(draft))
-    for place in [*vacancies, *[None] * lack][:lack]:
-        old = _predecessor(draft, place) if place is not None else None
+    message = f"scaling up: {draft.size - missing} of {draft.size} instances running"
+    missing = max(0, missing - rotation.count_occupied_places(draft))
+    for place in [*vacancies, *[None] * missing][:missing]:
+        old = _find_predecessor(draft, place) if place is not None else None
         if old is None or old.cause is None:
-            made = creating.create(draft, None, f"{have} of {size} are there")
+            created = creating.create_instance(draft, None, message)
         else:
-            made = creating.create(draft, old.cause, f"replaces {old.id} ({old.cause.value})", predecessor=old)
-        if made is None:
+            why = f"replaces {old.id} ({old.cause.value})"
+            created = creating.create_instance(draft, old.cause, why, predecessor=old)
+        if created is None:
             return
         if place is not None:
-            draft.change(place, vacant=False)
+            draft.put(replace(place, vacant=False))
 
 
-def _predecessor(draft: Draft, vacancy: Instance) -> Instance:
-    """Whose place it is: of a replacement that never registered, the one that it was to replace."""
+def _find_predecessor(draft: Draft, vacancy: Instance) -> Instance:
+    """Whose place it is: for a replacement that never registered, the instance that it was to replace."""
     seen = {vacancy.id}
     while vacancy.registered is None:
         before = vacancy.replaces or vacancy.predecessor
@@ -55,45 +54,45 @@ def _predecessor(draft: Draft, vacancy: Instance) -> Instance:
     return vacancy
 
 
-def shrink(draft: Draft) -> None:
-    """Whole places go: with an instance also the newcomer that was to replace it, unless that one has registered."""
-    places = draft.places()
-    if places <= draft.size or not draft.may_delete:
+def scale_down(draft: Draft) -> None:
+    """Free whole places: with an instance goes its replacement, unless that one has registered."""
+    places = draft.count_places()
+    if places <= draft.size or not draft.can_delete:
         return
-    reason = f"{places} for {draft.size}"
+    message = f"scaling down: {places} instances, desired size is {draft.size}"
     replacements = draft.replacements()
     linked = {m.id for group in replacements.values() for m in group}
-    heap = [(_worth(draft, m), m) for m in draft.capacity() if m.id not in linked]
+    heap = [(_rank(draft, m), m) for m in draft.capacity() if m.id not in linked]
     heapq.heapify(heap)
     while places > draft.size:
         _, instance = heapq.heappop(heap)
         places -= 1
-        _send_away(draft, instance, reason)
+        _remove_surplus(draft, instance, message)
         waiting = list(replacements.get(instance.id, ()))
         while waiting:
             replacement = waiting.pop()
             if replacement.state is State.RUNNING:
                 places += 1
-                replacement = draft.change(replacement, replaces=None, replaces_for=None)
-                heapq.heappush(heap, (_worth(draft, replacement), replacement))
+                replacement = draft.put(replace(replacement, replaces=None, replaces_for=None))
+                heapq.heappush(heap, (_rank(draft, replacement), replacement))
             else:
-                _send_away(draft, replacement, reason)
+                _remove_surplus(draft, replacement, message)
                 waiting += replacements.get(replacement.id, ())
 
 
-def _send_away(draft: Draft, instance: Instance, reason: str) -> None:
-    draft.reason(ReasonCode.SCALE_DOWN, reason, instance.id)
-    # Without its link: should the group grow again, it comes back to a place of its own.
-    instance = draft.change(instance, replaces=None, replaces_for=None)
-    leaving.leave(draft, instance, Cause.SCALE_DOWN, f"scale-down: {reason}")
+def _remove_surplus(draft: Draft, instance: Instance, message: str) -> None:
+    draft.add_reason(ReasonCode.SCALE_DOWN, message, instance.id)
+    # Without its link: if the group grows again, it gets a place of its own.
+    instance = draft.put(replace(instance, replaces=None, replaces_for=None))
+    leaving.remove_instance(draft, instance, Cause.SCALE_DOWN, message)
 
 
-def _worth(draft: Draft, instance: Instance) -> _Worth:
-    """Least worth keeping first: never registered, then suspect, then not ready, then drifted, then oldest."""
+def _rank(draft: Draft, instance: Instance) -> tuple[bool, bool, bool, bool, InstanceId]:
+    """Sorts the first to be removed first: never registered, then suspect, then unready, then drifted, then oldest."""
     return (
         instance.state is State.RUNNING,
         not instance.suspect,
-        not draft.is_broken(instance),
+        not draft.is_unready(instance),
         not drifted(instance, draft.desired),
         instance.id,
     )

@@ -1,1 +1,1 @@
-"""Nouns: what Nstance talks about. Frozen values without behaviour that needs the world."""
+"""The values that Nstance talks about: frozen, without I/O."""

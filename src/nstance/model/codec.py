@@ -1,57 +1,51 @@
 """Records as canonical JSON, and back.
 
-The journal outlives every version of this program, so a field that is not known stops the reader instead of being
-dropped: an older server must not lead over a newer one's records.
+The journal outlives every version of this program, so an unknown field stops the reader instead of being dropped: an
+older server must not lead over a newer one's records.
 """
 
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields
-from typing import Any, TypeVar
+from enum import Enum
+from typing import Any, TypeVar, assert_never
 
 from nstance.model.ids import GroupKey, GroupName, InstanceId, TenantId
 from nstance.model.instance import Cause, Change, Drain, Instance, Nonce, Put, Remove, State
 from nstance.model.rollout import GroupRecord, Outcome, Revision
 
 _T = TypeVar("_T")
-# The journal keeps a field's first name, whatever the field is called today.
+# The journal keeps the name that a field was first stored under.
 _STORED_AS = {"duplicate_vm": "double"}
 _FIELD_OF = {stored: name for name, stored in _STORED_AS.items()}
 _DEFAULTS = {f.name: f.default for f in fields(Instance)}
 
 
 class UnknownRecordError(ValueError):
-    """Written by something newer, or not by us. Never skipped, never read as empty."""
+    """A record that a newer version or another program wrote. It is never skipped and never read as empty."""
 
 
 def canonical(value: object) -> bytes:
-    """The one spelling of a JSON value: what hashes and checksums are taken over."""
+    """The canonical JSON of a value: the input of hashes and checksums."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def encode_instance(instance: Instance) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for name, default in _DEFAULTS.items():
-        value = getattr(instance, name)
-        if value == default or value == {}:
-            continue
-        out[_STORED_AS.get(name, name)] = _plain(value)
-    return out
+    """Fields with their default value are left out."""
+    values = ((name, getattr(instance, name), default) for name, default in _DEFAULTS.items())
+    return {
+        _STORED_AS.get(name, name): _encode(value)
+        for name, value, default in values
+        if value != default and value != {}
+    }
 
 
-def _plain(value: Any) -> Any:
+def _encode(value: Any) -> Any:
     match value:
-        case State() | Cause():
+        case Enum():
             return value.value
-        case Drain():
-            return {
-                "started": value.started,
-                "cause": value.cause.value,
-                "deadline": value.deadline,
-                "waits": value.waits,
-            }
-        case Nonce():
-            return {"jti": value.jti, "issued": value.issued, "expires": value.expires}
+        case Drain() | Nonce() | Revision():
+            return {each.name: _encode(getattr(value, each.name)) for each in fields(value)}
         case Mapping():
             return dict(value)
         case _:
@@ -59,9 +53,9 @@ def _plain(value: Any) -> Any:
 
 
 def decode_instance(raw: Mapping[str, Any]) -> Instance:
-    if not isinstance(raw, Mapping):
-        return _read(Instance, raw, _INSTANCE)
-    return _read(Instance, {_FIELD_OF.get(name, name): value for name, value in raw.items()}, _INSTANCE)
+    if isinstance(raw, Mapping):
+        raw = {_FIELD_OF.get(name, name): value for name, value in raw.items()}
+    return _read(Instance, raw, _INSTANCE)
 
 
 def _read(kind: Callable[..., _T], raw: Any, readers: Mapping[str, Callable[[Any], Any]]) -> _T:
@@ -70,13 +64,13 @@ def _read(kind: Callable[..., _T], raw: Any, readers: Mapping[str, Callable[[Any
     unknown = raw.keys() - readers.keys()
     if unknown:
         names = ", ".join(sorted(map(str, unknown)))
-        raise UnknownRecordError(f"a record has fields that this version does not know: {names}")
+        raise UnknownRecordError(f"record has fields that this version does not know: {names}")
     try:
         return kind(**{name: readers[name](value) for name, value in raw.items()})
+    except UnknownRecordError:
+        raise
     except (TypeError, ValueError) as problem:
-        if isinstance(problem, UnknownRecordError):
-            raise
-        raise UnknownRecordError(f"a record cannot be read: {problem}") from problem
+        raise UnknownRecordError(f"failed to read record: {problem}") from problem
 
 
 def _exactly(*kinds: type) -> Callable[[Any], Any]:
@@ -94,7 +88,7 @@ def _or_none(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 def _texts(value: Any) -> dict[str, str]:
     if not isinstance(value, dict) or not all(type(v) is str for v in value.values()):
-        raise UnknownRecordError("expected texts by name, found something else")
+        raise UnknownRecordError("expected an object of strings")
     return value
 
 
@@ -116,7 +110,7 @@ _INSTANCE: Mapping[str, Callable[[Any], Any]] = {
     "drain": _or_none(lambda raw: _read(Drain, raw, _DRAIN)),
     "nonce": _or_none(lambda raw: _read(Nonce, raw, _NONCE)),
 }
-assert _INSTANCE.keys() == _DEFAULTS.keys(), "each field of a record needs its reader"
+assert _INSTANCE.keys() == _DEFAULTS.keys(), "every field of a record needs a reader"
 
 
 _REVISION: Mapping[str, Callable[[Any], Any]] = {
@@ -126,7 +120,7 @@ _REVISION: Mapping[str, Callable[[Any], Any]] = {
     **dict.fromkeys(("finished", "paused_at", "resumed_at"), _or_none(_number)),
     "failures": _exactly(int),
 }
-assert _REVISION.keys() == {f.name for f in fields(Revision)}, "each field of a revision needs its reader"
+assert _REVISION.keys() == {f.name for f in fields(Revision)}, "every field of a revision needs a reader"
 
 
 def encode_group(record: GroupRecord) -> dict[str, Any]:
@@ -134,10 +128,7 @@ def encode_group(record: GroupRecord) -> dict[str, Any]:
         "tenant": record.key.tenant,
         "group": record.key.name,
         "dynamic": record.dynamic,
-        "revisions": [
-            {f.name: getattr(r, f.name) for f in fields(Revision)} | {"outcome": r.outcome.value}
-            for r in record.revisions
-        ],
+        "revisions": [_encode(revision) for revision in record.revisions],
     }
 
 
@@ -150,7 +141,7 @@ def decode_group(raw: Mapping[str, Any]) -> GroupRecord:
                 revisions=tuple(_read(Revision, each, _REVISION) for each in revisions),
             )
         case _:
-            raise UnknownRecordError("a group record of a kind that this version does not know")
+            raise UnknownRecordError("group record has a format that this version does not know")
 
 
 def encode_change(change: Change) -> dict[str, Any]:
@@ -159,6 +150,8 @@ def encode_change(change: Change) -> dict[str, Any]:
             return {"put": encode_instance(instance)}
         case Remove(id):
             return {"remove": id}
+        case _:
+            assert_never(change)
 
 
 def decode_change(raw: Mapping[str, Any]) -> Change:
@@ -168,4 +161,4 @@ def decode_change(raw: Mapping[str, Any]) -> Change:
         case {"remove": str(id)} if len(raw) == 1:
             return Remove(InstanceId(id))
         case _:
-            raise UnknownRecordError(f"a change of a kind that this version does not know: {', '.join(sorted(raw))}")
+            raise UnknownRecordError(f"change has a format that this version does not know: {', '.join(sorted(raw))}")

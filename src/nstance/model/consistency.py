@@ -1,15 +1,15 @@
-"""What must hold of any set of records, whatever happened. Tests ask after each step, a server when it loads."""
+"""Rules that hold for any set of records. Tests check them after each step, a server when it loads."""
 
 from collections.abc import Mapping
 
 from nstance.model.ids import InstanceId, is_instance_id
 from nstance.model.instance import ENDED, Instance, State
 
-_HAS_REGISTERED = frozenset({State.RUNNING, State.DRAINING})
+_REGISTERED = frozenset({State.RUNNING, State.DRAINING})
 
 
 def violations(records: Mapping[InstanceId, Instance]) -> list[str]:
-    """Sentences about what is wrong; empty if nothing is."""
+    """One sentence for each broken rule."""
     found = []
     owners: dict[str, InstanceId] = {}
     for id, record in records.items():
@@ -23,18 +23,18 @@ def violations(records: Mapping[InstanceId, Instance]) -> list[str]:
 def _problems(id: InstanceId, record: Instance) -> list[str]:
     state = record.state
     rules = (
-        (record.id == id, f"is kept under the ID of {record.id}"),
+        (record.id == id, f"is stored under the ID of {record.id}"),
         (is_instance_id(record.id), "has no valid ID"),
-        ((record.drain is not None) or state is not State.DRAINING, "drains without a deadline"),
-        (state is not State.RUNNING or record.drain is None, "runs and drains"),
-        (state not in _HAS_REGISTERED or bool(record.public_key), f"is {state.value} without a public key"),
+        ((record.drain is not None) or state is not State.DRAINING, "is draining without a deadline"),
+        (state is not State.RUNNING or record.drain is None, "is running and has a drain"),
+        (state not in _REGISTERED or bool(record.public_key), f"is {state.value} without a public key"),
         ((record.registered is None) == (not record.public_key), "has a key without registration, or the reverse"),
-        ((record.ended is not None) == (state in ENDED), "has an end in the wrong state"),
-        (not record.suspect or record.registered is not None, "is suspect without ever having registered"),
+        ((record.ended is not None) == (state in ENDED), "has an end time in the wrong state"),
+        (not record.suspect or record.registered is not None, "is suspect and never registered"),
         (record.replaces != record.id, "replaces itself"),
         (not record.on_demand or record.replaces is None, "is on-demand and replaces another"),
-        (not record.vacant or not record.counts, "has left its place and fills it"),
-        (record.duplicate_vm is None or record.duplicate_vm != record.provider_id, "is its own double"),
-        (state is not State.STARTING or record.provider_id is not None, "exists without a provider ID"),
+        (not record.vacant or not record.counts, "is vacant and counts as capacity"),
+        (record.duplicate_vm is None or record.duplicate_vm != record.provider_id, "is its own duplicate VM"),
+        (state is not State.STARTING or record.provider_id is not None, "is starting without a provider ID"),
     )
     return [problem for holds, problem in rules if not holds]

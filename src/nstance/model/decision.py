@@ -1,18 +1,17 @@
-"""What a decision consists of: record changes, effects, reasons, and when to look again.
+"""The input and output of a decision: a view of one group in; record changes, effects and reasons out.
 
-Changes are committed before any effect starts. Effects are idempotent and name an instance; whoever carries them out
-reports the outcome as an event.
+Changes are committed before any effect starts. Effects are idempotent and name an instance; their outcome comes back as
+an event.
 """
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import Enum
-from operator import attrgetter
 
-from nstance.model.events import NoticeKind, VmState
 from nstance.model.group import Group
 from nstance.model.ids import GroupKey, InstanceId, ProviderId
 from nstance.model.instance import Change, Instance
+from nstance.model.observation import Observation
 from nstance.model.rollout import GroupRecord
 from nstance.model.vm import UnknownVm
 
@@ -26,12 +25,12 @@ class CreateVm:
 class DeleteVm:
     id: InstanceId
     provider_id: ProviderId | None
-    keep_console: bool = False  # read its console output first, if the provider has it: it may say why the VM failed
+    keep_console: bool = False  # save its console output first, if the provider has any: it may explain the failure
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteDuplicateVm:
-    """Delete a second VM that carries the ID of a record. By its provider ID only: the first one must stay."""
+    """Delete a second VM with the ID of a record. Only by its provider ID: the first one must stay."""
 
     id: InstanceId
     provider_id: ProviderId
@@ -47,7 +46,7 @@ Effect = CreateVm | CheckVm | DeleteVm | DeleteDuplicateVm
 
 
 class ReasonCode(Enum):
-    """Why something was decided. Bounded: metrics count by it."""
+    """Why something was decided. The set is bounded because metrics count by it."""
 
     SCALE_UP = "scale-up"
     SCALE_DOWN = "scale-down"
@@ -95,6 +94,7 @@ class ReasonCode(Enum):
     SECURITY = "security"
 
 
+# Reasons that a person should look at: logged as warnings and highlighted by the admin tool.
 TROUBLE = frozenset(
     {
         ReasonCode.GONE,
@@ -128,7 +128,7 @@ class Reason:
 
 
 class Rejection(Enum):
-    """Why a wish from outside was not fulfilled. A value, not an exception."""
+    """Why a request was not fulfilled. A value, not an exception."""
 
     UNKNOWN = "unknown"  # no such instance or group
     ENDING = "ending"  # the instance is deleting or deleted
@@ -143,86 +143,42 @@ class Rejection(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Observation:
-    """What this leader knows of an instance beyond its record. Forgotten with the leadership, and then asked for anew."""
-
-    last_seen: float  # the last sign of life; at the start of a term: when listening began
-    connected: bool = False
-    connected_since: float = 0.0
-    met: bool = False  # was heard in this term
-    awaited: bool = False  # registered in this term, and has yet to connect
-    restarting: bool = False  # said goodbye to restart
-    lost: float | None = None  # when the connection ended without a goodbye
-    notice: NoticeKind | None = None
-    notice_at: float = 0.0
-    notice_deadline: float | None = None
-    ready: bool = False  # as its agent reported in this term
-    ready_since: float = 0.0
-    not_ready: str = ""  # why not
-    failing_since: float | None = None  # a check fails since then
-    blocked: str = ""  # why its file set cannot be made
-    unblocked_at: float = 0.0  # when it could be made again: its time to become ready counts from then
-    vm: VmState = VmState.UNKNOWN
-    vm_at: float | None = None  # when the provider said so
-    absent_since: float | None = None
-    checking: bool = False
-    checks: int = 0
-    check_due: float | None = None
-    ours: bool = False  # its intent was written in this term: nobody else has ever asked for it
-    creating: bool = False
-    create_attempts: int = 0
-    create_due: float = 0.0
-    deleting: bool = False
-    delete_attempts: int = 0
-    delete_due: float = 0.0
-    deletion_begun: float | None = None  # the provider accepted a delete
-    duplicate_vm_due: float = 0.0
-
-
-_BUT_HEARD = attrgetter(*(each.name for each in fields(Observation)[1:]))
-
-
-def last_seen_at(facts: Observation, at: float) -> Observation:
-    """As `replace` does it, in half the time: of thousands of agents each is heard every few seconds."""
-    return Observation(at, *_BUT_HEARD(facts))
-
-
-@dataclass(frozen=True, slots=True)
 class Trend:
-    """How a group's creations have gone lately, in this term."""
+    """How a group's creations went in this term."""
 
     failures: int = 0
     counted_at: float = 0.0
     retry_at: float = 0.0
-    refused_subnets: Mapping[str, float] = field(default_factory=dict)  # subnet → until when it is not tried
+    refused_subnets: Mapping[str, float] = field(default_factory=dict)  # subnet → until when it is avoided
     last_error: str = ""
-    infra_hash: str = ""  # of the wish that failed: a corrected configuration need not wait
-    unready: bool = False  # so many are unhealthy at once that they are replaced one by one
+    infra_hash: str = ""  # of the configuration that failed: a corrected one need not wait
+    unready: bool = False  # so many instances are unhealthy at once that they are replaced one by one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """One group's facts: all that a decision may look at. When a flag of it turns, the group is decided anew."""
+    """All that a decision about one group may look at. When a flag changes, the group is decided again."""
 
     key: GroupKey
-    desired: Group | None  # None: known not to be wished, which is something else than not known
+    desired: Group | None  # None: known to be unwanted, which is different from not known
     members: Mapping[InstanceId, Instance]
-    facts: Mapping[InstanceId, Observation]
+    observations: Mapping[InstanceId, Observation]  # of the whole shard: never copied or counted
     trend: Trend = Trend()
     record: GroupRecord | None = None
-    unknown: tuple[UnknownVm, ...] = ()  # VMs with the group's tags that no record knows
-    groups_lost: bool = False  # there is no file of dynamic groups: what the API once set is not known
+    unknown: tuple[UnknownVm, ...] = ()  # VMs with the group's tags and without a record
+    groups_lost: bool = False  # the file of dynamic groups is missing: what the API once set is not known
     listed: bool = True  # the provider was listed completely in this term: before that, nothing is deleted
     listening_since: float = 0.0  # when this term began to accept agents
-    reconnect_grace: float = 0.0  # how long agents may take to come back after a change of leaders
-    mass_silence: bool = False  # so many agents are silent that the fault is probably here
+    reconnect_grace: float = 0.0  # how long agents may take to reconnect after a change of leaders
+    mass_silence: bool = False  # so many agents are unresponsive that the fault is probably on our side
     mass_absence: bool = False  # so many VMs were missing from a listing that it is not believed
     mass_since: float | None = None  # when either of these began
-    revision_stored: bool = True  # what the current revision is made of is in the bucket, for a later rollback
-    operator_seen: float | None = None  # when an operator of the tenant that drains last watched; at the start of a
-    # term: now, if the tenant had one in the last term, because it may be about to reconnect
+    revision_stored: bool = True  # the current revision is in the bucket, for a later rollback
+    # When a drainer of the tenant last watched. At the start of a term: now, if the tenant had one in the last term,
+    # because it may be about to reconnect.
+    operator_seen: float | None = None
     crowded: Set[str] = frozenset()  # subnets that are nearly full
-    blocked: str = ""  # why no create request can be made now (userdata or image not to be had)
+    blocked: str = ""  # why no create request can be built now (userdata or image unavailable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +186,8 @@ class Decision:
     changes: tuple[Change, ...] = ()
     effects: tuple[Effect, ...] = ()
     reasons: tuple[Reason, ...] = ()
-    facts: Mapping[InstanceId, Observation] = field(default_factory=dict)  # those that are new
+    observations: Mapping[InstanceId, Observation] = field(default_factory=dict)  # only those that changed
     trend: Trend = Trend()
-    refusals: Mapping[int, Rejection] = field(default_factory=dict)  # by position of the event
-    record: GroupRecord | None = None  # as it is from now on; None: unchanged
+    rejections: Mapping[int, Rejection] = field(default_factory=dict)  # by position of the event
+    record: GroupRecord | None = None  # the new group record; None: unchanged
     wake_at: float | None = None

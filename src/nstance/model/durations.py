@@ -1,6 +1,6 @@
-"""Durations as people write them: Go's spelling (`300ms`, `1h30m`, `1.5s`) plus `d` for days; a bare `0` is zero.
+"""Durations in Go's format (`300ms`, `1h30m`, `1.5s`) plus `d` for days; a bare `0` is zero.
 
-A number without a unit is refused, because nobody remembers whether it meant seconds or milliseconds.
+A number without a unit is rejected, because it could mean seconds or milliseconds.
 """
 
 import re
@@ -8,22 +8,22 @@ import re
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _PART = r"([0-9]{1,15}(?:\.[0-9]{0,15})?|\.[0-9]{1,15})(ns|us|µs|μs|ms|s|m|h|d)"
 _PARTS = re.compile(_PART)
-_WHOLE = re.compile(rf"([+-]?)((?:{_PART})+)")
+_DURATION = re.compile(rf"([+-]?)((?:{_PART})+)")
 
 
 def parse(text: str) -> float:
-    """Seconds. Raises ValueError with a sentence for people."""
+    """The duration in seconds. Raises ValueError with a message for users."""
     if text in ("0", "+0", "-0"):
         return 0.0
-    whole = _WHOLE.fullmatch(text) if len(text) <= 128 else None
-    if whole is None:
+    match = _DURATION.fullmatch(text) if len(text) <= 128 else None
+    if match is None:
         raise ValueError(f"expected a duration such as 300ms, 60s or 1h30m, found {text[:64]!r}")
-    seconds = sum(float(number) * _SECONDS[unit] for number, unit in _PARTS.findall(whole[2]))
-    return -seconds if whole[1] == "-" else seconds
+    seconds = sum(float(number) * _SECONDS[unit] for number, unit in _PARTS.findall(match[2]))
+    return -seconds if match[1] == "-" else seconds
 
 
 def format(seconds: float) -> str:
-    """The shortest spelling that `parse` reads back to the same millisecond."""
+    """The shortest text that `parse` reads back to the same millisecond."""
     milliseconds = round(abs(seconds) * 1000)
     parts = []
     for unit, size in (("d", 86_400_000), ("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1)):

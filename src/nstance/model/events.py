@@ -10,11 +10,11 @@ from nstance.model.ids import InstanceId, ProviderId
 class VmState(Enum):
     """What a provider's status means for us."""
 
-    UNKNOWN = "unknown"  # not asked, no answer, or an answer that says nothing: never a reason to act
+    UNKNOWN = "unknown"  # not asked, no answer, or an answer without meaning: never a reason to act
     RUNNING = "running"
-    DOWN = "down"  # the provider shows it, and it does not run: stopping, stopped, suspended, deleting
-    DELETED = "deleted"  # the provider positively says that it is no more
-    ABSENT = "absent"  # the provider does not know it; after a create or delete that may be a lie
+    DOWN = "down"  # the provider shows it and it does not run: stopping, stopped, suspended, deleting
+    DELETED = "deleted"  # the provider says explicitly that it no longer exists
+    ABSENT = "absent"  # the provider does not know it; shortly after a create or delete that may be wrong
 
 
 class Failure(Enum):
@@ -24,8 +24,8 @@ class Failure(Enum):
     REFUSED = "refused"
     UNAVAILABLE = "unavailable"
     UNKNOWN = "unknown-outcome"
-    UNSENT = "unsent"  # nobody wanted it any more when its turn came: the provider was not asked
-    STALE = "stale"  # the intent cannot be repeated byte by byte, and the provider does not know its VM
+    UNSENT = "unsent"  # no longer needed when its turn came: the provider was not called
+    STALE = "stale"  # the request cannot be repeated byte by byte, and the provider does not know its VM
 
 
 class NoticeKind(Enum):
@@ -41,7 +41,7 @@ class VmCreated:
     ip4: str = ""
     ip6: str = ""
     hostname: str = ""
-    seen: bool = False  # the provider's "gone" may be believed from now on
+    seen: bool = False  # from now on the provider is believed when it says "gone"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class VmCreateFailed:
 @dataclass(frozen=True, slots=True)
 class VmDeleted:
     id: InstanceId
-    final: bool  # the provider positively says that it runs no more; otherwise the deletion has begun
+    final: bool  # the provider confirms the end; otherwise it only accepted the request
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,8 @@ class VmDeleteFailed:
 
 @dataclass(frozen=True, slots=True)
 class VmChecked:
-    """The answer to a look at the provider, by one call or by a listing. UNKNOWN without a provider ID: the call failed;
-    with one: the VM is there and its status says nothing. `asked`: when, if it may have taken a while to be answered."""
+    """The provider's status of a VM, from a single call or a listing. UNKNOWN without a provider ID: the call failed; with
+    one: the VM exists and its status has no meaning for us. `asked`: when the call was made, if it may have taken long."""
 
     id: InstanceId
     state: VmState
@@ -79,14 +79,14 @@ class VmChecked:
 
 @dataclass(frozen=True, slots=True)
 class VmMissingFromListing:
-    """A complete listing did not show a VM that should be there. Not a proof: it is asked for singly."""
+    """A complete listing did not show an expected VM. That is no proof: the VM is looked up on its own."""
 
     id: InstanceId
 
 
 @dataclass(frozen=True, slots=True)
 class OrphanFound:
-    """A VM with our complete tags that no record knows, seen in two listings."""
+    """Two listings showed a VM with all our tags and without a record."""
 
     id: InstanceId
     provider_id: ProviderId
@@ -94,7 +94,7 @@ class OrphanFound:
 
 @dataclass(frozen=True, slots=True)
 class DuplicateVmFound:
-    """A second VM with the ID of a record, seen in two listings. `provider_id` is the one that the record does not know."""
+    """Two listings showed a second VM with the ID of a record; `provider_id` is the one that the record does not name."""
 
     id: InstanceId
     provider_id: ProviderId
@@ -102,7 +102,7 @@ class DuplicateVmFound:
 
 @dataclass(frozen=True, slots=True)
 class AgentSeenOnVm:
-    """Of several VMs with the ID of a record, this one's agent has registered; the record knew another one."""
+    """Of several VMs with the ID of a record, the agent runs on this one; the record names another."""
 
     id: InstanceId
     provider_id: ProviderId
@@ -113,10 +113,20 @@ class AgentSeenOnVm:
 
 @dataclass(frozen=True, slots=True)
 class DuplicateVmDeleted:
-    """The second VM was deleted, or was gone already. A failure needs no event: it is asked for again."""
+    """The duplicate VM was deleted or did not exist anymore. A failure needs no event: the delete is repeated."""
 
     id: InstanceId
     provider_id: ProviderId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Renewed:
+    """The agent holds a new certificate, perhaps with a new key."""
+
+    id: InstanceId
+    public_key: str
+    certificate_serial: str
+    certificate_expires: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,16 +140,6 @@ class Registered:
     hostname: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Renewed:
-    """The agent holds a new certificate, perhaps with a new key."""
-
-    id: InstanceId
-    public_key: str
-    certificate_serial: str
-    certificate_expires: float
-
-
 @dataclass(frozen=True, slots=True)
 class AgentConnected:
     id: InstanceId
@@ -147,14 +147,14 @@ class AgentConnected:
 
 @dataclass(frozen=True, slots=True)
 class ReadinessReported:
-    """What the agent's report says about readiness; posted when it changed. Ready: nothing is missing."""
+    """The readiness in an agent's report; posted when it changes."""
 
     id: InstanceId
-    files: bool  # the file set that the instance should have is installed, and its on-receive command has succeeded
-    failing: tuple[str, ...] = ()  # names of checks that fail
+    files: bool  # the desired file set is installed and its on-receive command succeeded
+    failing: tuple[str, ...] = ()  # names of failing checks
     pending: tuple[str, ...] = ()  # names of checks without a result yet
     blocked: str = ""  # why the file set cannot be rendered; then a replacement would not help
-    problem: str = ""  # what its agent says is wrong with its files, for people
+    problem: str = ""  # the agent's own message about its files
 
     @property
     def ready(self) -> bool:
@@ -175,7 +175,7 @@ class AgentRestarting:
 
 @dataclass(frozen=True, slots=True)
 class CloneDetected:
-    """It is certain that two agents with the instance's identity live."""
+    """It is certain that two running agents use the instance's identity."""
 
     id: InstanceId
 
@@ -187,15 +187,18 @@ class NoticeReceived:
     deadline: float | None = None
 
 
+# In requests, `by` names the caller for the event log.
+
+
 @dataclass(frozen=True, slots=True)
 class DrainAcknowledged:
     id: InstanceId
-    by: str = ""  # who said so, for the history; in what follows: who asked
+    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceRequested:
-    """An on-demand instance. The ID is the caller's, so that asking twice makes one."""
+    """A request for an on-demand instance. The caller chooses the ID, so that a repeated request creates one instance."""
 
     id: InstanceId
     instance_type: str = ""
@@ -217,7 +220,7 @@ class ReplacementRequested:
 
 @dataclass(frozen=True, slots=True)
 class AdoptionRequested:
-    """Somebody wants a record for a VM that has none."""
+    """A request to write a record for an unknown VM."""
 
     id: InstanceId
     by: str = ""
@@ -225,7 +228,7 @@ class AdoptionRequested:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseRequested:
-    """Somebody wants a VM deleted that has no record."""
+    """A request to delete an unknown VM."""
 
     id: InstanceId
     by: str = ""
@@ -233,51 +236,29 @@ class ReleaseRequested:
 
 @dataclass(frozen=True, slots=True)
 class GroupDeleted:
-    """Somebody asked through the API that this group be deleted."""
+    """The API was asked to delete this group."""
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutResumed:
-    """Somebody lets a paused or halted rollout go on."""
+    """A request to continue a paused or halted rollout."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupChanged:
-    """The wish, the policy or something about the shard is new: look again."""
+    """The desired group, the policy or a flag of the shard changed: decide again."""
 
 
 @dataclass(frozen=True, slots=True)
 class TimerFired:
-    """The instant has come at which something could change."""
+    """The time has come at which something could change."""
 
 
-Event = (
-    VmCreated
-    | VmCreateFailed
-    | VmDeleted
-    | VmDeleteFailed
-    | VmChecked
-    | VmMissingFromListing
-    | OrphanFound
-    | DuplicateVmFound
-    | AgentSeenOnVm
-    | DuplicateVmDeleted
-    | Registered
-    | Renewed
-    | AgentConnected
-    | ReadinessReported
-    | AgentLost
-    | AgentRestarting
-    | CloneDetected
-    | NoticeReceived
-    | DrainAcknowledged
-    | InstanceRequested
-    | DeletionRequested
-    | ReplacementRequested
-    | AdoptionRequested
-    | ReleaseRequested
-    | GroupDeleted
-    | RolloutResumed
-    | GroupChanged
-    | TimerFired
-)
+VmEvent = VmCreated | VmCreateFailed | VmDeleted | VmDeleteFailed | VmChecked | VmMissingFromListing
+DuplicateVmEvent = DuplicateVmFound | AgentSeenOnVm | DuplicateVmDeleted
+ConnectionEvent = Registered | Renewed | AgentConnected | AgentLost | AgentRestarting | CloneDetected
+AgentEvent = ConnectionEvent | ReadinessReported | NoticeReceived
+InstanceRequest = DrainAcknowledged | DeletionRequested | ReplacementRequested
+MemberEvent = VmEvent | DuplicateVmEvent | AgentEvent | InstanceRequest  # about an instance that has a record
+GroupEvent = OrphanFound | InstanceRequested | AdoptionRequested | ReleaseRequested | GroupDeleted | RolloutResumed
+Event = MemberEvent | GroupEvent | GroupChanged | TimerFired

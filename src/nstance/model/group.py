@@ -1,4 +1,4 @@
-"""A group's wish, resolved from configuration and dynamic groups, and the shard's timings."""
+"""The desired state of a group, resolved from configuration and API, and the shard's timings."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ class OnFailure(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """What `core` needs to know of a group. Arguments, files and userdata stay with the configuration."""
+    """What `core` needs to know about a group. Arguments, files and userdata stay in the configuration."""
 
     key: GroupKey
     size: int
@@ -37,18 +37,18 @@ class Group:
     max_unavailable: int = 0
     order: UpdateOrder = UpdateOrder.PARALLEL
     settle: float = 0.0  # serial only: how long a new instance must have been ready before the next step
-    canary: int = 0  # how many are replaced before the rollout pauses; 0: it does not pause
-    pause_after_canary: float | None = None  # go on by itself after so many seconds; None: when somebody resumes it
+    canary: int = 0  # instances to replace before the rollout pauses; 0: it does not pause
+    pause_after_canary: float | None = None  # seconds until it resumes by itself; None: it waits to be resumed
     stop_after_canary: bool = False  # halt there instead of pausing
     max_failures: int = 2  # instances of a new revision that may fail to become ready before the rollout halts
     on_failure: OnFailure = OnFailure.HALT
-    ready_timeout: float = 600.0  # after registration: who has not become ready by then is unhealthy
-    unhealthy_after: float | None = None  # a check that fails for so long makes the instance unhealthy
-    changed_by: str = "config"  # who asked for the current revision
-    rolled_back_from: str = ""  # infra hash of the revision that this one stands in for
+    ready_timeout: float = 600.0  # after registration; an instance that is not ready by then is unhealthy
+    unhealthy_after: float | None = None  # seconds of a failing check that make an instance unhealthy
+    changed_by: str = "config"  # who requested the current revision
+    rolled_back_from: str = ""  # infra hash of the configured revision that a rollback replaced
     vars: Mapping[str, str] = field(default_factory=dict)
     static: bool = True
-    overridden: bool = False  # static, and the API has set something of it
+    overridden: bool = False  # static, and the API has overridden a setting
     paused: bool = False
 
 
@@ -64,7 +64,7 @@ class Policy:
     eligible_age: float | None = None
     forced_age: float | None = None
     ondemand_age: float | None = None
-    default_drain_timeout: float = 300.0  # of instances that say nothing else, when their group is deleted
-    replace_clones: bool = False  # an instance whose identity two agents use is replaced
-    delete_unknown: bool = False  # VMs that no record knows are deleted, not held; many at once never
-    operator_recent: float = 60.0  # the lease of an operator that drains: so long after its last watch it still counts
+    default_drain_timeout: float = 300.0  # of instances without their own, when their group is deleted
+    replace_clones: bool = False  # replace an instance whose identity two agents use
+    delete_unknown: bool = False  # delete VMs without a record instead of holding them; never many at once
+    operator_recent: float = 60.0  # how long after its last watch a drainer still counts

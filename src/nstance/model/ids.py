@@ -1,7 +1,7 @@
-"""Identifiers, and the one place that knows their spelling.
+"""Identifiers and their format.
 
-An instance ID is its kind and a UUIDv7 in lower-case Crockford base32, so that IDs sort by age. The trap: two IDs made
-within one millisecond must still sort in the order they were made, so the maker counts up instead of drawing anew.
+An instance ID is its kind and a UUIDv7 in lower-case Crockford base32, so that IDs sort by age. Two IDs made within one
+millisecond must still sort in the order they were made, so the maker increments instead of drawing a new random number.
 """
 
 import re
@@ -30,7 +30,7 @@ _INSTANCE = re.compile(r"[a-z]{3}-[0-7][0-9a-hjkmnp-tv-z]{25}")
 
 
 class GroupKey(NamedTuple):
-    """Group names are unique within a tenant only; nothing may look a group up by its name alone."""
+    """Group names are unique only within a tenant: never look up a group by its name alone."""
 
     tenant: TenantId
     name: GroupName
@@ -40,7 +40,7 @@ class GroupKey(NamedTuple):
 
 
 def is_name(text: str) -> bool:
-    """Whether a text may name a cluster, shard, tenant, group, subnet pool or server."""
+    """Whether a text is a valid name of a cluster, shard, tenant, group, subnet pool or server."""
     return len(text) <= MAX_NAME and _NAME.fullmatch(text) is not None and "--" not in text
 
 
@@ -57,7 +57,7 @@ def kind_of(instance: InstanceId) -> Kind:
 
 
 def instance_id(kind: Kind, uuid: int) -> InstanceId:
-    """The ID that a kind and a 128-bit number make."""
+    """The ID for a kind and a 128-bit UUID."""
     digits = []
     for _ in range(26):
         digits.append(_ALPHABET[uuid & 31])
@@ -93,7 +93,7 @@ def is_uuid7(value: int) -> bool:
 
 
 class IdMaker:
-    """Makes instance IDs that sort in the order they were made, also within one millisecond and over clock steps."""
+    """Makes instance IDs that sort in creation order, also within one millisecond and across clock steps."""
 
     def __init__(self, *, wall: Callable[[], float], bits: Callable[[int], int]) -> None:
         self._wall = wall
@@ -104,7 +104,7 @@ class IdMaker:
         now = int(self._wall() * 1000)
         milliseconds, tail = self._last
         if now > milliseconds:
-            # The top bit stays clear, so that counting up within a millisecond has room.
+            # The top bit stays clear to leave room for increments within a millisecond.
             milliseconds, tail = now, self._bits(73)
         else:
             tail += 1 + self._bits(32)

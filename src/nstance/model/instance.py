@@ -1,7 +1,7 @@
 """An instance: the record that the journal keeps, and the states it moves through.
 
-A record holds what a new leader needs and nothing it can ask for. It holds no secret and no token: the nonce's claims
-are kept, because signing the same claims again gives the same token.
+A record holds what a new leader needs and cannot ask for. It holds no secret and no token: the nonce's claims are
+stored, because signing the same claims again gives the same token.
 """
 
 from collections.abc import Mapping
@@ -15,13 +15,13 @@ class State(Enum):
     PENDING = "pending"  # the intent is in the journal, the provider is being asked
     STARTING = "starting"  # the VM exists
     RUNNING = "running"  # its agent has registered
-    DRAINING = "draining"  # it is to go; its workloads may leave first
+    DRAINING = "draining"  # it will be deleted; its workloads may leave first
     DELETING = "deleting"  # the tombstone: from here on the provider may be told to delete it
-    DELETED = "deleted"  # the provider says that it is gone; kept for a while, then removed
-    FAILED = "failed"  # the provider refused to make it; there is no VM
+    DELETED = "deleted"  # the provider confirmed the end; the record is kept for a while, then removed
+    FAILED = "failed"  # the provider refused to create it; there is no VM
 
 
-# What may follow what. Everything else is a bug that tests and `violations` catch.
+# The allowed transitions. Any other one is a bug.
 TRANSITIONS: Mapping[State, frozenset[State]] = {
     # RUNNING straight from PENDING: the agent may register before the provider's answer reaches us.
     State.PENDING: frozenset({State.STARTING, State.RUNNING, State.DELETING, State.FAILED}),
@@ -29,11 +29,11 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
     State.STARTING: frozenset({State.RUNNING, State.DELETING, State.FAILED}),
     # Straight to DELETING only where nothing can be drained: the VM is gone, or the drain timeout is 0.
     State.RUNNING: frozenset({State.DRAINING, State.DELETING}),
-    # Back to RUNNING: the drain was cancelled (the agent came back, or the group grew again).
+    # Back to RUNNING: the drain was cancelled (the agent reconnected, or the group grew again).
     State.DRAINING: frozenset({State.RUNNING, State.DELETING}),
     # A tombstone is never taken back.
     State.DELETING: frozenset({State.DELETED}),
-    # Back to DELETING: a VM of that ID turned up after all.
+    # Back to DELETING: a VM with that ID appeared after all.
     State.DELETED: frozenset({State.DELETING}),
     State.FAILED: frozenset({State.DELETING}),
 }
@@ -43,7 +43,7 @@ ENDED = frozenset({State.DELETED, State.FAILED})
 
 
 class Cause(Enum):
-    """Why an instance leaves. The first ten are what operators see."""
+    """Why an instance is removed. Operators see the first ten."""
 
     UNHEALTHY = "unhealthy"
     GONE = "gone"
@@ -55,20 +55,20 @@ class Cause(Enum):
     ONDEMAND_EXPIRY = "ondemand-expiry"
     SCALE_DOWN = "scale-down"
     REQUESTED = "requested"
-    UNREGISTERED = "unregistered"  # created, but its agent never registered in time
+    UNREGISTERED = "unregistered"  # its agent did not register in time
     SUPERSEDED = "superseded"  # a replacement that is no longer needed
-    ORPHAN = "orphan"  # a VM with our tags that no record knows
-    REFUSED = "refused"  # the provider will not make it
+    ORPHAN = "orphan"  # a VM with our tags and without a record
+    REFUSED = "refused"  # the provider will not create it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drain:
-    """Decided once, when the drain starts, and kept: a new leader continues instead of starting over."""
+    """Decided once, when the drain starts, and stored: a new leader continues it instead of starting over."""
 
     started: float
     cause: Cause
     deadline: float
-    waits: bool  # whether an operator's acknowledgement is waited for; not if it came while the group was paused
+    waits: bool  # for an operator's acknowledgement; False if that came while the group was paused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,14 +86,14 @@ class Instance:
     tenant: TenantId
     group: GroupName
     state: State
-    created: float  # when the intent was made
+    created: float  # when the intent was written
     on_demand: bool = False
-    replaces: InstanceId | None = None  # the instance whose place this one is to take, while both exist
+    replaces: InstanceId | None = None  # the instance whose place this one will take, while both exist
     replaces_for: Cause | None = None  # and why
-    predecessor: InstanceId | None = None  # whose place it fills: that one had left before this one was made
-    vacant: bool = False  # it left, the group wants its place filled, and nothing was made for that yet
-    replace_wanted: bool = False  # somebody asked for another one in its place
-    suspect: bool = False  # silent although its VM runs; a mark, not a state
+    predecessor: InstanceId | None = None  # whose place it fills: that one was gone before this one was created
+    vacant: bool = False  # it left a place that the group wants filled, and nothing was created for that yet
+    replace_wanted: bool = False  # its replacement was requested
+    suspect: bool = False  # its agent is unresponsive although its VM runs; a mark, not a state
     template: str = ""
     instance_type: str = ""
     subnet: str = ""
@@ -102,21 +102,21 @@ class Instance:
     request_hash: str = ""  # of the rendered create request
     nonce: Nonce | None = None
     provider_id: ProviderId | None = None
-    seen: bool = False  # the provider has shown this VM at least once, so that "not found" means something
-    made: float | None = None  # when the VM was first known to exist; None also where the provider's answers never lag
-    duplicate_vm: ProviderId | None = None  # another VM with this ID: the tombstone of that one
+    seen: bool = False  # the provider has shown this VM at least once, so "not found" means something
+    made: float | None = None  # when the VM was first known to exist; None also for providers whose answers never lag
+    duplicate_vm: ProviderId | None = None  # a second VM with this ID; this field is its tombstone
     ip4: str = ""
     ip6: str = ""
     hostname: str = ""
     registered: float | None = None
-    ready_at: float | None = None  # when it was ready for the first time
+    ready_at: float | None = None  # when it first became ready
     public_key: str = ""  # base64 of the 32 raw bytes
     certificate_serial: str = ""  # hexadecimal
     certificate_expires: float | None = None
-    drain_timeout: float | None = None  # of its group, for when that is deleted; None: the shard's default
+    drain_timeout: float | None = None  # its group's, needed once that is deleted; None: the shard's default
     drain: Drain | None = None
     cause: Cause | None = None  # why it is deleting, deleted or failed
-    message: str = ""  # the same for people
+    message: str = ""  # the same as a sentence
     ended: float | None = None  # when it became deleted or failed
 
     @property
@@ -125,20 +125,20 @@ class Instance:
 
     @property
     def counts(self) -> bool:
-        """Whether it is capacity of its group."""
+        """Whether it is part of its group's capacity."""
         return self.state in CAPACITY and not self.on_demand
 
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """The record as it is from now on."""
+    """The new content of a record."""
 
     instance: Instance
 
 
 @dataclass(frozen=True, slots=True)
 class Remove:
-    """The record is forgotten (its retention is over)."""
+    """The record is dropped: its retention is over."""
 
     id: InstanceId
 

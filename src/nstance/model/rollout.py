@@ -1,19 +1,19 @@
-"""A group's revisions: what was rolled out when, by whom, and how it went. Kept in the journal beside the instances."""
+"""A group's revisions: what was rolled out when, by whom, and with what outcome. Stored in the journal."""
 
 from dataclasses import dataclass
 from enum import Enum
 
 from nstance.model.ids import GroupKey
 
-MAX_REVISIONS = 10  # per group; the oldest are forgotten first, but never the last complete one
+MAX_REVISIONS = 10  # per group; the oldest are dropped first, but never the last complete one
 
 
 class Outcome(Enum):
-    ROLLING = "rolling"  # instances of an older revision are still there
-    PAUSED = "paused"  # after its canaries, until somebody resumes it
-    HALTED = "halted"  # too many of its instances failed to become ready: no further old instance goes
+    ROLLING = "rolling"  # instances of an older revision still exist
+    PAUSED = "paused"  # after its canaries, until it is resumed
+    HALTED = "halted"  # too many of its instances did not become ready: no further old instance is removed
     COMPLETE = "complete"  # every instance was of this revision and ready
-    SUPERSEDED = "superseded"  # a newer revision came before it was complete
+    SUPERSEDED = "superseded"  # a newer revision started before it was complete
     ROLLED_BACK = "rolled-back"
 
 
@@ -21,22 +21,22 @@ class Outcome(Enum):
 class Revision:
     infra_hash: str
     started: float
-    by: str = ""  # who asked for it: an operator's ID, or "config" for the configuration file
+    by: str = ""  # who requested it: an operator's ID, or "config" for the configuration file
     outcome: Outcome = Outcome.ROLLING
-    finished: float | None = None  # when it was complete, halted or given up
+    finished: float | None = None  # when it was completed, halted or replaced by another revision
     failures: int = 0  # instances of it that did not become ready
-    runtime_hash: str = ""  # of the files and vars that were last in force with it
+    runtime_hash: str = ""  # of the files and vars that were last active with it
     paused_at: float | None = None  # when its canaries were done
-    resumed_at: float | None = None  # when somebody, or a timer, let it go on: it does not pause again
+    resumed_at: float | None = None  # when a person or a timer resumed it: it does not pause again
     message: str = ""  # why it is halted or paused
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRecord:
-    """What a new leader needs to know of a group beyond its configuration and its instances."""
+    """What a new leader needs to know about a group beyond its configuration and its instances."""
 
     key: GroupKey
-    dynamic: bool = False  # it was made through the API, so that without groups.jsonc its absence proves nothing
+    dynamic: bool = False  # created through the API: if groups.jsonc is missing, its absence proves nothing
     revisions: tuple[Revision, ...] = ()  # oldest first; the last one is current
 
     @property
@@ -44,7 +44,7 @@ class GroupRecord:
         return self.revisions[-1] if self.revisions else None
 
     def last_complete(self) -> Revision | None:
-        """The newest revision before the current one, and other than it, that was fully rolled out."""
+        """The newest earlier revision that was fully rolled out and differs from the current one."""
         current = self.current
         return next(
             (
@@ -57,5 +57,5 @@ class GroupRecord:
 
     @property
     def is_empty(self) -> bool:
-        """Says nothing: putting such a record removes it."""
+        """Putting an empty record removes it."""
         return not self.dynamic and not self.revisions

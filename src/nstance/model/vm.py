@@ -1,4 +1,4 @@
-"""A VM as a listing shows it, in the words of decisions. Whoever lists translates the provider's status."""
+"""A VM as a provider's listing shows it, in terms that decisions understand."""
 
 from dataclasses import dataclass
 
@@ -10,7 +10,7 @@ from nstance.model.ids import ClusterId, GroupName, InstanceId, ProviderId, Shar
 class SeenVm:
     id: InstanceId
     provider_id: ProviderId
-    state: VmState  # never ABSENT: that is what a listing does not show
+    state: VmState  # never ABSENT: a listing does not show such a VM
     ip4: str = ""
     ip6: str = ""
     hostname: str = ""
@@ -23,7 +23,7 @@ class SeenVm:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentIdentity:
-    """What an agent's certificate says: it was issued to this instance."""
+    """The contents of an agent's certificate, which was issued to this instance."""
 
     id: InstanceId
     tenant: TenantId
@@ -34,7 +34,7 @@ class AgentIdentity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnknownVm:
-    """A VM with our complete tags that no record knows. It is held: neither counted nor deleted."""
+    """A VM with all our tags and without a record. It is held: neither counted nor deleted."""
 
     vm: SeenVm
     first_seen: float  # by this leader

@@ -151,14 +151,14 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "impatient-candidate",
         "nstance.core.election",
-        "    return (promise if member else length) * STRETCH + MARGIN\n",
+        "    return (promise if member else length) * STRETCH + MARGIN_SECONDS\n",
         "    return 0.1\n",
         "a candidate takes a lease that is still held",
     ),
     Mutant(
         "promise-kept-short",
         "nstance.core.election",
-        "    return received + promise * STRETCH + MARGIN\n",
+        "    return received + promise * STRETCH + MARGIN_SECONDS\n",
         "    return received + promise * 0.2\n",
         "a standby moves before its promise is over",
     ),
@@ -173,8 +173,8 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "claimed-by-no-member",
         "nstance.server.election.standby",
-        "            if beat.member and beat.epoch >= self._max_epoch:\n",
-        "            if beat.epoch >= self._max_epoch:\n",
+        "            if claim is not None and beat.member:\n",
+        "            if claim is not None:\n",
         "a third server takes a lease that the promises of another still carry",
         tests=STANDBY,
     ),
@@ -214,7 +214,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "leader-counts-on-the-whole-promise",
         "nstance.core.election",
-        "                kept = min(kept, answer.sent + answer.crash_wait)\n",
+        "                until = min(until, answer.sent + answer.crash_wait)\n",
         "                pass\n",
         "a leader acts on although a standby may take it for dead",
         tests=LEADER_DEATH,
@@ -238,9 +238,9 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "claim-of-an-unannounced-renewal",
-        "nstance.server.election.standby",
-        "if not known or not member or current.sequence > beat.sequence:",
-        "if not known or not member:",
+        "nstance.core.claims",
+        "if not same_term or candidate.incarnation not in known.members or known.sequence > announced_sequence:",
+        "if not same_term or candidate.incarnation not in known.members:",
         "a standby takes a lease that was renewed because it had fallen silent",
         tests=STANDBY,
     ),
@@ -372,8 +372,8 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "asks-with-a-nonce-that-ran-out",
         "nstance.core.follow_up",
-        "    if facts.creating or draft.now >= creating.registration_due(draft, instance):\n",
-        "    if facts.creating:\n",
+        "    if calls.creating or draft.now >= creating.registration_deadline(draft, instance):\n",
+        "    if calls.creating:\n",
         "a create is repeated after its time, when a provider may have forgotten it",
         tests=CREATING,
     ),
@@ -412,7 +412,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "another-subnet-too-early",
         "nstance.core.creating",
-        "    if facts.create_attempts or not facts.ours:\n",
+        "    if calls.create_attempts or not calls.own_intent:\n",
         "    if False:\n",
         "an ID is asked for elsewhere while an earlier call is under way",
         tests=CREATING,
@@ -421,14 +421,15 @@ CATALOGUE: tuple[Mutant, ...] = (
         "unknown-create-given-up",
         "nstance.core.creating",
         "        case ev.Failure.UNAVAILABLE | ev.Failure.UNKNOWN | ev.Failure.UNSENT:\n",
-        "        case ev.Failure.UNKNOWN:\n            give_up(draft, instance, event.message)\n"
+        "        case ev.Failure.UNKNOWN:\n"
+        "            fail_instance(draft, instance, event.message)\n"
         "        case ev.Failure.UNAVAILABLE | ev.Failure.UNSENT:\n",
         "a create whose outcome is unknown gets a second ID",
     ),
     Mutant(
         "delete-races-create",
         "nstance.core.follow_up",
-        "    if facts.creating:\n        return  # a create in flight",
+        "    if calls.creating:\n        return  # a create in flight",
         "    if False:\n        return  # a create in flight",
         "a delete overtakes the create of the same VM",
         tests=("tests/unit/core/test_core_deleting.py", "tests/unit/core/test_core_creating.py"),
@@ -454,7 +455,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "unsent-is-certain",
         "nstance.core.creating",
-        "    return instance.state is State.DELETING and facts.ours and not facts.create_attempts\n",
+        "    return instance.state is State.DELETING and calls.own_intent and not calls.create_attempts\n",
         "    return instance.state is State.DELETING\n",
         "a create that was not sent ends a record whose VM an earlier call may have made",
         tests=CREATING,
@@ -478,7 +479,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "absence-believed-at-once",
         "nstance.core.draft",
-        "        return instance.seen or facts.vm_at >= facts.absent_since + ABSENCE_IS_TRUE_AFTER\n",
+        "        return instance.seen or vm.checked_at >= vm.absent_since + ABSENCE_CERTAIN_AFTER_SECONDS\n",
         "        return True\n",
         "a VM that the cloud does not show yet counts as gone",
     ),
@@ -492,24 +493,24 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "absent-after-delete-is-true",
         "nstance.core.follow_up",
-        "    return told >= max(since, begun) + ABSENCE_IS_TRUE_AFTER\n",
+        "    return checked_at >= max(since, accepted_at) + ABSENCE_CERTAIN_AFTER_SECONDS\n",
         "    return True\n",
         "not found just after a delete closes the record",
     ),
     Mutant(
         "suspect-without-the-provider",
         "nstance.core.health",
-        "    if facts.vm is not VmState.RUNNING or facts.vm_at is None or facts.vm_at < facts.last_seen:\n",
-        "    if facts.vm_at is None:\n        facts = draft.facts(instance.id)\n    if False:\n",
+        "    if vm.state is not VmState.RUNNING or vm.checked_at is None or vm.checked_at < agent.last_seen:\n",
+        "    if vm.checked_at is None:\n        vm = replace(vm, checked_at=draft.now)\n    if False:\n",
         "silence alone makes an instance suspect",
         tests=("tests/unit/core/test_core_health.py",),
     ),
     Mutant(
         "no-grace-after-failover",
         "nstance.core.health",
-        "        patience = max(policy.suspect_after, draft.view.reconnect_grace)\n"
-        "        return last_seen + patience, last_seen + max(policy.dead_after, patience)\n",
-        "        return facts.last_seen, facts.last_seen + 1.0\n",
+        "        grace = max(policy.suspect_after, draft.view.reconnect_grace)\n"
+        "        return last_seen + grace, last_seen + max(policy.dead_after, grace)\n",
+        "        return agent.last_seen, agent.last_seen + 1.0\n",
         "a new leader gives agents no time to come back",
     ),
     Mutant(
@@ -537,16 +538,16 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "mass-silence-ignored",
-        "nstance.core.silence",
-        "    return silent >= AT_LEAST and silent * 3 > agents\n",
+        "nstance.core.liveness",
+        "    return silent >= MASS_SILENCE_MIN and silent * 3 > agents\n",
         "    return False\n",
         "a cut between us and the fleet replaces the fleet",
         tests=FINDINGS,
     ),
     Mutant(
         "quiet-connections-uncounted",
-        "nstance.server.liveness.agent_liveness",
-        "            silent += self._quiet_connections(long)\n",
+        "nstance.core.liveness",
+        "        silent += sum(seen <= steady and byte <= monotonic for seen, byte in fleet.connected)\n",
         "",
         "a cut without resets replaces a third of the fleet before it is recognised",
         tests=FINDINGS,
@@ -554,7 +555,8 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "strangers-are-orphans",
         "nstance.core.inventory",
-        "    if vm.cluster != cluster or vm.shard != shard or vm.tenant is None or vm.group is None:\n        return False\n",
+        "    if vm.cluster != scope.cluster or vm.shard != scope.shard or vm.tenant is None or vm.group is None:\n"
+        "        return False\n",
         "    assert vm.tenant is not None and vm.group is not None\n",
         "VMs without our tags are deleted",
         tests=COLLECTING_TESTS,
@@ -577,7 +579,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "hidden-vms-stop-deletions",
         "nstance.server.cloud.inventory",
-        "            found_singly=self._found_singly(),\n",
+        "                found_by_lookup=self._found_singly(),\n",
         "",
         "a few stripped tags stop all deletions for good",
         tests=FINDINGS,
@@ -601,7 +603,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "vacancy-outlives-its-place",
         "nstance.core.scaling",
-        "            draft.change(vacancy, vacant=False)\n        return\n",
+        "            draft.put(replace(vacancy, vacant=False))\n        return\n",
         "            pass\n        return\n",
         "growth is reported as a replacement of one that left long ago",
         tests=REPLACEMENTS,
@@ -679,7 +681,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "overtaken-look-counts",
         "nstance.core.observe",
-        " and _was_shown_since(draft, instance, event.asked):",
+        " and _was_shown_since(instance, vm, draft.now, event.asked):",
         " and False:",
         "a VM is gone because a look from before it was shown did not find it",
         tests=("tests/unit/core/test_core_health.py",),
@@ -687,15 +689,15 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "orphans-are-taken-up-again",
         "nstance.core.inventory",
-        "found.sight(Anomaly.LATE, record.id, before)",
-        "found.sight(Anomaly.ORPHAN, record.id, before)",
+        "found.count_sighting(Anomaly.LATE, record.id)",
+        "found.count_sighting(Anomaly.ORPHAN, record.id)",
         "an orphan that was just deleted is taken up again because a listing lags",
         tests=COLLECTING_TESTS,
     ),
     Mutant(
         "speaker-is-the-duplicate_vm",
         "nstance.core.inventory",
-        "        if speaker is not None:\n",
+        "        if agent_vm is not None:\n",
         "        if False:\n",
         "of two VMs with one ID, the one that has registered is deleted",
         seeds=(5058,),
@@ -861,15 +863,15 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "never-connected-is-not-asked-after",
         "nstance.core.health",
-        "facts.last_seen + CONNECT_WITHIN if facts.awaited else facts.lost",
-        "facts.lost",
+        "agent.last_seen + CONNECT_SECONDS if agent.awaiting_connection else agent.lost_at",
+        "agent.lost_at",
         "an agent killed between registration and connection is noticed after suspect_after",
         tests=HEALTH,
     ),
     Mutant(
         "never-connected-is-no-failure",
         "nstance.core.health",
-        "        if facts.awaited:  #",
+        "        if agent.awaiting_connection:  #",
         "        if False:  #",
         "a group whose agents never connect does not back off",
         tests=CREATING,
@@ -928,8 +930,8 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "next-subnet-with-the-old-request",
         "nstance.core.creating",
-        'draft.change(instance, subnet=following, request_hash="")',
-        "draft.change(instance, subnet=following)",
+        'draft.put(replace(instance, subnet=following, request_hash=""))',
+        "draft.put(replace(instance, subnet=following))",
         "an instance that finds no capacity is given up instead of made elsewhere (F51)",
         tests=CREATING,
     ),
@@ -944,15 +946,15 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "nobody-is-drained",
         "nstance.core.leaving",
-        "    if not is_waited_for(draft, instance):\n",
+        "    if not can_drain(draft, instance):\n",
         "    if True:\n",
         "instances go at once, with the workloads on them",
     ),
     Mutant(
         "requested-deletions-do-not-drain",
         "nstance.core.leaving",
-        "    if not is_waited_for(draft, instance):\n",
-        "    if cause is Cause.REQUESTED or not is_waited_for(draft, instance):\n",
+        "    if not can_drain(draft, instance):\n",
+        "    if cause is Cause.REQUESTED or not can_drain(draft, instance):\n",
         "who asks for a deletion kills the workloads on it",
     ),
     Mutant(
@@ -998,26 +1000,28 @@ CATALOGUE: tuple[Mutant, ...] = (
     ),
     Mutant(
         "drain-answer-of-anybody",
-        "nstance.core.observe",
-        "        draft.refuse(position, Rejection.NOT_DRAINING)\n",
-        "        leaving.delete(draft, instance, Cause.REQUESTED, 'drained')\n",
+        "nstance.core.requests",
+        "        draft.reject(position, Rejection.NOT_DRAINING)\n",
+        '        leaving.delete_instance(draft, instance, Cause.REQUESTED, "drained")\n',
         "who says that an instance is drained deletes it, whatever it does (F67)",
         tests=DRAINING,
     ),
     Mutant(
         "unknown-create-given-up-in-the-end",
         "nstance.core.creating",
-        "            attempts = facts.create_attempts + 1\n",
-        "            attempts = facts.create_attempts + 1\n            if attempts >= 3:\n"
-        "                give_up(draft, instance, event.message)\n                return\n",
+        "            attempts = calls.create_attempts + 1\n",
+        "            attempts = calls.create_attempts + 1\n"
+        "            if attempts >= 3:\n"
+        "                fail_instance(draft, instance, event.message)\n"
+        "                return\n",
         "a create whose outcome stays unknown gets a second ID",
         tests=CREATING,
     ),
     Mutant(
         "pause-ignored",
         "nstance.core.decide",
-        " and (view.desired is None or not view.desired.paused):\n",
-        ":\n",
+        " and not draft.paused:",
+        ":",
         "a paused group is scaled and rotated",
         tests=SCALING,
     ),
@@ -1032,23 +1036,23 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "failed-delete-forgotten",
         "nstance.core.observe",
-        "draft.learn(instance.id, deleting=False, delete_attempts=attempts, delete_due=draft.now + _backoff(attempts - 1))",
-        "draft.learn(instance.id, delete_attempts=attempts)",
+        "draft.observe(instance.id, calls=replace(calls, deleting=False, delete_attempts=attempts, delete_due=due))",
+        "draft.observe(instance.id, calls=replace(calls, delete_attempts=attempts))",
         "a delete that failed is never repeated",
         tests=DELETING,
     ),
     Mutant(
         "place-not-handed-on",
         "nstance.core.leaving",
-        "            draft.change(replacement, replaces=old.id, replaces_for=instance.replaces_for)",
-        "            pass",
+        "            draft.put(replace(replacement, replaces=old.id, replaces_for=instance.replaces_for))\n",
+        "            pass\n",
         "the replacement of a replacement gets a place of its own",
         tests=SCALING,
     ),
     Mutant(
         "hint-softens-a-notice",
         "nstance.core.observe",
-        "    if facts.notice is not None and _WEIGHT[event.kind] <= _WEIGHT[facts.notice]:\n",
+        "    if agent.notice is not None and _NOTICE_WEIGHT[event.kind] <= _NOTICE_WEIGHT[agent.notice]:\n",
         "    if False:\n",
         "a later notice moves the end that an earlier one has announced (F56)",
         tests=HEALTH,
@@ -1058,7 +1062,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "ready-without-files",
         "nstance.core.readiness",
-        "files=bool(wanted_hash) and installed_hash == wanted_hash",
+        "files=bool(files.desired_hash) and files.installed_hash == files.desired_hash",
         "files=True",
         "an instance without its files counts as ready",
         tests=ASSESS,

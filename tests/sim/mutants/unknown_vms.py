@@ -13,7 +13,7 @@ UNKNOWN_VMS: tuple[Mutant, ...] = (
     Mutant(
         "new-vm-not-found-is-gone",
         "nstance.core.observe",
-        "    if absent and instance.made is not None and asked < instance.made + CONSISTENCY_LAG:\n",
+        "    if absent and instance.made is not None and asked < instance.made + CONSISTENCY_LAG_SECONDS:\n",
         "    if False:\n",
         "a new leader takes a VM for gone that the provider does not show yet",
         seeds=(562,),
@@ -21,21 +21,21 @@ UNKNOWN_VMS: tuple[Mutant, ...] = (
     Mutant(
         "deleted-vm-still-shown-is-back",
         "nstance.core.observe",
-        "    if instance.ended is not None and asked < instance.ended + CONSISTENCY_LAG:\n",
+        "    if instance.ended is not None and asked < instance.ended + CONSISTENCY_LAG_SECONDS:\n",
         "    if False:\n",
         "a deleted VM that a lagging answer still shows is deleted again",
     ),
     Mutant(
         "unknown-vm-is-deleted",
         "nstance.core.inventory",
-        "        if found.sight(Anomaly.ORPHAN, vm.id, sightings) and delete_unknown and not (too_many or mass_absence):\n",
-        "        if found.sight(Anomaly.ORPHAN, vm.id, sightings) and not (too_many or mass_absence):\n",
+        "    can_delete = scope.delete_unknown and not too_many and not mass_absence\n",
+        "    can_delete = not too_many and not mass_absence\n",
         "after a restored backup healthy VMs are deleted as orphans",
     ),
     Mutant(
         "adopted-beyond-the-size",
         "nstance.core.adopting",
-        "        if lack > 0 and unknown.agent is not None:\n",
+        "        if missing > 0 and unknown.agent is not None:\n",
         "        if unknown.agent is not None:\n",
         "more VMs are adopted than the group has places for, and others are scaled away",
         seeds=(559,),
@@ -51,7 +51,7 @@ UNKNOWN_VMS: tuple[Mutant, ...] = (
     Mutant(
         "agents-are-not-waited-for",
         "nstance.core.adopting",
-        "    if lack > 0 and draft.now < until and (expected := len(_candidates(draft))):\n",
+        "    if missing > 0 and draft.now < until and (expected := len(_candidates(draft))):\n",
         "    if False:\n",
         "new VMs are made while the agents of held ones still reconnect",
         tests=UNKNOWN,
@@ -59,7 +59,7 @@ UNKNOWN_VMS: tuple[Mutant, ...] = (
     Mutant(
         "created-before-the-first-listing",
         "nstance.core.adopting",
-        "    if not view.listed and draft.now < view.listening_since + LISTING_PATIENCE_SECONDS:\n",
+        "    if not view.listed and draft.now < view.listening_since + FIRST_LISTING_SECONDS:\n",
         "    if False:\n",
         "a restored shard makes its VMs anew before it has looked what is there",
         tests=UNKNOWN,
@@ -67,7 +67,7 @@ UNKNOWN_VMS: tuple[Mutant, ...] = (
     Mutant(
         "many-unknown-vms-deleted-at-once",
         "nstance.core.inventory",
-        "    too_many = delete_unknown and len(unknown) > max(UNKNOWN_AT_LEAST, UNKNOWN_SHARE * shown_ours)\n",
+        "    too_many = scope.delete_unknown and len(unknown) > max(UNKNOWN_AT_LEAST, UNKNOWN_SHARE * total)\n",
         "    too_many = False\n",
         "no brake: a whole fleet without records is deleted",
         tests=UNKNOWN,

@@ -3,11 +3,11 @@
 from typing import TYPE_CHECKING
 
 from nstance.model.consistency import violations
-from nstance.model.decision import Observation
 from nstance.model.events import NoticeKind, VmState
 from nstance.model.ids import InstanceId
 from nstance.model.instance import CAPACITY, TRANSITIONS, Cause, Instance, State
 from unit.core import core_limits
+from unit.core.core_situation import observation
 
 if TYPE_CHECKING:
     from unit.core.core_world import World
@@ -21,18 +21,18 @@ def check_wakes(world: "World") -> None:
     due: list[float] = []
     timeout = desired.registration_timeout if desired is not None else 300.0
     for record in world.records.values():
-        facts = world.facts.get(record.id, Observation(last_seen=world.listening))
-        under_way = facts.creating or facts.checking or facts.deleting
+        observed = world.observed.get(record.id, observation(last_seen=world.listening))
+        under_way = observed.calls.creating or observed.calls.checking or observed.calls.deleting
         if record.state is State.DRAINING and record.drain is not None and not world.mass_silence:
             due.append(record.drain.deadline)
-        elif record.state is State.PENDING and not facts.creating and world.now < record.created + timeout:
-            due.append(facts.create_due)
+        elif record.state is State.PENDING and not observed.calls.creating and world.now < record.created + timeout:
+            due.append(observed.calls.create_due)
         elif record.state in (State.PENDING, State.STARTING):
             due.append(max(record.created + timeout, world.listening + world.grace))
         elif record.state is State.DELETING and not under_way:
             due.append(world.now + 30.0)
         elif record.state is State.RUNNING and not under_way and not record.suspect:
-            due.append(max(world.now + 10.0, facts.last_seen + 60.0, world.listening + 60.0))
+            due.append(max(world.now + 10.0, observed.agent.last_seen + 60.0, world.listening + 60.0))
         elif record.ended is not None:
             due.append(max(record.ended + world.policy.deleted_retention, world.now))
     if world.gate_closed() and len([r for r in world.records.values() if r.counts]) < (desired.size if desired else 0):
@@ -57,7 +57,7 @@ def judge(world: "World", before: dict[InstanceId, Instance]) -> None:
             )
             continue
         if record.suspect and not old.suspect:
-            met = world.facts[id].met
+            met = world.observed[id].agent.seen_this_term
             assert met or world.now >= world.listening + world.grace, "suspect before it could reconnect"
             assert not world.mass_silence
         if record.state is State.DELETED and old.state is not State.DELETED:
@@ -149,10 +149,10 @@ def check_places(world: "World") -> None:
 
 def _is_unready(world: "World", old: Instance) -> bool:
     """Its agent speaks, and it is not ready for longer than it may."""
-    facts, desired = world.facts[old.id], world.desired
-    if facts.ready or facts.blocked or not facts.connected or desired is None or old.registered is None:
+    agent, desired = world.observed[old.id].agent, world.desired
+    if agent.ready or agent.blocked or not agent.connected or desired is None or old.registered is None:
         return False
-    failing = facts.failing_since if desired.unhealthy_after is not None else None
+    failing = agent.failing_since if desired.unhealthy_after is not None else None
     if failing is not None and world.now >= failing + (desired.unhealthy_after or 0.0) - 0.001:
         return True
     since = max(old.registered + desired.ready_timeout, world.listening + world.grace)

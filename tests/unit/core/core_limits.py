@@ -2,12 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from nstance.model.decision import Observation
 from nstance.model.events import NoticeKind
 from nstance.model.group import UpdateOrder
 from nstance.model.ids import InstanceId
 from nstance.model.instance import CAPACITY, ENDED, Cause, Instance, State
+from nstance.model.observation import Observation
 from nstance.model.rollout import GroupRecord, Outcome
+from unit.core.core_situation import observation
 
 if TYPE_CHECKING:
     from unit.core.core_world import World
@@ -54,7 +55,7 @@ def check_left(world: "World", old: Instance) -> None:
     if not takers:
         able = ready + sum(_broken(world, r) for r in world.records.values())
         assert able >= desired.size - desired.max_unavailable, f"{old.id} left first, {able} can be ready without it"
-    if _facts(world, old).ready:
+    if _observed(world, old).agent.ready:
         assert ready >= desired.size - desired.max_unavailable, f"{ready} of {desired.size} are ready without {old.id}"
 
 
@@ -84,39 +85,41 @@ def check_serial(
         assert now is None or now in left or not is_leaving(world, now), f"{r.id} is not gone yet"
         if r.counts and r.infra_hash == desired.infra_hash and now is not None and now.counts:
             assert _ready(world, now), f"{r.id} is not ready yet"
-            assert world.now >= _facts(world, now).ready_since + desired.settle - 0.001, f"{r.id} has not settled"
+            assert world.now >= _observed(world, now).agent.ready_since + desired.settle - 0.001, (
+                f"{r.id} has not settled"
+            )
 
 
 def is_leaving(world: "World", record: Instance) -> bool:
     """Because of voluntary work, and not gone."""
     if record.on_demand or record.state not in GOING:
         return False
-    hint = record.cause is Cause.SPOT and _facts(world, record).notice is NoticeKind.REBALANCE
+    hint = record.cause is Cause.SPOT and _observed(world, record).agent.notice is NoticeKind.REBALANCE
     return record.cause in VOLUNTARY or hint
 
 
 def _is_voluntary(world: "World", taker: Instance) -> bool:
     if taker.replaces is None or not _counts(world, taker.replaces):
         return False  # it grows into a place that nobody has
-    notice = _facts(world, world.records[taker.replaces]).notice
+    notice = _observed(world, world.records[taker.replaces]).agent.notice
     if notice not in (None, NoticeKind.REBALANCE):
         return False  # whatever it was begun for, the old one goes anyway
     hint = taker.replaces_for is Cause.SPOT and notice is NoticeKind.REBALANCE
     return taker.replaces_for in VOLUNTARY or hint
 
 
-def _facts(world: "World", record: Instance) -> Observation:
-    return world.facts.get(record.id, Observation(last_seen=world.listening))
+def _observed(world: "World", record: Instance) -> Observation:
+    return world.observed.get(record.id, observation(last_seen=world.listening))
 
 
 def _ready(world: "World", record: Instance) -> bool:
-    facts = _facts(world, record)
-    return record.state is State.RUNNING and record.counts and not record.suspect and facts.ready and facts.connected
+    agent = _observed(world, record).agent
+    return record.state is State.RUNNING and record.counts and not record.suspect and agent.ready and agent.connected
 
 
 def _broken(world: "World", record: Instance) -> bool:
-    facts = _facts(world, record)
-    return record.state is State.RUNNING and record.counts and facts.connected and not facts.ready
+    agent = _observed(world, record).agent
+    return record.state is State.RUNNING and record.counts and agent.connected and not agent.ready
 
 
 def _replacements(world: "World", old: Instance) -> list[Instance]:

@@ -1,11 +1,13 @@
-"""Decisions pass over the members that their steps could do nothing about. Looking at everybody must give the same."""
+"""Decisions skip the members that their steps could do nothing about. Looking at all of them must give the same."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from unittest.mock import patch
 
 from nstance.core import decide as deciding
 from nstance.core.draft import Draft
+from nstance.core.triage import Triage
 from nstance.model.decision import Decision, View
 from nstance.model.events import Event
 from nstance.model.group import Policy
@@ -13,8 +15,21 @@ from nstance.model.instance import Put
 
 
 class Thorough(Draft):
-    def _sort_out(self) -> None:
-        self._needs_attention = self._outdated = list(self.members.values())
+    @property
+    def triage(self) -> Triage:
+        everybody = list(self.members.values())
+        return Triage(
+            needs_attention=everybody,
+            outdated=everybody,
+            existing=0,
+            ready=0,
+            ready_and_current=0,
+            unready=0,
+            healthy_until=inf,
+            unready_until=inf,
+            starting_until=inf,
+            retained_until=inf,
+        )
 
 
 def compare(decision: Decision, view: View, events: Sequence[Event], *, now: float, policy: Policy) -> None:
@@ -23,7 +38,7 @@ def compare(decision: Decision, view: View, events: Sequence[Event], *, now: flo
     with patch.object(deciding, "Draft", Thorough):
         thorough = deciding.decide(view, events, now=now, policy=policy, fresh_ids=made)
     assert replace(decision, wake_at=None) == replace(thorough, wake_at=None)
-    # Who is passed over may be looked at again a little too early, never too late.
+    # A skipped member may be looked at again a little too early, never too late.
     if thorough.wake_at is not None:
         assert decision.wake_at is not None
         assert decision.wake_at <= thorough.wake_at

@@ -1,14 +1,16 @@
 """Short words for situations: members, what is known of them, and what follows from a decision."""
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
 from nstance.core.decide import decide
-from nstance.model.decision import Decision, Observation, View
+from nstance.model.decision import Decision, View
 from nstance.model.events import Event, VmState
 from nstance.model.group import Group, Policy
 from nstance.model.ids import GroupKey, GroupName, InstanceId, Kind, ProviderId, TenantId
 from nstance.model.instance import Cause, Drain, Instance, Put, State
+from nstance.model.observation import AgentObservation, CallObservation, Observation, VmObservation
 
 NOW = 1_000_000.0
 KEY = GroupKey(TenantId("default"), GroupName("web"))
@@ -56,15 +58,26 @@ def replacement(letter: str, old: str, cause: Cause, state: State = State.RUNNIN
     return member(letter, state, replaces=name(old), replaces_for=cause, **fields)
 
 
+def observation(**fields: Any) -> Observation:
+    """From the fields of all its parts; `vm` is the state of the VM."""
+    fields = {"state" if name == "vm" else name: value for name, value in fields.items()}
+    parts = [
+        kind(**{each.name: fields.pop(each.name) for each in dataclasses.fields(kind) if each.name in fields})
+        for kind in (AgentObservation, VmObservation, CallObservation)
+    ]
+    assert not fields, f"no such field: {', '.join(fields)}"
+    return Observation(*parts)  # type: ignore[arg-type]
+
+
 def healthy(**fields: Any) -> Observation:
-    return Observation(
+    return observation(
         **{
             "last_seen": NOW - 1.0,
             "connected": True,
-            "met": True,
+            "seen_this_term": True,
             "ready": True,
             "vm": VmState.RUNNING,
-            "vm_at": NOW - 5.0,
+            "checked_at": NOW - 5.0,
         }
         | fields
     )
@@ -78,9 +91,8 @@ def unready(why: str = "its files are not installed yet", **fields: Any) -> Obse
 def lost(seconds: float, **fields: Any) -> Observation:
     """Its connection ended and it was last heard of so long ago; the provider said just now that its VM runs."""
     since = NOW - seconds
-    return Observation(
-        **{"last_seen": since, "met": True, "lost": since, "vm": VmState.RUNNING, "vm_at": NOW, "checks": 4} | fields
-    )
+    known = {"last_seen": since, "seen_this_term": True, "lost_at": since, "checks": 4}
+    return observation(**known | {"vm": VmState.RUNNING, "checked_at": NOW} | fields)
 
 
 class After:
@@ -94,15 +106,15 @@ class After:
                 self.members[change.instance.id] = change.instance
             else:
                 del self.members[change.id]
-        self.facts = {**view.facts, **decision.facts}
+        self.observed = {**view.observations, **decision.observations}
         self.record = decision.record or view.record
         self.made = [m for m in self.members.values() if m.id not in view.members]
 
     def __getitem__(self, letter: str) -> Instance:
         return self.members[name(letter)]
 
-    def fact(self, letter: str) -> Observation:
-        return self.facts[name(letter)]
+    def observation(self, letter: str) -> Observation:
+        return self.observed[name(letter)]
 
     def in_state(self, state: State) -> str:
         """The letters of the members in that state that were there before."""
@@ -120,20 +132,20 @@ def after(
     *events: Event,
     size: int = 0,
     group: Group | None = None,
-    facts: dict[str, Observation] | None = None,
+    observed: dict[str, Observation] | None = None,
     policy: Policy | None = None,
     now: float = NOW,
     **view: Any,
 ) -> After:
     """Decide. Running members of whom nothing else is said are healthy."""
     known = {m.id: healthy() for m in members if m.state in (State.RUNNING, State.DRAINING)}
-    known |= {name(letter): f for letter, f in (facts or {}).items()}
+    known |= {name(letter): f for letter, f in (observed or {}).items()}
     situation = View(
         **{
             "key": KEY,
             "desired": group or desired(size),
             "members": {m.id: m for m in members},
-            "facts": known,
+            "observations": known,
             "operator_seen": NOW,
             "listening_since": NOW - 10_000.0,
         }

@@ -8,19 +8,20 @@ import heapq
 import random
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
-from nstance.core.adopting import LISTING_PATIENCE_SECONDS
+from nstance.core.adopting import FIRST_LISTING_SECONDS
 from nstance.core.decide import decide
-from nstance.core.inventory import Sightings, compare
-from nstance.core.silence import is_mass_silence
+from nstance.core.inventory import Scope, Sightings, compare
+from nstance.core.liveness import is_mass_silence
 from nstance.model import events as ev
-from nstance.model.decision import CheckVm, CreateVm, DeleteDuplicateVm, DeleteVm, Observation, Rejection, Trend, View
+from nstance.model.decision import CheckVm, CreateVm, DeleteDuplicateVm, DeleteVm, Rejection, Trend, View
 from nstance.model.events import Failure, NoticeKind, VmState
 from nstance.model.group import Group, Policy, UpdateOrder
 from nstance.model.ids import ClusterId, GroupKey, GroupName, IdMaker, InstanceId, Kind, ProviderId, ShardId, TenantId
 from nstance.model.instance import Instance, Put, State
+from nstance.model.observation import Observation, last_seen_at
 from nstance.model.rollout import GroupRecord
 from nstance.model.vm import SeenVm
 from unit.core import core_invariants, core_limits, core_shortcut
@@ -92,7 +93,7 @@ class World:
         self.record: GroupRecord | None = None
         self.template = self.desired
         self.records: dict[InstanceId, Instance] = {}
-        self.facts: dict[InstanceId, Observation] = {}
+        self.observed: dict[InstanceId, Observation] = {}
         self.trend = Trend()
         self.vms: dict[ProviderId, Vm] = {}
         self.dead_ids: set[InstanceId] = set()
@@ -150,7 +151,7 @@ class World:
             key=KEY,
             desired=self.desired,
             members=self.records,
-            facts=self.facts,
+            observations=self.observed,
             trend=self.trend,
             record=self.record,
             listed=self.listed,
@@ -180,8 +181,8 @@ class World:
                 self.records[change.instance.id] = change.instance
             else:
                 del self.records[change.id]
-                self.facts.pop(change.id, None)
-        self.facts.update(decision.facts)
+                self.observed.pop(change.id, None)
+        self.observed.update(decision.observations)
         self.trend = decision.trend
         if decision.record is not None:
             self.record = None if decision.record.is_empty else decision.record
@@ -191,7 +192,7 @@ class World:
             if not any(isinstance(event, ev.RolloutResumed) for event in events):
                 core_limits.judge(self, before, record_before)
         core_invariants.check_wakes(self)
-        if decision.changes or decision.effects or decision.facts:
+        if decision.changes or decision.effects or decision.observations:
             again = decide(self.view(), (), now=self.now, policy=self.policy, fresh_ids=ids)
             assert again.changes == (), f"the plan does not settle: {again.changes}"
             assert again.record is None, f"the record does not settle: {again.record}"
@@ -208,7 +209,7 @@ class World:
                     self.delete(id, provider_id)
                 case DeleteDuplicateVm(id, provider_id):
                     self.delete_double(id, provider_id)
-        return dict(decision.refusals)
+        return dict(decision.rejections)
 
     def listen(self) -> None:
         silent = expected = 0
@@ -217,12 +218,16 @@ class World:
             if record is None or record.state is not State.RUNNING or record.provider_id not in (None, vm.provider_id):
                 continue
             expected += 1
-            facts = self.facts.get(vm.id)
+            observed = self.observed.get(vm.id)
             if vm.connected and vm.agent == "up" and vm.state is VmState.RUNNING:
-                if facts is not None and self.now - facts.last_seen > PING:
+                if observed is not None and self.now - observed.agent.last_seen > PING:
                     vm.last_seen = self.now
-                    self.facts[vm.id] = replace(facts, last_seen=self.now)
-            elif facts is not None and facts.vm is VmState.RUNNING and self.now - facts.last_seen > 10.0:
+                    self.observed[vm.id] = last_seen_at(observed, self.now)
+            elif (
+                observed is not None
+                and observed.vm.state is VmState.RUNNING
+                and self.now - observed.agent.last_seen > 10.0
+            ):
                 silent += 1
         self.mass_silence = is_mass_silence(silent, expected, before=self.mass_silence)
         if not self.mass_silence and not self.mass_absence:
@@ -236,7 +241,7 @@ class World:
 
     def awaits_listing(self) -> bool:
         """VMs that are to be adopted may be there: none is created yet for the size alone."""
-        return not self.listed and self.now < self.listening + LISTING_PATIENCE_SECONDS
+        return not self.listed and self.now < self.listening + FIRST_LISTING_SECONDS
 
     # -- the provider --------------------------------------------------------------------------------------------------
 
@@ -391,10 +396,9 @@ class World:
         ]
         if self.happens(0.05):
             shown = shown[: len(shown) // 2]  # a provider that lies
-        voices = {vm.id: str(vm.provider_id) for vm in self.vms.values() if vm.connected}
-        result = compare(
-            shown, self.records, self.sightings, cluster=CLUSTER, shard=SHARD, voices=voices, delete_unknown=True
-        )
+        addresses = {vm.id: str(vm.provider_id) for vm in self.vms.values() if vm.connected}
+        scope = Scope(cluster=CLUSTER, shard=SHARD, agent_addresses=addresses, delete_unknown=True)
+        result = compare(shown, self.records, self.sightings, scope)
         self.sightings = result.sightings
         self.listed = True
         self.mass_absence = result.mass_absence
@@ -442,7 +446,7 @@ class World:
     def lead(self) -> None:
         self.term += 1
         self.leading = True
-        self.facts, self.trend, self.wake_at = {}, Trend(), None
+        self.observed, self.trend, self.wake_at = {}, Trend(), None
         self.listed = self.mass_absence = self.mass_silence = False
         self.mass_since = None
         self.listening = self.now
@@ -457,7 +461,7 @@ class World:
         self.happen(ev.GroupChanged())
 
     def story(self) -> str:
-        records = "\n".join(f"  {r}\n    {self.facts.get(r.id)}" for r in self.records.values())
+        records = "\n".join(f"  {r}\n    {self.observed.get(r.id)}" for r in self.records.values())
         vms = "\n".join(f"  {v}" for v in self.vms.values() if v.alive)
         trace = "\n".join(f"  {t}" for t in self.trace)
         where = (

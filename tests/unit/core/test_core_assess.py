@@ -37,12 +37,9 @@ def test_an_instance_is_ready_when_nothing_is_missing(
 ) -> None:
     found = readiness.assess(
         ID,
-        wanted_hash=wanted,
-        installed_hash=installed,
+        readiness.FileStatus(desired_hash=wanted, installed_hash=installed, blocked=blocked, problem=problem),
         checks=("b", "a"),
         results=results,
-        blocked=blocked,
-        problem=problem,
     )
     assert readiness.explain(found) == why
     assert found.ready == (not why)

@@ -6,14 +6,15 @@ import pytest
 
 from nstance.core import creating
 from nstance.model import events as ev
-from nstance.model.decision import CreateVm, DeleteVm, Observation, Trend
+from nstance.model.decision import CreateVm, DeleteVm, Trend
 from nstance.model.events import Failure, VmState
 from nstance.model.ids import ProviderId
 from nstance.model.instance import Cause, Instance, State
-from unit.core.core_situation import NOW, after, desired, healthy, member, name, replacement
+from nstance.model.observation import Observation
+from unit.core.core_situation import NOW, after, desired, healthy, member, name, observation, replacement
 
 PENDING = member("a", State.PENDING, created=NOW - 10.0, subnet="s1")
-ASKED = {"a": Observation(last_seen=0.0, ours=True, creating=True)}
+ASKED = {"a": observation(last_seen=0.0, own_intent=True, creating=True)}
 
 
 def failed(failure: Failure) -> ev.VmCreateFailed:
@@ -31,7 +32,7 @@ def failed(failure: Failure) -> ev.VmCreateFailed:
     ],
 )
 def test_failures(failure: Failure, state: State, made: int, asked: str) -> None:
-    follows = after([PENDING], failed(failure), group=desired(1, subnets=("s1", "s2")), facts=ASKED)
+    follows = after([PENDING], failed(failure), group=desired(1, subnets=("s1", "s2")), observed=ASKED)
     assert follows["a"].state is state
     assert len(follows.made) == made
     assert follows.effects(CreateVm) == asked
@@ -40,16 +41,18 @@ def test_failures(failure: Failure, state: State, made: int, asked: str) -> None
 def test_no_capacity_moves_on_and_remembers() -> None:
     group = desired(1, subnets=("s1", "s2"))
     asked = replace(PENDING, request_hash="of the request for s1")
-    follows = after([asked], failed(Failure.NO_CAPACITY), group=group, facts=ASKED)
+    follows = after([asked], failed(Failure.NO_CAPACITY), group=group, observed=ASKED)
     # As another request: with the first one's hash it would be taken for one that the configuration has overtaken.
     assert (follows["a"].subnet, follows["a"].request_hash) == ("s2", "")
     trend = follows.decision.trend
-    assert trend.refused_subnets == {"s1": NOW + creating.SUBNET_MEMORY}
+    assert trend.refused_subnets == {"s1": NOW + creating.AVOID_SUBNET_SECONDS}
     # The next instance does not try there first; when all were refused, it does.
     assert after([], group=group, trend=trend).made[0].subnet == "s2"
     both = replace(trend, refused_subnets={"s1": NOW + 1.0, "s2": NOW + 1.0})
     assert after([], group=group, trend=both).made[0].subnet == "s1"
-    nowhere = after([replace(PENDING, subnet="s2")], failed(Failure.NO_CAPACITY), group=group, facts=ASKED, trend=trend)
+    nowhere = after(
+        [replace(PENDING, subnet="s2")], failed(Failure.NO_CAPACITY), group=group, observed=ASKED, trend=trend
+    )
     assert nowhere["a"].state is State.FAILED
 
 
@@ -57,8 +60,8 @@ def test_no_capacity_moves_on_and_remembers() -> None:
 def test_an_intent_of_another_leader_is_not_asked_for_in_another_subnet(created: float) -> None:
     """F4: that leader's call may be on its way. Who wrote an intent is not to be told from times (seed 8020)."""
     inherited = replace(PENDING, created=created)
-    facts = {"a": Observation(last_seen=0.0, creating=True)}
-    view = {"group": desired(1, subnets=("s1", "s2")), "facts": facts, "listening_since": NOW - 20.0}
+    observed = {"a": observation(last_seen=0.0, creating=True)}
+    view = {"group": desired(1, subnets=("s1", "s2")), "observed": observed, "listening_since": NOW - 20.0}
     follows = after([inherited], failed(Failure.NO_CAPACITY), **view)  # type: ignore[arg-type]
     assert (follows["a"].state, follows["a"].subnet) == (State.DELETING, "s1")
     assert [m.subnet for m in follows.made] == ["s2"]
@@ -66,32 +69,32 @@ def test_an_intent_of_another_leader_is_not_asked_for_in_another_subnet(created:
 
 def test_whoever_writes_an_intent_knows_that_it_is_the_first_to_ask() -> None:
     follows = after([], size=1)
-    assert follows.facts[follows.made[0].id].ours
+    assert follows.observed[follows.made[0].id].calls.own_intent
     wanted = ev.InstanceRequested(id=name("d"), vars={})
-    assert after([], wanted, size=0).fact("d").ours
+    assert after([], wanted, size=0).observation("d").calls.own_intent
 
 
 @pytest.mark.parametrize(
-    ("facts", "state"),
+    ("observed", "state"),
     [
-        pytest.param(Observation(last_seen=0.0, ours=True, creating=True), State.DELETED, id="never asked for"),
-        pytest.param(Observation(last_seen=0.0, creating=True), State.DELETING, id="an earlier leader may have asked"),
+        pytest.param(observation(last_seen=0.0, own_intent=True, creating=True), State.DELETED, id="never asked for"),
+        pytest.param(observation(last_seen=0.0, creating=True), State.DELETING, id="an earlier leader may have asked"),
         pytest.param(
-            Observation(last_seen=0.0, ours=True, creating=True, create_attempts=1),
+            observation(last_seen=0.0, own_intent=True, creating=True, create_attempts=1),
             State.DELETING,
             id="an earlier call, unknown",
         ),
     ],
 )
-def test_one_that_nobody_wants_any_more_and_that_was_not_sent(facts: Observation, state: State) -> None:
+def test_one_that_nobody_wants_any_more_and_that_was_not_sent(observed: Observation, state: State) -> None:
     """Its record ends at once if it is certain that the provider never heard of it; else the provider is told to delete."""
     leaving = replace(PENDING, state=State.DELETING, cause=Cause.SCALE_DOWN)
-    waiting = after([leaving], ev.TimerFired(), size=0, facts={"a": facts})
+    waiting = after([leaving], ev.TimerFired(), size=0, observed={"a": observed})
     assert waiting.effects(DeleteVm) == ""  # not before the create that waits for its turn is settled
-    follows = after([leaving], failed(Failure.UNSENT), size=0, facts={"a": facts})
+    follows = after([leaving], failed(Failure.UNSENT), size=0, observed={"a": observed})
     assert follows["a"].state is state
     assert follows.effects(DeleteVm) == ("" if state is State.DELETED else "a")
-    assert not follows.fact("a").creating
+    assert not follows.observation("a").calls.creating
 
 
 def test_a_nearly_full_subnet_comes_last() -> None:
@@ -110,11 +113,11 @@ def test_subnets_are_filled_evenly() -> None:
 @pytest.mark.parametrize(("attempts", "wait"), [(0, 1.0), (1, 2.0), (4, 16.0), (5, 30.0), (500, 30.0)])
 def test_an_unknown_create_is_repeated_with_growing_waits(attempts: int, wait: float) -> None:
     """F46."""
-    facts = {"a": Observation(last_seen=0.0, creating=True, create_attempts=attempts)}
-    follows = after([PENDING], failed(Failure.UNKNOWN), size=1, facts=facts)
-    assert follows.fact("a").create_due == NOW + wait
+    observed = {"a": observation(last_seen=0.0, creating=True, create_attempts=attempts)}
+    follows = after([PENDING], failed(Failure.UNKNOWN), size=1, observed=observed)
+    assert follows.observation("a").calls.create_due == NOW + wait
     assert follows.decision.wake_at == NOW + wait
-    again = after([PENDING], ev.TimerFired(), size=1, facts={"a": Observation(last_seen=0.0, create_due=NOW)})
+    again = after([PENDING], ev.TimerFired(), size=1, observed={"a": observation(last_seen=0.0, create_due=NOW)})
     assert again.effects(CreateVm) == "a"
 
 
@@ -130,7 +133,7 @@ def test_a_new_leader_asks_again_with_the_same_id() -> None:
 )
 def test_repeated_failures_back_off(failures: int, wait: float) -> None:
     trend = Trend(failures=failures, infra_hash="h")
-    follows = after([PENDING], failed(Failure.REFUSED), size=1, facts=ASKED, trend=trend)
+    follows = after([PENDING], failed(Failure.REFUSED), size=1, observed=ASKED, trend=trend)
     assert follows.decision.trend.retry_at == NOW + wait
     assert len(follows.made) == (wait == 0.0)
     if wait:
@@ -141,7 +144,7 @@ def test_repeated_failures_back_off(failures: int, wait: float) -> None:
 def test_failures_of_one_try_count_once() -> None:
     three = [member(letter, State.PENDING, created=NOW - 10.0) for letter in "abc"]
     trend = Trend(failures=1, counted_at=NOW - 1.0, infra_hash="h")
-    follows = after(three, failed(Failure.REFUSED), size=3, trend=trend, facts=ASKED)
+    follows = after(three, failed(Failure.REFUSED), size=3, trend=trend, observed=ASKED)
     assert follows.decision.trend.failures == 1
 
 
@@ -161,7 +164,7 @@ def test_the_gate(group: object, blocked: str, made: int) -> None:
 def test_the_gate_keeps_needed_replacements_waiting_with_a_timer() -> None:
     trend = Trend(failures=4, retry_at=NOW + 5.0, infra_hash="h")
     follows = after(
-        [member("a", suspect=True)], size=1, trend=trend, facts={"a": healthy(last_seen=NOW - 20.0, vm_at=NOW)}
+        [member("a", suspect=True)], size=1, trend=trend, observed={"a": healthy(last_seen=NOW - 20.0, checked_at=NOW)}
     )
     assert follows.made == []
     assert follows["a"].state is State.RUNNING
@@ -173,10 +176,12 @@ def test_success_forgets_the_failures() -> None:
     trend = Trend(failures=4, retry_at=NOW + 100.0, refused_subnets={"s": NOW + 9.0}, infra_hash="h")
     follows = after([member("a", State.STARTING)], registered, size=1, trend=trend)
     assert follows.decision.trend == trend  # it may yet never connect
-    follows = after([follows["a"]], ev.AgentConnected(name("a")), size=1, trend=trend, facts={"a": follows.fact("a")})
+    follows = after(
+        [follows["a"]], ev.AgentConnected(name("a")), size=1, trend=trend, observed={"a": follows.observation("a")}
+    )
     assert follows.decision.trend == trend  # it may yet never be ready
     ready = ev.ReadinessReported(name("a"), files=True)
-    follows = after([follows["a"]], ready, size=1, trend=trend, facts={"a": follows.fact("a")})
+    follows = after([follows["a"]], ready, size=1, trend=trend, observed={"a": follows.observation("a")})
     assert follows.decision.trend == Trend(refused_subnets={"s": NOW + 9.0})
     assert follows["a"].ready_at == NOW
 
@@ -188,28 +193,35 @@ def test_who_was_there_before_proves_nothing_for_newcomers() -> None:
     assert follows.decision.trend == trend
 
 
-NEVER_CONNECTED = Observation(last_seen=NOW - 11.0, met=True, awaited=True, vm=VmState.RUNNING, vm_at=NOW, checks=4)
+NEVER_CONNECTED = observation(
+    last_seen=NOW - 11.0,
+    seen_this_term=True,
+    awaiting_connection=True,
+    vm=VmState.RUNNING,
+    checked_at=NOW,
+    checks=4,
+)
 
 
 def test_who_registers_and_never_connects_counts_as_a_failure_of_the_group() -> None:
     old = member("a", created=NOW - 30.0)
-    first = after([old], size=1, facts={"a": NEVER_CONNECTED})
+    first = after([old], size=1, observed={"a": NEVER_CONNECTED})
     assert first["a"].suspect
     assert first.decision.trend.failures == 1
     assert len(first.made) == 1
-    again = after([first["a"]], size=1, facts={"a": NEVER_CONNECTED}, trend=first.decision.trend)
+    again = after([first["a"]], size=1, observed={"a": NEVER_CONNECTED}, trend=first.decision.trend)
     assert again.decision.trend.failures == 1  # counted once
-    second = after([old], size=1, facts={"a": NEVER_CONNECTED}, trend=Trend(failures=1, infra_hash="h"))
+    second = after([old], size=1, observed={"a": NEVER_CONNECTED}, trend=Trend(failures=1, infra_hash="h"))
     assert second["a"].suspect
     assert second.made == []
-    assert second.decision.trend.retry_at == NOW + creating.BACKOFF_FIRST
+    assert second.decision.trend.retry_at == NOW + creating.BACKOFF_SECONDS
     assert "back-off" in second.codes()
 
 
 def test_a_vm_that_ends_before_it_was_ready_counts_as_a_failure_of_the_group() -> None:
-    facts = replace(NEVER_CONNECTED, vm=VmState.DOWN)
-    assert after([member("a", ready_at=None)], size=1, facts={"a": facts}).decision.trend.failures == 1
-    assert after([member("a")], size=1, facts={"a": facts}).decision.trend.failures == 0
+    observed = replace(NEVER_CONNECTED, vm=replace(NEVER_CONNECTED.vm, state=VmState.DOWN))
+    assert after([member("a", ready_at=None)], size=1, observed={"a": observed}).decision.trend.failures == 1
+    assert after([member("a")], size=1, observed={"a": observed}).decision.trend.failures == 0
 
 
 @pytest.mark.parametrize(
@@ -244,7 +256,7 @@ def test_an_intent_is_not_asked_for_again_after_its_time(age: float, asked: str,
     """Its nonce ran out, so that VM could never register; and a provider that forgot the token by now would make a second
     VM. Where it may not be given up yet, it waits."""
     late = member("a", State.PENDING, created=NOW - age)
-    follows = after([late], ev.TimerFired(), size=1, facts={"a": Observation(last_seen=0.0)}, **doubt)
+    follows = after([late], ev.TimerFired(), size=1, observed={"a": observation(last_seen=0.0)}, **doubt)
     assert follows["a"].state is State.PENDING
     assert follows.effects(CreateVm) == asked
 
@@ -253,7 +265,7 @@ def test_a_call_that_waits_too_long_for_its_turn_says_nothing_about_the_group() 
     """F45: it is the provider that is slow, so the group does not back off."""
     waiting = member("a", State.PENDING, created=NOW - 301.0, provider_id=None)
     follows = after(
-        [waiting], ev.TimerFired(), size=1, facts={"a": Observation(last_seen=0.0, creating=True, ours=True)}
+        [waiting], ev.TimerFired(), size=1, observed={"a": observation(last_seen=0.0, creating=True, own_intent=True)}
     )
     assert follows["a"].state is State.DELETING
     assert len(follows.made) == 1
@@ -272,7 +284,7 @@ def test_the_console_of_a_failed_vm_is_kept_once() -> None:
     doomed = member("a", State.DELETING, cause=Cause.UNREGISTERED)
     first = after([doomed])
     assert [e.keep_console for e in first.decision.effects if isinstance(e, DeleteVm)] == [True]
-    again = after([doomed], facts={"a": Observation(last_seen=0.0, delete_attempts=1)})
+    again = after([doomed], observed={"a": observation(last_seen=0.0, delete_attempts=1)})
     assert [e.keep_console for e in again.decision.effects if isinstance(e, DeleteVm)] == [False]
 
 
@@ -294,10 +306,14 @@ def test_a_vm_that_ends_before_it_registers_counts_as_a_failure() -> None:
 )
 def test_created(state: State, after_state: State) -> None:
     instance = member("a", state, provider_id=None)
-    facts = {"a": Observation(last_seen=NOW - 1.0, creating=True, connected=True, met=True, vm=VmState.DELETED)}
+    observed = {
+        "a": observation(last_seen=NOW - 1.0, creating=True, connected=True, seen_this_term=True, vm=VmState.DELETED)
+    }
     if state is State.RUNNING:
-        facts = {"a": healthy(creating=True)}
-    follows = after([instance], ev.VmCreated(name("a"), ProviderId("i-1")), size=int(instance.counts), facts=facts)
+        observed = {"a": healthy(creating=True)}
+    follows = after(
+        [instance], ev.VmCreated(name("a"), ProviderId("i-1")), size=int(instance.counts), observed=observed
+    )
     assert follows["a"].state is after_state
     assert follows["a"].provider_id == "i-1"
     assert follows.effects(DeleteVm) == ("a" if after_state is State.DELETING else "")
@@ -310,12 +326,12 @@ def test_a_second_vm_does_not_take_over_the_record() -> None:
 
 def test_an_unwished_create_is_settled_before_it_is_deleted() -> None:
     """F11: surplus intents are tombstoned, then resolved, then deleted."""
-    first = after([PENDING], ev.GroupChanged(), size=0, facts=ASKED)
+    first = after([PENDING], ev.GroupChanged(), size=0, observed=ASKED)
     assert first["a"].state is State.DELETING
     assert first.decision.effects == ()
     tombstone = first["a"]
     for outcome in (ev.VmCreated(name("a"), ProviderId("i-1")), failed(Failure.UNKNOWN), failed(Failure.REFUSED)):
-        then = after([tombstone], outcome, size=0, facts=ASKED)
+        then = after([tombstone], outcome, size=0, observed=ASKED)
         assert then.effects(DeleteVm) == "a", outcome
 
 
@@ -326,7 +342,7 @@ def test_on_demand_comes_on_top_and_asking_twice_makes_one() -> None:
     follows = after([member("a")], ON_DEMAND, ON_DEMAND, size=1)
     made = follows.made
     assert [(m.id, m.on_demand, m.instance_type, dict(m.vars)) for m in made] == [(name("z"), True, "big", {"k": "v"})]
-    assert follows.decision.refusals == {}
+    assert follows.decision.rejections == {}
 
 
 @pytest.mark.parametrize(
@@ -341,13 +357,13 @@ def test_on_demand_comes_on_top_and_asking_twice_makes_one() -> None:
 )
 def test_on_demand_refused(known: list[Instance], group: object, refusal: str) -> None:
     follows = after(known, ON_DEMAND, group=group)  # type: ignore[arg-type]
-    assert [r.value for r in follows.decision.refusals.values()] == [refusal]
+    assert [r.value for r in follows.decision.rejections.values()] == [refusal]
     assert follows.made == []
 
 
 def test_on_demand_failures_say_nothing_about_the_group() -> None:
     odd = member("a", State.PENDING, on_demand=True)
-    follows = after([odd], failed(Failure.REFUSED), size=0, facts=ASKED, trend=Trend(failures=3))
+    follows = after([odd], failed(Failure.REFUSED), size=0, observed=ASKED, trend=Trend(failures=3))
     assert follows["a"].state is State.FAILED
     assert follows.decision.trend.failures == 3
     assert follows.made == []
@@ -357,5 +373,5 @@ def test_a_replacement_is_linked_to_what_it_replaces() -> None:
     follows = after([member("a", replace_wanted=True)], size=1)
     assert [(m.replaces, m.replaces_for) for m in follows.made] == [(name("a"), Cause.REQUESTED)]
     linked = replacement("n", "a", Cause.REQUESTED, State.PENDING)
-    asked = {"n": Observation(last_seen=0.0, creating=True)}
-    assert after([member("a", replace_wanted=True), linked], size=1, facts=asked).made == []
+    asked = {"n": observation(last_seen=0.0, creating=True)}
+    assert after([member("a", replace_wanted=True), linked], size=1, observed=asked).made == []

@@ -5,17 +5,18 @@ from typing import Any
 import pytest
 
 from nstance.model import events as ev
-from nstance.model.decision import CheckVm, DeleteDuplicateVm, DeleteVm, Observation, Rejection
+from nstance.model.decision import CheckVm, DeleteDuplicateVm, DeleteVm, Rejection
 from nstance.model.events import NoticeKind, VmState
 from nstance.model.ids import ProviderId
 from nstance.model.instance import Cause, State
-from unit.core.core_situation import NOW, after, healthy, member, name
+from nstance.model.observation import Observation
+from unit.core.core_situation import NOW, after, healthy, member, name, observation
 
 DOOMED = member("a", State.DELETING, cause=Cause.SCALE_DOWN)
 
 
-def facts(**fields: Any) -> dict[str, Observation]:
-    return {"a": Observation(**{"last_seen": NOW - 10_000.0} | fields)}
+def observed(**fields: Any) -> dict[str, Observation]:
+    return {"a": observation(**{"last_seen": NOW - 10_000.0} | fields)}
 
 
 @pytest.mark.parametrize(
@@ -49,7 +50,7 @@ def facts(**fields: Any) -> dict[str, Observation]:
             {"deleting": True}, [ev.VmDeleteFailed(name("a"), "?")], State.DELETING, "", "", id="failed: a little later"
         ),
         pytest.param(
-            {"deletion_begun": NOW - 29.0, "vm": VmState.RUNNING, "checking": True},
+            {"delete_accepted_at": NOW - 29.0, "vm": VmState.RUNNING, "checking": True},
             [ev.TimerFired()],
             State.DELETING,
             "",
@@ -57,7 +58,7 @@ def facts(**fields: Any) -> dict[str, Observation]:
             id="accepted and still there: patience",
         ),
         pytest.param(
-            {"deletion_begun": NOW - 31.0, "vm": VmState.RUNNING, "checking": True},
+            {"delete_accepted_at": NOW - 31.0, "vm": VmState.RUNNING, "checking": True},
             [ev.TimerFired()],
             State.DELETING,
             "a",
@@ -65,7 +66,7 @@ def facts(**fields: Any) -> dict[str, Observation]:
             id="accepted and still running: asked for again (F55)",
         ),
         pytest.param(
-            {"deletion_begun": NOW - 9.0, "check_due": NOW},
+            {"delete_accepted_at": NOW - 9.0, "check_due": NOW},
             [ev.TimerFired()],
             State.DELETING,
             "",
@@ -73,7 +74,7 @@ def facts(**fields: Any) -> dict[str, Observation]:
             id="it is looked at",
         ),
         pytest.param(
-            {"deletion_begun": NOW - 9.0, "checking": True},
+            {"delete_accepted_at": NOW - 9.0, "checking": True},
             [ev.VmChecked(name("a"), VmState.ABSENT)],
             State.DELETING,
             "",
@@ -81,7 +82,7 @@ def facts(**fields: Any) -> dict[str, Observation]:
             id="not found right after a delete may be a lie (F49)",
         ),
         pytest.param(
-            {"deletion_begun": NOW - 130.0, "vm": VmState.ABSENT, "absent_since": NOW - 119.0, "checking": True},
+            {"delete_accepted_at": NOW - 130.0, "vm": VmState.ABSENT, "absent_since": NOW - 119.0, "checking": True},
             [ev.VmChecked(name("a"), VmState.ABSENT)],
             State.DELETING,
             "",
@@ -89,7 +90,7 @@ def facts(**fields: Any) -> dict[str, Observation]:
             id="not found for less than two minutes",
         ),
         pytest.param(
-            {"deletion_begun": NOW - 130.0, "vm": VmState.ABSENT, "absent_since": NOW - 121.0, "checking": True},
+            {"delete_accepted_at": NOW - 130.0, "vm": VmState.ABSENT, "absent_since": NOW - 121.0, "checking": True},
             [ev.VmChecked(name("a"), VmState.ABSENT)],
             State.DELETED,
             "",
@@ -97,7 +98,7 @@ def facts(**fields: Any) -> dict[str, Observation]:
             id="not found for two minutes",
         ),
         pytest.param(
-            {"vm": VmState.ABSENT, "absent_since": NOW - 500.0, "vm_at": NOW - 1.0},
+            {"vm": VmState.ABSENT, "absent_since": NOW - 500.0, "checked_at": NOW - 1.0},
             [ev.TimerFired()],
             State.DELETING,
             "a",
@@ -105,7 +106,7 @@ def facts(**fields: Any) -> dict[str, Observation]:
             id="long absent, but the delete was never accepted: a create may come late",
         ),
         pytest.param(
-            {"deletion_begun": NOW - 9.0, "checking": True},
+            {"delete_accepted_at": NOW - 9.0, "checking": True},
             [ev.VmChecked(name("a"), VmState.DELETED)],
             State.DELETED,
             "",
@@ -117,12 +118,12 @@ def facts(**fields: Any) -> dict[str, Observation]:
 def test_carrying_out_a_tombstone(
     known: dict[str, Any], events: list[ev.Event], state: State, deleted: str, checked: str
 ) -> None:
-    follows = after([DOOMED], *events, facts=facts(**known))
+    follows = after([DOOMED], *events, observed=observed(**known))
     assert follows["a"].state is state
     assert follows.effects(DeleteVm) == deleted
     assert follows.effects(CheckVm) == checked
-    fact = follows.facts[name("a")]
-    under_way = fact.creating or fact.deleting or fact.checking
+    fact = follows.observed[name("a")]
+    under_way = fact.calls.creating or fact.calls.deleting or fact.calls.checking
     assert under_way or follows.decision.wake_at is not None
 
 
@@ -130,7 +131,7 @@ def test_carrying_out_a_tombstone(
 def test_deletions_stop_in_doubt(flag: dict[str, bool]) -> None:
     """F50: and what the provider positively ended is closed all the same."""
     assert after([DOOMED], **flag).decision.effects == ()
-    assert after([DOOMED], facts=facts(vm=VmState.DELETED), **flag)["a"].state is State.DELETED
+    assert after([DOOMED], observed=observed(vm=VmState.DELETED), **flag)["a"].state is State.DELETED
 
 
 def test_what_is_confirmed_gone_is_replaced_also_all_of_it() -> None:
@@ -146,8 +147,8 @@ def test_what_is_confirmed_gone_is_replaced_also_all_of_it() -> None:
 
 @pytest.mark.parametrize(("attempts", "wait"), [(0, 1.0), (1, 2.0), (4, 16.0), (5, 30.0), (99, 30.0)])
 def test_failed_deletes_wait(attempts: int, wait: float) -> None:
-    known = facts(deleting=True, delete_attempts=attempts)
-    follows = after([DOOMED], ev.VmDeleteFailed(name("a"), "?"), facts=known)
+    known = observed(deleting=True, delete_attempts=attempts)
+    follows = after([DOOMED], ev.VmDeleteFailed(name("a"), "?"), observed=known)
     assert follows.decision.wake_at == NOW + wait
 
 
@@ -171,7 +172,7 @@ def test_retention(state: State, ago: float, listed: bool, kept: bool) -> None:
 def test_a_vm_that_turns_up_after_its_end_is_deleted(state: State) -> None:
     ended = member("a", state)
     seen = ev.VmChecked(name("a"), VmState.RUNNING, ProviderId("i-late"))
-    follows = after([ended], seen, facts=facts(vm=VmState.DELETED))
+    follows = after([ended], seen, observed=observed(vm=VmState.DELETED))
     assert (follows["a"].state, follows["a"].ended) == (State.DELETING, None)
     assert [e.provider_id for e in follows.decision.effects if isinstance(e, DeleteVm)] == ["i-late"]
     assert after([ended], ev.VmChecked(name("a"), VmState.DELETED, ProviderId("i-a")))["a"].state is state
@@ -200,8 +201,8 @@ class TestDoubles:
 
     def test_asked_for_until_it_is_gone(self) -> None:
         doubled = member("a", duplicate_vm=ProviderId("i-2"))
-        assert after([doubled], size=1, facts={"a": healthy(duplicate_vm_due=NOW + 5.0)}).decision.effects == ()
-        assert len(after([doubled], size=1, facts={"a": healthy(duplicate_vm_due=NOW)}).decision.effects) == 1
+        assert after([doubled], size=1, observed={"a": healthy(duplicate_delete_due=NOW + 5.0)}).decision.effects == ()
+        assert len(after([doubled], size=1, observed={"a": healthy(duplicate_delete_due=NOW)}).decision.effects) == 1
         gone = after([doubled], ev.DuplicateVmDeleted(name("a"), ProviderId("i-2")), size=1)
         assert gone["a"].duplicate_vm is None
 
@@ -232,7 +233,7 @@ class TestDoubles:
 
     def test_the_record_stays_open_for_it(self) -> None:
         doomed = member("a", State.DELETING, duplicate_vm=ProviderId("i-2"))
-        follows = after([doomed], facts=facts(vm=VmState.DELETED, duplicate_vm_due=NOW + 5.0))
+        follows = after([doomed], observed=observed(vm=VmState.DELETED, duplicate_delete_due=NOW + 5.0))
         assert follows["a"].state is State.DELETING
         assert follows.decision.effects == ()
 
@@ -264,7 +265,7 @@ def test_unknown_instances_are_refused_and_change_nothing(event: ev.Event) -> No
     follows = after([member("a")], event, size=1)
     assert follows.decision.changes == ()
     assert follows.decision.effects == ()
-    assert follows.decision.refusals == {0: Rejection.UNKNOWN}
+    assert follows.decision.rejections == {0: Rejection.UNKNOWN}
 
 
 @pytest.mark.parametrize("state", list(State))
@@ -298,7 +299,7 @@ def test_registration(state: State, key: str, refusal: str | None) -> None:
     registered = NOW - 5.0 if key else None
     instance = member("a", state, created=NOW, public_key=key, registered=registered, ip4="cloud")
     follows = after([instance], REGISTERED, size=1)
-    assert [r.value for r in follows.decision.refusals.values()] == ([refusal] if refusal else [])
+    assert [r.value for r in follows.decision.rejections.values()] == ([refusal] if refusal else [])
     assert follows["a"].public_key == (key or ("" if refusal else "k"))
     assert follows["a"].ip4 == "cloud"
     if refusal is None:
@@ -312,13 +313,13 @@ def test_two_registrations_race_and_one_wins() -> None:
     other = ev.Registered(id=name("a"), public_key="z", certificate_serial="2", certificate_expires=9.0)
     follows = after([member("a", State.STARTING)], REGISTERED, other, size=1)
     assert follows["a"].public_key == "k"
-    assert follows.decision.refusals == {1: Rejection.KEY_BOUND}
+    assert follows.decision.rejections == {1: Rejection.KEY_BOUND}
 
 
 def test_an_agent_faster_than_its_vm_gets_its_provider_id() -> None:
     unknown = member("a", provider_id=None)
     failed = ev.VmCreateFailed(name("a"), ev.Failure.UNKNOWN, "")
-    assert after([unknown], failed, size=1, facts={"a": healthy(creating=True)}).effects(CheckVm) == "a"
+    assert after([unknown], failed, size=1, observed={"a": healthy(creating=True)}).effects(CheckVm) == "a"
     known = after([unknown], ev.VmChecked(name("a"), VmState.RUNNING, ProviderId("i-9"), ip4="1.2.3.4"), size=1)
     assert (known["a"].provider_id, known["a"].ip4) == ("i-9", "1.2.3.4")
 
@@ -327,7 +328,7 @@ def test_a_status_that_says_nothing_still_shows_the_vm() -> None:
     instance = member("a", State.STARTING, seen=False, created=NOW)
     follows = after([instance], ev.VmChecked(name("a"), VmState.UNKNOWN, ProviderId("i-a")), size=1)
     assert follows["a"].seen
-    assert follows.fact("a").check_due is None
+    assert follows.observation("a").calls.check_due is None
 
 
 def test_a_healthy_idle_group_writes_nothing() -> None:

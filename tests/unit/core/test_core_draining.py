@@ -13,7 +13,7 @@ from unit.core.core_situation import NOW, after, desired, healthy, lost, member,
 
 
 @pytest.mark.parametrize(
-    ("group", "view", "facts", "state"),
+    ("group", "view", "observed", "state"),
     [
         pytest.param({}, {}, {}, State.DRAINING, id="an operator is there"),
         pytest.param({"drain_timeout": 0.0}, {}, {}, State.DELETING, id="timeout 0: no waiting"),
@@ -23,8 +23,8 @@ from unit.core.core_situation import NOW, after, desired, healthy, lost, member,
         pytest.param({}, {}, {"a": healthy(vm=VmState.DOWN)}, State.DELETING, id="VM not running: no drain"),
     ],
 )
-def test_whether_it_waits(group: dict[str, Any], view: dict[str, Any], facts: dict[str, Any], state: State) -> None:
-    follows = after([member("a")], ev.GroupChanged(), group=desired(0, **group), facts=facts, **view)
+def test_whether_it_waits(group: dict[str, Any], view: dict[str, Any], observed: dict[str, Any], state: State) -> None:
+    follows = after([member("a")], ev.GroupChanged(), group=desired(0, **group), observed=observed, **view)
     assert follows["a"].state is state
     assert follows.effects(DeleteVm) == ("a" if state is State.DELETING else "")
 
@@ -42,7 +42,7 @@ SILENT = member("a", State.DRAINING, cause=Cause.UNHEALTHY, deadline=NOW + 5.0)
 
 
 @pytest.mark.parametrize(
-    ("drained", "events", "facts", "now", "state"),
+    ("drained", "events", "observed", "now", "state"),
     [
         pytest.param(DRAINING, [ev.TimerFired()], {}, NOW + 4.9, State.DRAINING, id="nothing cuts it short"),
         pytest.param(DRAINING, [ev.TimerFired()], {}, NOW + 5.0, State.DELETING, id="its deadline (F66)"),
@@ -73,29 +73,29 @@ SILENT = member("a", State.DRAINING, cause=Cause.UNHEALTHY, deadline=NOW + 5.0)
     ],
 )
 def test_what_ends_a_drain(
-    drained: Instance, events: list[ev.Event], facts: dict[str, Any], now: float, state: State
+    drained: Instance, events: list[ev.Event], observed: dict[str, Any], now: float, state: State
 ) -> None:
     taker = replacement("n", "a", Cause.UNHEALTHY, State.STARTING, created=NOW)
-    follows = after([drained, taker], *events, size=1, facts=facts, now=now)
+    follows = after([drained, taker], *events, size=1, observed=observed, now=now)
     assert follows["a"].state is state
     assert follows["n"].state is (State.DELETING if state is State.RUNNING else State.STARTING)
 
 
 def test_coming_back_needs_a_place() -> None:
     """A group that shrank meanwhile, or whose place was taken by a registered one, does not take it back."""
-    facts = {"a": lost(70.0)}
-    assert after([SILENT], ev.AgentConnected(name("a")), size=0, facts=facts)["a"].state is State.DRAINING
-    taken = after([SILENT, member("z")], ev.AgentConnected(name("a")), size=1, facts=facts)
+    observed = {"a": lost(70.0)}
+    assert after([SILENT], ev.AgentConnected(name("a")), size=0, observed=observed)["a"].state is State.DRAINING
+    taken = after([SILENT, member("z")], ev.AgentConnected(name("a")), size=1, observed=observed)
     assert taken["a"].state is State.DRAINING
-    booting = after([SILENT, member("z", State.STARTING)], ev.AgentConnected(name("a")), size=1, facts=facts)
+    booting = after([SILENT, member("z", State.STARTING)], ev.AgentConnected(name("a")), size=1, observed=observed)
     assert (booting["a"].state, booting["z"].state) == (State.RUNNING, State.DELETING)
 
 
 def test_a_silent_on_demand_instance_comes_back() -> None:
     alone = member("a", State.DRAINING, cause=Cause.UNHEALTHY, on_demand=True)
-    facts = {"a": lost(70.0)}
-    assert after([alone], ev.AgentConnected(name("a")), size=0, facts=facts)["a"].state is State.RUNNING
-    aged = after([alone], ev.AgentConnected(name("a")), size=0, facts=facts, policy=Policy(ondemand_age=50.0))
+    observed = {"a": lost(70.0)}
+    assert after([alone], ev.AgentConnected(name("a")), size=0, observed=observed)["a"].state is State.RUNNING
+    aged = after([alone], ev.AgentConnected(name("a")), size=0, observed=observed, policy=Policy(ondemand_age=50.0))
     assert aged["a"].state is State.DRAINING
 
 
@@ -103,11 +103,11 @@ def test_a_silent_on_demand_instance_comes_back() -> None:
 def test_a_new_leader_continues_drains(listed: bool) -> None:
     """Only the record is left: its deadline holds, but nothing is deleted before the listing."""
     view = {"listed": listed, "listening_since": NOW - 1.0}
-    from_record = {"a": lost(0.0, met=False, lost=None, vm=VmState.UNKNOWN, vm_at=None, checks=0)}
-    before = after([DRAINING], ev.GroupChanged(), size=0, facts=from_record, **view)
+    from_record = {"a": lost(0.0, seen_this_term=False, lost_at=None, vm=VmState.UNKNOWN, checked_at=None, checks=0)}
+    before = after([DRAINING], ev.GroupChanged(), size=0, observed=from_record, **view)
     assert before["a"] == DRAINING
     assert before.decision.wake_at == NOW + 5.0
-    late = after([DRAINING], ev.GroupChanged(), size=0, facts=from_record, now=NOW + 6.0, **view)
+    late = after([DRAINING], ev.GroupChanged(), size=0, observed=from_record, now=NOW + 6.0, **view)
     assert late["a"].state is State.DELETING
     assert late.effects(DeleteVm) == ("a" if listed else "")
 
@@ -120,14 +120,14 @@ def test_acknowledging_what_does_not_drain_changes_nothing_and_says_so(state: St
     plain = after([instance], size=size)
     follows = after([instance], ev.DrainAcknowledged(instance.id), size=size)
     assert follows.members == plain.members
-    assert [r.value for r in follows.decision.refusals.values()] == ["not-draining"]
+    assert [r.value for r in follows.decision.rejections.values()] == ["not-draining"]
 
 
 def test_an_acknowledgement_while_paused_deletes_when_the_group_is_resumed() -> None:
     """Spec 7: no action while paused, neither at the deadline nor for an acknowledgement; neither is forgotten."""
     paused = after([DRAINING], ev.DrainAcknowledged(DRAINING.id), group=desired(0, paused=True))
     assert paused["a"].state is State.DRAINING
-    assert paused.decision.refusals == {}
+    assert paused.decision.rejections == {}
     assert paused.effects(DeleteVm) == ""
     late = after([paused["a"]], ev.TimerFired(), group=desired(0, paused=True), now=NOW + 600.0)
     assert late["a"].state is State.DRAINING
@@ -146,5 +146,5 @@ def test_requested_deletion_of_a_draining_instance_is_final() -> None:
 def test_a_draining_vm_that_dies_is_noticed_soon() -> None:
     follows = after([DRAINING], ev.AgentLost(name("a")), size=0)
     assert len(follows.decision.effects) == 1
-    again = after([DRAINING], ev.VmChecked(name("a"), VmState.RUNNING), size=0, facts={"a": lost(0.1, checks=1)})
-    assert again.fact("a").check_due == NOW + 0.9
+    again = after([DRAINING], ev.VmChecked(name("a"), VmState.RUNNING), size=0, observed={"a": lost(0.1, checks=1)})
+    assert again.observation("a").calls.check_due == NOW + 0.9

@@ -4,11 +4,12 @@ import pytest
 
 from nstance.core import health
 from nstance.model import events as ev
-from nstance.model.decision import CheckVm, CreateVm, DeleteVm, Observation
+from nstance.model.decision import CheckVm, CreateVm, DeleteVm
 from nstance.model.events import NoticeKind, VmState
 from nstance.model.group import Policy
 from nstance.model.instance import Cause, Instance, State
-from unit.core.core_situation import NOW, after, healthy, lost, member, name, replacement
+from nstance.model.observation import Observation
+from unit.core.core_situation import NOW, after, healthy, lost, member, name, observation, replacement
 
 A, B = member("a"), member("b")
 SUSPECT = member("a", suspect=True)
@@ -23,7 +24,7 @@ SHUTDOWN = ev.NoticeReceived(A.id, NoticeKind.SHUTDOWN)
 
 
 @pytest.mark.parametrize(
-    ("members", "facts", "events", "state", "made", "checked"),
+    ("members", "observed", "events", "state", "made", "checked"),
     [
         pytest.param([A], {}, [spot(120.0)], State.DRAINING, 1, "a", id="spot notice: replace and drain now"),
         pytest.param([A], {}, [SHUTDOWN], State.RUNNING, 0, "a", id="shutdown: the provider is asked at once"),
@@ -48,7 +49,7 @@ SHUTDOWN = ev.NoticeReceived(A.id, NoticeKind.SHUTDOWN)
         ),
         pytest.param(
             [A],
-            {"a": lost(0.5, checks=1, vm_at=NOW - 0.1)},
+            {"a": lost(0.5, checks=1, checked_at=NOW - 0.1)},
             [ev.VmChecked(A.id, VmState.ABSENT, asked=NOW - 0.3)],
             State.RUNNING,
             0,
@@ -57,7 +58,7 @@ SHUTDOWN = ev.NoticeReceived(A.id, NoticeKind.SHUTDOWN)
         ),
         pytest.param(
             [member("a", created=NOW - 119.0)],
-            {"a": lost(0.5, checks=1, checking=True, vm_at=NOW - 5.0)},
+            {"a": lost(0.5, checks=1, checking=True, checked_at=NOW - 5.0)},
             [ev.VmChecked(A.id, VmState.ABSENT, asked=NOW)],
             State.RUNNING,
             0,
@@ -66,7 +67,7 @@ SHUTDOWN = ev.NoticeReceived(A.id, NoticeKind.SHUTDOWN)
         ),
         pytest.param(
             [member("a", created=NOW - 119.0)],
-            {"a": lost(0.5, checks=1, checking=True, vm_at=NOW - 5.1)},
+            {"a": lost(0.5, checks=1, checking=True, checked_at=NOW - 5.1)},
             [ev.VmChecked(A.id, VmState.ABSENT, asked=NOW)],
             State.DELETING,
             1,
@@ -75,7 +76,7 @@ SHUTDOWN = ev.NoticeReceived(A.id, NoticeKind.SHUTDOWN)
         ),
         pytest.param(
             [member("a", created=NOW - 121.0)],
-            {"a": lost(0.5, checks=1, checking=True, vm_at=NOW - 0.4)},
+            {"a": lost(0.5, checks=1, checking=True, checked_at=NOW - 0.4)},
             [ev.VmChecked(A.id, VmState.ABSENT, asked=NOW - 0.3)],
             State.DELETING,
             1,
@@ -111,7 +112,7 @@ SHUTDOWN = ev.NoticeReceived(A.id, NoticeKind.SHUTDOWN)
         ),
         pytest.param(
             [A],
-            {"a": lost(11.0, vm_at=NOW - 20.0, checks=0)},
+            {"a": lost(11.0, checked_at=NOW - 20.0, checks=0)},
             [ev.TimerFired()],
             State.RUNNING,
             0,
@@ -129,7 +130,7 @@ SHUTDOWN = ev.NoticeReceived(A.id, NoticeKind.SHUTDOWN)
         ),
         pytest.param(
             [SUSPECT, replacement("n", "a", Cause.UNHEALTHY, State.PENDING)],
-            {"a": lost(61.0), "n": Observation(last_seen=NOW, creating=True)},
+            {"a": lost(61.0), "n": observation(last_seen=NOW, creating=True)},
             [ev.TimerFired()],
             State.RUNNING,
             0,
@@ -138,7 +139,7 @@ SHUTDOWN = ev.NoticeReceived(A.id, NoticeKind.SHUTDOWN)
         ),
         pytest.param(
             [SUSPECT, STARTED],
-            {"a": lost(61.0, vm_at=NOW - 30.0)},
+            {"a": lost(61.0, checked_at=NOW - 30.0)},
             [ev.TimerFired()],
             State.RUNNING,
             0,
@@ -186,7 +187,11 @@ SHUTDOWN = ev.NoticeReceived(A.id, NoticeKind.SHUTDOWN)
         ),
         pytest.param(
             [A],
-            {"a": Observation(last_seen=NOW - 30.0, met=True, restarting=True, vm=VmState.RUNNING, vm_at=NOW)},
+            {
+                "a": observation(
+                    last_seen=NOW - 30.0, seen_this_term=True, restarting=True, vm=VmState.RUNNING, checked_at=NOW
+                )
+            },
             [ev.TimerFired()],
             State.RUNNING,
             0,
@@ -197,13 +202,13 @@ SHUTDOWN = ev.NoticeReceived(A.id, NoticeKind.SHUTDOWN)
 )
 def test_noticing_trouble(
     members: list[Instance],
-    facts: dict[str, Observation],
+    observed: dict[str, Observation],
     events: list[ev.Event],
     state: State,
     made: int,
     checked: str,
 ) -> None:
-    follows = after(members, *events, size=1, facts=facts)
+    follows = after(members, *events, size=1, observed=observed)
     assert follows["a"].state is state
     assert len(follows.made) == made
     assert follows.effects(CheckVm) == checked
@@ -211,7 +216,7 @@ def test_noticing_trouble(
 
 
 def test_suspect_is_marked_and_says_why() -> None:
-    follows = after([A], ev.TimerFired(), size=1, facts={"a": lost(11.0)})
+    follows = after([A], ev.TimerFired(), size=1, observed={"a": lost(11.0)})
     assert follows["a"].suspect
     assert follows.made[0].replaces == A.id
     assert {"suspect", "replace"} <= follows.codes()
@@ -219,7 +224,7 @@ def test_suspect_is_marked_and_says_why() -> None:
 
 
 def test_agent_back_cancels_and_the_newcomer_goes() -> None:
-    follows = after([SUSPECT, STARTED], ev.AgentConnected(A.id), size=1, facts={"a": lost(30.0)})
+    follows = after([SUSPECT, STARTED], ev.AgentConnected(A.id), size=1, observed={"a": lost(30.0)})
     assert not follows["a"].suspect
     assert follows.in_state(State.DELETING) == "n"
     assert "recovered" in follows.codes()
@@ -236,7 +241,7 @@ def test_agent_back_cancels_and_the_newcomer_goes() -> None:
 )
 def test_agent_back_but_the_newcomer_stays(old: Instance, policy: Policy) -> None:
     there = replacement("n", "a", Cause.UNHEALTHY, created=NOW - 10.0)
-    follows = after([old, there], ev.AgentConnected(A.id), size=1, facts={"a": lost(30.0)}, policy=policy)
+    follows = after([old, there], ev.AgentConnected(A.id), size=1, observed={"a": lost(30.0)}, policy=policy)
     assert follows["n"].state is State.RUNNING
     assert follows["a"].state is State.DRAINING
 
@@ -252,18 +257,18 @@ def test_agent_back_but_the_newcomer_stays(old: Instance, policy: Policy) -> Non
     ],
 )
 def test_absence(seen: bool, since: float, told: float, gone: bool) -> None:
-    facts = Observation(last_seen=NOW - 10_000.0, vm=VmState.ABSENT, vm_at=NOW - told, absent_since=NOW - since)
-    follows = after([member("a", State.STARTING, seen=seen)], ev.TimerFired(), size=1, facts={"a": facts})
+    observed = observation(last_seen=NOW - 10_000.0, vm=VmState.ABSENT, checked_at=NOW - told, absent_since=NOW - since)
+    follows = after([member("a", State.STARTING, seen=seen)], ev.TimerFired(), size=1, observed={"a": observed})
     assert (follows["a"].state is State.DELETING) == gone
     assert len(follows.made) == gone
     if not gone:
-        assert follows.fact("a").check_due == NOW + 10.0
+        assert follows.observation("a").calls.check_due == NOW + 10.0
 
 
 def test_an_intent_is_never_missed() -> None:
     """Until its create is settled there is nothing to be absent."""
-    facts = Observation(last_seen=0.0, vm=VmState.ABSENT, vm_at=NOW, absent_since=NOW - 500.0, creating=True)
-    follows = after([member("a", State.PENDING)], ev.VmMissingFromListing(A.id), size=1, facts={"a": facts})
+    observed = observation(last_seen=0.0, vm=VmState.ABSENT, checked_at=NOW, absent_since=NOW - 500.0, creating=True)
+    follows = after([member("a", State.PENDING)], ev.VmMissingFromListing(A.id), size=1, observed={"a": observed})
     assert follows["a"].state is State.PENDING
     assert follows.decision.effects == ()
 
@@ -278,7 +283,7 @@ def test_new_leader_waits_for_agents(silence: float, suspect: bool) -> None:
         [A],
         ev.TimerFired(),
         size=1,
-        facts={"a": Observation(last_seen=NOW - 900.0, vm=VmState.RUNNING, vm_at=NOW)},
+        observed={"a": observation(last_seen=NOW - 900.0, vm=VmState.RUNNING, checked_at=NOW)},
         listening_since=NOW - silence,
         reconnect_grace=40.0,
     )
@@ -291,7 +296,7 @@ def test_mass_silence_starts_nothing_but_what_the_provider_confirms() -> None:
         [member("a", suspect=True), B, member("c")],
         ev.VmChecked(name("c"), VmState.DELETED),
         size=3,
-        facts={"a": lost(100.0), "b": lost(30.0), "c": lost(30.0)},
+        observed={"a": lost(100.0), "b": lost(30.0), "c": lost(30.0)},
         mass_silence=True,
     )
     assert follows.in_state(State.RUNNING) == "ab"
@@ -316,7 +321,7 @@ def test_after_a_mass_silence_whoever_is_behind_has_its_whole_time(passed: float
         [A, B, stand_in],
         ev.TimerFired(),
         size=2,
-        facts={"a": lost(300.0), "b": healthy(), "d": healthy()},
+        observed={"a": lost(300.0), "b": healthy(), "d": healthy()},
         listening_since=NOW - passed,
     )
     assert (follows["a"].suspect, follows["a"].state) == (suspect, state)
@@ -325,10 +330,10 @@ def test_after_a_mass_silence_whoever_is_behind_has_its_whole_time(passed: float
 def test_mass_silence_holds_drains_for_silence() -> None:
     drained = member("a", State.DRAINING, cause=Cause.UNHEALTHY, deadline=NOW - 1.0)
     assert (
-        after([drained, B], ev.TimerFired(), size=1, mass_silence=True, facts={"a": lost(90.0)})["a"].state
+        after([drained, B], ev.TimerFired(), size=1, mass_silence=True, observed={"a": lost(90.0)})["a"].state
         is State.DRAINING
     )
-    assert after([drained, B], ev.TimerFired(), size=1, facts={"a": lost(90.0)})["a"].state is State.DELETING
+    assert after([drained, B], ev.TimerFired(), size=1, observed={"a": lost(90.0)})["a"].state is State.DELETING
 
 
 def test_mass_silence_holds_the_newcomer_of_one_that_fell_silent_again() -> None:
@@ -336,7 +341,8 @@ def test_mass_silence_holds_the_newcomer_of_one_that_fell_silent_again() -> None
     replacement = member("a", State.DRAINING, cause=Cause.SUPERSEDED, deadline=NOW - 1.0)
     silent = {"b": lost(11.0)}
     assert (
-        after([replacement, B], ev.TimerFired(), size=1, mass_silence=True, facts=silent)["a"].state is State.DRAINING
+        after([replacement, B], ev.TimerFired(), size=1, mass_silence=True, observed=silent)["a"].state
+        is State.DRAINING
     )
     assert after([replacement, B], ev.TimerFired(), size=1)["a"].state is State.DELETING
 
@@ -350,15 +356,15 @@ def test_mass_silence_holds_the_newcomer_of_one_that_fell_silent_again() -> None
     ],
 )
 def test_shutdown_notice(passed: float, vm: VmState, state: State) -> None:
-    facts = healthy(notice=NoticeKind.SHUTDOWN, notice_at=NOW - passed, vm=vm, vm_at=NOW, checks=4)
-    follows = after([A], ev.TimerFired(), size=1, facts={"a": facts})
+    observed = healthy(notice=NoticeKind.SHUTDOWN, notice_at=NOW - passed, vm=vm, checked_at=NOW, checks=4)
+    follows = after([A], ev.TimerFired(), size=1, observed={"a": observed})
     assert follows["a"].state is state
     assert len(follows.made) == (state is not State.RUNNING)
 
 
 def test_shutdown_notice_asks_a_few_times_only() -> None:
-    facts = healthy(notice=NoticeKind.SHUTDOWN, notice_at=NOW - 4.5, checks=4)
-    assert after([A], ev.VmChecked(A.id, VmState.RUNNING), size=1, facts={"a": facts}).decision.effects == ()
+    observed = healthy(notice=NoticeKind.SHUTDOWN, notice_at=NOW - 4.5, checks=4)
+    assert after([A], ev.VmChecked(A.id, VmState.RUNNING), size=1, observed={"a": observed}).decision.effects == ()
 
 
 @pytest.mark.parametrize(
@@ -387,7 +393,7 @@ def test_spot_without_an_operator_serves_until_its_replacement_is_made() -> None
         [A, replacement("n", "a", Cause.SPOT, State.STARTING)],
         size=1,
         operator_seen=None,
-        facts={"a": healthy(notice=NoticeKind.SPOT, notice_at=NOW - 9.0, notice_deadline=NOW + 50.0, checks=4)},
+        observed={"a": healthy(notice=NoticeKind.SPOT, notice_at=NOW - 9.0, notice_deadline=NOW + 50.0, checks=4)},
     )
     assert then["a"].state is State.DELETING
     assert then.effects(DeleteVm) == "a"
@@ -410,9 +416,9 @@ def test_what_is_certain_is_not_softened_by_what_comes_later(kind: NoticeKind) -
     """F56: without somebody who drains it, it serves until the deadline that the first notice gave."""
     certain = healthy(notice=NoticeKind.SPOT, notice_at=NOW - 9.0, notice_deadline=NOW + 50.0, checks=4)
     later = ev.NoticeReceived(A.id, kind, NOW + 500.0)
-    follows = after([A], later, size=1, operator_seen=None, facts={"a": certain})
-    assert follows.fact("a").notice is NoticeKind.SPOT
-    assert follows.fact("a").notice_deadline == NOW + 50.0
+    follows = after([A], later, size=1, operator_seen=None, observed={"a": certain})
+    assert follows.observation("a").agent.notice is NoticeKind.SPOT
+    assert follows.observation("a").agent.notice_deadline == NOW + 50.0
 
 
 def test_rebalance_is_a_hint_and_replaced_first() -> None:
@@ -422,7 +428,7 @@ def test_rebalance_is_a_hint_and_replaced_first() -> None:
     assert [m.replaces for m in first.made] == [A.id]
     noticed = {"a": healthy(notice=NoticeKind.REBALANCE)}
     there = replacement("n", "a", Cause.SPOT)
-    assert after([A, B, there], size=2, facts=noticed).in_state(State.DRAINING) == "a"
+    assert after([A, B, there], size=2, observed=noticed).in_state(State.DRAINING) == "a"
     # A new leader has not heard of the hint: the newcomer still takes the place.
     assert after([A, B, there], size=2).in_state(State.DRAINING) == "a"
 
@@ -432,14 +438,14 @@ def test_nothing_is_concluded_before_the_listing() -> None:
         [A, member("b", suspect=True), replacement("n", "b", Cause.UNHEALTHY)],
         ev.VmChecked(A.id, VmState.DELETED),
         size=1,
-        facts={"b": lost(90.0)},
+        observed={"b": lost(90.0)},
         listed=False,
     )
     assert follows.in_state(State.RUNNING) == "abn"
 
 
 def test_a_healthy_group_is_looked_at_when_the_first_could_be_silent() -> None:
-    follows = after([A], ev.TimerFired(), size=1, facts={"a": healthy(last_seen=NOW - 9.0)})
+    follows = after([A], ev.TimerFired(), size=1, observed={"a": healthy(last_seen=NOW - 9.0)})
     assert follows.decision.wake_at == NOW + 1.0
 
 
@@ -454,8 +460,8 @@ def test_an_agent_that_registers_and_does_not_connect_at_once_is_asked_after(
     waited: float, asked: str, wake: float | None
 ) -> None:
     """It may have been killed in between: no connection ends, and to wait for suspect_after would take ten seconds."""
-    registered = Observation(last_seen=NOW - waited, met=True, awaited=True)
-    follows = after([member("a")], ev.TimerFired(), size=1, facts={"a": registered})
+    registered = observation(last_seen=NOW - waited, seen_this_term=True, awaiting_connection=True)
+    follows = after([member("a")], ev.TimerFired(), size=1, observed={"a": registered})
     assert follows.effects(CheckVm) == asked
     assert wake is None or follows.decision.wake_at == wake
     assert not follows["a"].suspect
@@ -463,5 +469,5 @@ def test_an_agent_that_registers_and_does_not_connect_at_once_is_asked_after(
 
 def test_looks_before_its_registration_do_not_delay_those_after_it() -> None:
     event = ev.Registered(id=name("a"), public_key="k", certificate_serial="1", certificate_expires=NOW)
-    follows = after([member("a", State.STARTING)], event, size=1, facts={"a": Observation(last_seen=0.0, checks=4)})
-    assert follows.decision.wake_at == NOW + health.CONNECT_WITHIN
+    follows = after([member("a", State.STARTING)], event, size=1, observed={"a": observation(last_seen=0.0, checks=4)})
+    assert follows.decision.wake_at == NOW + health.CONNECT_SECONDS

@@ -17,7 +17,7 @@ DYNAMIC = GroupRecord(key=KEY, dynamic=True)
 
 def decided(group: Group | None, *events: ev.Event, record: GroupRecord | None, **view: Any) -> Decision:
     a = member("a")
-    situation = View(key=KEY, desired=group, members={a.id: a}, facts={a.id: healthy()}, record=record, **view)
+    situation = View(key=KEY, desired=group, members={a.id: a}, observations={a.id: healthy()}, record=record, **view)
     return decide(situation, events or [ev.GroupChanged()], now=NOW, policy=Policy(), fresh_ids=fresh_ids())
 
 
@@ -75,6 +75,6 @@ def test_without_the_file_of_groups_a_size_set_through_the_api_is_not_forgotten(
 def test_what_was_begun_is_carried_on_while_it_is_held() -> None:
     a = member("a", State.DELETING)
     b = member("b", State.PENDING)
-    situation = View(key=KEY, desired=None, members={a.id: a, b.id: b}, facts={}, record=DYNAMIC)
+    situation = View(key=KEY, desired=None, members={a.id: a, b.id: b}, observations={}, record=DYNAMIC)
     found = decide(situation, [ev.TimerFired()], now=NOW, policy=Policy(), fresh_ids=fresh_ids())
     assert [type(e) for e in found.effects] == [CreateVm, DeleteVm]

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from nstance.core.inventory import Anomaly, Comparison, Sightings, compare
-from nstance.core.silence import is_mass_silence
+from nstance.core.inventory import Anomaly, Comparison, Scope, Sightings, compare
+from nstance.core.liveness import is_mass_silence
 from nstance.model import events as ev
 from nstance.model.events import VmState
 from nstance.model.ids import ClusterId, GroupName, InstanceId, ProviderId, ShardId, TenantId
@@ -27,12 +27,13 @@ def compared(
     records: list[Instance],
     sightings: Sightings | None = None,
     *,
-    voice: str = "somewhere",
+    address: str = "somewhere",
     delete: bool = False,
 ) -> tuple[Comparison, list[ev.Event]]:
-    voices = {r.id: voice for r in records} if voice else {}
+    addresses = {r.id: address for r in records} if address else {}
     known = {r.id: r for r in records}
-    result = compare(vms, known, sightings or {}, cluster=CLUSTER, shard=SHARD, voices=voices, delete_unknown=delete)
+    scope = Scope(cluster=CLUSTER, shard=SHARD, agent_addresses=addresses, delete_unknown=delete)
+    result = compare(vms, known, sightings or {}, scope)
     return result, [e for events in result.events.values() for e in events]
 
 
@@ -111,7 +112,7 @@ def test_a_vm_whose_record_ended_needs_two_sightings(state: State) -> None:
     assert events == []
 
 
-@pytest.mark.parametrize("before", [Anomaly.ORPHAN, Anomaly.DOUBLE])
+@pytest.mark.parametrize("before", [Anomaly.ORPHAN, Anomaly.DUPLICATE])
 def test_having_been_an_orphan_or_a_double_is_no_sighting_after_the_end(before: Anomaly) -> None:
     """A listing that lags shows an orphan a moment after it was deleted: it was taken up again at once."""
     result, events = compared([vm("a")], [member("a", State.DELETED)], {(before, name("a")): 2})
@@ -130,7 +131,7 @@ class TestDoubles:
 
     @pytest.mark.parametrize("state", [State.RUNNING, State.DRAINING])
     @pytest.mark.parametrize(
-        ("voice", "found"),
+        ("address", "found"),
         [
             pytest.param(
                 "10.0.0.1", [ev.DuplicateVmFound(name("a"), ProviderId("i-2"))], id="the known one has registered"
@@ -144,25 +145,25 @@ class TestDoubles:
             pytest.param("192.0.2.1", [ev.DuplicateVmFound(name("a"), ProviderId("i-2"))], id="nobody can tell"),
         ],
     )
-    def test_the_unregistered_one_goes(self, state: State, voice: str, found: list[ev.Event]) -> None:
+    def test_the_unregistered_one_goes(self, state: State, address: str, found: list[ev.Event]) -> None:
         vms = [vm("a", provider_id=ProviderId("i-2"), ip4="10.0.0.2"), vm("a", ip4="10.0.0.1")]
-        _, events = compared(vms, [member("a", state)], {(Anomaly.DOUBLE, name("a")): 1}, voice=voice)
+        _, events = compared(vms, [member("a", state)], {(Anomaly.DUPLICATE, name("a")): 1}, address=address)
         assert events[1:] == found
 
-    def test_one_that_never_registered_needs_no_voice(self) -> None:
+    def test_one_that_never_registered_needs_no_address(self) -> None:
         _, events = compared(
-            [vm("a"), self.SECOND], [member("a", State.STARTING)], {(Anomaly.DOUBLE, name("a")): 1}, voice=""
+            [vm("a"), self.SECOND], [member("a", State.STARTING)], {(Anomaly.DUPLICATE, name("a")): 1}, address=""
         )
         assert events[1:] == [ev.DuplicateVmFound(name("a"), ProviderId("i-2"))]
 
     def test_one_that_is_gone_is_no_double(self) -> None:
         dead = vm("a", provider_id=ProviderId("i-2"), state=VmState.DELETED)
-        assert compared([dead, vm("a")], [member("a")], {(Anomaly.DOUBLE, name("a")): 1})[0].duplicate_vms == ()
+        assert compared([dead, vm("a")], [member("a")], {(Anomaly.DUPLICATE, name("a")): 1})[0].duplicate_vms == ()
 
     def test_the_other_one_is_not_taken_for_the_known_one(self) -> None:
         result, events = compared([self.SECOND], [member("a")])
         assert events == [ev.VmMissingFromListing(name("a"))]
-        assert result.sightings == {(Anomaly.DOUBLE, name("a")): 1}
+        assert result.sightings == {(Anomaly.DUPLICATE, name("a")): 1}
 
     @pytest.mark.parametrize("turned", [False, True])
     def test_an_intent_adopts_the_same_one_whatever_the_order(self, turned: bool) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nstance.core.latency import TIMEOUT_LEAST, TIMEOUT_MOST, USUAL_MOST, Latency
+from nstance.core.latency import TIMEOUT_MAX_SECONDS, TIMEOUT_MIN_SECONDS, USUAL_MAX_SECONDS, Latency
 
 
 def of(*answers: float) -> Latency:
@@ -21,7 +21,7 @@ def of(*answers: float) -> Latency:
         ((0.03, 0.03, 2.0), 0.03),
         ((0.03, 2.0, 2.0), 2.0),
         ((2.0, 2.0, 2.0, 0.03, 0.03), 0.03),
-        ((60.0, 60.0), USUAL_MOST),
+        ((60.0, 60.0), USUAL_MAX_SECONDS),
     ],
 )
 def test_the_usual_answer_is_the_middle_one_of_the_last_three(answers: tuple[float, ...], usual: float) -> None:
@@ -33,9 +33,9 @@ def test_each_timeout_makes_the_next_one_longer_until_something_is_answered() ->
     for _ in range(5):
         timeouts.append(round(found.timeout, 3))
         found = found.timed_out(found.timeout)
-    assert timeouts == [TIMEOUT_LEAST, 2.1, 6.3, TIMEOUT_MOST, TIMEOUT_MOST]
+    assert timeouts == [TIMEOUT_MIN_SECONDS, 2.1, 6.3, TIMEOUT_MAX_SECONDS, TIMEOUT_MAX_SECONDS]
     assert found.usual == 0.03, "a store that cannot be reached does not make leases longer"
-    assert found.answered(0.03).timeout == TIMEOUT_LEAST
+    assert found.answered(0.03).timeout == TIMEOUT_MIN_SECONDS
 
 
 def test_a_slow_answer_is_waited_for_the_next_time() -> None:

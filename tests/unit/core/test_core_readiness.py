@@ -6,9 +6,20 @@ from typing import Any
 import pytest
 
 from nstance.model import events as ev
-from nstance.model.decision import Observation, Trend
+from nstance.model.decision import Trend
 from nstance.model.instance import Cause, Instance, State
-from unit.core.core_situation import NOW, After, after, desired, healthy, member, name, replacement, unready
+from nstance.model.observation import Observation
+from unit.core.core_situation import (
+    NOW,
+    After,
+    after,
+    desired,
+    healthy,
+    member,
+    name,
+    replacement,
+    unready,
+)
 
 YOUNG = {"registered": NOW - 50.0, "ready_at": None}
 LATE = {"registered": NOW - 700.0, "ready_at": None, "created": NOW - 800.0}
@@ -17,9 +28,9 @@ FAILING = "failing checks: web"
 
 def test_the_first_report_of_readiness_is_kept_in_the_record() -> None:
     report = ev.ReadinessReported(name("a"), files=True)
-    follows = after([member("a", **YOUNG)], report, size=1, facts={"a": unready()})
+    follows = after([member("a", **YOUNG)], report, size=1, observed={"a": unready()})
     assert follows["a"].ready_at == NOW
-    assert follows.fact("a").ready
+    assert follows.observation("a").agent.ready
     assert "ready" in follows.codes()
     again = after([follows["a"]], report, size=1, now=NOW + 5.0)
     assert again["a"].ready_at == NOW
@@ -29,18 +40,20 @@ def test_the_first_report_of_readiness_is_kept_in_the_record() -> None:
 def test_files_that_can_be_made_again_give_another_chance() -> None:
     """An instance was given up in the moment in which its files came."""
     blocked = unready(blocked="no secret")
-    follows = after([member("a", **LATE)], ev.ReadinessReported(name("a"), files=False), size=1, facts={"a": blocked})
+    follows = after(
+        [member("a", **LATE)], ev.ReadinessReported(name("a"), files=False), size=1, observed={"a": blocked}
+    )
     assert follows["a"].state is State.RUNNING
-    assert follows.fact("a").unblocked_at == NOW
+    assert follows.observation("a").agent.unblocked_at == NOW
 
 
 @pytest.mark.parametrize("event", [ev.AgentLost(name("a")), ev.AgentRestarting(name("a"))], ids=["lost", "restarting"])
 def test_who_is_not_connected_is_not_ready(event: ev.Event) -> None:
-    assert not after([member("a")], event, size=1).fact("a").ready
+    assert not after([member("a")], event, size=1).observation("a").agent.ready
 
 
 @pytest.mark.parametrize(
-    ("fields", "facts", "group", "view", "state"),
+    ("fields", "observed", "group", "view", "state"),
     [
         pytest.param(YOUNG, unready(), {}, {}, State.RUNNING, id="in time"),
         pytest.param(LATE, unready(), {}, {}, State.DRAINING, id="never ready"),
@@ -66,9 +79,11 @@ def test_who_is_not_connected_is_not_ready(event: ev.Event) -> None:
     ],
 )
 def test_never_ready(
-    fields: dict[str, Any], facts: Observation, group: dict[str, Any], view: dict[str, Any], state: State
+    fields: dict[str, Any], observed: Observation, group: dict[str, Any], view: dict[str, Any], state: State
 ) -> None:
-    follows = after([member("a", **fields)], ev.TimerFired(), group=desired(1, **group), facts={"a": facts}, **view)
+    follows = after(
+        [member("a", **fields)], ev.TimerFired(), group=desired(1, **group), observed={"a": observed}, **view
+    )
     assert follows["a"].state is state
     if state is State.DRAINING:
         assert follows["a"].cause is Cause.UNHEALTHY
@@ -77,16 +92,16 @@ def test_never_ready(
 
 
 def test_there_is_a_timer_for_readiness() -> None:
-    for facts in (unready(last_seen=NOW), healthy(ready=False, check_due=NOW + 900.0)):
+    for observed in (unready(last_seen=NOW), healthy(ready=False, check_due=NOW + 900.0)):
         follows = after(
-            [member("a", **YOUNG)], ev.TimerFired(), group=desired(1, ready_timeout=55.0), facts={"a": facts}
+            [member("a", **YOUNG)], ev.TimerFired(), group=desired(1, ready_timeout=55.0), observed={"a": observed}
         )
         assert follows.decision.wake_at == NOW + 5.0
 
 
 def test_a_group_whose_instances_never_become_ready_backs_off() -> None:
     trend = Trend(failures=3, infra_hash="h")
-    follows = after([member("a", **LATE)], ev.TimerFired(), size=1, facts={"a": unready()}, trend=trend)
+    follows = after([member("a", **LATE)], ev.TimerFired(), size=1, observed={"a": unready()}, trend=trend)
     assert follows["a"].state is State.DRAINING
     assert follows.made == []
     assert "back-off" in follows.codes()
@@ -94,10 +109,10 @@ def test_a_group_whose_instances_never_become_ready_backs_off() -> None:
 
 def test_one_that_becomes_ready_while_it_drains_is_kept() -> None:
     leaving = member("a", State.DRAINING, cause=Cause.UNHEALTHY, **LATE)
-    still = after([leaving], ev.TimerFired(), size=1, facts={"a": unready()})
+    still = after([leaving], ev.TimerFired(), size=1, observed={"a": unready()})
     assert still["a"].state is State.DRAINING
     report = ev.ReadinessReported(name("a"), files=True)
-    follows = after([leaving, member("n", State.STARTING)], report, size=1, facts={"a": unready()})
+    follows = after([leaving, member("n", State.STARTING)], report, size=1, observed={"a": unready()})
     assert follows["a"].state is State.RUNNING
     assert follows["a"].ready_at == NOW
 
@@ -115,7 +130,7 @@ def failing(seconds: float) -> Observation:
     ],
 )
 def test_failing_checks(group: dict[str, Any], seconds: float, made: int) -> None:
-    follows = after([member("a")], ev.TimerFired(), group=desired(1, **group), facts={"a": failing(seconds)})
+    follows = after([member("a")], ev.TimerFired(), group=desired(1, **group), observed={"a": failing(seconds)})
     assert [m.replaces for m in follows.made] == [name("a")] * made
     assert follows["a"].state is State.RUNNING
 
@@ -129,8 +144,8 @@ def test_failing_checks(group: dict[str, Any], seconds: float, made: int) -> Non
 )
 def test_an_unhealthy_instance_goes_when_its_replacement_is_ready(taker: Observation, state: State) -> None:
     members = [member("a"), replacement("n", "a", Cause.UNHEALTHY)]
-    facts = {"a": failing(61.0), "n": taker}
-    follows = after(members, ev.TimerFired(), group=desired(1, unhealthy_after=60.0), facts=facts)
+    observed = {"a": failing(61.0), "n": taker}
+    follows = after(members, ev.TimerFired(), group=desired(1, unhealthy_after=60.0), observed=observed)
     assert follows["a"].state is state
 
 
@@ -143,8 +158,8 @@ def test_a_check_that_passes_again_makes_the_replacement_needless() -> None:
 
 def four(unhealthy: int, **fields: Any) -> After:
     members = [replace(member(x), **fields) for x in "abcd"]
-    facts = {x: failing(61.0) for x in "abcd"[:unhealthy]}
-    return after(members, ev.TimerFired(), group=desired(4, unhealthy_after=60.0), facts=facts)
+    observed = {x: failing(61.0) for x in "abcd"[:unhealthy]}
+    return after(members, ev.TimerFired(), group=desired(4, unhealthy_after=60.0), observed=observed)
 
 
 @pytest.mark.parametrize(
@@ -160,14 +175,14 @@ def test_many_at_once_are_replaced_one_by_one(unhealthy: int, made: int) -> None
 def test_many_that_never_became_ready_go_one_by_one_after_a_change_of_leaders() -> None:
     """They may have served. Found by the simulator: none of them went, and the group was stuck."""
     members = [member(x, **LATE) for x in "abc"]
-    facts = {x: unready() for x in "abc"}
-    follows = after(members, ev.TimerFired(), size=3, facts=facts, listening_since=NOW - 100.0)
+    observed = {x: unready() for x in "abc"}
+    follows = after(members, ev.TimerFired(), size=3, observed=observed, listening_since=NOW - 100.0)
     assert follows.in_state(State.DRAINING) == "a"
     again = after(
         list(follows.members.values()),
         ev.TimerFired(),
         size=3,
-        facts=facts,
+        observed=observed,
         trend=follows.decision.trend,
         listening_since=NOW - 100.0,
     )
@@ -182,11 +197,13 @@ def test_those_that_never_served_are_not_spared_for_being_many() -> None:
 
 def test_mass_brake_is_announced_once() -> None:
     members = [member(x) for x in "abc"]
-    facts = {x: failing(61.0) for x in "abc"}
+    observed = {x: failing(61.0) for x in "abc"}
     group = desired(3, unhealthy_after=60.0)
-    first = after(members, ev.TimerFired(), group=group, facts=facts)
+    first = after(members, ev.TimerFired(), group=group, observed=observed)
     assert first.decision.trend.unready
-    again = after(list(first.members.values()), ev.TimerFired(), group=group, facts=facts, trend=first.decision.trend)
+    again = after(
+        list(first.members.values()), ev.TimerFired(), group=group, observed=observed, trend=first.decision.trend
+    )
     assert again.codes() == set()
     assert again.made == []
     over = after(members, ev.TimerFired(), group=group, trend=first.decision.trend)
@@ -194,7 +211,7 @@ def test_mass_brake_is_announced_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "facts", "left"),
+    ("members", "observed", "left"),
     [
         pytest.param([member("a"), member("b")], {"b": unready()}, "b", id="not ready before ready"),
         pytest.param([member("a", infra_hash="x"), member("b")], {"b": unready()}, "b", id="not ready before drifted"),
@@ -202,6 +219,6 @@ def test_mass_brake_is_announced_once() -> None:
     ],
 )
 def test_scaling_down_takes_those_first_that_are_not_ready(
-    members: list[Instance], facts: dict[str, Observation], left: str
+    members: list[Instance], observed: dict[str, Observation], left: str
 ) -> None:
-    assert after(members, ev.GroupChanged(), size=1, facts=facts).in_state(State.DRAINING) == left
+    assert after(members, ev.GroupChanged(), size=1, observed=observed).in_state(State.DRAINING) == left

@@ -3,12 +3,13 @@
 import pytest
 
 from nstance.model import events as ev
-from nstance.model.decision import Observation, ReasonCode, Trend
+from nstance.model.decision import ReasonCode, Trend
 from nstance.model.events import Failure, VmState
 from nstance.model.instance import Cause, Instance, Put, State
-from unit.core.core_situation import NOW, After, after, desired, healthy, member, name, replacement
+from nstance.model.observation import Observation
+from unit.core.core_situation import NOW, After, after, desired, healthy, member, name, observation, replacement
 
-GONE = {"a": healthy(connected=False, lost=NOW - 1.0, vm=VmState.DOWN, vm_at=NOW)}
+GONE = {"a": healthy(connected=False, lost_at=NOW - 1.0, vm=VmState.DOWN, checked_at=NOW)}
 
 
 def made_for(follows: After) -> list[tuple[str, str]]:
@@ -18,7 +19,7 @@ def made_for(follows: After) -> list[tuple[str, str]]:
 
 
 def test_a_vm_that_is_gone_is_replaced_by_name() -> None:
-    follows = after([member("a"), member("b"), member("c")], size=3, facts=GONE)
+    follows = after([member("a"), member("b"), member("c")], size=3, observed=GONE)
     [made] = follows.made
     assert (made.replaces, made.predecessor) == (None, name("a"))
     assert made_for(follows) == [("replace", f"replaces {name('a')} (gone)")]
@@ -26,7 +27,7 @@ def test_a_vm_that_is_gone_is_replaced_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("members", "event", "facts", "cause"),
+    ("members", "event", "observed", "cause"),
     [
         pytest.param(
             [member("a", State.STARTING, created=NOW - 301.0)], ev.TimerFired(), {}, "unregistered", id="never came"
@@ -42,20 +43,20 @@ def test_a_vm_that_is_gone_is_replaced_by_name() -> None:
     ],
 )
 def test_each_way_to_leave_is_named(
-    members: list[Instance], event: ev.Event, facts: dict[str, Observation], cause: str
+    members: list[Instance], event: ev.Event, observed: dict[str, Observation], cause: str
 ) -> None:
-    follows = after(members, event, size=1, facts=facts)
+    follows = after(members, event, size=1, observed=observed)
     assert made_for(follows) == [("replace", f"replaces {name('a')} ({cause})")]
 
 
 def test_growth_is_growth() -> None:
     follows = after([member("a")], size=3)
-    assert made_for(follows) == [("scale-up", "1 of 3 are there")] * 2
+    assert made_for(follows) == [("scale-up", "scaling up: 1 of 3 instances running")] * 2
     assert {m.replaces or m.predecessor for m in follows.made} == {None}
 
 
 def test_growth_beside_a_replacement() -> None:
-    follows = after([member("a"), member("b")], size=3, facts=GONE)
+    follows = after([member("a"), member("b")], size=3, observed=GONE)
     assert [code for code, _ in made_for(follows)] == ["replace", "scale-up"]
 
 
@@ -63,7 +64,7 @@ def test_growth_beside_a_replacement() -> None:
 def test_a_group_that_must_wait_remembers_whose_place_is_vacant(state: State) -> None:
     """Also the next leader, who has only the records; and also when the VM is long gone."""
     waiting = Trend(failures=3, retry_at=NOW + 60.0, infra_hash="h")
-    first = after([member("a")], size=1, facts=GONE, trend=waiting)
+    first = after([member("a")], size=1, observed=GONE, trend=waiting)
     assert first.made == []
     assert first["a"].vacant
     ended = NOW if state is State.DELETED else None
@@ -81,7 +82,7 @@ def test_a_place_that_is_not_wanted_any_more_is_not_vacant() -> None:
 
 
 def test_the_size_that_shrinks_with_the_loss_leaves_nothing_vacant() -> None:
-    follows = after([member("a"), member("b")], size=1, facts=GONE)
+    follows = after([member("a"), member("b")], size=1, observed=GONE)
     assert follows.made == []
     assert not follows["a"].vacant
 
@@ -93,7 +94,7 @@ def test_who_is_scaled_away_is_not_replaced() -> None:
 
 def test_who_has_a_replacement_already_leaves_nothing_vacant() -> None:
     old = member("a", suspect=True)
-    follows = after([old, replacement("b", "a", Cause.UNHEALTHY, State.STARTING)], size=1, facts=GONE)
+    follows = after([old, replacement("b", "a", Cause.UNHEALTHY, State.STARTING)], size=1, observed=GONE)
     assert follows.made == []
     assert not follows["a"].vacant
 
@@ -103,7 +104,9 @@ def test_a_replacement_that_was_never_made_is_tried_again_for_the_same_one(failu
     old = member("a", State.DELETED, cause=Cause.GONE)
     tried = member("b", State.PENDING, created=NOW - 10.0, predecessor=old.id)
     event = ev.VmCreateFailed(tried.id, failure, "no")
-    follows = after([old, tried], event, size=1, facts={"b": Observation(last_seen=0.0, ours=True, creating=True)})
+    follows = after(
+        [old, tried], event, size=1, observed={"b": observation(last_seen=0.0, own_intent=True, creating=True)}
+    )
     assert made_for(follows) == [("replace", f"replaces {name('a')} (gone)")]
 
 
@@ -117,7 +120,7 @@ def test_a_replacement_that_never_registered_is_tried_again_for_the_same_one() -
 def test_a_refused_growth_is_tried_again_as_growth() -> None:
     tried = member("b", State.PENDING, created=NOW - 10.0)
     event = ev.VmCreateFailed(tried.id, Failure.REFUSED, "no")
-    follows = after([tried], event, size=1, facts={"b": Observation(last_seen=0.0, ours=True, creating=True)})
+    follows = after([tried], event, size=1, observed={"b": observation(last_seen=0.0, own_intent=True, creating=True)})
     assert [code for code, _ in made_for(follows)] == [ReasonCode.SCALE_UP.value]
 
 

@@ -6,11 +6,24 @@ from typing import Any
 import pytest
 
 from nstance.model import events as ev
-from nstance.model.decision import Observation, Rejection, Trend
+from nstance.model.decision import Rejection, Trend
 from nstance.model.group import Policy, UpdateOrder
 from nstance.model.instance import Cause, Instance, State
+from nstance.model.observation import Observation
 from nstance.model.rollout import MAX_REVISIONS, GroupRecord, Outcome, Revision
-from unit.core.core_situation import KEY, NOW, After, after, desired, healthy, member, name, replacement, unready
+from unit.core.core_situation import (
+    KEY,
+    NOW,
+    After,
+    after,
+    desired,
+    healthy,
+    member,
+    name,
+    observation,
+    replacement,
+    unready,
+)
 
 BEFORE = Revision(infra_hash="old", started=NOW - 9000.0, outcome=Outcome.COMPLETE, finished=NOW - 8000.0)
 ROLLING = Revision(infra_hash="h", started=NOW - 60.0, by="config")
@@ -38,7 +51,7 @@ THREE = [old(x) for x in "abc"]
 
 
 @pytest.mark.parametrize(
-    ("members", "facts", "made", "left"),
+    ("members", "observed", "made", "left"),
     [
         pytest.param(THREE, {}, 1, "", id="one more than the size"),
         pytest.param(
@@ -72,9 +85,9 @@ THREE = [old(x) for x in "abc"]
     ],
 )
 def test_one_extra_and_none_missing(
-    members: list[Instance], facts: dict[str, Observation], made: int, left: str
+    members: list[Instance], observed: dict[str, Observation], made: int, left: str
 ) -> None:
-    follows = after(members, ev.TimerFired(), size=3, facts=facts, record=rolling())
+    follows = after(members, ev.TimerFired(), size=3, observed=observed, record=rolling())
     assert len(follows.made) == made
     assert follows.in_state(State.DRAINING) == left
 
@@ -90,10 +103,10 @@ def test_one_extra_and_none_missing(
 def test_a_group_that_may_not_grow_is_mended_one_by_one(broken: str, left: str) -> None:
     """Also where more are missing than may be: otherwise a revision that mends them could never come."""
     group = desired(3, max_surge=0, max_unavailable=1)
-    facts = {x: unready() for x in broken}
-    follows = after(THREE, ev.GroupChanged(), group=group, facts=facts, record=rolling())
+    observed = {x: unready() for x in broken}
+    follows = after(THREE, ev.GroupChanged(), group=group, observed=observed, record=rolling())
     assert follows.in_state(State.DRAINING) == left
-    again = after(list(follows.members.values()), ev.TimerFired(), group=group, facts=facts, record=rolling())
+    again = after(list(follows.members.values()), ev.TimerFired(), group=group, observed=observed, record=rolling())
     assert again.made == []  # its place is taken until it is gone
     assert again.in_state(State.DRAINING) == left
 
@@ -108,7 +121,7 @@ SERIAL = {"order": UpdateOrder.SERIAL, "settle": 30.0}
 
 
 @pytest.mark.parametrize(
-    ("members", "facts", "made"),
+    ("members", "observed", "made"),
     [
         pytest.param(THREE, {}, 1, id="the first step"),
         pytest.param([*THREE[1:], member("n")], {"n": healthy(ready_since=NOW - 31.0)}, 1, id="settled"),
@@ -121,9 +134,9 @@ SERIAL = {"order": UpdateOrder.SERIAL, "settle": 30.0}
         pytest.param(THREE, {"b": healthy(ready=False)}, 0, id="one has not been heard of yet"),
     ],
 )
-def test_serial(members: list[Instance], facts: dict[str, Observation], made: int) -> None:
+def test_serial(members: list[Instance], observed: dict[str, Observation], made: int) -> None:
     group = desired(3, max_surge=3, **SERIAL)
-    follows = after(members, ev.TimerFired(), group=group, facts=facts, record=rolling())
+    follows = after(members, ev.TimerFired(), group=group, observed=observed, record=rolling())
     assert len(follows.made) == made
 
 
@@ -132,7 +145,7 @@ def test_settling_has_a_timer() -> None:
         [*THREE[1:], member("n")],
         ev.TimerFired(),
         group=desired(3, **SERIAL),
-        facts={"n": healthy(last_seen=NOW, ready_since=NOW - 25.0)},
+        observed={"n": healthy(last_seen=NOW, ready_since=NOW - 25.0)},
         record=rolling(),
     )
     assert follows.decision.wake_at == NOW + 5.0
@@ -144,7 +157,7 @@ CANARY = {"canary": 1, "max_surge": 3}
 @pytest.mark.parametrize(
     ("group", "made", "after_that", "message"),
     [
-        pytest.param(CANARY, 1, Outcome.PAUSED, "until somebody resumes it", id="waits for somebody"),
+        pytest.param(CANARY, 1, Outcome.PAUSED, "until it is resumed", id="waits for somebody"),
         pytest.param(CANARY | {"pause_after_canary": 60.0}, 1, Outcome.PAUSED, "60 s", id="waits for a while"),
         pytest.param(CANARY | {"stop_after_canary": True}, 1, Outcome.HALTED, "as configured", id="stops"),
         pytest.param({"max_surge": 3}, 3, Outcome.ROLLING, "", id="no canaries"),
@@ -162,9 +175,9 @@ def test_canaries(group: dict[str, Any], made: int, after_that: Outcome, message
 @pytest.mark.parametrize("done", [Outcome.COMPLETE, Outcome.ROLLING])
 def test_canaries_are_a_matter_of_rollouts_only(done: Outcome) -> None:
     """Found by the simulator: hints of the provider's were never heeded in a group with canaries."""
-    facts = {"a": healthy(notice=ev.NoticeKind.REBALANCE), "b": healthy() if done is Outcome.COMPLETE else unready()}
+    observed = {"a": healthy(notice=ev.NoticeKind.REBALANCE), "b": healthy() if done is Outcome.COMPLETE else unready()}
     there = [member("a"), member("b")]
-    follows = after(there, ev.TimerFired(), group=desired(2, **CANARY), facts=facts, record=rolling(outcome=done))
+    follows = after(there, ev.TimerFired(), group=desired(2, **CANARY), observed=observed, record=rolling(outcome=done))
     assert [m.replaces for m in follows.made] == [name("a")]
 
 
@@ -172,7 +185,7 @@ PAUSED = {"outcome": Outcome.PAUSED, "paused_at": NOW - 60.0}
 
 
 @pytest.mark.parametrize(
-    ("events", "pause", "facts", "made"),
+    ("events", "pause", "observed", "made"),
     [
         pytest.param([], None, {}, 0, id="nobody resumes it"),
         pytest.param([], 61.0, {}, 0, id="not yet"),
@@ -181,10 +194,10 @@ PAUSED = {"outcome": Outcome.PAUSED, "paused_at": NOW - 60.0}
         pytest.param([ev.RolloutResumed()], None, {}, 2, id="somebody resumes it"),
     ],
 )
-def test_a_pause(events: list[ev.Event], pause: float | None, facts: dict[str, Observation], made: int) -> None:
+def test_a_pause(events: list[ev.Event], pause: float | None, observed: dict[str, Observation], made: int) -> None:
     group = desired(3, pause_after_canary=pause, **CANARY)
     members = [*THREE[1:], member("n")]
-    follows = after(members, *events, ev.TimerFired(), group=group, facts=facts, record=rolling(**PAUSED))
+    follows = after(members, *events, ev.TimerFired(), group=group, observed=observed, record=rolling(**PAUSED))
     assert len(follows.made) == made
     assert outcome(follows) is (Outcome.ROLLING if made else Outcome.PAUSED)
 
@@ -216,7 +229,7 @@ def test_halt(failures: int, most: int, after_that: Outcome) -> None:
         [*THREE, TAKER],
         ev.TimerFired(),
         group=desired(3, max_failures=most),
-        facts={"n": unready()},
+        observed={"n": unready()},
         record=rolling(failures=failures),
     )
     assert follows.in_state(State.DRAINING) == "n"
@@ -245,18 +258,18 @@ def test_halt(failures: int, most: int, after_that: Outcome) -> None:
     ],
 )
 def test_what_counts_as_a_failure(instance: Instance, event: ev.Event) -> None:
-    facts = (
-        {"n": Observation(last_seen=NOW)} if instance.state is not State.RUNNING else {"n": unready(connected=False)}
+    observed = (
+        {"n": observation(last_seen=NOW)} if instance.state is not State.RUNNING else {"n": unready(connected=False)}
     )
-    follows = after([*THREE, instance], event, size=3, facts=facts, record=rolling(failures=1))
+    follows = after([*THREE, instance], event, size=3, observed=observed, record=rolling(failures=1))
     assert outcome(follows) is Outcome.HALTED
 
 
 def test_lack_of_capacity_is_not_the_revisions_fault() -> None:
     coming = replacement("n", "a", Cause.DRIFT, State.PENDING)
     event = ev.VmCreateFailed(name("n"), ev.Failure.NO_CAPACITY, "full")
-    facts = {"n": Observation(last_seen=NOW, ours=True, creating=True)}
-    follows = after([*THREE, coming], event, size=3, facts=facts, record=rolling(failures=1))
+    observed = {"n": observation(last_seen=NOW, own_intent=True, creating=True)}
+    follows = after([*THREE, coming], event, size=3, observed=observed, record=rolling(failures=1))
     assert follows["n"].state is State.FAILED
     assert outcome(follows) is Outcome.ROLLING
 
@@ -267,7 +280,7 @@ def test_the_first_revision_of_a_group_does_not_halt() -> None:
         [member("n", **NEVER)],
         ev.TimerFired(),
         size=1,
-        facts={"n": unready()},
+        observed={"n": unready()},
         record=record(replace(ROLLING, failures=5)),
     )
     assert outcome(follows) is Outcome.ROLLING
@@ -277,36 +290,42 @@ BLOCKED = unready("its files cannot be made: no secret", blocked="no secret")
 
 
 def test_files_that_cannot_be_made_halt_the_rollout_and_nobody_else_goes() -> None:
-    follows = after([*THREE, TAKER], ev.TimerFired(), size=3, facts=dict.fromkeys("abcn", BLOCKED), record=rolling())
+    follows = after([*THREE, TAKER], ev.TimerFired(), size=3, observed=dict.fromkeys("abcn", BLOCKED), record=rolling())
     assert outcome(follows) is Outcome.HALTED
     assert "no secret" in follows.record.current.message  # type: ignore[union-attr]
     assert follows.made == []
     assert follows.in_state(State.DRAINING) == ""
     early = after(
-        [*THREE, replace(TAKER, registered=NOW - 20.0)], ev.TimerFired(), size=3, facts={"n": BLOCKED}, record=rolling()
+        [*THREE, replace(TAKER, registered=NOW - 20.0)],
+        ev.TimerFired(),
+        size=3,
+        observed={"n": BLOCKED},
+        record=rolling(),
     )
     assert outcome(early) is Outcome.ROLLING
 
 
 def test_resuming_gives_another_chance() -> None:
     halted = rolling(outcome=Outcome.HALTED, failures=2, finished=NOW - 5.0, message="no secret")
-    follows = after([*THREE, TAKER], ev.RolloutResumed(), size=3, facts=dict.fromkeys("abcn", BLOCKED), record=halted)
+    follows = after(
+        [*THREE, TAKER], ev.RolloutResumed(), size=3, observed=dict.fromkeys("abcn", BLOCKED), record=halted
+    )
     assert outcome(follows) is Outcome.ROLLING
     assert follows.record.current.failures == 0  # type: ignore[union-attr]
-    assert follows.decision.refusals == {}
+    assert follows.decision.rejections == {}
     idle = after([member("a")], ev.RolloutResumed(), size=1, record=record(replace(ROLLING, outcome=Outcome.COMPLETE)))
-    assert idle.decision.refusals == {0: Rejection.NOT_HELD}
+    assert idle.decision.rejections == {0: Rejection.NOT_HELD}
 
 
 @pytest.mark.parametrize(
-    ("members", "facts"),
+    ("members", "observed"),
     [
         pytest.param(THREE, {}, id="nobody begins"),
         pytest.param([*THREE, replacement("n", "a", Cause.DRIFT)], {}, id="nobody goes"),
     ],
 )
-def test_a_halted_rollout_stands_still(members: list[Instance], facts: dict[str, Observation]) -> None:
-    follows = after(members, ev.TimerFired(), size=3, facts=facts, record=rolling(outcome=Outcome.HALTED))
+def test_a_halted_rollout_stands_still(members: list[Instance], observed: dict[str, Observation]) -> None:
+    follows = after(members, ev.TimerFired(), size=3, observed=observed, record=rolling(outcome=Outcome.HALTED))
     assert follows.made == []
     assert follows.in_state(State.DRAINING) == ""
 
@@ -380,7 +399,7 @@ def test_what_becomes_of_the_revision_before(was: Outcome, rolled_back: bool, no
 
 
 @pytest.mark.parametrize(
-    ("members", "facts", "size", "complete"),
+    ("members", "observed", "size", "complete"),
     [
         pytest.param([member("a"), member("b")], {}, 2, True, id="all current and ready"),
         pytest.param([member("a"), old("b")], {}, 2, False, id="one is old"),
@@ -390,8 +409,8 @@ def test_what_becomes_of_the_revision_before(was: Outcome, rolled_back: bool, no
         pytest.param([], {}, 0, False, id="nothing was tried"),
     ],
 )
-def test_complete(members: list[Instance], facts: dict[str, Observation], size: int, complete: bool) -> None:
-    follows = after(members, ev.TimerFired(), size=size, facts=facts, record=rolling())
+def test_complete(members: list[Instance], observed: dict[str, Observation], size: int, complete: bool) -> None:
+    follows = after(members, ev.TimerFired(), size=size, observed=observed, record=rolling())
     assert (outcome(follows) is Outcome.COMPLETE) is complete
 
 

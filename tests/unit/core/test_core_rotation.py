@@ -5,13 +5,14 @@ from typing import Any
 import pytest
 
 from nstance.model import events as ev
-from nstance.model.decision import Observation, Trend
+from nstance.model.decision import Trend
 from nstance.model.group import Policy
 from nstance.model.instance import Cause, Instance, State
-from unit.core.core_situation import NOW, after, desired, lost, member, name, replacement, unready
+from nstance.model.observation import Observation
+from unit.core.core_situation import NOW, after, desired, lost, member, name, observation, replacement, unready
 
 OLD = [member(x, infra_hash="old") for x in "abc"]
-ASKED = {"n": Observation(last_seen=0.0, creating=True)}
+ASKED = {"n": observation(last_seen=0.0, creating=True)}
 
 
 @pytest.mark.parametrize(
@@ -64,8 +65,8 @@ def test_eligible_expiry_obeys_the_limits(surge: int, unavailable: int, left: st
 )
 def test_the_old_one_goes_when_the_new_one_is_there(state: State, suspect: bool, left: str) -> None:
     there = replacement("n", "a", Cause.DRIFT, state, suspect=suspect)
-    facts = ASKED if state is State.PENDING else {"n": lost(30.0)} if suspect else {}
-    follows = after([*OLD, there], ev.TimerFired(), size=3, facts=facts)
+    observed = ASKED if state is State.PENDING else {"n": lost(30.0)} if suspect else {}
+    follows = after([*OLD, there], ev.TimerFired(), size=3, observed=observed)
     assert follows.in_state(State.DRAINING) == left
 
 
@@ -77,16 +78,16 @@ def test_a_replacement_that_only_starts_takes_no_place_although_one_may_be_missi
 
 
 @pytest.mark.parametrize(
-    ("members", "facts", "trend"),
+    ("members", "observed", "trend"),
     [
         pytest.param([*OLD[:2], member("c", suspect=True, infra_hash="old")], {"c": lost(30.0)}, Trend(), id="suspect"),
         pytest.param(OLD, {}, Trend(failures=3, retry_at=NOW + 60.0, infra_hash="h"), id="backing off"),
     ],
 )
-def test_rotation_waits(members: list[Instance], facts: dict[str, Observation], trend: Trend) -> None:
+def test_rotation_waits(members: list[Instance], observed: dict[str, Observation], trend: Trend) -> None:
     """It begins nothing, and lets nobody go, while something is wrong."""
     group = desired(3, max_surge=1, max_unavailable=1)
-    follows = after(members, ev.GroupChanged(), group=group, facts=facts, trend=trend)
+    follows = after(members, ev.GroupChanged(), group=group, observed=observed, trend=trend)
     assert {m.replaces_for for m in follows.made} <= {Cause.UNHEALTHY}
     assert follows.in_state(State.DRAINING) == ""
 
@@ -118,8 +119,8 @@ def test_a_newcomer_overtaken_by_the_configuration_is_made_anew(
     state: State, fields: dict[str, Any], goes: bool
 ) -> None:
     there = replacement("n", "a", Cause.DRIFT, state, infra_hash="older", **fields)
-    facts = {"n": unready()} if "ready_at" in fields else {}
-    follows = after([OLD[0], there], ev.GroupChanged(), group=desired(1, drain_timeout=0.0), facts=facts)
+    observed = {"n": unready()} if "ready_at" in fields else {}
+    follows = after([OLD[0], there], ev.GroupChanged(), group=desired(1, drain_timeout=0.0), observed=observed)
     assert (follows["n"].state is State.DELETING) is goes
     assert follows["a"].state is (State.RUNNING if goes else State.DELETING)
     assert follows.made == []  # its VM is still there: one more would be too many
@@ -165,7 +166,7 @@ YOUNG = NOW - 10.0
 
 
 @pytest.mark.parametrize(
-    ("members", "facts", "replaced"),
+    ("members", "observed", "replaced"),
     [
         pytest.param([member("a"), member("b", created=NOW - 200.0)], {}, "b", id="the oldest, one at a time"),
         pytest.param([member("a", created=YOUNG), member("b", created=YOUNG)], {}, "", id="nobody is old"),
@@ -182,8 +183,8 @@ YOUNG = NOW - 10.0
         pytest.param([member("a"), member("b", infra_hash="x")], {}, "b", id="drift comes first"),
     ],
 )
-def test_eligible_expiry(members: list[Instance], facts: dict[str, Observation], replaced: str) -> None:
-    follows = after(members, ev.TimerFired(), size=2, policy=AGED, facts=facts)
+def test_eligible_expiry(members: list[Instance], observed: dict[str, Observation], replaced: str) -> None:
+    follows = after(members, ev.TimerFired(), size=2, policy=AGED, observed=observed)
     assert "".join(m.replaces[-1] for m in follows.made if m.replaces) == replaced
 
 
@@ -206,10 +207,10 @@ def test_ages_have_a_timer() -> None:
 )
 def test_forced_expiry(state: State | None, left: str) -> None:
     members = [member("a"), member("b")]
-    facts = {x: Observation(last_seen=0.0, creating=True) for x in "mn"} if state is State.PENDING else {}
+    observed = {x: observation(last_seen=0.0, creating=True) for x in "mn"} if state is State.PENDING else {}
     if state is not None:
         members += [replacement(n, o, Cause.FORCED_EXPIRY, state, created=YOUNG) for n, o in ("ma", "nb")]
-    follows = after(members, ev.TimerFired(), size=2, policy=Policy(forced_age=50.0), facts=facts)
+    follows = after(members, ev.TimerFired(), size=2, policy=Policy(forced_age=50.0), observed=observed)
     assert follows.in_state(State.DRAINING) == left
     assert len(follows.made) == (2 if state is None else 0)
 
@@ -238,7 +239,7 @@ def test_on_demand_expiry(instance: Instance, state: State) -> None:
 )
 def test_requested_replacement(instance: Instance, group: object, refusal: str | None) -> None:
     follows = after([instance], ev.ReplacementRequested(name("a")), group=group)  # type: ignore[arg-type]
-    assert [r.value for r in follows.decision.refusals.values()] == ([refusal] if refusal else [])
+    assert [r.value for r in follows.decision.rejections.values()] == ([refusal] if refusal else [])
     assert len(follows.made) == (refusal is None)
     assert follows["a"].state is instance.state
 

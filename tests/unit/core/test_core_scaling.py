@@ -9,11 +9,24 @@ from hypothesis import strategies as st
 
 from nstance.core.decide import decide
 from nstance.model import events as ev
-from nstance.model.decision import CreateVm, Decision, DeleteVm, Observation, View
+from nstance.model.decision import CreateVm, Decision, DeleteVm, View
 from nstance.model.events import NoticeKind, VmState
 from nstance.model.group import Policy
 from nstance.model.instance import Cause, Instance, Put, State
-from unit.core.core_situation import KEY, NOW, after, desired, fresh_ids, healthy, lost, member, name, replacement
+from nstance.model.observation import Observation
+from unit.core.core_situation import (
+    KEY,
+    NOW,
+    after,
+    desired,
+    fresh_ids,
+    healthy,
+    lost,
+    member,
+    name,
+    observation,
+    replacement,
+)
 
 
 @pytest.mark.parametrize(
@@ -81,7 +94,7 @@ from unit.core.core_situation import KEY, NOW, after, desired, fresh_ids, health
 )
 def test_scale(size: int, members: list[Instance], made: int, left: str) -> None:
     silent = {m.id[-1]: lost(30.0) for m in members if m.suspect}
-    follows = after(members, ev.GroupChanged(), group=desired(size, max_surge=9), facts=silent)
+    follows = after(members, ev.GroupChanged(), group=desired(size, max_surge=9), observed=silent)
     before = {m.id: m for m in members}
     gone = (m.id[-1] for m in follows.members.values() if m.id in before and before[m.id].counts and not m.counts)
     assert "".join(sorted(gone)) == left
@@ -90,14 +103,14 @@ def test_scale(size: int, members: list[Instance], made: int, left: str) -> None
 
 def test_a_registered_newcomer_outlives_the_suspect_it_replaces() -> None:
     there = replacement("n", "a", Cause.UNHEALTHY)
-    follows = after([member("a", suspect=True), there, member("x")], size=1, facts={"a": lost(30.0)})
+    follows = after([member("a", suspect=True), there, member("x")], size=1, observed={"a": lost(30.0)})
     assert follows.in_state(State.RUNNING) == "x"
-    follows = after([member("a", suspect=True), there], group=desired(1), facts={"a": lost(30.0)})
+    follows = after([member("a", suspect=True), there], group=desired(1), observed={"a": lost(30.0)})
     assert follows.in_state(State.RUNNING) == "an"
 
 
 @pytest.mark.parametrize(
-    ("drains", "facts", "cancelled"),
+    ("drains", "observed", "cancelled"),
     [
         pytest.param("abc", {}, "bc", id="newest first"),
         pytest.param("abc", {"c": healthy(vm=VmState.DOWN)}, "ab", id="not one whose VM is gone"),
@@ -105,9 +118,9 @@ def test_a_registered_newcomer_outlives_the_suspect_it_replaces() -> None:
         pytest.param("abc", {"c": healthy(notice=NoticeKind.SPOT)}, "ab", id="not one that is about to end"),
     ],
 )
-def test_growing_takes_drains_back(drains: str, facts: dict[str, Observation], cancelled: str) -> None:
+def test_growing_takes_drains_back(drains: str, observed: dict[str, Observation], cancelled: str) -> None:
     """F12: bounded churn."""
-    follows = after([member(x, State.DRAINING) for x in drains], ev.GroupChanged(), size=2, facts=facts)
+    follows = after([member(x, State.DRAINING) for x in drains], ev.GroupChanged(), size=2, observed=observed)
     assert follows.in_state(State.RUNNING) == cancelled
     assert follows.made == []
     assert all(follows[x].drain is None and follows[x].cause is None for x in cancelled)
@@ -193,7 +206,7 @@ def test_group_deleted_while_things_are_pending() -> None:
         replacement("n", "c", Cause.UNHEALTHY, State.STARTING),
         member("d", State.DRAINING),
     ]
-    follows = after(members, ev.GroupChanged(), desired=None, facts={"c": lost(30.0)})
+    follows = after(members, ev.GroupChanged(), desired=None, observed={"c": lost(30.0)})
     assert follows.in_state(State.DELETING) == "abn"
     assert follows.in_state(State.DRAINING) == "cd"
     assert follows.effects(CreateVm) == ""
@@ -216,7 +229,7 @@ def test_a_paused_group_rests_but_keeps_its_promises() -> None:
 def test_urgent_work_gets_its_vm_first() -> None:
     """Forced expiry, then unhealthy, then scale-up: the order of creations is the order of priority."""
     members = [member("a", suspect=True), member("b", created=NOW - 500.0)]
-    follows = after(members, size=3, facts={"a": lost(30.0)}, policy=Policy(forced_age=400.0))
+    follows = after(members, size=3, observed={"a": lost(30.0)}, policy=Policy(forced_age=400.0))
     assert [m.replaces for m in sorted(follows.made, key=lambda m: m.id)] == [name("b"), name("a"), None]
 
 
@@ -226,8 +239,8 @@ def test_a_recovered_chain_keeps_the_first() -> None:
         replacement("b", "a", Cause.UNHEALTHY, suspect=True),
         replacement("c", "b", Cause.UNHEALTHY),
     ]
-    facts = {"a": lost(30.0), "b": lost(30.0)}
-    follows = after(chain, ev.AgentConnected(name("a")), size=1, facts=facts)
+    observed = {"a": lost(30.0), "b": lost(30.0)}
+    follows = after(chain, ev.AgentConnected(name("a")), size=1, observed=observed)
     assert follows.in_state(State.RUNNING) == "a"
 
 
@@ -246,7 +259,7 @@ def test_in_a_chain_the_place_of_one_that_goes_is_handed_on(end: str, last: Stat
         if end == "spot"
         else ev.VmChecked(name("b"), ev.VmState.DELETED)
     )
-    follows = after(chain, event, size=1, facts={"a": lost(30.0)}, mass_absence=mass_absence)
+    follows = after(chain, event, size=1, observed={"a": lost(30.0)}, mass_absence=mass_absence)
     assert not follows["b"].counts
     assert (follows["c"].state, follows["c"].replaces, follows["c"].replaces_for) == (last, name("a"), Cause.UNHEALTHY)
     assert follows["a"].state is State.RUNNING
@@ -259,8 +272,8 @@ def test_a_place_that_was_handed_on_is_kept_by_one_that_falls_silent() -> None:
         replacement("b", "a", Cause.UNHEALTHY),
         replacement("c", "b", Cause.SPOT),
     ]
-    facts = {"a": lost(30.0), "c": lost(30.0)}
-    follows = after(chain, ev.VmChecked(name("b"), ev.VmState.DELETED), size=1, facts=facts)
+    observed = {"a": lost(30.0), "c": lost(30.0)}
+    follows = after(chain, ev.VmChecked(name("b"), ev.VmState.DELETED), size=1, observed=observed)
     assert follows["c"].suspect
     assert follows["c"].replaces == name("a")
 
@@ -273,7 +286,7 @@ TIMES = st.sampled_from([0.0, 1.0, 9.0, 11.0, 59.0, 61.0, 130.0, 400.0])
 @st.composite
 def situations(draw: st.DrawFn) -> tuple[View, Policy]:
     letters = "abcdefgh"[: draw(st.integers(0, 8))]
-    members, facts = [], {}
+    members, observed = [], {}
     for position, letter in enumerate(letters):
         state = draw(STATES)
         registered = state in (State.RUNNING, State.DRAINING)
@@ -293,24 +306,24 @@ def situations(draw: st.DrawFn) -> tuple[View, Policy]:
         if draw(st.integers(0, 4)):
             vm = draw(st.sampled_from(VmState))
             notice = draw(st.sampled_from([None, None, None, *NoticeKind]))
-            facts[name(letter)] = Observation(
+            observed[name(letter)] = observation(
                 last_seen=NOW - draw(TIMES),
                 connected=registered and draw(st.booleans()),
-                met=registered and draw(st.booleans()),
-                lost=NOW - draw(TIMES) if draw(st.booleans()) else None,
+                seen_this_term=registered and draw(st.booleans()),
+                lost_at=NOW - draw(TIMES) if draw(st.booleans()) else None,
                 restarting=draw(st.booleans()),
                 notice=notice,
                 notice_at=NOW - draw(TIMES),
                 notice_deadline=NOW + draw(TIMES) if notice is not None and draw(st.booleans()) else None,
                 vm=vm,
-                vm_at=None if vm is VmState.UNKNOWN else NOW - draw(TIMES),
+                checked_at=None if vm is VmState.UNKNOWN else NOW - draw(TIMES),
                 absent_since=NOW - draw(TIMES) if vm is VmState.ABSENT else None,
                 checking=draw(st.booleans()),
                 checks=draw(st.integers(0, 6)),
                 check_due=NOW + draw(TIMES) - 10.0 if draw(st.booleans()) else None,
                 creating=draw(st.booleans()),
                 deleting=draw(st.booleans()),
-                deletion_begun=NOW - draw(TIMES) if draw(st.booleans()) else None,
+                delete_accepted_at=NOW - draw(TIMES) if draw(st.booleans()) else None,
             )
     group = desired(
         draw(st.integers(0, 6)),
@@ -323,7 +336,7 @@ def situations(draw: st.DrawFn) -> tuple[View, Policy]:
         key=KEY,
         desired=None if draw(st.integers(0, 9)) == 0 else group,
         members={m.id: m for m in members},
-        facts=facts,
+        observations=observed,
         listed=draw(st.integers(0, 5)) != 0,
         listening_since=NOW - draw(TIMES),
         reconnect_grace=30.0,
@@ -346,7 +359,9 @@ def apply(view: View, decision: Decision) -> View:
             members[change.instance.id] = change.instance
         else:
             del members[change.id]
-    return replace(view, members=members, facts={**view.facts, **decision.facts}, trend=decision.trend)
+    return replace(
+        view, members=members, observations={**view.observations, **decision.observations}, trend=decision.trend
+    )
 
 
 @settings(max_examples=500, deadline=None)

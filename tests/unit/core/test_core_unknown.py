@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from nstance.core import inventory
-from nstance.core.adopting import LISTING_PATIENCE_SECONDS
+from nstance.core.adopting import FIRST_LISTING_SECONDS
 from nstance.model import events as ev
 from nstance.model.decision import CreateVm, DeleteVm, Rejection
 from nstance.model.events import VmState
@@ -57,7 +57,7 @@ class TestAdoption:
         assert (record.seen, record.infra_hash, record.ip4) == (True, "h", "10.0.0.9")
         assert not follows.effects(CreateVm)
         assert "adopted" in follows.codes()
-        assert follows.decision.facts[name("x")].restarting  # it was refused, and comes back
+        assert follows.decision.observations[name("x")].agent.restarting  # it was refused, and comes back
 
     def test_never_more_than_the_group_has_places_for(self) -> None:
         assert held(after([member("a")], ev.GroupChanged(), size=1, unknown=(unknown("x"),)))
@@ -93,8 +93,8 @@ class TestAdoption:
         fresh = {"listed": False, "listening_since": NOW}
         follows = after([], ev.GroupChanged(), size=1, **fresh)
         assert held(follows)
-        assert follows.decision.wake_at == NOW + LISTING_PATIENCE_SECONDS
-        assert len(after([], ev.TimerFired(), size=1, now=NOW + LISTING_PATIENCE_SECONDS, **fresh).made) == 1
+        assert follows.decision.wake_at == NOW + FIRST_LISTING_SECONDS
+        assert len(after([], ev.TimerFired(), size=1, now=NOW + FIRST_LISTING_SECONDS, **fresh).made) == 1
 
     def test_a_paused_group_adopts_nobody(self) -> None:
         assert held(after([], ev.GroupChanged(), group=desired(1, paused=True), unknown=(unknown("x"),)))
@@ -118,7 +118,7 @@ class TestRequests:
     def test_refusals(self, size: int, vm: UnknownVm, paused: bool, refusal: Rejection) -> None:
         group = desired(size, paused=paused)
         follows = after([member("a")], ev.AdoptionRequested(name("x")), group=group, unknown=(vm,))
-        assert follows.decision.refusals == {0: refusal}
+        assert follows.decision.rejections == {0: refusal}
         assert name("x") not in follows.members
 
     def test_release_writes_the_tombstone_first(self) -> None:
@@ -129,7 +129,7 @@ class TestRequests:
 
     def test_release_of_what_is_known_is_refused(self) -> None:
         follows = after([member("a")], ev.ReleaseRequested(name("a")), size=1)
-        assert follows.decision.refusals == {0: Rejection.UNKNOWN}
+        assert follows.decision.rejections == {0: Rejection.UNKNOWN}
         assert held(follows)
 
 
@@ -141,10 +141,7 @@ class TestListings:
             [*(seen(x) for x in letters), *shown],
             {m.id: m for m in known},
             {(inventory.Anomaly.ORPHAN, vm.id): 9 for vm in shown},
-            cluster=CLUSTER,
-            shard=SHARD,
-            voices={},
-            delete_unknown=delete,
+            inventory.Scope(cluster=CLUSTER, shard=SHARD, delete_unknown=delete),
         )
 
     def test_by_default_they_are_held_however_often_they_are_seen(self) -> None:

@@ -233,7 +233,7 @@ class Walk(World):
         members = [r for r in self.records.values() if r.counts]
         if len(members) != self.desired.size or any(m.infra_hash != self.desired.infra_hash for m in members):
             return False
-        if any(not (f := self.facts.get(m.id)) or not f.ready or m.ready_at is None for m in members):
+        if any(not (f := self.observed.get(m.id)) or not f.agent.ready or m.ready_at is None for m in members):
             return False
         if self.desired.size and (self.record is None or self.record.current is None):
             return False

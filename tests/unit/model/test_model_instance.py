@@ -34,14 +34,14 @@ def instance(state: State, **fields: Any) -> Instance:
 @pytest.mark.parametrize("to", list(State))
 def test_transitions(before: State, to: State) -> None:
     """Whatever the table does not allow is refused where records are changed."""
-    view = View(key=KEY, desired=None, members={ID: instance(before)}, facts={})
+    view = View(key=KEY, desired=None, members={ID: instance(before)}, observations={})
     draft = Draft(view, now=2.0, policy=Policy(), fresh_ids=iter(()))
     assert (to in TRANSITIONS[before]) == ((before, to) in ALLOWED)
     if (before, to) in ALLOWED or before is to:
-        assert draft.change(instance(before), state=to).state is to
+        assert draft.put(instance(to)).state is to
     else:
         with pytest.raises(AssertionError, match=str(before)):
-            draft.change(instance(before), state=to)
+            draft.put(instance(to))
 
 
 def test_each_state_leads_to_an_end() -> None:
@@ -89,9 +89,9 @@ def test_no_violations(record: Instance) -> None:
 @pytest.mark.parametrize(
     ("record", "problem"),
     [
-        (replace(RUNNING, id=OTHER), "is kept under"),
-        (replace(RUNNING, state=DRAINING), "drains without"),
-        (replace(RUNNING, drain=DRAIN), "runs and drains"),
+        (replace(RUNNING, id=OTHER), "is stored under"),
+        (replace(RUNNING, state=DRAINING), "is draining without"),
+        (replace(RUNNING, drain=DRAIN), "is running and has a drain"),
         (instance(R, provider_id=ProviderId("i")), "without a public key"),
         (replace(RUNNING, public_key=""), "has a key without registration"),
         (replace(RUNNING, ended=1.0), "has an end"),
@@ -99,8 +99,8 @@ def test_no_violations(record: Instance) -> None:
         (instance(P, suspect=True), "is suspect"),
         (replace(RUNNING, replaces=ID), "replaces itself"),
         (replace(RUNNING, on_demand=True, replaces=OTHER), "is on-demand and replaces"),
-        (replace(RUNNING, duplicate_vm=ProviderId("i")), "is its own double"),
-        (instance(S), "exists without"),
+        (replace(RUNNING, duplicate_vm=ProviderId("i")), "is its own duplicate VM"),
+        (instance(S), "is starting without"),
     ],
 )
 def test_violations(record: Instance, problem: str) -> None:

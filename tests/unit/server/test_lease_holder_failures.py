@@ -3,10 +3,10 @@
 import asyncio
 from dataclasses import replace
 
+from nstance.core.claims import Claim
 from nstance.core.election import Timings
 from nstance.objects import errors, memory
 from nstance.server.election.lease_holder import HeldLease
-from nstance.server.election.standby import Target
 from support.hand_clock import HandClock
 from support.standbys import seated
 
@@ -24,7 +24,7 @@ async def test_what_the_storage_said_is_the_reason() -> None:
     clock = HandClock()
     seat, time = seated(clock)
     holding = HeldLease(replace(seat, store=memory.MemoryStore(clock, faults=full)), time, tail=0)
-    term = await holding.claim(Target(1, None, alone=True))
+    term = await holding.claim(Claim(1, None, alone=True))
     tasks = [asyncio.create_task(holding.renew()), asyncio.create_task(holding.beat())]
     await clock.advance(Timings().length_alone + Timings().frozen_most + 1)
     for task in tasks:

@@ -1,8 +1,8 @@
 """F59: of a cut of just over a third, those that spoke last are counted before the first one is suspect."""
 
-from nstance.model.decision import Observation
 from nstance.model.ids import DEFAULT_TENANT, GroupName, InstanceId
 from nstance.model.instance import Instance, State
+from nstance.model.observation import AgentObservation, Observation
 from nstance.server.liveness.agent_liveness import JUDGE_EVERY, AgentLiveness
 from nstance.server.state.shard_state import ShardState
 from support.hand_clock import HandClock
@@ -20,7 +20,7 @@ def a_fleet(silent_for: list[float]) -> tuple[HandClock, AgentLiveness]:
     }
     clock.now -= 100.0
     fleet = ShardState(instances, {}, {})
-    fleet.observe({id: Observation(connected=True, last_seen=at) for id, at in last_seen.items()})
+    fleet.observe({id: Observation(AgentObservation(connected=True, last_seen=at)) for id, at in last_seen.items()})
     liveness = AgentLiveness(fleet, clock=clock, last_seen=last_seen.get)
     liveness._awaited.clear()
     clock.now += 100.0

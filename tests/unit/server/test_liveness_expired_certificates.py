@@ -2,9 +2,10 @@
 
 import pytest
 
+from nstance.core.liveness import CLOCK_SKEW_SECONDS, RECONNECT_MIN_SECONDS
 from nstance.model.ids import DEFAULT_TENANT, GroupName, InstanceId
 from nstance.model.instance import Instance, State
-from nstance.server.liveness.agent_liveness import CLOCKS_DIFFER, RECONNECT_FLOOR, AgentLiveness
+from nstance.server.liveness.agent_liveness import AgentLiveness
 from nstance.server.state.shard_state import ShardState
 from support.hand_clock import HandClock
 
@@ -36,7 +37,7 @@ def a_new_leader(expires: list[float | None], *, wall_ahead: float = 0.0) -> str
         for number, at in enumerate(expires)
     }
     liveness = AgentLiveness(ShardState(instances, {}, {}), clock=clock, last_seen=lambda id: None)
-    clock.now += 2 * RECONNECT_FLOOR
+    clock.now += 2 * RECONNECT_MIN_SECONDS
     return liveness.judge(clock.now, 10.0, quiet=False)
 
 
@@ -49,7 +50,7 @@ LATER = NOW + 3600.0
     [
         pytest.param([LATER] * 4, "4 of 4", id="all may return"),
         pytest.param([None] * 4, "4 of 4", id="nobody knows"),
-        pytest.param([NOW + 1 - CLOCKS_DIFFER / 2] * 4, "4 of 4", id="clocks differ a little"),
+        pytest.param([NOW + 1 - CLOCK_SKEW_SECONDS / 2] * 4, "4 of 4", id="clocks differ a little"),
         pytest.param([LATER] * 3 + [OVER] * 3, "3 of 3", id="some may"),
     ],
 )

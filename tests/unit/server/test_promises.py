@@ -3,11 +3,11 @@
 import json
 from dataclasses import replace
 
+from nstance.core.claims import Claim
 from nstance.core.election import Answer, Timings, adapted
 from nstance.core.latency import Latency
 from nstance.server.election import peers
 from nstance.server.election.lease_holder import HeldLease, _Linked
-from nstance.server.election.standby import Target
 from support.hand_clock import HandClock
 from support.standbys import LED, OTHER, Link, beat, new_standby, seated
 
@@ -35,7 +35,7 @@ def test_no_promise_while_a_claim_is_on_its_way() -> None:
 async def test_a_promise_to_another_term_carries_nothing() -> None:
     clock = HandClock()
     holding = HeldLease(*seated(clock), tail=0)
-    await holding.claim(Target(5, None, alone=True))
+    await holding.claim(Claim(5, None, alone=True))
     holding._beats[1] = Answer(clock.now, 1.0, 0.35)
     holding._hear("other.1", peers.Promise(4, 1))
     assert holding._answered == {}
@@ -47,7 +47,7 @@ async def test_a_renewal_on_its_way_counts_as_if_it_stood_already() -> None:
     """It may stand in storage with a member that has promised nothing lately: then that one decides."""
     clock = HandClock()
     holding = HeldLease(*seated(clock), tail=0)
-    term = await holding.claim(Target(5, None, alone=True))
+    term = await holding.claim(Claim(5, None, alone=True))
     clock.now += Timings().promise + 0.5
     assert term.leading()
     holding._pending = (replace(holding.lease, members=(OTHER,)), clock.now - Timings().promise - 0.1)
@@ -60,7 +60,7 @@ async def test_heartbeats_tell_what_the_leader_counts_on_where_the_store_is_slow
     seat, time = seated(clock)
     slow = Latency((2.0, 2.0, 2.0))
     holding = HeldLease(replace(seat, latency=lambda: slow), time, tail=0)
-    await holding.claim(Target(5, None, alone=True))
+    await holding.claim(Claim(5, None, alone=True))
     link = Link()
     holding._links["other.1"] = _Linked(OTHER, link)
     holding._send_heartbeats()
@@ -76,7 +76,7 @@ async def test_heartbeats_tell_what_the_leader_counts_on_where_the_store_is_slow
 async def test_a_heartbeat_for_a_usual_store_is_one_that_older_servers_understand() -> None:
     clock = HandClock()
     holding = HeldLease(*seated(clock), tail=0)
-    await holding.claim(Target(5, None, alone=True))
+    await holding.claim(Claim(5, None, alone=True))
     link = Link()
     holding._links["other.1"] = _Linked(OTHER, link)
     holding._send_heartbeats()
@@ -89,7 +89,7 @@ async def test_a_member_that_answers_late_may_not_claim_what_was_written_for_its
     """Otherwise a leader beside a standby that does not answer would have no more than its last answer."""
     clock = HandClock()
     holding = HeldLease(*seated(clock), tail=0)
-    term = await holding.claim(Target(5, None, alone=True))
+    term = await holding.claim(Claim(5, None, alone=True))
     link = Link()
     holding._links[OTHER.incarnation] = _Linked(OTHER, link)
     holding._send_heartbeats()

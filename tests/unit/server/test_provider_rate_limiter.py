@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from nstance.server.cloud.rate_limiter import BURST, CALM, FEW, SLOWEST, RateLimiter, RequestQueue
+from nstance.core.rate_limit import BURST_CALLS, MIN_FIRST_GUESS, MIN_RATE, RECOVERY_SECONDS
+from nstance.server.cloud.rate_limiter import RateLimiter, RequestQueue
 from nstance.sim.loop import Machine
 from nstance.sim.rng import SeededRng
 from support.virtual_time import virtually
@@ -129,14 +130,14 @@ async def test_without_a_hint_it_backs_off_as_well(clock: Machine) -> None:
     calls = [asyncio.create_task(cloud.call(lane)) for _ in range(32)]
     await clock.sleep(600.0)
     refused = cloud.refused
-    assert lane.pace.rate == SLOWEST
+    assert lane.pace.rate == MIN_RATE
     await clock.sleep(600.0)
     assert cloud.refused - refused <= 25
     cloud.rate = 20.0
     cloud._most = 20.0
     await asyncio.wait_for(asyncio.gather(*calls), 200.0)
     assert lane.pace.limited
-    await clock.sleep(CALM + 61.0)
+    await clock.sleep(RECOVERY_SECONDS + 61.0)
     assert not lane.pace.limited
     assert changes == [True, False]
 
@@ -187,7 +188,7 @@ async def test_our_own_limit(clock: Machine) -> None:
     """`create_rate_limit`: some at once, then one each so many seconds."""
     lane = make(clock, at_least=lambda: 2.0)
     began = clock.monotonic()
-    for _ in range(BURST):
+    for _ in range(BURST_CALLS):
         await lane.turn()
     assert clock.monotonic() == began
     for _ in range(5):
@@ -246,7 +247,7 @@ async def test_one_lane_that_is_refused_slows_the_others_down(clock: Machine) ->
         order.append(name)
 
     await asyncio.gather(*(call("create", creates) for _ in range(20)), *(call("look", looks) for _ in range(5)))
-    assert clock.monotonic() - began >= 2.0 + 24 / FEW  # at the first guess
+    assert clock.monotonic() - began >= 2.0 + 24 / MIN_FIRST_GUESS  # at the first guess
     assert order[:10].count("look") == 5
     creates.pace.close()
 
@@ -257,7 +258,7 @@ async def test_few_calls_are_no_reason_to_stand_still(clock: Machine) -> None:
     lane = make(clock)
     await lane.turn()
     lane.pace.refused(sent=clock.monotonic(), delay=0.0)
-    assert lane.pace.rate == FEW / 2
+    assert lane.pace.rate == MIN_FIRST_GUESS / 2
     lane.pace.close()
 
 

@@ -127,7 +127,7 @@ async def test_an_effect_that_cannot_be_started_ends_the_term(scene: Scene) -> N
         with pytest.raises(DeposedError):
             await asyncio.wait_for(each, 10)
     assert "effects are broken" in await scene.failed()
-    assert any(facts.creating for facts in scene.shard.facts.values())
+    assert any(facts.calls.creating for facts in scene.shard.facts.values())
 
 
 @pytest.mark.usefixtures("logged")

@@ -8,13 +8,14 @@ from dataclasses import replace
 
 import pytest
 
+from nstance.core.liveness import RECONNECT_MAX_SECONDS, RECONNECT_MIN_SECONDS
 from nstance.model import decision as dec
 from nstance.model import events as ev
 from nstance.model.group import Group
 from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName, IdMaker, InstanceId, Kind, ProviderId
 from nstance.model.instance import Instance, Put, State
+from nstance.model.observation import VmObservation
 from nstance.objects import slots
-from nstance.server.liveness.agent_liveness import RECONNECT_FLOOR, RECONNECT_MOST
 from support.shards import make_shard
 
 KEY = GroupKey(DEFAULT_TENANT, GroupName("web"))
@@ -115,7 +116,7 @@ async def test_the_last_is_waited_for_while_others_still_return(scene: Scene) ->
     await scene.at(9, ev.AgentConnected(late))
     await scene.at(11, *_connected(early))  # the grace that was planned is over
     assert not scene.suspects()
-    await scene.at(9 + RECONNECT_FLOOR + 1, *_connected([*early, late]))
+    await scene.at(9 + RECONNECT_MIN_SECONDS + 1, *_connected([*early, late]))
     assert scene.suspects() == {last}
 
 
@@ -128,8 +129,8 @@ async def test_who_was_back_already_lengthens_nothing(scene: Scene) -> None:
 
 
 async def test_there_is_an_end_to_it(scene: Scene) -> None:
-    await scene.at(RECONNECT_MOST - 1, *_connected(scene.ids[:1]))
-    assert scene.shard.liveness.reconnect_grace == RECONNECT_MOST
+    await scene.at(RECONNECT_MAX_SECONDS - 1, *_connected(scene.ids[:1]))
+    assert scene.shard.liveness.reconnect_grace == RECONNECT_MAX_SECONDS
 
 
 async def test_a_slow_journal_is_not_the_silence_of_an_agent_that_registers(scene: Scene) -> None:
@@ -167,6 +168,6 @@ async def test_a_plan_asks_the_connections_before_it_calls_an_agent_silent(scene
         scene.clock.now = scene.last_seen = START + second
         scene.shard.liveness.notice_deafness()
     for id in scene.ids:  # the provider's word is younger than the last report
-        running = replace(scene.shard.facts[id], vm=ev.VmState.RUNNING, vm_at=scene.clock.now)
+        running = replace(scene.shard.facts[id], vm=VmObservation(ev.VmState.RUNNING, scene.clock.now))
         scene.shard._state.observe({id: running})
     assert scene.shard.plan(KEY, desired).changes == ()

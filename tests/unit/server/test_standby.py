@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from nstance.core.election import MARGIN, STRETCH, Timings
+from nstance.core.claims import Claim
+from nstance.core.election import MARGIN_SECONDS, STRETCH, Timings
 from nstance.objects import lease, memory
 from nstance.objects.lease import Holder, Lease
 from nstance.objects.port import Stored, Version
 from nstance.server.election import peers
-from nstance.server.election.standby import Standby, Target
+from nstance.server.election.standby import Standby
 from support.hand_clock import HandClock
 from support.standbys import KEY, LED, OTHER, Link, beat, new_standby
 
@@ -48,7 +49,7 @@ async def test_only_the_holder_can_release_the_lease(epoch: int, fingerprint: st
 async def test_a_release_by_the_holder_is_taken_at_once() -> None:
     standby = standing_by()
     assert standby.hear(peers.Released(3, Version("v2")), Link(), LED)
-    assert await standby.target() == (Target(4, Version("v2"), alone=False), 0.0)
+    assert await standby.target() == (Claim(4, Version("v2"), alone=False), 0.0)
 
 
 async def test_a_lease_that_vanished_is_an_alarm_and_waited_for_also_by_its_last_holder(
@@ -72,7 +73,7 @@ async def test_a_lease_that_vanished_is_an_alarm_and_waited_for_also_by_its_last
     await clock.advance(Timings().length_alone)
     assert (await standby.target())[0] is None
     await clock.advance(Timings().length_alone)
-    assert (await standby.target())[0] == Target(5, None, alone=False)
+    assert (await standby.target())[0] == Claim(5, None, alone=False)
     assert len(caplog.records) == 1
 
 
@@ -88,11 +89,11 @@ async def test_only_a_member_may_claim_when_its_promise_is_over(member: bool) ->
     await clock.advance(3.0)
     assert not standby.promised()
     target, wait = await standby.target()
-    assert target == (Target(4, version, alone=False) if member else None)
+    assert target == (Claim(4, version, alone=False) if member else None)
     assert (wait > 0) is not member
 
 
-WAITS = Timings().crash_wait * STRETCH + MARGIN
+WAITS = Timings().crash_wait * STRETCH + MARGIN_SECONDS
 
 
 async def test_a_member_that_finds_the_leader_dead_claims_as_soon_as_the_leader_reckons_with_it() -> None:
@@ -106,7 +107,7 @@ async def test_a_member_that_finds_the_leader_dead_claims_as_soon_as_the_leader_
     assert standby.promised()
     clock.now += wait
     assert not standby.promised()
-    assert await standby.target() == (Target(4, Version("v1"), alone=False), 0.0)
+    assert await standby.target() == (Claim(4, Version("v1"), alone=False), 0.0)
 
 
 def test_a_leader_that_is_heard_again_is_not_dead() -> None:
@@ -133,7 +134,7 @@ def test_what_the_leader_counts_on_is_kept(said: dict[str, float], known: dict[s
     standby.leader_found_dead()
     clock.now += kept
     assert standby.promised()
-    clock.now += kept * (STRETCH - 1) + MARGIN
+    clock.now += kept * (STRETCH - 1) + MARGIN_SECONDS
     assert not standby.promised()
 
 
@@ -166,5 +167,5 @@ def test_what_may_be_claimed_after_a_renewal_was_faster(found: dict[str, Any], c
     standby = new_standby(HandClock())
     standby.hear(replace(beat(3), sequence=2), Link(), LED)
     there = Stored(lease.encode(replace(replace(LED, members=(ME,)), **found)), Version("v2"))
-    assert standby.overtaken(there) == (Target(4, Version("v2"), alone=False) if claims else None)
+    assert standby.overtaken(there) == (Claim(4, Version("v2"), alone=False) if claims else None)
     assert standby.overtaken(there) is None, "once"

@@ -110,7 +110,7 @@ class InstanceRequests:
         now = shard.instances.get(id)
         after = now or next((c.instance for c in decision.changes if isinstance(c, Put) and c.instance.id == id), None)
         planned = plans.actions(shard, key, desired, decision)
-        return decision.refusals.get(0), (after, planned) if after is not None else None
+        return decision.rejections.get(0), (after, planned) if after is not None else None
 
     async def acknowledge(self, tenancy: Tenancy, id: str) -> operator_pb2.AcknowledgeDrainedResponse:
         """F67: for an instance that does not drain, or is not the caller's, nothing happens, and it is written down."""

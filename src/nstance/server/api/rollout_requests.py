@@ -94,7 +94,7 @@ class RolloutRequests:
         return edit
 
     async def _read(self, key: GroupKey, target: Revision) -> RevisionSpec:
-        name = rollout.short(target.infra_hash)
+        name = rollout.short_hash(target.infra_hash)
         try:
             parts = await self._revisions.read(key, target)
         except (errors.NotFoundError, ConfigError) as problem:
@@ -249,7 +249,7 @@ def current_status(shard: Shard, desired: Group) -> operator_pb2.RolloutStatus |
     shown.updated, shown.outdated = len(current), len(counted) - len(current)
     shown.ready = sum(_is_ready(shard, m) for m in current)
     if desired.rolled_back_from:
-        asked = rollout.short(desired.rolled_back_from)
+        asked = rollout.short_hash(desired.rolled_back_from)
         shown.message = f"rolled back, the configuration asks for {asked}{'; ' if shown.message else ''}{shown.message}"
     return shown
 
@@ -258,7 +258,7 @@ def _is_ready(shard: Shard, instance: Instance) -> bool:
     facts = shard.facts.get(instance.id)
     if facts is None or instance.state is not State.RUNNING or instance.suspect:
         return False
-    return facts.ready and facts.connected
+    return facts.agent.ready and facts.agent.connected
 
 
 def plan(

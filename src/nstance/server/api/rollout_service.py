@@ -53,7 +53,7 @@ class RolloutService:
         elif request.dry_run:
             desired = configuration.groups[key].group
             decision = self._shard.plan(key, desired, ev.RolloutResumed())
-            if decision.refusals:
+            if decision.rejections:
                 raise rollout_requests.not_held()
             plan = plans.actions(self._shard, key, desired, decision)
         else:

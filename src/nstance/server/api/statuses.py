@@ -110,7 +110,7 @@ class Statuses:
             vm_gone=self._is_gone(instance),
             replaces=instance.replaces or instance.predecessor or "",
             last_report_unix_ms=_milliseconds(presence.reported if presence is not None else None),
-            vm_status=(facts.vm if facts is not None else VmState.UNKNOWN).value,
+            vm_status=(facts.vm.state if facts is not None else VmState.UNKNOWN).value,
             plan=plan,
             cloned=self._agents.clones.is_seen(instance.id, self._clock.monotonic()),
             ready=instance.state is State.RUNNING and not not_ready,
@@ -175,7 +175,7 @@ class Statuses:
         facts = self._shard.facts.get(instance.id)
         if facts is None:
             return False
-        return facts.vm in NOT_RUNNING or (facts.vm is VmState.ABSENT and instance.state is State.DELETING)
+        return facts.vm.state in NOT_RUNNING or (facts.vm.state is VmState.ABSENT and instance.state is State.DELETING)
 
 
 def _size_source(resolved: Resolved, told: DynamicGroup | None) -> operator_pb2.SizeSource:

@@ -75,12 +75,14 @@ class InventoryReconciler:
             (_seen(vm) for vm in vms),
             shard.instances,
             self._sightings,
-            cluster=self._cluster,
-            shard=self._name,
-            voices=self._voices(),
-            found_singly=self._found_singly(),
-            asked=asked,
-            delete_unknown=shard.policy.delete_unknown,
+            inventory.Scope(
+                cluster=self._cluster,
+                shard=self._name,
+                agent_addresses=self._voices(),
+                found_by_lookup=self._found_singly(),
+                asked=asked,
+                delete_unknown=shard.policy.delete_unknown,
+            ),
         )
         self._sightings = found.sightings
         now = self._clock.steady()
@@ -110,7 +112,10 @@ class InventoryReconciler:
         return {
             id
             for id, since in self._missed.items()
-            if (f := facts.get(id)) is not None and f.vm is VmState.RUNNING and f.vm_at is not None and f.vm_at >= since
+            if (f := facts.get(id)) is not None
+            and f.vm.state is VmState.RUNNING
+            and f.vm.checked_at is not None
+            and f.vm.checked_at >= since
         }
 
 

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from nstance.core import election as rules
+from nstance.core.claims import Claim
 from nstance.objects import errors, settle
 from nstance.objects.journal import DeposedError
 from nstance.objects.lease import Lease
@@ -16,7 +17,7 @@ from nstance.server.election import peers
 from nstance.server.election.context import ElectionContext
 from nstance.server.election.lease_holder import HeldLease
 from nstance.server.election.shard_time import ShardTime
-from nstance.server.election.standby import Standby, Target
+from nstance.server.election.standby import Standby
 from nstance.server.election.term import Term
 
 log = logging.getLogger(__name__)
@@ -109,7 +110,7 @@ class Elector:
     async def _campaign(self) -> HeldLease | None:
         """Until a claim succeeds; None if stopped before."""
         standby, rng = self._standby, self._seat.rng
-        renewed: Target | None = None
+        renewed: Claim | None = None
         while not self._stopping:
             target, wait = (renewed, 0.0) if renewed is not None else await standby.target()
             renewed = None

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 from nstance import points
 from nstance.core import election as rules
+from nstance.core.claims import Claim
 from nstance.objects import errors, lease
 from nstance.objects.journal import DeposedError
 from nstance.objects.lease import Holder, Lease
@@ -17,7 +18,7 @@ from nstance.objects.port import Version
 from nstance.server.election import peers
 from nstance.server.election.context import ElectionContext
 from nstance.server.election.shard_time import ShardTime
-from nstance.server.election.standby import NEVER, Target
+from nstance.server.election.standby import NEVER
 from nstance.server.election.term import Term
 
 log = logging.getLogger(__name__)
@@ -55,7 +56,7 @@ class HeldLease:
         self._version: Version
         self.term: Term
 
-    async def claim(self, target: Target) -> Term:
+    async def claim(self, target: Claim) -> Term:
         """Take the lease. Raises settle.Overtaken and storage errors."""
         seat, attempts = self._seat, 0
         if not target.alone:
@@ -72,9 +73,8 @@ class HeldLease:
 
         await points.reach(points.Point.BEFORE_LEASE)
         self._sent = seat.clock.monotonic()
-        self._version = await lease.write(
-            seat.store, seat.key, record, seen=target.version, timeout=seat.timeout, retry=retry
-        )
+        seen = None if target.version is None else Version(target.version)
+        self._version = await lease.write(seat.store, seat.key, record, seen=seen, timeout=seat.timeout, retry=retry)
         await points.reach(points.Point.AFTER_LEASE)
         self.lease = record
         odd = await self._time.claimed()
@@ -90,10 +90,8 @@ class HeldLease:
             now = self._seat.clock.monotonic()
             due = rules.renew_at(
                 self._seat.adapted(),
+                self._members_of(self.lease),
                 sent=self._sent,
-                members=[m.incarnation for m in self.lease.members],
-                answered=self._answered,
-                offered=self._offered_to(self.lease),
                 now=now,
                 standby_near=self._standby_near(now),
             )
@@ -245,14 +243,10 @@ class HeldLease:
         self.term.confirm(until, length=self.lease.promise if self.lease.members else self.lease.length)
 
     def _until(self, record: Lease, sent: float) -> float:
-        return rules.valid_until(
-            sent=sent,
-            length=record.length,
-            promise=record.promise,
-            members=[m.incarnation for m in record.members],
-            answered=self._answered,
-            offered=self._offered_to(record),
-        )
+        return rules.valid_until(self._members_of(record), sent=sent, length=record.length, promise=record.promise)
+
+    def _members_of(self, record: Lease) -> rules.Members:
+        return rules.Members([m.incarnation for m in record.members], self._answered, self._offered_to(record))
 
     def _members(self, now: float) -> tuple[Holder, ...]:
         """Those that answer, and those that did not long ago: a member is not dropped for a hiccup."""

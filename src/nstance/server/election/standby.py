@@ -6,9 +6,10 @@ is given while a claim is on its way: it would let the holder go on while the cl
 
 import logging
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
+from nstance.core import claims
 from nstance.core import election as rules
+from nstance.core.claims import Attempt, Claim
 from nstance.objects import errors, lease
 from nstance.objects.lease import Lease, ReadLease
 from nstance.objects.port import Stored, Version
@@ -19,15 +20,6 @@ from nstance.server.election.shard_time import ShardTime
 log = logging.getLogger(__name__)
 
 NEVER = float("-inf")
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """A claim that the rules allow now."""
-
-    epoch: int
-    version: Version | None  # None: there is no lease
-    alone: bool  # nobody else is known to want it
 
 
 class Standby:
@@ -81,7 +73,7 @@ class Standby:
         firewall can say the same of a leader that lives, so this only shortens the wait to what the leader reckons with."""
         self._found_dead = True
 
-    def overtaken(self, found: Stored | None) -> Target | None:
+    def overtaken(self, found: Stored | None) -> Claim | None:
         """A claim came too late: this is there instead. What to claim at once, if it is a renewal that the leader had
         announced before it fell silent; otherwise the lease has to be watched again."""
         self._seen = None
@@ -89,12 +81,13 @@ class Standby:
         if found is None or said is None:
             return None
         incarnation, beat = said
-        current = lease.decode(found.body)
-        known = (current.holder.incarnation, current.epoch) == (incarnation, beat.epoch) and not current.free
-        member = any(m.incarnation == self._seat.me.incarnation for m in current.members)
-        if not known or not member or current.sequence > beat.sequence:
-            return None
-        return Target(current.epoch + 1, found.version, alone=False)
+        return claims.claim_renewed(
+            _known(lease.decode(found.body), found.version),
+            self._candidate,
+            leader=incarnation,
+            announced_epoch=beat.epoch,
+            announced_sequence=beat.sequence,
+        )
 
     def begin(self, *, epoch: int, hold_off: float) -> None:
         """A term of this server's own is over."""
@@ -104,21 +97,27 @@ class Standby:
         self._max_epoch = max(self._max_epoch, epoch)
         self.claiming, self.hold_off = False, hold_off
 
-    async def target(self) -> tuple[Target | None, float]:
+    @property
+    def _candidate(self) -> claims.Candidate:
+        return claims.Candidate(self._seat.me.server, self._seat.me.incarnation)
+
+    async def target(self) -> Attempt:
         """What to claim, or how long to wait before looking again."""
         now = self._seat.clock.monotonic()
         if now < self.hold_off:
             return None, self.hold_off - now
         if self._released is not None:
             released, self._released = self._released, None
-            if released.epoch >= self._max_epoch:
-                return Target(released.epoch + 1, Version(released.version), alone=False), 0.0
+            claim = claims.claim_offered(released.epoch, released.version, newest_epoch=self._max_epoch)
+            if claim is not None:
+                return claim, 0.0
         if now < self._kept_until:
             return None, self._kept_until - now
         if self._heartbeat is not None:
             beat, self._heartbeat = self._heartbeat, None
-            if beat.member and beat.epoch >= self._max_epoch:
-                return Target(beat.epoch + 1, Version(beat.version), alone=False), 0.0
+            claim = claims.claim_offered(beat.epoch, beat.version, newest_epoch=self._max_epoch)
+            if claim is not None and beat.member:
+                return claim, 0.0
         try:
             found = await self._seat.read()
         except (errors.StorageError, TimeoutError) as problem:
@@ -126,23 +125,18 @@ class Standby:
             return None, self._seat.rng.uniform(0.1, 0.4)
         return await self._missing() if found is None else self._judge(found)
 
-    def _judge(self, found: ReadLease) -> tuple[Target | None, float]:
-        now, me, current = self._seat.clock.monotonic(), self._seat.me, found.lease
+    def _judge(self, found: ReadLease) -> Attempt:
+        now, current = self._seat.clock.monotonic(), found.lease
         self._missing_since = None
         if self._seen is None or self._seen.version != found.version:
             self._seen, self._seen_at = found, now
             self._time.read(found)
         self._max_epoch = max(self._max_epoch, current.epoch)
         self.tail = max(self.tail, current.tail)
-        target = Target(current.epoch + 1, found.version, alone=current.holder.server == me.server)
-        if current.free or current.holder.incarnation == me.incarnation:
-            return target, 0.0  # nobody's, or this server's own from a term that it has given up
-        member = any(m.incarnation == me.incarnation for m in current.members)
-        wait = rules.patience(length=current.length, promise=current.promise, member=member)
-        left = self._seen_at + wait - now
-        return (target, 0.0) if left <= 0 else (None, min(left, max(self._seat.timings.poll, wait / 8)))
+        known = _known(current, found.version)
+        return claims.claim_known(known, self._candidate, seen_at=self._seen_at, now=now, poll=self._seat.timings.poll)
 
-    async def _missing(self) -> tuple[Target | None, float]:
+    async def _missing(self) -> Attempt:
         """No lease. Normal for a new shard; otherwise somebody removed it, and its holder may still act."""
         seat = self._seat
         try:
@@ -152,19 +146,14 @@ class Standby:
         except (errors.StorageError, TimeoutError) as problem:
             log.debug("could not look at the journal", extra={"error": str(problem)})
             return None, seat.rng.uniform(0.2, 0.6)
-        if floor == 0:
-            return Target(1, None, alone=True), 0.0
         now = seat.clock.monotonic()
-        if self._missing_since is None:
+        if floor and self._missing_since is None:
             log.error(
                 "the lease object is missing although the shard has a journal: it was removed by hand or by a rule"
             )
             self._seen, self._missing_since = None, now
-        timings = seat.adapted()
-        wait = rules.patience(length=timings.length_alone, promise=timings.promise, member=False)
-        if now - self._missing_since < wait:
-            return None, min(seat.timings.poll * 4, wait)
-        return Target(floor + 1, None, alone=False), 0.0
+        missing_for = now - self._missing_since if self._missing_since is not None else 0.0
+        return claims.claim_missing(seat.adapted(), last_epoch=floor, missing_for=missing_for, poll=seat.timings.poll)
 
     def hear(self, message: peers.Message, link: peers.Link, known: Lease) -> bool:
         """Something came over the link to the leader, whose lease is known; says whether the lease is free now."""
@@ -202,3 +191,17 @@ class Standby:
         self._promise_until = max(self._promise_until, until)
         self._crash_until = max(self._crash_until, rules.promise_until(received=received, promise=crash_wait))
         self._found_dead = False
+
+
+def _known(read: Lease, version: Version) -> claims.KnownLease:
+    return claims.KnownLease(
+        epoch=read.epoch,
+        sequence=read.sequence,
+        version=version,
+        free=read.free,
+        server=read.holder.server,
+        incarnation=read.holder.incarnation,
+        members=[member.incarnation for member in read.members],
+        length=read.length,
+        promise=read.promise,
+    )

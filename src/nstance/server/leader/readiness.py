@@ -77,12 +77,14 @@ class Readiness:
             problem = f"its agent of version {report.version} does not run checks"
         found = readiness.assess(
             presence.id,
-            wanted_hash=presence.wanted_hash,
-            installed_hash=report.received_hash if knows_readiness else report.config_hash,
+            readiness.FileStatus(
+                desired_hash=presence.wanted_hash,
+                installed_hash=report.received_hash if knows_readiness else report.config_hash,
+                blocked=presence.blocked,
+                problem=_plain(problem),
+            ),
             checks=resolved.checks if resolved is not None else (),
             results={each.name: each.passing for each in _results(resolved, report)},
-            blocked=presence.blocked,
-            problem=_plain(problem),
         )
         if found == presence.readiness:
             return
@@ -148,8 +150,8 @@ class Readiness:
     def why_not(self, instance: Instance) -> str:
         """Why a running instance is not ready; empty if it is."""
         facts = self._shard.facts.get(instance.id)
-        if facts is not None and facts.vm in NOT_RUNNING:
-            return f"its VM is {facts.vm.value}"
+        if facts is not None and facts.vm.state in NOT_RUNNING:
+            return f"its VM is {facts.vm.state.value}"
         if instance.suspect:
             return "its agent is silent"
         presence = self._agents.get(instance.id)

@@ -9,28 +9,21 @@ can never come back, so nobody waits for it.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from nstance.clock import Clock
-from nstance.core import silence
+from nstance.core import liveness
 from nstance.model import events as ev
-from nstance.model.decision import Observation
 from nstance.model.ids import InstanceId
 from nstance.model.instance import Instance, State
+from nstance.model.observation import Observation
 
 log = logging.getLogger(__name__)
 
 JUDGE_EVERY = 0.2
-EARLIER = 0.8
 SOON = 0.75  # of suspect_after: by then everybody who is well was heard again
-ASKED = 0.5  # of suspect_after: whoever said nothing for so long was asked, and should answer at once
-QUIET = 0.65  # of suspect_after: whoever is well has answered by then
-RECONNECT_FLOOR = 10.0
-RECONNECT_MOST = 300.0
-RECONNECT_PER_SECOND = 300.0
 TICK = 1.0
-CLOCKS_DIFFER = 60.0  # seconds that a certificate is past its end before that is believed
 DEAF = 1.0  # a tick that comes so late: the process or its machine stood still
 
 
@@ -61,7 +54,7 @@ class AgentLiveness:
         }  # not back since the term began
         self._unanswered: set[InstanceId] = set()  # whose registration is on its way to the journal
         self._judged = float("-inf")
-        self.reconnect_grace = _grace(len(self._awaited))
+        self.reconnect_grace = liveness.reconnect_grace(len(self._awaited))
 
     def notice_deafness(self) -> None:
         """To be called every TICK. A server that stood still has heard nobody: what it missed is not the agents' silence."""
@@ -80,39 +73,38 @@ class AgentLiveness:
         known, unanswered = self._fleet.facts, self._unanswered
         for id in members:
             facts = known.get(id)
-            if facts is None or (facts.last_seen > early and id not in unanswered):
+            if facts is None or (facts.agent.last_seen > early and id not in unanswered):
                 continue
             if id in unanswered:
                 self._fleet.set_last_seen(id, now)
-            elif facts.connected and self._fleet.instances[id].ended is None:  # nobody waits for those that ended
+            elif facts.agent.connected and self._fleet.instances[id].ended is None:  # nobody waits for those that ended
                 self._learn(id, facts, now, monotonic)
-                quiet |= now >= known[id].last_seen + patience
+                quiet |= now >= known[id].agent.last_seen + patience
         return quiet
 
     def _learn(self, id: InstanceId, facts: Observation, now: float, monotonic: float) -> None:
         last_seen = self._heard(id)
         if last_seen is not None:
-            self._fleet.set_last_seen(id, max(facts.last_seen, now - max(0.0, monotonic - last_seen)))
+            self._fleet.set_last_seen(id, max(facts.agent.last_seen, now - max(0.0, monotonic - last_seen)))
 
     def note(self, event: ev.Event) -> None:
         match event:
             case ev.AgentLost(id):
                 instance, facts = self._fleet.instances.get(id), self._fleet.facts.get(id)
-                if facts is not None and facts.connected:
+                if facts is not None and facts.agent.connected:
                     # Silence begins with the last byte, not with the last time that somebody looked.
                     self._learn(id, facts, self._clock.steady(), self._clock.monotonic())
                 if instance is not None and instance.state is State.RUNNING:
                     self._silent[id] = (
-                        self._fleet.facts[id].last_seen if id in self._fleet.facts else self._clock.steady()
+                        self._fleet.facts[id].agent.last_seen if id in self._fleet.facts else self._clock.steady()
                     )
             case ev.AgentConnected(id):
                 self._silent.pop(id, None)
                 self._unanswered.discard(id)
                 if id in self._awaited:
                     self._awaited.discard(id)
-                    # The fleet may return slower than was thought: whoever is still behind gets a moment more.
-                    passed = self._clock.steady() - self.listening_since
-                    self.reconnect_grace = max(self.reconnect_grace, min(RECONNECT_MOST, passed + RECONNECT_FLOOR))
+                    elapsed = self._clock.steady() - self.listening_since
+                    self.reconnect_grace = liveness.extend_grace(self.reconnect_grace, elapsed)
             case ev.VmChecked(id, ev.VmState.DOWN | ev.VmState.DELETED):
                 self.forget(id)
             case _:
@@ -121,7 +113,7 @@ class AgentLiveness:
     def registering(self, id: InstanceId) -> None:
         """Its registration was accepted. It cannot connect before it is told so: a slow journal is not its silence."""
         facts = self._fleet.facts.get(id)
-        if facts is not None and facts.awaited:
+        if facts is not None and facts.agent.awaiting_connection:
             self._unanswered.add(id)
 
     def registered(self, id: InstanceId) -> None:
@@ -139,69 +131,57 @@ class AgentLiveness:
         self._awaited.discard(id)
 
     def judge(self, now: float, suspect_after: float, *, quiet: bool) -> str | None:
-        """Looked at before an agent could become suspect, so that none does when too many would. What is to be said, if
-        the verdict has changed; `quiet`: somebody is silent on an open connection."""
-        somebody = quiet or self._silent or self._awaited or self.mass_silence
-        if not somebody:
+        """Judge before an agent could become suspect, so that none does when too many would. Returns the message for the
+        event log if the verdict has changed. `quiet`: an open connection is silent."""
+        any_silent = quiet or self._silent or self._awaited or self.mass_silence
+        if not any_silent:
             self.doubt = False
-        if not somebody or now < self._judged + JUDGE_EVERY:
+        if not any_silent or now < self._judged + JUDGE_EVERY:
             return None
         self._judged = now
-        if self.mass_silence and now < self.listening_since + QUIET * suspect_after:
-            return None  # this server stood still: that nobody is silent yet means nothing
-        silent = self._count(now, QUIET * suspect_after)
-        away = self._silent.keys() | self._awaited
-        agents = sum(
-            i.state is State.RUNNING and (id not in away or self._may_return(id))
-            for id, i in self._fleet.instances.items()
-        )
-        verdict = silence.is_mass_silence(silent, agents, before=self.mass_silence)
-        self.doubt = not verdict and silence.is_mass_silence(
-            self._count(now, ASKED * suspect_after), agents, before=False
-        )
-        if verdict == self.mass_silence:
+        if self.mass_silence and now < self.listening_since + liveness.ANSWERED_SHARE * suspect_after:
+            return None  # this server was suspended: that no agent is silent yet proves nothing
+        fleet = self._observe_fleet(now, liveness.ASKED_SHARE * suspect_after)
+        verdict = liveness.judge_silence(fleet, suspect_after, before=self.mass_silence)
+        self.doubt = verdict.doubtful
+        if verdict.mass_silence == self.mass_silence:
             return None
-        self.mass_silence = verdict
-        if not verdict:
-            # Whoever is not back yet was cut off like the others: from now on its silence counts anew.
+        self.mass_silence = verdict.mass_silence
+        if not verdict.mass_silence:
+            # Agents that are not back yet were cut off like the others: from now on they get the time to reconnect.
             self.listening_since = now
-            self.reconnect_grace = max(self.reconnect_grace, _grace(silent))
-            return "enough agents are back: the normal rules apply again"
+            self.reconnect_grace = max(self.reconnect_grace, liveness.reconnect_grace(verdict.silent))
+            return "enough agents are responsive again: the normal rules apply"
         return (
-            f"{silent} of {agents} agents fell silent at once: the fault is probably here or in between, "
-            "nothing is deleted for silence until they return"
+            f"{verdict.silent} of {fleet.agents} agents became unresponsive at once: the fault is probably in this server "
+            "or the network, nothing is deleted for silence until they return"
         )
 
-    def _count(self, now: float, long: float) -> int:
-        """How many agents that could be heard have said nothing for so long."""
-        silent = 0
-        if now >= self.listening_since + long:  # before that nobody could be heard
-            silent = sum(now - at >= long and self._may_return(id) for id, at in self._silent.items())
-            silent += self._quiet_connections(long)
-        if now >= self.listening_since + EARLIER * self.reconnect_grace:
-            silent += sum(map(self._may_return, self._awaited))
-        return silent
+    def _observe_fleet(self, now: float, seconds: float) -> liveness.Fleet:
+        """`seconds`: connections that were active since then are left out."""
+        lost = {id for id in self._silent.keys() | self._awaited if not self._can_return(id)}
+        return liveness.Fleet(
+            now=now,
+            monotonic=self._clock.monotonic(),
+            listening_since=self.listening_since,
+            reconnect_grace=self.reconnect_grace,
+            agents=sum(i.state is State.RUNNING and id not in lost for id, i in self._fleet.instances.items()),
+            disconnected=[at for id, at in self._silent.items() if id not in lost],
+            connected=list(self._quiet_connections(now - seconds)),
+            missing=len(self._awaited - lost),
+        )
 
-    def _may_return(self, id: InstanceId) -> bool:
-        """Whether the agent's certificate still opens a connection; in doubt, when two clocks disagree, it does."""
+    def _can_return(self, id: InstanceId) -> bool:
         instance = self._fleet.instances.get(id)
         expires = instance.certificate_expires if instance is not None else None
-        return expires is None or min(self._clock.steady(), self._clock.wall()) < expires + CLOCKS_DIFFER
+        return liveness.can_return(expires, steady=self._clock.steady(), wall=self._clock.wall())
 
-    def _quiet_connections(self, seconds: float) -> int:
-        """How many agents seem to be connected, and have said nothing for so long."""
-        early, before = self._clock.steady() - seconds, self._clock.monotonic() - seconds
-        instances = self._fleet.instances
-        return sum(
-            facts.connected
-            and id not in self._silent  # its connection was lost: counted there
-            and instances[id].state is State.RUNNING
-            and (last_seen := self._heard(id)) is not None
-            and last_seen <= before
-            for id, facts in self._fleet.facts.items()
-            if facts.last_seen <= early and id in instances  # of most that is enough to know, and quickly told
-        )
-
-
-def _grace(agents: int) -> float:
-    return RECONNECT_FLOOR + 2 * agents / RECONNECT_PER_SECOND
+    def _quiet_connections(self, before: float) -> Iterator[tuple[float, float]]:
+        """Of connected agents that were last seen before then: when, and when their last byte came."""
+        for id, observed in self._fleet.facts.items():
+            agent = observed.agent
+            if agent.last_seen > before or not agent.connected or id in self._silent or id not in self._fleet.instances:
+                continue
+            last_byte = self._heard(id)
+            if self._fleet.instances[id].state is State.RUNNING and last_byte is not None:
+                yield agent.last_seen, last_byte

@@ -15,10 +15,11 @@ from nstance.core import held_groups
 from nstance.core.decide import decide
 from nstance.model import decision as dec
 from nstance.model import events as ev
-from nstance.model.decision import Decision, Observation, ReasonCode, Rejection, Trend, View
+from nstance.model.decision import Decision, ReasonCode, Rejection, Trend, View
 from nstance.model.group import Group, Policy
 from nstance.model.ids import GroupKey, GroupName, InstanceId, Kind, TenantId
 from nstance.model.instance import Change, Instance, Put, State
+from nstance.model.observation import Observation
 from nstance.model.rollout import GroupRecord
 from nstance.server.liveness.agent_liveness import TICK, AgentLiveness
 from nstance.server.state.commits import Committed
@@ -192,7 +193,7 @@ class Shard:
             policy=self.policy,
             fresh_ids=self._fresh_ids(self.desired_groups.get(key)),
         )
-        self._state.observe(decision.facts)
+        self._state.observe(decision.observations)
         self._trends[key] = decision.trend
         before = {id: self.instances[id] for id in map(_subject, decision.changes) if id in self.instances}
         changes = tuple(self._complete(change) for change in decision.changes)
@@ -255,7 +256,7 @@ class Shard:
             key=key,
             desired=self.desired_groups.get(key),
             members=self.members(key),
-            facts=self.facts,
+            observations=self.facts,
             trend=self.trend(key),
             record=self.group_records.get(key),
             unknown=self.unknown.of(key),
@@ -334,7 +335,7 @@ class Shard:
         for id in _registered(decision, items):
             self.liveness.registered(id)
         for position, item in enumerate(items):
-            item.reply(decision.refusals.get(position))
+            item.reply(decision.rejections.get(position))
 
     def _start(self, effect: dec.Effect, posted: float) -> None:
         instance = self.instances.get(effect.id)
@@ -368,7 +369,7 @@ def _registered(decision: Decision, items: Sequence[Item]) -> list[InstanceId]:
     return [
         item.event.id
         for position, item in enumerate(items)
-        if isinstance(item.event, ev.Registered) and position not in decision.refusals
+        if isinstance(item.event, ev.Registered) and position not in decision.rejections
     ]
 
 

@@ -6,10 +6,10 @@ discards all of this. Only the shard changes it; everything else reads.
 
 from collections.abc import Mapping, Sequence
 
-from nstance.model.decision import Observation, last_seen_at
 from nstance.model.group import Group
 from nstance.model.ids import GroupKey, InstanceId, TenantId
 from nstance.model.instance import ENDED, Change, Instance, Put, Remove, State
+from nstance.model.observation import Observation, last_seen_at
 from nstance.model.rollout import GroupRecord
 from nstance.objects import slots
 

@@ -2,9 +2,9 @@
 
 from typing import TYPE_CHECKING
 
-from nstance.model.decision import Observation
 from nstance.model.events import NoticeKind
 from nstance.model.instance import Instance, State
+from nstance.model.observation import Observation
 from nstance.model.rollout import Outcome
 from nstance.providers.port import Status
 from nstance.server.leader.context import TermContext
@@ -29,7 +29,7 @@ def find_unrest(world: "World") -> str:
         return "the leader's records differ from the journal"
     if shard.mass_absence or not shard.listed:
         return "the provider's listing is not believed"
-    if busy := next((id for id, o in shard.facts.items() if o.creating or o.deleting), None):
+    if busy := next((id for id, o in shard.facts.items() if o.calls.creating or o.calls.deleting), None):
         return f"a call for {busy} is under way"  # a throttled one is made when its turn comes, needed or not
     for name in world.desired_groups.groups:
         if unrest := _find_group_unrest(world, lead, name):
@@ -49,7 +49,7 @@ def _find_group_unrest(world: "World", lead: TermContext, name: str) -> str:
         return f"{name} has members with an old template"
     for m in counting:
         observation = lead.shard.facts.get(m.id)
-        if observation is None or not observation.ready or not any(a.is_ready for a in world.agents_of(m.id)):
+        if observation is None or not observation.agent.ready or not any(a.is_ready for a in world.agents_of(m.id)):
             return f"{m.id} is not ready"
     record = world.auditor.rollouts.groups.get(group.key)
     if counting and (record is None or record.current is None or record.current.outcome is not Outcome.COMPLETE):
@@ -70,7 +70,7 @@ def _find_record_unrest(world: "World", lead: TermContext, record: Instance) -> 
     if not any(c is not None and c.port.lead is lead for c in connections):
         return f"the agent of {record.id} is not connected to the leader"
     observation = lead.shard.facts.get(record.id)
-    if observation is None or not observation.ready:
+    if observation is None or not observation.agent.ready:
         return f"{record.id} is not ready"
     if _must_leave(record, observation):
         return f"{record.id} is to go"  # its group may back off: nothing is under way until that is over
@@ -79,9 +79,9 @@ def _find_record_unrest(world: "World", lead: TermContext, record: Instance) -> 
 
 def _must_leave(record: Instance, observation: Observation) -> bool:
     """Its replacement was requested, or its VM ends soon. Rebalance hints do not concern on-demand instances."""
-    if record.on_demand and observation.notice is NoticeKind.REBALANCE:
+    if record.on_demand and observation.agent.notice is NoticeKind.REBALANCE:
         return False
-    return record.replace_wanted or observation.notice is not None
+    return record.replace_wanted or observation.agent.notice is not None
 
 
 def _find_leak(world: "World", lead: TermContext) -> str:

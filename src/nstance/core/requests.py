@@ -1,0 +1,78 @@
+"""Requests from people and operators: on-demand instances, deletions, replacements, acknowledged drains."""
+
+from dataclasses import replace
+
+from nstance.core import creating, leaving
+from nstance.core.draft import Draft
+from nstance.core.triage import is_ended
+from nstance.model import events as ev
+from nstance.model.decision import ReasonCode, Rejection
+from nstance.model.instance import Cause, Instance, State
+
+
+def request_instance(draft: Draft, event: ev.InstanceRequested, position: int) -> None:
+    known = draft.members.get(event.id)
+    if known is not None:
+        if not known.on_demand:
+            draft.reject(position, Rejection.EXISTS)
+        elif is_ended(known):
+            draft.reject(position, Rejection.ENDING)  # an ID is never used again
+        # Otherwise the request was repeated, and the instance exists.
+    elif draft.desired is None:
+        draft.reject(position, Rejection.UNKNOWN)
+    elif draft.paused:
+        draft.reject(position, Rejection.PAUSED)
+    else:
+        creating.create_on_demand(draft, draft.desired, event)
+
+
+def acknowledge_drain(draft: Draft, instance: Instance, event: ev.DrainAcknowledged, position: int) -> None:
+    message = f"drain acknowledged{_by(event.by)}"
+    if instance.state is not State.DRAINING or instance.drain is None:
+        draft.reject(position, Rejection.NOT_DRAINING)
+    elif draft.paused:
+        # Nothing is deleted while paused; the acknowledgement is stored.
+        draft.put(replace(instance, drain=replace(instance.drain, waits=False)))
+        draft.add_reason(ReasonCode.DRAINED, f"{message}; instance is deleted when its group is resumed", instance.id)
+    else:
+        draft.add_reason(ReasonCode.DRAINED, message, instance.id)
+        leaving.delete_instance(draft, instance, instance.drain.cause, "drained")
+
+
+def request_deletion(draft: Draft, instance: Instance, event: ev.DeletionRequested, position: int) -> None:
+    message = f"deletion requested{_by(event.by)}"
+    if instance.state is State.DELETING or is_ended(instance):
+        draft.reject(position, Rejection.ENDING)
+    elif draft.paused:
+        draft.reject(position, Rejection.PAUSED)
+    elif instance.state is State.DRAINING and instance.drain is not None:
+        # It will be deleted anyway, but from now on the drain is not cancelled.
+        if instance.drain.cause is not Cause.REQUESTED:
+            drain = replace(instance.drain, cause=Cause.REQUESTED)
+            draft.put(replace(instance, drain=drain, cause=Cause.REQUESTED))
+            draft.add_reason(ReasonCode.REQUESTED, f"{message} while it drains", instance.id)
+    else:
+        draft.add_reason(ReasonCode.REQUESTED, message, instance.id)
+        leaving.remove_instance(draft, instance, Cause.REQUESTED, "deletion requested")
+
+
+def request_replacement(draft: Draft, instance: Instance, event: ev.ReplacementRequested, position: int) -> None:
+    message = f"replacement requested{_by(event.by)}"
+    if instance.on_demand:
+        draft.reject(position, Rejection.ON_DEMAND)
+    elif not instance.counts:
+        draft.reject(position, Rejection.ENDING)
+    elif draft.desired is None:
+        draft.reject(position, Rejection.UNKNOWN)
+    elif draft.paused:
+        draft.reject(position, Rejection.PAUSED)
+    elif instance.state is State.RUNNING:
+        draft.add_reason(ReasonCode.REQUESTED, message, instance.id)
+        draft.put(replace(instance, replace_wanted=True))
+    else:
+        draft.add_reason(ReasonCode.REQUESTED, f"{message} before the agent registered", instance.id)
+        leaving.remove_instance(draft, instance, Cause.REQUESTED, "replacement requested")
+
+
+def _by(caller: str) -> str:
+    return f" by {caller}" if caller else ""
