@@ -66,12 +66,12 @@ async def test_what_is_told_costs_few_writes(tmp_path: Path) -> None:
         server = await world.start()
         operator = await world.operator()
         before = server.shard.commits._writer.tail
-        for number in range(3 * event_log.MOST):
+        for number in range(3 * event_log.MAX_WAITING):
             server.shard.event_log.record(WEB, ReasonCode.SECURITY, f"knock {number}")
         await eventually(lambda: server.shard.commits._writer.tail > before)
         server.shard.event_log.record(WEB, ReasonCode.SECURITY, "the end")  # written behind whatever else would be
-        told = [e.message for e in (await operator.call("ListEvents", limit=event_log.MOST)).events]
-        assert told == [*(f"knock {number}" for number in range(1, event_log.MOST)), "the end"]
+        told = [e.message for e in (await operator.call("ListEvents", limit=event_log.MAX_WAITING)).events]
+        assert told == [*(f"knock {number}" for number in range(1, event_log.MAX_WAITING)), "the end"]
         assert server.shard.commits._writer.tail == before + 2
 
 
@@ -84,7 +84,7 @@ async def test_what_is_told_while_nothing_can_be_written_is_bounded_and_kept(tmp
         world.fate = lambda verb, key: Fate(error=UnavailableError("out")) if "/journal/" in key else Fate()
         for number in range(8):
             server.shard.event_log.record(WEB, ReasonCode.SECURITY, f"knock {number}")
-            await asyncio.sleep(event_log.EVERY / 4)
+            await asyncio.sleep(event_log.WRITE_INTERVAL_SECONDS / 4)
         assert not writer._waiting
         world.fate = lambda verb, key: Fate()
         told = [e.message for e in (await operator.call("ListEvents")).events]

@@ -27,34 +27,34 @@ class Target:
 
     epoch: int
     version: Version | None  # None: there is no lease
-    alone: bool  # nobody else is known to want it
+    uncontested: bool  # nobody else is known to want it
 
 
 class Standby:
     def __init__(
         self,
-        seat: ElectionContext,
+        context: ElectionContext,
         time: ShardTime,
         *,
         floor: Callable[[], Awaitable[int]],
-        heard_tail: Callable[[int], None],
+        on_tail: Callable[[int], None],
     ) -> None:
         self.claiming = False
         self.hold_off = NEVER
-        self._seat = seat
+        self._context = context
         self._time = time
         self._floor = floor
-        self._heard_tail = heard_tail
+        self._on_tail = on_tail
         self._seen: ReadLease | None = None
         self._seen_at = 0.0
         self._missing_since: float | None = None
         self._max_epoch = 0
-        self.tail = 0  # the journal was at least so long, as leases and heartbeats told
+        self.tail = 0  # the longest journal that a lease or heartbeat named
         self._promise_until = NEVER
-        self._crash_until = NEVER  # the same, once the leader was found dead
-        self._found_dead = False
-        self._heartbeat: peers.Heartbeat | None = None  # the last one promised upon
-        self._claimable: tuple[str, peers.Heartbeat] | None = None  # the leader's incarnation, and what it said last
+        self._crash_until = NEVER  # the same, once the leader is known to be dead
+        self._is_leader_dead = False
+        self._heartbeat: peers.Heartbeat | None = None  # the last one that was promised upon
+        self._claimable: tuple[str, peers.Heartbeat] | None = None  # the leader's incarnation and its last heartbeat
         self._released: peers.Released | None = None
 
     @property
@@ -62,112 +62,112 @@ class Standby:
         return self._seen.lease if self._seen is not None else None
 
     @property
-    def led_by(self) -> Lease | None:
-        """The lease of a leader to hold a link to."""
+    def leader_lease(self) -> Lease | None:
+        """The lease of the leader to connect to; None if there is none."""
         known = self.lease
-        if known is None or known.free or known.holder.incarnation == self._seat.me.incarnation:
+        if known is None or known.free or known.holder.incarnation == self._context.me.incarnation:
             return None
         return known if known.holder.addresses else None
 
-    def promised(self) -> bool:
-        return self._seat.clock.monotonic() < self._kept_until
+    def has_promised(self) -> bool:
+        return self._context.clock.monotonic() < self._kept_until
 
     @property
     def _kept_until(self) -> float:
-        return min(self._promise_until, self._crash_until) if self._found_dead else self._promise_until
+        return min(self._promise_until, self._crash_until) if self._is_leader_dead else self._promise_until
 
-    def leader_found_dead(self) -> None:
-        """There is no link to the leader any more, and its host refuses another one: its process is most likely gone. A
-        firewall can say the same of a leader that lives, so this only shortens the wait to what the leader reckons with."""
-        self._found_dead = True
+    def on_leader_dead(self) -> None:
+        """The leader's host refuses connections: its process is most likely gone. A firewall looks the same although the
+        leader lives, so this only shortens the wait to `crash_wait`, which the leader takes into account."""
+        self._is_leader_dead = True
 
-    def overtaken(self, found: Stored | None) -> Target | None:
-        """A claim came too late: this is there instead. What to claim at once, if it is a renewal that the leader had
-        announced before it fell silent; otherwise the lease has to be watched again."""
+    def on_overtaken(self, found: Stored | None) -> Target | None:
+        """A claim was too late, and this lease is there instead. Returns what to claim at once, if it is a renewal that
+        the leader had announced with its last heartbeat; otherwise the lease has to be watched again."""
         self._seen = None
-        said, self._claimable = self._claimable, None
-        if found is None or said is None:
+        claimable, self._claimable = self._claimable, None
+        if found is None or claimable is None:
             return None
-        incarnation, beat = said
+        incarnation, beat = claimable
         current = lease.decode(found.body)
         known = (current.holder.incarnation, current.epoch) == (incarnation, beat.epoch) and not current.free
-        member = any(m.incarnation == self._seat.me.incarnation for m in current.members)
+        member = any(m.incarnation == self._context.me.incarnation for m in current.members)
         if not known or not member or current.sequence > beat.sequence:
             return None
-        return Target(current.epoch + 1, found.version, alone=False)
+        return Target(current.epoch + 1, found.version, uncontested=False)
 
-    def begin(self, *, epoch: int, hold_off: float) -> None:
-        """A term of this server's own is over."""
+    def reset(self, *, epoch: int, hold_off: float) -> None:
+        """A term of this server is over."""
         self._seen = self._heartbeat = self._released = self._missing_since = self._claimable = None
         self._promise_until = self._crash_until = NEVER
-        self._found_dead = False
+        self._is_leader_dead = False
         self._max_epoch = max(self._max_epoch, epoch)
         self.claiming, self.hold_off = False, hold_off
 
     async def target(self) -> tuple[Target | None, float]:
         """What to claim, or how long to wait before looking again."""
-        now = self._seat.clock.monotonic()
+        now = self._context.clock.monotonic()
         if now < self.hold_off:
             return None, self.hold_off - now
         if self._released is not None:
             released, self._released = self._released, None
             if released.epoch >= self._max_epoch:
-                return Target(released.epoch + 1, Version(released.version), alone=False), 0.0
+                return Target(released.epoch + 1, Version(released.version), uncontested=False), 0.0
         if now < self._kept_until:
             return None, self._kept_until - now
         if self._heartbeat is not None:
             beat, self._heartbeat = self._heartbeat, None
             if beat.member and beat.epoch >= self._max_epoch:
-                return Target(beat.epoch + 1, Version(beat.version), alone=False), 0.0
+                return Target(beat.epoch + 1, Version(beat.version), uncontested=False), 0.0
         try:
-            found = await self._seat.read()
+            found = await self._context.read()
         except (errors.StorageError, TimeoutError) as problem:
-            log.debug("could not read the lease", extra={"error": str(problem)})
-            return None, self._seat.rng.uniform(0.1, 0.4)
-        return await self._missing() if found is None else self._judge(found)
+            log.debug("failed to read the lease", extra={"error": str(problem)})
+            return None, self._context.rng.uniform(0.1, 0.4)
+        return await self._wait_for_missing() if found is None else self._evaluate(found)
 
-    def _judge(self, found: ReadLease) -> tuple[Target | None, float]:
-        now, me, current = self._seat.clock.monotonic(), self._seat.me, found.lease
+    def _evaluate(self, found: ReadLease) -> tuple[Target | None, float]:
+        now, me, current = self._context.clock.monotonic(), self._context.me, found.lease
         self._missing_since = None
         if self._seen is None or self._seen.version != found.version:
             self._seen, self._seen_at = found, now
-            self._time.read(found)
+            self._time.on_lease(found)
         self._max_epoch = max(self._max_epoch, current.epoch)
         self.tail = max(self.tail, current.tail)
-        target = Target(current.epoch + 1, found.version, alone=current.holder.server == me.server)
+        target = Target(current.epoch + 1, found.version, uncontested=current.holder.server == me.server)
         if current.free or current.holder.incarnation == me.incarnation:
-            return target, 0.0  # nobody's, or this server's own from a term that it has given up
+            return target, 0.0  # free, or this server's own from a term that has ended
         member = any(m.incarnation == me.incarnation for m in current.members)
         wait = rules.patience(length=current.length, promise=current.promise, member=member)
-        left = self._seen_at + wait - now
-        return (target, 0.0) if left <= 0 else (None, min(left, max(self._seat.timings.poll, wait / 8)))
+        remaining = self._seen_at + wait - now
+        return (target, 0.0) if remaining <= 0 else (None, min(remaining, max(self._context.timings.poll, wait / 8)))
 
-    async def _missing(self) -> tuple[Target | None, float]:
-        """No lease. Normal for a new shard; otherwise somebody removed it, and its holder may still act."""
-        seat = self._seat
+    async def _wait_for_missing(self) -> tuple[Target | None, float]:
+        """There is no lease. That is normal for a new shard; otherwise it was removed, and its holder may still act."""
+        context = self._context
         try:
             floor = max(await self._floor(), self._max_epoch)
-            if floor and await seat.read() is not None:
-                return None, 0.0  # somebody made it, and wrote to the journal, between the two looks
+            if floor and await context.read() is not None:
+                return None, 0.0  # it was created, and the journal written, between the two reads
         except (errors.StorageError, TimeoutError) as problem:
-            log.debug("could not look at the journal", extra={"error": str(problem)})
-            return None, seat.rng.uniform(0.2, 0.6)
+            log.debug("failed to read the journal", extra={"error": str(problem)})
+            return None, context.rng.uniform(0.2, 0.6)
         if floor == 0:
-            return Target(1, None, alone=True), 0.0
-        now = seat.clock.monotonic()
+            return Target(1, None, uncontested=True), 0.0
+        now = context.clock.monotonic()
         if self._missing_since is None:
             log.error(
-                "the lease object is missing although the shard has a journal: it was removed by hand or by a rule"
+                "lease object is missing although the shard has a journal: it was removed by hand or by a lifecycle rule"
             )
             self._seen, self._missing_since = None, now
-        timings = seat.adapted()
+        timings = context.adapted()
         wait = rules.patience(length=timings.length_alone, promise=timings.promise, member=False)
         if now - self._missing_since < wait:
-            return None, min(seat.timings.poll * 4, wait)
-        return Target(floor + 1, None, alone=False), 0.0
+            return None, min(context.timings.poll * 4, wait)
+        return Target(floor + 1, None, uncontested=False), 0.0
 
-    def hear(self, message: peers.Message, link: peers.Link, known: Lease) -> bool:
-        """Something came over the link to the leader, whose lease is known; says whether the lease is free now."""
+    def on_message(self, message: peers.Message, link: peers.Link, known: Lease) -> bool:
+        """A message of the leader whose lease is `known`. Returns whether the lease is free now."""
         holder = known.holder
         match message:
             case peers.Heartbeat():
@@ -181,8 +181,8 @@ class Standby:
                 self._heartbeat = message
                 self._claimable = (holder.incarnation, message) if message.member else None
                 self.tail = max(self.tail, message.tail)
-                self._heard_tail(message.tail)
-                self._time.last_seen(message.at)
+                self._on_tail(message.tail)
+                self._time.set_leader_time(message.at)
                 link.send(peers.Promise(message.epoch, message.number))
                 return False
             case peers.Released():
@@ -192,13 +192,13 @@ class Standby:
                 self._promise_until = self._crash_until = NEVER
                 return True
             case _:
-                raise peers.BadMessageError(f"a leader does not say {type(message).__name__}")
+                raise peers.BadMessageError(f"a leader does not send {type(message).__name__}")
 
     def _promise(self, beat: peers.Heartbeat, known: Lease) -> None:
         """Never shorter than an earlier promise: the leader may still count on that one."""
-        received, promise = self._seat.clock.monotonic(), beat.promise or known.promise
+        received, promise = self._context.clock.monotonic(), beat.promise or known.promise
         crash_wait = beat.crash_wait or known.crash_wait or promise
         until = rules.promise_until(received=received, promise=promise)
         self._promise_until = max(self._promise_until, until)
         self._crash_until = max(self._crash_until, rules.promise_until(received=received, promise=crash_wait))
-        self._found_dead = False
+        self._is_leader_dead = False
