@@ -235,7 +235,7 @@ def _reigns(world: World) -> Iterator[tuple[int, str]]:
     for child in world.servers.values():
         for life in child.lives:
             for record in records(life.log.read_text(errors="replace")):
-                if record.get("message") == "this server leads":
+                if record.get("message") == "leadership acquired":
                     yield int(record["epoch"]), life.name
 
 

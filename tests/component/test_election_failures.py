@@ -32,7 +32,7 @@ async def failed_with(problem: Exception) -> None:
     async def floor() -> int:
         return 0
 
-    seat = ElectionContext(
+    context = ElectionContext(
         store=memory.MemoryStore(clock),
         key=Key("leader.json"),
         me=lease.Holder(server="a", incarnation="a1"),
@@ -40,7 +40,7 @@ async def failed_with(problem: Exception) -> None:
         clock=clock,
         rng=SystemRng(),
     )
-    elector = Elector(seat, dialer=Nobody(), tail=lambda: 0, floor=floor)
+    elector = Elector(context, dialer=Nobody(), tail=lambda: 0, floor=floor)
     async with asyncio.timeout(60):
         await elector.run(lead)
 
@@ -57,6 +57,6 @@ async def failed_with(problem: Exception) -> None:
 async def test_why_a_term_failed(problem: Exception, level: int, caplog: pytest.LogCaptureFixture) -> None:
     """F28; found by chaos: a 503 while a term began was logged with a traceback."""
     await failed_with(problem)
-    (said,) = (record for record in caplog.records if record.message == "leading failed")
+    (said,) = (record for record in caplog.records if record.message == "failed to lead")
     assert said.levelno == level
     assert (said.exc_info is not None) == isinstance(problem, KeyError)

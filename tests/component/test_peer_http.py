@@ -104,7 +104,7 @@ async def test_closing_ends_a_link_whose_other_side_is_silent_for_good() -> None
         there.close()
         side.released.set()
         await closed(there)
-        await until(lambda: not side.server._door._per_address, "the connection's end")
+        await until(lambda: not side.server._listener._per_address, "the connection's end")
         here.close()
 
 
@@ -133,7 +133,7 @@ async def test_closing_tells_whoever_waits_at_once(monkeypatch: pytest.MonkeyPat
 async def test_b24_who_says_nothing_is_cut_off_and_a_link_is_not() -> None:
     world = World()
     side = Side(world, world.server())
-    side.server._door._request_seconds = 1.0
+    side.server._listener._request_seconds = 1.0
     await side.server.start("127.0.0.1", 0)
     here = await dialer(world, world.server(id="server-2")).dial((side.address,), fingerprint(side.paper))
     await until(lambda: side.links)
@@ -157,7 +157,7 @@ async def test_b24_a_client_that_never_shakes_hands_is_cut_off(monkeypatch: pyte
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
         writer.close()
-        await until(lambda: not side.server._door._per_address, "the connection's end")
+        await until(lambda: not side.server._listener._per_address, "the connection's end")
 
 
 async def test_silence_ends_a_link(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,7 +149,7 @@ def test_a_port_for_outgoing_connections_is_no_good_choice(
 ) -> None:
     told = tmp_path / "range"
     told.write_text(f"{low}\t60999\n")
-    monkeypatch.setattr(reserved_ports, "EPHEMERAL", told)
+    monkeypatch.setattr(reserved_ports, "EPHEMERAL_PORT_RANGE", told)
     said = reserved_ports.taken(Service.AGENT, Address("127.0.0.1", 8994), OSError(98, "Address already in use"))
     assert said.startswith("the agent port 127.0.0.1:8994 cannot be opened: Address already in use")
     assert ("outgoing connections" in said) is hinted

@@ -23,7 +23,7 @@ class Well:
 
 @asynccontextmanager
 async def probing(well: Well | None = None, metrics: Metrics | None = None, **more: float) -> AsyncIterator[Probes]:
-    probes = Probes(unwell=well or Well(), metrics=metrics or Metrics(), **more)
+    probes = Probes(health_problem=well or Well(), metrics=metrics or Metrics(), **more)
     await probes.start("127.0.0.1", 0)
     try:
         yield probes
@@ -116,7 +116,7 @@ async def test_b24_a_slow_client_is_cut_off(said: bytes) -> None:
             async with asyncio.timeout(SECONDS):
                 await reader.read()
         writer.close()
-        await until(lambda: not probes._door._per_address, "the connection's end")
+        await until(lambda: not probes._listener._per_address, "the connection's end")
 
 
 async def test_b24_a_client_that_never_reads_is_cut_off() -> None:
@@ -127,8 +127,8 @@ async def test_b24_a_client_that_never_reads_is_cut_off() -> None:
     async with probing(metrics=Huge(), request_seconds=1.0) as probes:
         _, writer = await asyncio.open_connection("127.0.0.1", probes.port, limit=1024)
         writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-        await until(lambda: probes._door._per_address.total() == 1)
-        await until(lambda: not probes._door._per_address, "the connection's end")
+        await until(lambda: probes._listener._per_address.total() == 1)
+        await until(lambda: not probes._listener._per_address, "the connection's end")
         writer.transport.abort()
 
 
@@ -138,7 +138,7 @@ async def test_b24_who_has_waited_longest_makes_room(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(http_listener, "MAX_CONNECTIONS", 2)
     async with probing() as probes:
         first, second = [await asyncio.open_connection("127.0.0.1", probes.port) for _ in range(2)]
-        await until(lambda: probes._door._per_address.total() == 2)
+        await until(lambda: probes._listener._per_address.total() == 2)
         assert (await ask(probes, "/health"))[0] == 200
         async with asyncio.timeout(SECONDS):
             with suppress(ConnectionError):
@@ -148,7 +148,7 @@ async def test_b24_who_has_waited_longest_makes_room(monkeypatch: pytest.MonkeyP
             assert (await second[0].read()).startswith(b"HTTP/1.1 200")
         for _, writer in (first, second):
             writer.transport.abort()
-        await until(lambda: not probes._door._per_address and not probes._door._waiting)
+        await until(lambda: not probes._listener._per_address and not probes._listener._waiting)
 
 
 async def test_b24_many_idle_connections_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +157,7 @@ async def test_b24_many_idle_connections_keep_nobody_out(monkeypatch: pytest.Mon
         idle = await asyncio.gather(*(asyncio.open_connection("127.0.0.1", probes.port) for _ in range(200)))
         for _ in range(5):
             assert (await ask(probes, "/health"))[0] == 200
-        assert probes._door._per_address.total() <= 21
+        assert probes._listener._per_address.total() <= 21
         for _, writer in idle:
             writer.transport.abort()
 
@@ -167,12 +167,12 @@ async def test_closing_ends_open_connections_and_frees_the_port() -> None:
     async with probing() as probes:
         port = probes.port
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        await until(lambda: probes._door._per_address.total() == 1)
+        await until(lambda: probes._listener._per_address.total() == 1)
     async with asyncio.timeout(SECONDS):
         with suppress(ConnectionError):
             assert await reader.read() == b""
     writer.close()
-    again = Probes(unwell=Well(), metrics=Metrics())
+    again = Probes(health_problem=Well(), metrics=Metrics())
     await again.start("127.0.0.1", port)
     await again.close()
 
@@ -180,4 +180,4 @@ async def test_closing_ends_open_connections_and_frees_the_port() -> None:
 async def test_a_taken_port_is_an_error() -> None:
     async with probing() as probes:
         with pytest.raises(OSError, match=r"(?i)address"):
-            await Probes(unwell=Well(), metrics=Metrics()).start("127.0.0.1", probes.port)
+            await Probes(health_problem=Well(), metrics=Metrics()).start("127.0.0.1", probes.port)

@@ -30,8 +30,8 @@ async def test_f34_a_journal_without_its_last_slots_is_not_led_on(
         for key in missing:
             world.store.tamper(key, None)
         starting = asyncio.create_task(world.start("b"))
-        await eventually(lambda: sum(r.message == "leading failed" for r in caplog.records) >= 2)
-        said = next(r for r in caplog.records if r.message == "leading failed")
+        await eventually(lambda: sum(r.message == "failed to lead" for r in caplog.records) >= 2)
+        said = next(r for r in caplog.records if r.message == "failed to lead")
         assert "the lease has seen slot" in said.__dict__["error"]
         assert not any(key in world.store.contents() for key in missing)
         for key in missing:

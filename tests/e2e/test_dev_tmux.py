@@ -49,7 +49,7 @@ def test_two_shards_over_dev_s3_with_agents_in_tmux(tmp_path: Path, base: int) -
             return told.count(text) >= times
 
         wait_for("four registered agents", lambda: said("agent registered", 4), seconds=180)
-        wait_for("two standbys", lambda: said("a standby joined", 2), seconds=120)
+        wait_for("two standbys", lambda: said("standby joined", 2), seconds=120)
         first, second = (dict(leftovers.agents(temp / name / "instances")) for name in ("cache", "cache-dev-2"))
         assert (len(first), len(second)) == (2, 2)
         assert windows() == {f"nstance-agent-{id}" for id in (*first, *second)}
@@ -85,7 +85,7 @@ def test_two_shards_over_dev_s3_with_agents_in_tmux(tmp_path: Path, base: int) -
             lambda: said("dev-1 started again", 1) or said("the code changed: dev-1", anew + 1),
             seconds=120,
         )
-        wait_for("the leader sees it", lambda: said("a standby joined", 3), seconds=120)
+        wait_for("the leader sees it", lambda: said("standby joined", 3), seconds=120)
 
         honcho.send_signal(signal.SIGINT)
         honcho.wait(60)

@@ -150,7 +150,7 @@ class World:
                     epoch=term.epoch,
                     guard=term.ready,
                     rng=rng,
-                    appended=lambda slot: elector.wrote(slot.number),
+                    appended=lambda slot: elector.set_tail(slot.number),
                 )
                 lease = elector.held
                 await writer.fence()

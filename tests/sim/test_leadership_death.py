@@ -57,11 +57,11 @@ def test_a_leader_that_dies_while_it_renews_is_replaced_as_soon(delay: float) ->
     """Its renewal may stand in storage although no heartbeat could name its version."""
     with run_calm(7, Setup()) as world:
         leader, standby = settled(world)
-        holding = world.electors[leader.name]._holding
-        assert holding is not None
-        sequence = holding.lease.sequence
-        holding._renew_now.set()
-        while holding._pending is None and holding.lease.sequence == sequence:
+        held = world.electors[leader.name]._held
+        assert held is not None
+        sequence = held.lease.sequence
+        held._renew_now.set()
+        while held._pending is None and held.lease.sequence == sequence:
             world.advance(0.001)
         world.advance(delay)
         world.do(world.kill, leader, 3600.0)

@@ -1,4 +1,4 @@
-"""A server's seat in an election of which the other side is only told, in time that moves by hand."""
+"""A server's context in an election of which the other side is only told, in time that moves by hand."""
 
 from dataclasses import dataclass, field
 
@@ -49,8 +49,8 @@ def beat(epoch: int = 3) -> peers.Heartbeat:
     return peers.Heartbeat(epoch=epoch, sequence=1, version="v1", tail=0, number=1, member=True)
 
 
-def seated(clock: HandClock, store: memory.MemoryStore | None = None) -> tuple[ElectionContext, ShardTime]:
-    seat = ElectionContext(
+def make_context(clock: HandClock, store: memory.MemoryStore | None = None) -> tuple[ElectionContext, ShardTime]:
+    context = ElectionContext(
         store=store or memory.MemoryStore(clock),
         key=KEY,
         me=Holder(server="me", incarnation="me.1"),
@@ -58,7 +58,7 @@ def seated(clock: HandClock, store: memory.MemoryStore | None = None) -> tuple[E
         clock=clock,
         rng=SeededRng(1),
     )
-    return seat, ShardTime(seat.store, seat.key, clock=clock, anchor=lambda steady: None)
+    return context, ShardTime(context.store, context.key, clock=clock, anchor=lambda steady: None)
 
 
 def new_standby(clock: HandClock, store: memory.MemoryStore | None = None) -> Standby:
@@ -67,4 +67,4 @@ def new_standby(clock: HandClock, store: memory.MemoryStore | None = None) -> St
     async def no_journal() -> int:
         return 0
 
-    return Standby(*seated(clock, store), floor=no_journal, heard_tail=lambda tail: None)
+    return Standby(*make_context(clock, store), floor=no_journal, on_tail=lambda tail: None)

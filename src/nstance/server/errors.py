@@ -1,5 +1,5 @@
-"""What ends a server."""
+"""Errors that end a server."""
 
 
 class FatalError(Exception):
-    """This server cannot run, and waiting does not help."""
+    """This server cannot run, and a retry does not help."""

@@ -1,10 +1,9 @@
-"""How a server collects its garbage: often, and little at a time.
+"""Collects Python's garbage often, and little at a time.
 
-A full collection looks at every object there is. With 5,000 agents that is 1.5 million, and nobody is answered for a
-second; while agents arrive, Python would do so a dozen times. So what has survived one look is set aside, and only what
-came since is looked at. Cycles of objects that were set aside are found only when everything is looked at, which happens
-when the memory of the process has doubled; connections leave none (`wire.transport`). The trap: even to count what was set
-aside, Python walks over all of it, which takes 40 ms with 1,000 agents.
+A full collection visits every object. With 5,000 agents that is 1.5 million, and the server answers nobody for a second;
+while agents connect, Python would do so a dozen times. So objects that survived one collection are frozen, and only newer
+ones are visited. Cycles of frozen objects are found by a full collection when the memory of the process has doubled;
+connections leave none (`wire.transport`). The trap: even counting frozen objects visits them all, 40 ms with 1,000 agents.
 """
 
 import gc
@@ -14,13 +13,13 @@ from pathlib import Path
 
 from nstance.clock import Clock
 
-EVERY = 0.2  # seconds
-ENOUGH = 2  # rounds of Python's own collection of young objects, a few thousand of them each
+INTERVAL_SECONDS = 0.2
+MIN_YOUNG_COLLECTIONS = 2  # of Python's own, of a few thousand objects each
 NEVER = 1 << 30
 
 
 def resident() -> int:
-    """Bytes of this process that are in memory; where the system does not say so, the most that ever were."""
+    """Bytes of this process in memory; where the system does not report them, their maximum so far."""
     try:
         return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
     except (OSError, ValueError, IndexError):
@@ -31,7 +30,7 @@ class GcTuner:
     def __init__(self, clock: Clock, used: Callable[[], int] = resident) -> None:
         self._clock = clock
         self._used = used
-        self.known = 0  # bytes that were in use after the last full collection
+        self.baseline_bytes = 0  # in use after the last full collection
 
     async def run(self) -> None:
         before = gc.get_threshold()
@@ -39,15 +38,15 @@ class GcTuner:
         try:
             self.collect_all()
             while True:
-                await self._clock.sleep(EVERY)
-                if gc.get_count()[2] >= ENOUGH:
+                await self._clock.sleep(INTERVAL_SECONDS)
+                if gc.get_count()[2] >= MIN_YOUNG_COLLECTIONS:
                     self.collect()
         finally:
             gc.unfreeze()
             gc.set_threshold(*before)
 
     def collect(self) -> None:
-        if self._used() > 2 * self.known:
+        if self._used() > 2 * self.baseline_bytes:
             self.collect_all()
         else:
             gc.collect()
@@ -57,4 +56,4 @@ class GcTuner:
         gc.unfreeze()
         gc.collect()
         gc.freeze()
-        self.known = self._used()
+        self.baseline_bytes = self._used()

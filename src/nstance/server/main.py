@@ -42,10 +42,13 @@ async def run(options: Options, clock: AnchoredClock, rng: Rng) -> int:
         await server.run()
     except (FatalError, BadLeaseError) as problem:
         print(f"nstance-server: {problem}", file=sys.stderr)  # noqa: T201
-        # Many servers that fail for one reason must not restart in step. People do not wait.
+        # Many servers that fail for one reason must not restart at the same time. People do not wait.
         if not sys.stderr.isatty() and not options.insecure_dev:
             wait = rng.uniform(*server.exit_jitter)
-            print(f"nstance-server: it exits in {wait:.0f} s, so that servers do not restart in step", file=sys.stderr)  # noqa: T201
+            print(  # noqa: T201
+                f"nstance-server: exiting in {wait:.0f} s, so that servers do not restart at the same time",
+                file=sys.stderr,
+            )
             await server.pause(wait)
         return 1
     finally:
@@ -54,19 +57,21 @@ async def run(options: Options, clock: AnchoredClock, rng: Rng) -> int:
 
 
 def validate(options: Options, clock: AnchoredClock, rng: Rng) -> int:
-    """Shows all faults of a configuration and its warnings; the exit code says whether it is good."""
-    what = options.validate or f"the configuration of shard {options.shard}"
+    """Print all errors and warnings of a configuration; the exit code is 0 if it is valid."""
+    subject = options.validate or f"the configuration of shard {options.shard}"
     try:
         warnings = uvloop.run(validation.validate(options, clock, rng))
     except (NoConfigurationError, errors.StorageError, TimeoutError, FatalError) as problem:
-        print(f"nstance-server: {problem or 'object storage does not answer in time'}", file=sys.stderr)  # noqa: T201
+        print(f"nstance-server: {problem or 'object storage did not answer in time'}", file=sys.stderr)  # noqa: T201
         return 1
     for each in warnings:
         print(f"{'error' if options.strict else 'warning'}: {each}", file=sys.stderr)  # noqa: T201
     if warnings and options.strict:
-        print(f"nstance-server: {what} has {len(warnings)} warnings, which --strict makes errors", file=sys.stderr)  # noqa: T201
+        print(  # noqa: T201
+            f"nstance-server: {subject} has {len(warnings)} warnings, which --strict treats as errors", file=sys.stderr
+        )
         return 1
-    print(f"{what} is valid" + (f", with {len(warnings)} warnings" if warnings else ""))  # noqa: T201
+    print(f"{subject} is valid" + (f", with {len(warnings)} warnings" if warnings else ""))  # noqa: T201
     return 0
 
 

@@ -12,20 +12,20 @@ from nstance.model.ids import ServerId, ShardId, is_name
 
 EXAMPLES = """\
 examples:
-  # storage in a directory: nothing else is needed for a first try
+  # storage in a directory, to try it out
   nstance-server --shard dev --storage file --bucket ./bucket --cachedir ./cache
 
-  # an S3 bucket, a standby beside it on the same machine
+  # an S3 bucket, and a standby on the same machine
   nstance-server --shard us-west-2a --bucket my-bucket --id a
   nstance-server --shard us-west-2a --bucket my-bucket --id b --port-offset 100 --cachedir ./cache-b
 
-  # is this configuration right? is the one in the bucket?
+  # check a configuration file, or the one in the bucket
   nstance-server --validate shard.jsonc
   nstance-server --shard us-west-2a --bucket my-bucket --validate
   nstance-server --shard us-west-2a --bucket my-bucket --validate shard.jsonc --strict --online
 
 environment:
-  NSTANCE_ENCRYPTION_KEY   32 bytes that seal the cluster's secrets (where the configuration says so)
+  NSTANCE_ENCRYPTION_KEY   32 bytes that encrypt the cluster's secrets (if the configuration says so)
   AWS_ENDPOINT_URL, AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_S3_USE_PATH_STYLE   as usual
 """
 
@@ -40,9 +40,9 @@ class Options:
     cachedir: Path
     advertise_host: str
     port_offset: int
-    validate: str | None  # a file; empty: the bucket's; None: run
+    validate: str | None  # a file; empty: the one in the bucket; None: run
     strict: bool = False  # with validate: warnings are errors
-    online: bool = False  # with validate: secrets and objects are looked for
+    online: bool = False  # with validate: secrets and objects are looked up
     debug: bool
     json_logs: bool
     insecure_dev: bool
@@ -55,7 +55,7 @@ class Options:
 def parse(arguments: Sequence[str], *, version: str) -> Options:
     parser = argparse.ArgumentParser(
         prog="nstance-server",
-        description="Keeps the groups of one shard alive. Run one, and any number of standbys beside it.",
+        description="Runs the groups of one shard. Start one server, and any number of standbys.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -64,8 +64,12 @@ def parse(arguments: Sequence[str], *, version: str) -> Options:
     add("--shard", help="the shard to serve")
     add("--storage", choices=("s3", "file", "memory"), default="s3", help="kind of object storage (default: s3)")
     add("--bucket", default="", help="the bucket, or with --storage file a directory")
-    add("--prefix", default="", help="put before every key in the bucket")
-    add("--cachedir", default="/var/cache/nstance", help="for files that may be lost (default: /var/cache/nstance)")
+    add("--prefix", default="", help="prefix of every key in the bucket")
+    add(
+        "--cachedir",
+        default="/var/cache/nstance",
+        help="directory for files that may be lost (default: /var/cache/nstance)",
+    )
     add("--advertise-host", default="", help="the host that agents and operators connect to")
     add("--port-offset", type=int, default=0, metavar="N", help="shift all ports: several servers on one machine")
     add("--validate", nargs="?", const="", metavar="FILE", help="check a configuration file, or the bucket's, and exit")
@@ -75,49 +79,46 @@ def parse(arguments: Sequence[str], *, version: str) -> Options:
     add("--insecure-dev", action="store_true", help="allow to run without an encryption key; never for real use")
     add("-v", "--debug", action="store_true", help="log more")
     add("--version", action="version", version=f"nstance-server {version}")
-    given = parser.parse_args(arguments)
-    id = given.id or _host_name()
-    if not is_name(id):
-        parser.error(f"--id: expected lower-case letters, digits and single hyphens, at most 32, found {id!r}")
-    if given.shard is not None and not is_name(given.shard):
-        parser.error(
-            f"--shard: expected lower-case letters, digits and single hyphens, at most 32, found {given.shard!r}"
-        )
-    if given.advertise_host and not addresses.is_host(given.advertise_host):
-        parser.error(f"--advertise-host: expected a host name or an IP address, found {given.advertise_host!r}")
+    values = parser.parse_args(arguments)
+    id = values.id or _host_name()
+    for flag, name in (("--id", id), ("--shard", values.shard)):
+        if name is not None and not is_name(name):
+            parser.error(f"{flag}: expected lower-case letters, digits and single hyphens, at most 32, found {name!r}")
+    if values.advertise_host and not addresses.is_host(values.advertise_host):
+        parser.error(f"--advertise-host: expected a host name or an IP address, found {values.advertise_host!r}")
     try:
         for address in addresses.PORTS.values():
-            addresses.Address("", address).shifted(given.port_offset)
+            addresses.Address("", address).shifted(values.port_offset)
     except ValueError as problem:
         parser.error(f"--port-offset: {problem}")
-    if given.validate is None and (given.strict or given.online):
-        parser.error("--strict and --online belong to --validate")
-    if given.online and (given.shard is None or not given.bucket):
-        parser.error("--online needs --shard and --bucket: that is where secrets and objects are looked for")
-    if not given.validate:  # None: run; empty: the bucket's configuration
-        if given.shard is None:
-            parser.error("--shard is missing: which shard is to be served?")
-        if not given.bucket and given.storage != "memory":
-            parser.error("--bucket is missing: where is the shard's state?")
+    if values.validate is None and (values.strict or values.online):
+        parser.error("--strict and --online need --validate")
+    if values.online and (values.shard is None or not values.bucket):
+        parser.error("--online needs --shard and --bucket, where secrets and objects are looked up")
+    if not values.validate:  # None: run; empty: the bucket's configuration
+        if values.shard is None:
+            parser.error("--shard is missing: name the shard to serve")
+        if not values.bucket and values.storage != "memory":
+            parser.error("--bucket is missing: name the bucket that holds the shard's state")
     return Options(
         id=ServerId(id),
-        shard=ShardId(given.shard) if given.shard is not None else None,
-        storage=given.storage,
-        bucket=given.bucket,
-        prefix=given.prefix,
-        cachedir=Path(given.cachedir),
-        advertise_host=given.advertise_host,
-        port_offset=given.port_offset,
-        validate=given.validate,
-        strict=given.strict,
-        online=given.online,
-        debug=given.debug,
-        json_logs=given.log_json,
-        insecure_dev=given.insecure_dev,
+        shard=ShardId(values.shard) if values.shard is not None else None,
+        storage=values.storage,
+        bucket=values.bucket,
+        prefix=values.prefix,
+        cachedir=Path(values.cachedir),
+        advertise_host=values.advertise_host,
+        port_offset=values.port_offset,
+        validate=values.validate,
+        strict=values.strict,
+        online=values.online,
+        debug=values.debug,
+        json_logs=values.log_json,
+        insecure_dev=values.insecure_dev,
     )
 
 
 def _host_name() -> str:
-    """The host's name as an ID can spell it."""
+    """The host name, turned into a valid ID."""
     name = re.sub(r"[^a-z0-9]+", "-", socket.gethostname().split(".")[0].lower()).strip("-")[:32].strip("-")
     return name or "server"

@@ -1,6 +1,6 @@
-"""Health and metrics for load balancers, supervisors and Prometheus: plain HTTP, and nothing else (B33).
+"""Health and metrics for load balancers, supervisors and Prometheus, over plain HTTP.
 
-Whether the server is well is asked when somebody asks, never remembered.
+Health is determined with each request and never remembered.
 """
 
 from collections.abc import Callable
@@ -15,25 +15,25 @@ class Probes:
     def __init__(
         self,
         *,
-        unwell: Callable[[], str | None],
+        health_problem: Callable[[], str | None],
         metrics: telemetry.Metrics,
         request_seconds: float = http_listener.REQUEST_SECONDS,
     ) -> None:
-        """`unwell`: why this server is not well, or None if it is. Neither may wait."""
-        self._unwell = unwell
+        """`health_problem`: why this server is not healthy, or None if it is; it must not block."""
+        self._health_problem = health_problem
         self._metrics = metrics
-        self._door = http_listener.HttpListener(self._answer, request_seconds=request_seconds)
+        self._listener = http_listener.HttpListener(self._answer, request_seconds=request_seconds)
 
     @property
     def port(self) -> int:
-        return self._door.port
+        return self._listener.port
 
     async def start(self, host: str, port: int) -> None:
-        """Port 0 takes a free one. Raises OSError if the address cannot be had."""
-        await self._door.start(host, port)
+        """Port 0 takes a free one. Raises OSError if the address is not available."""
+        await self._listener.start(host, port)
 
     async def close(self) -> None:
-        await self._door.close()
+        await self._listener.close()
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path not in ("/", "/health", "/metrics"):
@@ -42,5 +42,5 @@ class Probes:
             return http_listener.not_allowed("GET", "HEAD")
         if request.path == "/metrics":
             return web.Response(body=self._metrics.render(), headers={"Content-Type": telemetry.CONTENT_TYPE})
-        reason = self._unwell()
+        reason = self._health_problem()
         return web.Response(text="ok") if reason is None else web.Response(status=503, text=reason)

@@ -1,8 +1,8 @@
-"""Keeps a leader's ports free for the time when this server leads.
+"""Reserves the ports that this server opens when it leads.
 
-The system gives any port of a certain range to outgoing connections. A server that finds one of its ports taken only when
-it has won the lease would give it back, win it again, and never lead. So the ports are bound from the start, without
-anybody listening, and one that is taken ends the process with a sentence.
+The system may give a port to an outgoing connection. A server that finds one of its ports taken only after it acquired the
+lease would release it, acquire it again, and never lead. So the ports are bound from the start without listening, and one
+that is taken ends the process with an error.
 """
 
 import contextlib
@@ -12,11 +12,11 @@ from nstance.config.addresses import Address, Service
 from nstance.server.errors import FatalError
 from nstance.wire import listener
 
-EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
+EPHEMERAL_PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
 
 
 async def reserve(service: Service, bind: Address, opened: contextlib.AsyncExitStack) -> None:
-    """Until `opened` is closed. Raises Fatal."""
+    """Until `opened` is closed. Raises FatalError."""
     try:
         for held in await listener.reserve(bind.host, bind.port):
             opened.callback(held.close)
@@ -25,14 +25,14 @@ async def reserve(service: Service, bind: Address, opened: contextlib.AsyncExitS
 
 
 def taken(service: Service, bind: Address, problem: OSError) -> str:
-    """Why a port cannot be had, and what to do about it."""
-    said = f"the {service.value} port {bind} cannot be opened: {problem.strerror or problem}"
+    """Why a port cannot be opened, and what to do about it."""
+    message = f"the {service.value} port {bind} cannot be opened: {problem.strerror or problem}"
     try:
-        low, high = (int(number) for number in EPHEMERAL.read_text().split())
+        low, high = (int(number) for number in EPHEMERAL_PORT_RANGE.read_text().split())
     except (OSError, ValueError):
-        return said
+        return message
     if low <= bind.port <= high:
-        said += (
+        message += (
             f"; this system gives the ports from {low} to {high} to outgoing connections, choose one outside of them"
         )
-    return said
+    return message

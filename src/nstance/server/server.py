@@ -46,7 +46,7 @@ class Server:
             dialer=env.dialer,
             tail=lambda: self.follower.tail,
             floor=self.follower.floor,
-            heard_tail=self.follower.hint,
+            on_tail=self.follower.hint,
         )
         self.leader = Leader(
             env,
@@ -61,7 +61,7 @@ class Server:
     def damage(self) -> str:
         """What is wrong with the journal, if nobody can lead because of it."""
         damage = self.elector.damage or self.follower.damage
-        return "" if self.leader.context is not None or self.elector.hears_leader else damage
+        return "" if self.leader.context is not None or self.elector.sees_leader else damage
 
     def stop(self) -> None:
         """Begin an orderly stop: `run` returns when the lease is free."""

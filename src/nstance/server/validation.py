@@ -1,8 +1,8 @@
-"""`nstance-server --validate`: all faults of a configuration, and what is probably a mistake in it.
+"""`nstance-server --validate`: all errors of a configuration, and warnings about what is probably a mistake.
 
-A fault means that no server would take the configuration; a warning does not, unless `--strict` asks for it. Where the
-bucket is named too, warnings know what the API overrides; with `--online` secrets and objects are looked for as well. An
-error while looking is reported as an error, never as an absence.
+With an error no server accepts the configuration; a warning is one only with `--strict`. If the bucket is named, warnings
+include what the API overrides; with `--online` secrets and objects are looked up too. A lookup that fails is reported as
+a failure, never as an absence.
 """
 
 import asyncio
@@ -34,14 +34,14 @@ from nstance.server.errors import FatalError
 from nstance.server.identity.trust import Trust
 from nstance.server.options import Options
 
-LOOK_SECONDS = 30.0  # for one secret or object
-AT_ONCE = 16
+LOOKUP_TIMEOUT_SECONDS = 30.0
+CONCURRENT_LOOKUPS = 16
 
 Groups = Mapping[GroupKey, Resolved]
 
 
 async def validate(options: Options, clock: Clock, rng: Rng) -> tuple[Problem, ...]:
-    """The warnings. Raises NoConfiguration with all faults, storage errors, Fatal."""
+    """Returns the warnings. Raises NoConfigurationError with all errors, storage errors and FatalError."""
     if options.validate and not options.names_bucket:
         body = _read(options.validate)
         settings = configurations.parse(body, shard=options.shard, source=options.validate)
@@ -86,7 +86,7 @@ async def _with_bucket(
 async def _stored(shard: ShardId, store: ObjectStore) -> bytes:
     key = storage_keys.config(shard)
     try:
-        async with asyncio.timeout(configurations.READ_TIMEOUT):
+        async with asyncio.timeout(configurations.READ_TIMEOUT_SECONDS):
             return (await store.get(key)).body
     except storage.NotFoundError:
         raise NoConfigurationError(f"there is no configuration at {key}") from None
@@ -95,12 +95,12 @@ async def _stored(shard: ShardId, store: ObjectStore) -> bytes:
 async def find_missing(
     settings: Settings, groups: Groups, findings: ProblemCollector, store: ObjectStore, secret_store: SecretStore
 ) -> None:
-    """Secrets and objects that files of instances are made from, and that are not there."""
-    turn = asyncio.Semaphore(AT_ONCE)
+    """Add secrets and objects that files of instances need and that do not exist."""
+    slots = asyncio.Semaphore(CONCURRENT_LOOKUPS)
 
-    async def look(what: str, get: Callable[[], Awaitable[object]]) -> str:
+    async def look_up(what: str, get: Callable[[], Awaitable[object]]) -> str:
         try:
-            async with turn, asyncio.timeout(LOOK_SECONDS):
+            async with slots, asyncio.timeout(LOOKUP_TIMEOUT_SECONDS):
                 await get()
             return ""
         except (secrets.NotFoundError, storage.NotFoundError):
@@ -110,23 +110,23 @@ async def find_missing(
 
     places = dict.fromkeys(_needed(settings, groups))
     needed = list(dict.fromkeys((kind, name) for _, kind, name in places))
-    told = await asyncio.gather(
+    found = await asyncio.gather(
         *(
-            look(
+            look_up(
                 f"{kind} {name}",
                 partial(secret_store.get, name) if kind == "secret" else partial(store.head, Key(name)),
             )
             for kind, name in needed
         )
     )
-    problems = dict(zip(needed, told, strict=True))
+    problems = dict(zip(needed, found, strict=True))
     for path, kind, name in places:
         if problem := problems[kind, name]:
             findings.add(path, problem)
 
 
 def _needed(settings: Settings, groups: Groups) -> Iterator[tuple[Path, str, str]]:
-    """Where each secret and object is named. Objects whose key depends on the instance are left out."""
+    """Where each secret and object is named, without objects whose key depends on the instance."""
     for resolved in groups.values():
         for file, spec in resolved.files.items():
             path: Path = ("templates", resolved.group.template, "files", file, "source")

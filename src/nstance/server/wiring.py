@@ -1,7 +1,7 @@
-"""A whole server, put together: the only file that names concrete ports.
+"""The server's process: boots a server with real ports. The only file that names concrete ones.
 
-Boot retries what may heal by itself (storage, an invalid configuration) and says in the health endpoint what it waits
-for; what cannot heal (a store without conditional writes, a wrong encryption key) ends the process with a sentence.
+Boot retries what may recover (storage, an invalid configuration), and the health endpoint reports what it waits for. What
+cannot recover (a store without conditional writes, a wrong encryption key) ends the process with an error.
 """
 
 import asyncio
@@ -49,8 +49,8 @@ log = logging.getLogger(__name__)
 
 BOOT_RETRY = Backoff(1.0, 60.0, jitter=0.5)
 HEALTH = addresses.Address("0.0.0.0", 8990)  # until the configuration is known
-EXIT_JITTER_LEAST, EXIT_JITTER_MOST = 10.0, 40.0  # until a configuration says otherwise
-SHUTDOWN_SECONDS = 10.0  # the same
+EXIT_JITTER_SECONDS = (10.0, 40.0)  # until the configuration is known
+SHUTDOWN_SECONDS = 10.0  # until the configuration is known
 
 
 class ServerProcess:
@@ -63,56 +63,55 @@ class ServerProcess:
         store: ObjectStore | None = None,
         provider: Instances | None = None,
     ) -> None:
-        """`store` and `provider` take the place of those that the options and the configuration name; they are not
-        closed here."""
+        """`store` and `provider` replace those that the options and the configuration name; they are not closed here."""
         assert options.shard is not None
         self.options = options
         self.shard: ShardId = options.shard
         self.metrics = Metrics()
-        self.unwell: str | None = "starting"
-        self.exit_jitter = (EXIT_JITTER_LEAST, EXIT_JITTER_MOST)
+        self._boot_problem: str | None = "starting"  # what boot waits for
+        self.exit_jitter = EXIT_JITTER_SECONDS
         self.server: Server | None = None  # once it is configured
         self.endpoints: Endpoints | None = None
         self._clock = clock
         self._rng = rng
         self._store = store
         self._provider = provider
-        self._health: addresses.Address | None = None  # where probes are answered now
+        self._health_address: addresses.Address | None = None  # where probes are answered now
         self._stopping = asyncio.Event()
         self._shutdown_seconds = SHUTDOWN_SECONDS
-        self._patience: asyncio.Timeout | None = None  # while it runs
+        self._deadline: asyncio.Timeout | None = None  # while it runs
 
     def stop(self) -> None:
-        """Orderly: the lease is given back. What takes longer than `shard.shutdown_timeout` is cut short."""
-        if self._patience is not None and not self._stopping.is_set():
-            self._patience.reschedule(asyncio.get_running_loop().time() + self._shutdown_seconds)
+        """Begin an orderly stop, which releases the lease. After `shard.shutdown_timeout` it is aborted."""
+        if self._deadline is not None and not self._stopping.is_set():
+            self._deadline.reschedule(asyncio.get_running_loop().time() + self._shutdown_seconds)
         self._stopping.set()
         if self.server is not None:
             self.server.stop()
 
     async def run(self) -> None:
-        """Until stopped. Raises Fatal."""
-        patience = asyncio.timeout(None)
+        """Until stopped. Raises FatalError."""
+        deadline = asyncio.timeout(None)
         try:
-            async with patience:
-                self._patience = patience
+            async with deadline:
+                self._deadline = deadline
                 try:
                     await self._run()
                 finally:
-                    self._patience = None
+                    self._deadline = None
         except TimeoutError:
-            if not patience.expired():
+            if not deadline.expired():
                 raise
             raise FatalError(
-                f"the orderly stop took longer than {self._shutdown_seconds:g} s (shard.shutdown_timeout): cut short"
+                f"the orderly stop took longer than {self._shutdown_seconds:g} s (shard.shutdown_timeout) and was aborted"
             ) from None
 
     async def _run(self) -> None:
-        opened_store = self._store or stores.open_shard_store(self.options)
-        store = ObservedStore(opened_store, self.metrics.storage_request)
-        probes = Probes(unwell=self._health_problem, metrics=self.metrics)
+        shard_store = self._store if self._store is not None else stores.open_shard_store(self.options)
+        store = ObservedStore(shard_store, self.metrics.storage_request)
+        probes = Probes(health_problem=self._health_problem, metrics=self.metrics)
         try:
-            configuration = await self._until_configured(store, probes)
+            configuration = await self._wait_for_configuration(store, probes)
             if configuration is not None:
                 async with contextlib.AsyncExitStack() as opened:
                     await self._serve(store, configuration, opened)
@@ -123,14 +122,14 @@ class ServerProcess:
 
     def _health_problem(self) -> str | None:
         """Why this server is not healthy. A damaged journal does not matter as long as another server leads."""
-        if self.unwell is not None or self.server is None or not self.server.damage:
-            return self.unwell
+        if self._boot_problem is not None or self.server is None or not self.server.damage:
+            return self._boot_problem
         return f"the journal is damaged and nobody can lead: {self.server.damage}"
 
     # ---- boot
 
-    async def _until_configured(self, store: ObjectStore, probes: Probes) -> Configuration | None:
-        """Storage that keeps its word and a configuration that is valid; None if stopped before."""
+    async def _wait_for_configuration(self, store: ObjectStore, probes: Probes) -> Configuration | None:
+        """Wait for a suitable store and a valid configuration; None if stopped before."""
         failures, probed = 0, False
         while not self._stopping.is_set():
             try:
@@ -143,42 +142,42 @@ class ServerProcess:
             except probe.UnsuitableStoreError as problem:
                 raise FatalError(str(problem)) from problem
             except errors.PermissionDeniedError as problem:
-                self.unwell = f"object storage refuses us: {problem}"
+                self._boot_problem = f"object storage denies access: {problem}"
             except NoConfigurationError as problem:
-                self.unwell = str(problem)
+                self._boot_problem = str(problem)
             except (errors.StorageError, TimeoutError) as problem:
-                self.unwell = f"object storage does not answer: {problem or 'timed out'}"
-            if self._health is None:
-                # Health answers while we wait, on the default port: the configured one is not known yet.
+                self._boot_problem = f"object storage does not answer: {problem or 'timed out'}"
+            if self._health_address is None:
+                # Health is answered during boot on the default port: the configured one is not known yet.
                 try:
                     await self._open_probes(probes, HEALTH)
                 except FatalError as problem:
-                    log.warning("nobody can ask for health yet: %s", problem)
+                    log.warning("failed to open the health endpoint: %s", problem)
             failures += 1
             wait = BOOT_RETRY.delay(failures, self._rng)
-            log.error("cannot start yet: %s", self.unwell, extra={"retry_seconds": round(wait, 1)})
+            log.error("failed to start, will retry: %s", self._boot_problem, extra={"retry_seconds": round(wait, 1)})
             await self.pause(wait)
         return None
 
     async def _open_probes(self, probes: Probes, bind: addresses.Address) -> None:
-        """Here, and nowhere else any more."""
+        """Answer probes at this address, and no longer at another one."""
         try:
             shifted = bind.shifted(self.options.port_offset)
         except ValueError as problem:
             raise FatalError(f"--port-offset: {problem}") from problem
-        if self._health == shifted:
+        if self._health_address == shifted:
             return
-        if self._health is not None:
+        if self._health_address is not None:
             await probes.close()
-            self._health = None
+            self._health_address = None
         try:
             await probes.start(shifted.host, shifted.port)
         except OSError as problem:
             raise FatalError(reserved_ports.taken(Service.HEALTH, shifted, problem)) from problem
-        self._health = shifted
+        self._health_address = shifted
 
     async def pause(self, seconds: float) -> None:
-        """Wait, but not longer than until the stop."""
+        """Wait, but not longer than until `stop`."""
         try:
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
@@ -186,16 +185,16 @@ class ServerProcess:
             return
 
     async def _open_authority(self, trust: Trust) -> Authority:
-        """At boot: storage is waited for."""
+        """Retries until storage answers."""
         while True:
             try:
                 return await trust.read()
             except (errors.StorageError, TimeoutError) as problem:
-                self.unwell = f"the cluster's CA cannot be read: {problem or 'timed out'}"
-                log.error("cannot start yet: %s", self.unwell)
+                self._boot_problem = f"failed to read the cluster's CA: {problem or 'timed out'}"
+                log.error("failed to start, will retry: %s", self._boot_problem)
                 await self.pause(self._rng.uniform(1.0, 3.0))
                 if self._stopping.is_set():
-                    raise FatalError("stopped before the CA could be read") from problem
+                    raise FatalError("stopped before the cluster's CA was read") from problem
 
     # ---- serving
 
@@ -267,8 +266,8 @@ class ServerProcess:
             config_hash=configuration.version,
             group_hashes={key: resolved.etag for key, resolved in configuration.groups.items()},
         )
-        self.unwell = None
-        log.info("ready", extra={"server": self.options.id, "shard": self.shard, "cluster": cluster})
+        self._boot_problem = None
+        log.info("server ready", extra={"server": self.options.id, "shard": self.shard, "cluster": cluster})
         if self._stopping.is_set():
             server.stop()
         expiries = CertificateExpiry(self.metrics, clock, self._alarm)
@@ -339,7 +338,7 @@ class ServerProcess:
 
 
 def primary_address() -> str:
-    """The address that this machine would use to reach others. Nothing is sent."""
+    """The address from which this machine reaches others. Nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe_socket:
         try:
             probe_socket.connect(("192.0.2.1", 9))

@@ -206,8 +206,8 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "dead-leader-claimed-at-once",
         "nstance.server.election.standby",
-        "return min(self._promise_until, self._crash_until) if self._found_dead",
-        "return NEVER if self._found_dead",
+        "return min(self._promise_until, self._crash_until) if self._is_leader_dead",
+        "return NEVER if self._is_leader_dead",
         "a refused connection is taken for a proof of death",
         tests=LEADER_DEATH,
     ),
@@ -222,8 +222,8 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "any-lost-link-is-a-death",
         "nstance.server.election.peer_http",
-        "raise peers.PeerRefusedError(told) if refused else peers.LinkClosedError(told)",
-        "raise peers.PeerRefusedError(told)",
+        "raise peers.PeerRefusedError(reason) if refused else peers.LinkClosedError(reason)",
+        "raise peers.PeerRefusedError(reason)",
         "a leader that is only out of reach is taken for dead",
         tests=PEER_HTTP,
     ),
@@ -231,7 +231,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "last_seen-again-and-still-dead",
         "nstance.server.election.standby",
         "        self._crash_until = max(self._crash_until, rules.promise_until(received=received, promise=crash_wait))\n"
-        "        self._found_dead = False\n",
+        "        self._is_leader_dead = False\n",
         "        self._crash_until = max(self._crash_until, rules.promise_until(received=received, promise=crash_wait))\n",
         "a leader that was refused once is challenged at its next hiccup",
         tests=STANDBY,
@@ -247,7 +247,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "silent-standby-is-offered-the-lease",
         "nstance.server.election.lease_holder",
-        "        if rules.is_fresh(self._seat.adapted(), self._answered.get(incarnation), now):\n",
+        "        if rules.is_fresh(self._context.adapted(), self._answered.get(incarnation), now):\n",
         "        if incarnation in self._answered:\n",
         "renewals are worth no more than a silent standby's last answer",
         tests=PROMISES,
@@ -847,7 +847,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "ages-by-the-machine",
         "nstance.server.election.shard_time",
-        "            self._anchor(self._estimate(self._told))\n",
+        "            self._anchor(self._estimate(self._reference))\n",
         "            pass\n",
         "a standby with a wrong clock expires a fleet (F20)",
         tests=SHARD_TIME,
@@ -888,7 +888,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "sleep-unnoticed",
         "nstance.server.election.term",
-        "                if not self._slept():\n",
+        "                if not self._clock_jumped():\n",
         "                if True:\n",
         "a suspended machine wakes up and acts as if no time had passed (F15)",
         tests=TERM,

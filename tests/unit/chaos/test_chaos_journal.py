@@ -38,7 +38,7 @@ class Story:
         self.world = World(folder, 1, random.Random(1))
         self._number = 0
         log = folder / "a.1.log"
-        log.write_text(json.dumps({"level": "info", "message": "this server leads", "epoch": 1}) + "\n")
+        log.write_text(json.dumps({"level": "info", "message": "leadership acquired", "epoch": 1}) + "\n")
         child = self.world.servers["a"] = Child("a", (), folder, {})
         child.lives.append(Life("a.1", None, log, NOW))  # type: ignore[arg-type]
 

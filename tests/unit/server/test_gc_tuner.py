@@ -31,11 +31,11 @@ async def settled() -> tuple[HandClock, asyncio.Task[None]]:
 
 
 async def test_new_garbage_is_collected_when_enough_has_come_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gc_tuner, "ENOUGH", 0)
+    monkeypatch.setattr(gc_tuner, "MIN_YOUNG_COLLECTIONS", 0)
     clock, task = await settled()
     circle = weakref.ref(Circle())
     gc.collect(1)
-    await clock.advance(gc_tuner.EVERY)
+    await clock.advance(gc_tuner.INTERVAL_SECONDS)
     assert circle() is None
     task.cancel()
 

@@ -8,7 +8,7 @@ from nstance.core.election import Timings
 from nstance.objects import errors, memory
 from nstance.server.election.lease_holder import HeldLease
 from support.hand_clock import HandClock
-from support.standbys import seated
+from support.standbys import make_context
 
 
 async def test_what_the_storage_said_is_the_reason() -> None:
@@ -22,10 +22,10 @@ async def test_what_the_storage_said_is_the_reason() -> None:
         )
 
     clock = HandClock()
-    seat, time = seated(clock)
-    holding = HeldLease(replace(seat, store=memory.MemoryStore(clock, faults=full)), time, tail=0)
-    term = await holding.claim(Claim(1, None, alone=True))
-    tasks = [asyncio.create_task(holding.renew()), asyncio.create_task(holding.beat())]
+    context, time = make_context(clock)
+    held = HeldLease(replace(context, store=memory.MemoryStore(clock, faults=full)), time, tail=0)
+    term = await held.claim(Claim(1, None, alone=True))
+    tasks = [asyncio.create_task(held.renew()), asyncio.create_task(held.send_heartbeats())]
     await clock.advance(Timings().length_alone + Timings().frozen_most + 1)
     for task in tasks:
         task.cancel()

@@ -71,7 +71,7 @@ def test_a_fatal_error_says_that_it_waits_before_it_exits(tmp_path: Path) -> Non
     )
     assert done.returncode == 1
     assert "nstance-server: --port-offset: expected ports from 1 to 65535 after shifting :65000 by 1000" in done.stderr
-    assert "it exits in 0 s, so that servers do not restart in step" in done.stderr
+    assert "exiting in 0 s, so that servers do not restart at the same time" in done.stderr
     assert "Traceback" not in done.stderr
 
 

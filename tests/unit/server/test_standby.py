@@ -1,4 +1,4 @@
-"""Whom a standby believes: only the holder of the newest lease that it knows, by its key and its epoch (F19, I5)."""
+"""Whom a standby believes: only the holder of the newest lease that it knows, by its key and its epoch."""
 
 from dataclasses import replace
 from typing import Any
@@ -19,7 +19,7 @@ from support.standbys import KEY, LED, OTHER, Link, beat, new_standby
 def standing_by(clock: HandClock | None = None, store: memory.MemoryStore | None = None) -> Standby:
     """It has heard a leader of epoch 3."""
     standby = new_standby(clock or HandClock(), store)
-    standby.hear(beat(3), Link(), LED)
+    standby.on_message(beat(3), Link(), LED)
     return standby
 
 
@@ -28,10 +28,10 @@ def standing_by(clock: HandClock | None = None, store: memory.MemoryStore | None
 )
 def test_only_the_holder_gets_a_promise(epoch: int, fingerprint: str) -> None:
     standby, link = standing_by(), Link(fingerprint)
-    standby.begin(epoch=3, hold_off=0.0)  # no promise is in force
-    standby.hear(beat(epoch), link, LED)
+    standby.reset(epoch=3, hold_off=0.0)  # no promise holds
+    standby.on_message(beat(epoch), link, LED)
     assert link.sent == [peers.Refusal(3)]
-    assert not standby.promised()
+    assert not standby.has_promised()
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ def test_only_the_holder_gets_a_promise(epoch: int, fingerprint: str) -> None:
 )
 async def test_only_the_holder_can_release_the_lease(epoch: int, fingerprint: str) -> None:
     standby = standing_by()
-    assert not standby.hear(peers.Released(epoch, Version("v2")), Link(fingerprint), LED)
-    assert standby.promised()
+    assert not standby.on_message(peers.Released(epoch, Version("v2")), Link(fingerprint), LED)
+    assert standby.has_promised()
     target, wait = await standby.target()
     assert target is None
     assert wait > 0
@@ -48,22 +48,22 @@ async def test_only_the_holder_can_release_the_lease(epoch: int, fingerprint: st
 
 async def test_a_release_by_the_holder_is_taken_at_once() -> None:
     standby = standing_by()
-    assert standby.hear(peers.Released(3, Version("v2")), Link(), LED)
+    assert standby.on_message(peers.Released(3, Version("v2")), Link(), LED)
     assert await standby.target() == (Claim(4, Version("v2"), alone=False), 0.0)
 
 
 async def test_a_lease_that_vanished_is_an_alarm_and_waited_for_also_by_its_last_holder(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """F32: somebody else may have led since, so a server whose own term ended with it has to wait like all others."""
+    """Somebody else may have led since, so a server whose own term ended with it has to wait like all others."""
     clock = HandClock()
     store = memory.MemoryStore(clock)
     standby = standing_by(clock, store)
-    standby.begin(epoch=3, hold_off=0.0)  # the promise is over
+    standby.reset(epoch=3, hold_off=0.0)  # the promise is over
     held = Lease(epoch=3, sequence=1, op="1", holder=OTHER, free=False, length=15.0, promise=2.0)
     await store.create(KEY, lease.encode(held))
     assert (await standby.target())[0] is None
-    standby.begin(epoch=4, hold_off=0.0)  # a term of its own, and the lease vanished in it
+    standby.reset(epoch=4, hold_off=0.0)  # a term of its own, and the lease vanished in it
     await store.delete(KEY)
     await clock.advance(100)
     target, wait = await standby.target()
@@ -79,15 +79,15 @@ async def test_a_lease_that_vanished_is_an_alarm_and_waited_for_also_by_its_last
 
 @pytest.mark.parametrize("member", [True, False])
 async def test_only_a_member_may_claim_when_its_promise_is_over(member: bool) -> None:
-    """F19: a leader counts on the promises of those whom its lease names; to all others it is held for its length."""
+    """A leader counts on the promises of those whom its lease names; to all others it is held for its length."""
     clock = HandClock()
     store = memory.MemoryStore(clock)
     held = Lease(epoch=3, sequence=1, op="1", holder=OTHER, free=False, length=15.0, promise=2.0)
     version = await store.create(KEY, lease.encode(held))
     standby = new_standby(clock, store)
-    standby.hear(replace(beat(3), member=member, version=version), Link(), LED)
+    standby.on_message(replace(beat(3), member=member, version=version), Link(), LED)
     await clock.advance(3.0)
-    assert not standby.promised()
+    assert not standby.has_promised()
     target, wait = await standby.target()
     assert target == (Claim(4, version, alone=False) if member else None)
     assert (wait > 0) is not member
@@ -100,23 +100,23 @@ async def test_a_member_that_finds_the_leader_dead_claims_as_soon_as_the_leader_
     clock = HandClock()
     standby = standing_by(clock)
     clock.now += 0.1
-    standby.leader_found_dead()
+    standby.on_leader_dead()
     target, wait = await standby.target()
     assert target is None
     assert wait == pytest.approx(WAITS - 0.1)
-    assert standby.promised()
+    assert standby.has_promised()
     clock.now += wait
-    assert not standby.promised()
+    assert not standby.has_promised()
     assert await standby.target() == (Claim(4, Version("v1"), alone=False), 0.0)
 
 
 def test_a_leader_that_is_heard_again_is_not_dead() -> None:
     clock = HandClock()
     standby = standing_by(clock)
-    standby.leader_found_dead()
-    standby.hear(beat(3), Link(), LED)
+    standby.on_leader_dead()
+    standby.on_message(beat(3), Link(), LED)
     clock.now += Timings().promise
-    assert standby.promised()
+    assert standby.has_promised()
 
 
 @pytest.mark.parametrize(
@@ -130,23 +130,23 @@ def test_a_leader_that_is_heard_again_is_not_dead() -> None:
 def test_what_the_leader_counts_on_is_kept(said: dict[str, float], known: dict[str, float], kept: float) -> None:
     clock = HandClock()
     standby = new_standby(clock)
-    standby.hear(replace(beat(3), **said), Link(), replace(LED, **known))
-    standby.leader_found_dead()
+    standby.on_message(replace(beat(3), **said), Link(), replace(LED, **known))
+    standby.on_leader_dead()
     clock.now += kept
-    assert standby.promised()
+    assert standby.has_promised()
     clock.now += kept * (STRETCH - 1) + MARGIN_SECONDS
-    assert not standby.promised()
+    assert not standby.has_promised()
 
 
 def test_a_shorter_promise_does_not_take_back_a_longer_one() -> None:
     """The answer to the shorter one may not have reached the leader yet."""
     clock = HandClock()
     standby = new_standby(clock)
-    standby.hear(replace(beat(3), promise=5.5, crash_wait=5.2), Link(), LED)
-    standby.hear(beat(3), Link(), LED)
-    standby.leader_found_dead()
+    standby.on_message(replace(beat(3), promise=5.5, crash_wait=5.2), Link(), LED)
+    standby.on_message(beat(3), Link(), LED)
+    standby.on_leader_dead()
     clock.now += 5.2
-    assert standby.promised()
+    assert standby.has_promised()
 
 
 ME = Holder(server="me", incarnation="me.1")
@@ -165,7 +165,7 @@ ME = Holder(server="me", incarnation="me.1")
 )
 def test_what_may_be_claimed_after_a_renewal_was_faster(found: dict[str, Any], claims: bool) -> None:
     standby = new_standby(HandClock())
-    standby.hear(replace(beat(3), sequence=2), Link(), LED)
+    standby.on_message(replace(beat(3), sequence=2), Link(), LED)
     there = Stored(lease.encode(replace(replace(LED, members=(ME,)), **found)), Version("v2"))
-    assert standby.overtaken(there) == (Claim(4, Version("v2"), alone=False) if claims else None)
-    assert standby.overtaken(there) is None, "once"
+    assert standby.on_overtaken(there) == (Claim(4, Version("v2"), alone=False) if claims else None)
+    assert standby.on_overtaken(there) is None, "once"

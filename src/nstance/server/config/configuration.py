@@ -1,9 +1,8 @@
-"""What the shard is told: its configuration and its dynamic groups, loaded, checked and resolved as one value.
+"""The configuration of a shard and its dynamic groups: loaded, checked and resolved as one consistent value.
 
-A new configuration replaces the old one as a whole or not at all; whoever holds a `Configuration` holds a consistent one.
-The traps: no file of dynamic groups means that there are none, and the VMs of all that were there would go. So a file that
-was there before and is missing now is an error; who wants no groups writes an empty one. And to read a large file takes
-seconds, in which a leader must renew its lease.
+A new configuration replaces the old one completely or not at all. The traps: without a file of dynamic groups the VMs of
+all that were there would be deleted, so a file that was there before and is missing now is an error. And parsing a large
+file takes seconds, in which a leader must renew its lease, so it is done in a thread.
 """
 
 import asyncio
@@ -27,13 +26,13 @@ from nstance.model.ids import GroupKey, ShardId
 from nstance.objects import errors
 from nstance.objects.port import ObjectStore, Version
 
-READ_TIMEOUT = 30.0
-LARGE = 64 * 1024  # bytes that take a noticeable part of a heartbeat to read; these are read beside the event loop
+READ_TIMEOUT_SECONDS = 30.0
+MAX_INLINE_BYTES = 64 * 1024  # what is larger is parsed in a thread: it takes a noticeable part of a heartbeat
 
 
 class NoConfigurationError(Exception):
-    """There is none, or it is not valid. The message says everything that is wrong with it; problems of groups have paths
-    that start with `groups.{tenant}`, wherever the group was written; those of the whole of `groups.jsonc`, its key."""
+    """There is none, or it is not valid. The message names all problems. The path of a problem in a group starts with
+    `groups.{tenant}`, whichever file the group is in; that of a problem of `groups.jsonc` itself is its key."""
 
     def __init__(self, message: str, problems: tuple[Problem, ...] = ()) -> None:
         super().__init__(message)
@@ -52,20 +51,21 @@ class Configuration:
 
 
 async def read(store: ObjectStore, shard: ShardId, *, before: Configuration | None = None) -> Configuration:
-    """From the bucket. `before`: what was read last. Raises NoConfiguration, and storage errors."""
+    """From storage. `before`: what was read last. Raises NoConfigurationError and storage errors."""
     key = storage_keys.config(shard)
-    async with asyncio.timeout(READ_TIMEOUT):
+    async with asyncio.timeout(READ_TIMEOUT_SECONDS):
         try:
-            stored, said = await asyncio.gather(store.get(key, limit=jsonc.MAX_BYTES), _dynamic(store, shard, before))
+            stored, (dynamic, dynamic_version) = await asyncio.gather(
+                store.get(key, limit=jsonc.MAX_BYTES), _dynamic(store, shard, before)
+            )
         except errors.ObjectTooLargeError as problem:
             raise NoConfigurationError(f"{key} is not valid: {problem}") from problem
         except errors.NotFoundError:
             raise NoConfigurationError(
                 f"there is no configuration at {key}; put one there with `nstance-admin cluster config put --shard {shard}`"
             ) from None
-    dynamic, dynamic_version = said
 
-    def understand() -> Configuration:
+    def load_all() -> Configuration:
         settings = parse(stored.body, shard=shard, source=key)
         return Configuration(
             settings=settings,
@@ -77,18 +77,18 @@ async def read(store: ObjectStore, shard: ShardId, *, before: Configuration | No
             size=len(stored.body),
         )
 
-    return await asyncio.to_thread(understand) if len(stored.body) > LARGE else understand()
+    return await asyncio.to_thread(load_all) if len(stored.body) > MAX_INLINE_BYTES else load_all()
 
 
 async def read_groups(store: ObjectStore, shard: ShardId) -> DynamicGroups:
-    """Only the dynamic groups. Raises NoConfiguration, and storage errors."""
-    async with asyncio.timeout(READ_TIMEOUT):
+    """Only the dynamic groups. Raises NoConfigurationError and storage errors."""
+    async with asyncio.timeout(READ_TIMEOUT_SECONDS):
         return (await _dynamic(store, shard, None))[0]
 
 
 async def with_groups(store: ObjectStore, shard: ShardId, now: Configuration) -> Configuration:
-    """The same settings with the newest dynamic groups. Raises NoConfiguration, and storage errors."""
-    async with asyncio.timeout(READ_TIMEOUT):
+    """The same settings with the newest dynamic groups. Raises NoConfigurationError and storage errors."""
+    async with asyncio.timeout(READ_TIMEOUT_SECONDS):
         dynamic, version = await _dynamic(store, shard, now)
     return replace(now, dynamic=dynamic, groups=resolve(now.settings, dynamic), dynamic_version=version)
 
@@ -132,24 +132,24 @@ async def _dynamic(
 
 
 def _of_groups(problems: tuple[Problem, ...], source: str) -> tuple[Problem, ...]:
-    """What is wrong with the file as a whole has its name instead of a path."""
+    """A problem of the whole file has its name instead of a path."""
     return tuple(p if p.path == source else replace(p, path=f"groups.{p.path}") for p in problems)
 
 
 def overridden(configuration: Configuration, keys: Iterable[GroupKey]) -> list[str]:
-    """Settings of these groups in the file that have no effect because the API overrides them, for people."""
+    """For people: settings of these groups in the file that have no effect because the API overrides them."""
     return [
         f"group {key}: {overriding.describe(key, each)}"
         for key in keys
-        if key in configuration.settings.groups and (told := configuration.dynamic.groups.get(key)) is not None
-        for each in overriding.list_overrides(told, configuration.groups[key].file)
+        if key in configuration.settings.groups and (dynamic := configuration.dynamic.groups.get(key)) is not None
+        for each in overriding.list_overrides(dynamic, configuration.groups[key].file)
         if each.hides_file
     ]
 
 
 def needs_restart(booted: Settings, now: Settings) -> list[str]:
-    """Settings that differ from those that the process began with, and that only a new process follows."""
-    kept: dict[str, tuple[Any, Any]] = {
+    """Settings that differ from those that the process started with, and that need a restart."""
+    settings: dict[str, tuple[Any, Any]] = {
         "cluster.storage": (booted.cluster.storage, now.cluster.storage),
         "cluster.secrets": (booted.cluster.secrets, now.cluster.secrets),
         "shard.infra": (booted.shard.infra, now.shard.infra),
@@ -157,23 +157,23 @@ def needs_restart(booted: Settings, now: Settings) -> list[str]:
     }
     for block in ("bind", "advertise"):
         old, new = getattr(booted.shard, block).by_service(), getattr(now.shard, block).by_service()
-        kept |= {f"shard.{block}.{service.key}": (old.get(service), new.get(service)) for service in Service}
-    return [name for name, (old, new) in kept.items() if old != new]
+        settings |= {f"shard.{block}.{service.key}": (old.get(service), new.get(service)) for service in Service}
+    return [name for name, (old, new) in settings.items() if old != new]
 
 
 def timings(settings: Settings) -> Timings:
-    told = settings.shard.leader_election
+    election = settings.shard.leader_election
     return Timings(
-        heartbeat=told.heartbeat,
-        promise=told.promise_seconds,
-        crash_wait=told.crash_wait_seconds,
-        fresh=2 * told.heartbeat,
-        renew_with_members=told.renewal,
-        length_with_members=told.lease,
-        renew_doubtful=told.urgent_renewal,
-        renew_standby=told.unreachable.renewal,
-        length_standby=told.unreachable.lease,
-        renew_alone=told.alone.renewal,
-        length_alone=told.alone.lease,
-        member_silence=told.member_timeout,
+        heartbeat=election.heartbeat,
+        promise=election.promise_seconds,
+        crash_wait=election.crash_wait_seconds,
+        fresh=2 * election.heartbeat,
+        renew_with_members=election.renewal,
+        length_with_members=election.lease,
+        renew_doubtful=election.urgent_renewal,
+        renew_standby=election.unreachable.renewal,
+        length_standby=election.unreachable.lease,
+        renew_alone=election.alone.renewal,
+        length_alone=election.alone.lease,
+        member_silence=election.member_timeout,
     )

@@ -1,4 +1,4 @@
-"""What changed in groups and who asked for it: told to the history, one event for each group."""
+"""What changed in groups and who changed it, as one event for each group."""
 
 from collections.abc import Callable, Iterator
 
@@ -12,22 +12,22 @@ from nstance.server.config.configuration import Configuration
 def changes(
     before: Configuration, after: Configuration, author: Callable[[GroupKey], str]
 ) -> Iterator[tuple[GroupKey, str]]:
-    """Each group that changed, with what changed and by whom. `author`: empty if nobody knows."""
+    """Each group that changed, with what changed and by whom. `author`: empty if unknown."""
     for key in sorted({*before.groups, *after.groups}):
         old, new = before.groups.get(key), after.groups.get(key)
         if old is new:
             continue
         what = describe(old.group if old is not None else None, new.group if new is not None else None)
         if old is not None and new is not None and new.group.static:
-            given_back = _given_back(before.dynamic.groups.get(key), after.dynamic.groups.get(key))
-            what = "; ".join(filter(None, (what, given_back)))
+            returned = _returned_settings(before.dynamic.groups.get(key), after.dynamic.groups.get(key))
+            what = "; ".join(filter(None, (what, returned)))
         if what:
             who = author(key)
             yield key, f"{what} (by {who})" if who else what
 
 
-def _given_back(old: DynamicGroup | None, new: DynamicGroup | None) -> str:
-    """Of a static group: what follows the configuration file again."""
+def _returned_settings(old: DynamicGroup | None, new: DynamicGroup | None) -> str:
+    """Of a static group: settings that follow the configuration file again."""
     old, new = old or DynamicGroup(), new or DynamicGroup()
     names = ["size"] if old.size is not None and new.size is None else []
     names += ["instance type"] if old.instance_type and not new.instance_type else []
@@ -37,7 +37,7 @@ def _given_back(old: DynamicGroup | None, new: DynamicGroup | None) -> str:
 
 
 def describe(old: Group | None, new: Group | None) -> str:
-    """What changed, for people. Vars may be confidential: only their names are told."""
+    """What changed, for people. Vars may be confidential: only their names are shown."""
     if new is None:
         return "the group was deleted"
     if old is None:
@@ -53,21 +53,21 @@ def describe(old: Group | None, new: Group | None) -> str:
         "order": "order",
         "load_balancers": "load balancers",
     }
-    told = [
+    changes = [
         f"{name} {_shown(getattr(old, field))} → {_shown(getattr(new, field))}"
         for field, name in names.items()
         if getattr(old, field) != getattr(new, field)
     ]
     vars = sorted(name for name in {*old.vars, *new.vars} if old.vars.get(name) != new.vars.get(name))
     if vars:
-        told.append(f"vars {', '.join(vars[:10])} changed")
+        changes.append(f"vars {', '.join(vars[:10])} changed")
     if old.rolled_back_from != new.rolled_back_from:
-        told.append("rolled back to an earlier revision" if new.rolled_back_from else "no longer rolled back")
+        changes.append("rolled back to an earlier revision" if new.rolled_back_from else "no longer rolled back")
     if old.paused != new.paused:
-        told.append("paused" if new.paused else "resumed")
-    if not told and old.infra_hash != new.infra_hash:
-        told.append("args changed")
-    return "; ".join(told)
+        changes.append("paused" if new.paused else "resumed")
+    if not changes and old.infra_hash != new.infra_hash:
+        changes.append("args changed")
+    return "; ".join(changes)
 
 
 def _shown(value: object) -> str:

@@ -1,4 +1,4 @@
-"""What leading and standing by have in common: the lease's place, this server's name, and the rules' numbers."""
+"""What the holder of the lease and standbys share: where the lease is, who this server is, and the timings."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from nstance.objects import lease
 from nstance.objects.lease import Holder, ReadLease
 from nstance.objects.port import Key, ObjectStore
 
-READ_TIMEOUT = 5.0
+READ_TIMEOUT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +20,7 @@ class ElectionContext:
     store: ObjectStore
     key: Key
     me: Holder
-    timings: Timings  # for a store that answers at once
+    timings: Timings  # for a fast store
     clock: Clock
     rng: Rng
     latency: Callable[[], Latency] = Latency  # of the store, as measured
@@ -36,11 +36,11 @@ class ElectionContext:
 
     async def read(self) -> ReadLease | None:
         """The lease; None only if the store says that there is none. Raises storage errors and TimeoutError."""
-        async with asyncio.timeout(max(READ_TIMEOUT, self.timeout())):
+        async with asyncio.timeout(max(READ_TIMEOUT_SECONDS, self.timeout())):
             return await lease.read(self.store, self.key)
 
     async def wait(self, event: asyncio.Event, seconds: float) -> None:
-        """Until the event is set or the time has passed, on the clock that was given."""
+        """Until the event is set or the time has passed on `clock`."""
         waiting = asyncio.ensure_future(event.wait())
         sleeping = asyncio.ensure_future(self.clock.sleep(seconds))
         try:

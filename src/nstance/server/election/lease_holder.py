@@ -1,7 +1,8 @@
-"""Holding the lease: renewing it, sending heartbeats, and knowing until when work may start.
+"""Holds the lease: renews it, sends heartbeats, and knows until when work may start.
 
-While all members promise to keep still, storage is asked rarely; as soon as one does not, often. The traps: a renewal in
-flight may already stand in storage, so the holder counts by the stricter of the two records; and only one task writes.
+While all members promise not to challenge, the lease is renewed rarely; as soon as one does not, often. The traps: a
+renewal in flight may already be in storage, so the holder counts by the stricter of the two records; and only one task
+writes.
 """
 
 import asyncio
@@ -25,11 +26,11 @@ log = logging.getLogger(__name__)
 
 CLAIM_ATTEMPTS = 4
 RELEASE_SECONDS = 2.0
-BEATS_KEPT = 50
+MAX_HEARTBEATS_KEPT = 50
 
 
 @dataclass(slots=True)
-class _Linked:
+class _LinkedStandby:
     holder: Holder
     link: peers.Link
 
@@ -37,30 +38,30 @@ class _Linked:
 class HeldLease:
     """One term's lease."""
 
-    def __init__(self, seat: ElectionContext, time: ShardTime, *, tail: int) -> None:
-        self.tail = tail  # of the journal, as told in the lease and in heartbeats
-        self._seat = seat
+    def __init__(self, context: ElectionContext, time: ShardTime, *, tail: int) -> None:
+        self.tail = tail  # of the journal, named in the lease and in heartbeats
+        self._context = context
         self._time = time
         self._sent = NEVER  # when the confirmed record was sent
-        self._pending: tuple[Lease, float] | None = None  # may or may not stand in storage; when it was sent
-        self._links: dict[str, _Linked] = {}
+        self._pending: tuple[Lease, float] | None = None  # may or may not be in storage; and when it was sent
+        self._links: dict[str, _LinkedStandby] = {}
         self._answered: dict[str, rules.Answer] = {}
-        self._beats: dict[int, rules.Answer] = {}  # those sent lately: what an answer to them holds
-        self._offered: dict[str, int] = {}  # the newest sequence that each standby was told and may claim
+        self._beats: dict[int, rules.Answer] = {}  # sent lately: what an answer to them is worth
+        self._offered: dict[str, int] = {}  # the newest sequence that each standby was sent and may claim
         self._beat_number = 0
         self._frozen_beats = 0
         self._renew_now = asyncio.Event()
         self._standby_seen = NEVER
-        self._trouble = ""  # what the storage said last, while a renewal does not get through
+        self._last_error = ""  # of storage, while a renewal fails
         self.lease: Lease
         self._version: Version
         self.term: Term
 
     async def claim(self, target: Claim) -> Term:
-        """Take the lease. Raises settle.Overtaken and storage errors."""
-        seat, attempts = self._seat, 0
+        """Take the lease. Raises OvertakenError and storage errors."""
+        context, attempts = self._context, 0
         if not target.alone:
-            self._standby_seen = seat.clock.monotonic()
+            self._standby_seen = context.clock.monotonic()
         await self._time.before_claim()
         record = self._compose(target.epoch, sequence=1, members=())
 
@@ -69,71 +70,75 @@ class HeldLease:
             attempts += 1
             if attempts >= CLAIM_ATTEMPTS:
                 raise problem
-            await seat.clock.sleep(seat.rng.uniform(0.02, 0.1))
+            await context.clock.sleep(context.rng.uniform(0.02, 0.1))
 
         await points.reach(points.Point.BEFORE_LEASE)
-        self._sent = seat.clock.monotonic()
+        self._sent = context.clock.monotonic()
         seen = None if target.version is None else Version(target.version)
-        self._version = await lease.write(seat.store, seat.key, record, seen=seen, timeout=seat.timeout, retry=retry)
+        self._version = await lease.write(
+            context.store, context.key, record, seen=seen, timeout=context.timeout, retry=retry
+        )
         await points.reach(points.Point.AFTER_LEASE)
         self.lease = record
-        odd = await self._time.claimed()
-        if self._time.late:
+        clock_warning = await self._time.after_claim()
+        if self._time.is_late:
             self._renew_now.set()
-        self.term = Term(target.epoch, seat.clock, reread=self._still_ours, odd=odd)
+        self.term = Term(target.epoch, context.clock, reread=self._is_still_ours, clock_warning=clock_warning)
         self._refresh()
         return self.term
 
     async def renew(self) -> None:
         """The only task that writes the lease while the term lasts."""
         while True:
-            now = self._seat.clock.monotonic()
+            now = self._context.clock.monotonic()
             due = rules.renew_at(
-                self._seat.adapted(),
+                self._context.adapted(),
                 self._members_of(self.lease),
                 sent=self._sent,
                 now=now,
-                standby_near=self._standby_near(now),
+                standby_near=self._is_standby_near(now),
             )
             if now < due and not self._renew_now.is_set():
-                await self._seat.wait(self._renew_now, min(due - now, self._seat.timings.heartbeat))
+                await self._context.wait(self._renew_now, min(due - now, self._context.timings.heartbeat))
                 continue
             self._renew_now.clear()
             await self._write(self._compose(self.term.epoch, self.lease.sequence + 1, self._members(now)))
 
     async def _write(self, record: Lease) -> None:
-        seat, term = self._seat, self.term
-        sent, offsets = seat.clock.monotonic(), term.offsets()
+        context, term = self._context, self.term
+        sent, offsets = context.clock.monotonic(), term.offsets()
         self._pending = (record, sent)
-        self._send_heartbeats()  # if we die while it is written, standbys know what it is
+        self._send_heartbeats()  # if this server dies during the write, standbys know the record
         self._refresh()
 
         async def retry(problem: errors.StorageError) -> None:
             if term.ended.is_set():
                 raise DeposedError(term.why)
-            self._trouble = f": {problem}"
-            await seat.clock.sleep(seat.rng.uniform(0.03, 0.12))
+            self._last_error = f": {problem}"
+            await context.clock.sleep(context.rng.uniform(0.03, 0.12))
 
         await points.reach(points.Point.BEFORE_LEASE)
-        version = await lease.write(seat.store, seat.key, record, seen=self._version, timeout=seat.timeout, retry=retry)
+        version = await lease.write(
+            context.store, context.key, record, seen=self._version, timeout=context.timeout, retry=retry
+        )
         await points.reach(points.Point.AFTER_LEASE)
-        self.lease, self._version, self._sent, self._pending, self._trouble = record, version, sent, None, ""
+        self.lease, self._version, self._sent, self._pending, self._last_error = record, version, sent, None, ""
         term.rebase(offsets)
         self._send_heartbeats()
         self._refresh()
 
-    async def beat(self) -> None:
+    async def send_heartbeats(self) -> None:
         while True:
             self._send_heartbeats()
             self._refresh()
             self._end_if_long_frozen()
-            await self._seat.clock.sleep(self._seat.timings.heartbeat)
+            await self._context.clock.sleep(self._context.timings.heartbeat)
 
     def _send_heartbeats(self) -> None:
-        now, timings, configured = self._seat.clock.monotonic(), self._seat.adapted(), self._seat.timings
+        now, timings, configured = self._context.clock.monotonic(), self._context.adapted(), self._context.timings
         self._beat_number += 1
         self._beats[self._beat_number] = rules.Answer(now, timings.promise, timings.crash_wait)
-        self._beats.pop(self._beat_number - BEATS_KEPT, None)
+        self._beats.pop(self._beat_number - MAX_HEARTBEATS_KEPT, None)
         for incarnation, linked in self._links.items():
             linked.link.send(
                 peers.Heartbeat(
@@ -143,58 +148,58 @@ class HeldLease:
                     tail=self.tail,
                     number=self._beat_number,
                     member=incarnation in self._offered_to(self.lease),
-                    at=round(self._seat.clock.steady(), 3),
+                    at=round(self._context.clock.steady(), 3),
                     promise=timings.promise if timings.promise != configured.promise else 0.0,
                     crash_wait=timings.crash_wait if timings.crash_wait != configured.crash_wait else 0.0,
                 )
             )
 
     def _offer(self, incarnation: str, now: float) -> int:
-        """The newest record that a standby may claim when its promise has run out, confirmed or on its way. Not one that
-        was written because this standby had not answered lately: it would be worth no more than the last answer."""
-        if rules.is_fresh(self._seat.adapted(), self._answered.get(incarnation), now):
+        """The newest record that a standby may claim when its promise has run out, confirmed or being written. Not one
+        that was written because this standby had not answered lately: it is worth no more than the last answer."""
+        if rules.is_fresh(self._context.adapted(), self._answered.get(incarnation), now):
             for record in (self.lease, *(self._pending or ())[:1]):
                 if any(m.incarnation == incarnation for m in record.members):
                     self._offered[incarnation] = record.sequence
         return self._offered.get(incarnation, 0)
 
     def _offered_to(self, record: Lease) -> set[str]:
-        """The members that may claim this record without having seen it for long."""
+        """The members that may claim this record at once."""
         members = (member.incarnation for member in record.members)
         return {name for name in members if self._offered.get(name, 0) >= record.sequence}
 
     def _end_if_long_frozen(self) -> None:
-        """Whoever leads meanwhile would take the agents that stay here for silent: they are let go in time."""
+        """Another leader would count the agents that stay connected here as unresponsive, so they are released in time."""
         self._frozen_beats = 0 if self.term.leading() else self._frozen_beats + 1
-        most = self._seat.adapted().frozen_most
-        if self._frozen_beats * self._seat.timings.heartbeat > most:
-            self.term.end(f"the lease could not be renewed for {most:.0f} s{self._trouble}")
+        most = self._context.adapted().frozen_most
+        if self._frozen_beats * self._context.timings.heartbeat > most:
+            self.term.end(f"the lease could not be renewed for {most:.0f} s{self._last_error}")
 
     async def serve(self, link: peers.Link, join: peers.Join) -> None:
-        """A standby's link, until it ends. Raises LinkClosed, BadMessage."""
+        """A standby's link, until it ends. Raises LinkClosedError and BadMessageError."""
         if join.server != link.server or join.fingerprint != link.fingerprint:
-            raise peers.BadMessageError("a peer claims to be another server than its certificate says")
+            raise peers.BadMessageError("a peer claims to be another server than its certificate names")
         name = join.incarnation
         holder = Holder(server=join.server, incarnation=name, addresses=join.addresses, fingerprint=join.fingerprint)
-        linked = self._links[name] = _Linked(holder, link)
-        log.info("a standby joined", extra={"standby": join.server})
+        linked = self._links[name] = _LinkedStandby(holder, link)
+        log.info("standby joined", extra={"standby": join.server})
         try:
             while not self.term.ended.is_set():
-                self._hear(name, await link.receive())
+                self._on_message(name, await link.receive())
         finally:
             if self._links.get(name) is linked:
                 del self._links[name]
 
-    def _hear(self, name: str, message: peers.Message) -> None:
+    def _on_message(self, name: str, message: peers.Message) -> None:
         match message:
             case peers.Promise() if message.epoch == self.term.epoch:
                 beat, before = self._beats.get(message.number), self._answered.get(name)
                 if beat is None or (before is not None and beat.sent < before.sent):
                     return
                 self._answered[name] = beat
-                self._standby_seen = self._seat.clock.monotonic()
+                self._standby_seen = self._context.clock.monotonic()
                 if all(m.incarnation != name for m in self.lease.members):
-                    self._renew_now.set()  # it keeps its promises: let the lease name it
+                    self._renew_now.set()  # it answers: the lease shall name it
                 self._refresh()
             case peers.Refusal() if message.epoch > self.term.epoch:
                 self._renew_now.set()  # the next write will show who is right
@@ -202,41 +207,43 @@ class HeldLease:
                 pass
 
     async def release(self) -> None:
-        """Give the lease back, so that a standby need not wait. `renew` must have ended."""
+        """Release the lease, so that a standby need not wait. `renew` must have ended."""
         await points.reach(points.Point.BEFORE_RELEASE)
         try:
-            async with asyncio.timeout(max(RELEASE_SECONDS, 2 * self._seat.timeout())):
+            async with asyncio.timeout(max(RELEASE_SECONDS, 2 * self._context.timeout())):
                 version = await self._write_free()
         except (errors.StorageError, TimeoutError) as problem:
             log.warning(
-                "the lease could not be released, a standby has to wait for its end", extra={"error": str(problem)}
+                "failed to release the lease: a standby has to wait until it ends", extra={"error": str(problem)}
             )
             return
         for linked in self._links.values():
             linked.link.send(peers.Released(self.term.epoch, version))
-        await self._seat.clock.sleep(0.02)  # let the word out before the links close
+        await self._context.clock.sleep(0.02)  # send this before the links close
 
     async def _write_free(self) -> Version:
-        seat = self._seat
+        context = self._context
         if self._pending is not None:
-            found = await seat.read()
+            found = await context.read()
             if found is None or found.lease.op not in self._own_ops():
-                raise errors.ConflictError("the lease is somebody else's now")
+                raise errors.ConflictError("another server holds the lease")
             self.lease, self._version = found.lease, found.version
         record = replace(self._compose(self.term.epoch, self.lease.sequence + 1, ()), free=True)
 
         async def retry(problem: errors.StorageError) -> None:
-            await seat.clock.sleep(seat.rng.uniform(0.03, 0.1))
+            await context.clock.sleep(context.rng.uniform(0.03, 0.1))
 
-        return await lease.write(seat.store, seat.key, record, seen=self._version, timeout=seat.timeout, retry=retry)
+        return await lease.write(
+            context.store, context.key, record, seen=self._version, timeout=context.timeout, retry=retry
+        )
 
     def close(self) -> None:
-        self._time.led(self._version)
+        self._time.after_term(self._version)
         for linked in list(self._links.values()):
             linked.link.close()
 
     def _refresh(self) -> None:
-        """Until when work may start: by the record confirmed, and by the one that may already stand in its place."""
+        """Until when work may start: by the confirmed record, and by the one that may already have replaced it."""
         until = self._until(self.lease, self._sent)
         if self._pending is not None:
             until = min(until, self._until(*self._pending))
@@ -249,51 +256,51 @@ class HeldLease:
         return rules.Members([m.incarnation for m in record.members], self._answered, self._offered_to(record))
 
     def _members(self, now: float) -> tuple[Holder, ...]:
-        """Those that answer, and those that did not long ago: a member is not dropped for a hiccup."""
-        patience = self._seat.timings.member_silence
+        """Those that answer or did so not long ago: a member is not dropped for one lost answer."""
+        timeout = self._context.timings.member_silence
 
         def answered(incarnation: str, otherwise: float) -> float:
             answer = self._answered.get(incarnation)
             return otherwise if answer is None else answer.sent
 
-        kept = {m.incarnation: m for m in self.lease.members if now - answered(m.incarnation, self._sent) < patience}
+        kept = {m.incarnation: m for m in self.lease.members if now - answered(m.incarnation, self._sent) < timeout}
         for incarnation, linked in self._links.items():
-            # A link may hang open for long after the last answer came through it.
-            if now - answered(incarnation, NEVER) < patience:
-                # A server that restarted takes the place of its former self.
+            # A link may stay open for long after its last answer.
+            if now - answered(incarnation, NEVER) < timeout:
+                # A server that restarted replaces its former incarnation.
                 kept = {i: m for i, m in kept.items() if m.server != linked.holder.server}
                 kept[incarnation] = linked.holder
         return tuple(kept[i] for i in sorted(kept))
 
     def _compose(self, epoch: int, sequence: int, members: tuple[Holder, ...]) -> Lease:
-        seat, timings = self._seat, self._seat.adapted()
-        near = self._standby_near(seat.clock.monotonic())
+        context, timings = self._context, self._context.adapted()
+        near = self._is_standby_near(context.clock.monotonic())
         return Lease(
             epoch=epoch,
             sequence=sequence,
-            op=f"{seat.rng.bits(96):024x}",
-            holder=seat.me,
+            op=f"{context.rng.bits(96):024x}",
+            holder=context.me,
             free=False,
             length=rules.outsider_length(timings, members=len(members), standby_near=near),
             promise=timings.promise,
             crash_wait=timings.crash_wait,
             members=members,
             tail=self.tail,
-            at=round(seat.clock.steady(), 3),
+            at=round(context.clock.steady(), 3),
         )
 
-    def _standby_near(self, now: float) -> bool:
-        return now - self._standby_seen < self._seat.timings.standby_memory
+    def _is_standby_near(self, now: float) -> bool:
+        return now - self._standby_seen < self._context.timings.standby_memory
 
     def _own_ops(self) -> set[str]:
         return {self.lease.op} | ({self._pending[0].op} if self._pending is not None else set())
 
-    async def _still_ours(self) -> bool:
+    async def _is_still_ours(self) -> bool:
         while not self.term.ended.is_set():
             try:
-                found = await self._seat.read()
+                found = await self._context.read()
             except (errors.StorageError, TimeoutError):
-                await self._seat.clock.sleep(self._seat.rng.uniform(0.05, 0.2))
+                await self._context.clock.sleep(self._context.rng.uniform(0.05, 0.2))
                 continue
-            return found is not None and (found.lease.op in self._own_ops() or found.lease.holder == self._seat.me)
+            return found is not None and (found.lease.op in self._own_ops() or found.lease.holder == self._context.me)
         return False

@@ -1,8 +1,8 @@
 """The election port: who leads, for anybody; and links between the servers of a shard.
 
 `GET /health/leadership/shard` needs no client certificate, the WebSocket `/peer` one of role `server` and this shard. A
-link is a queue and a task that empties it, so that sending never waits. The trap: a WebSocket says goodbye politely and
-waits for the answer; a link that is closed has to end even if the other side has fallen silent.
+link is a queue and a task that empties it, so that sending never waits. The trap: closing a WebSocket waits for the other
+side's answer; a closed link has to end even if the other side does not answer.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _ALPN = "http/1.1"
 def server_context(
     *, certificate_pem: str, key_pem: bytes, ca_pem: str, hosts: Collection[str] | None = None
 ) -> ssl.SSLContext:
-    """For the election port: a client may show a certificate, and if it does, it has to be a good one."""
+    """For the election port: a client certificate is optional, and has to be valid."""
     context = tls.server_context(
         certificate_pem=certificate_pem, key_pem=key_pem, ca_pem=ca_pem, alpn=_ALPN, hosts=hosts
     )
@@ -54,7 +54,7 @@ def client_context(*, certificate_pem: str, key_pem: bytes, ca_pem: str) -> ssl.
 
 
 def key_fingerprint(certificate_der: bytes) -> str:
-    """Of the key in a certificate, spelled as the lease spells it. Raises IdentityError."""
+    """Of the key in a certificate, written as in the lease. Raises IdentityError."""
     try:
         key = x509.load_der_x509_certificate(certificate_der).public_key()
     except ValueError as problem:
@@ -88,16 +88,16 @@ class _Link:
         fingerprint: str,
         after: Callable[[], Awaitable[None]],
     ) -> None:
-        """`after` ends the connection for good, when everything has been written or given up."""
+        """`after` ends the connection, when everything was written or dropped."""
         self.server = server
         self.fingerprint = fingerprint
         self._socket = socket
         self._transport = transport
         self._after = after
         self._closed = False
-        self._patience: asyncio.Timeout | None = None
+        self._receive_timeout: asyncio.Timeout | None = None
         self._outgoing: deque[bytes] = deque()
-        self._news = asyncio.Event()
+        self._wake = asyncio.Event()
         self.writing = asyncio.create_task(self._write())
 
     def send(self, message: peers.Message) -> None:
@@ -105,39 +105,39 @@ class _Link:
             return
         body = peers.encode(message)
         if len(body) > MAX_MESSAGE or len(self._outgoing) >= MAX_QUEUED:
-            log.warning("a message is too long or a peer too slow: its link is closed", extra={"peer": self.server})
+            log.warning("peer link closed: a message is too long or the peer too slow", extra={"peer": self.server})
             self._outgoing.clear()
             self.close()
             return
         self._outgoing.append(body)
-        self._news.set()
+        self._wake.set()
 
     async def receive(self) -> peers.Message:
         if self._closed:
             raise peers.LinkClosedError("the link was closed here")
         try:
-            async with asyncio.timeout(SILENCE_SECONDS) as self._patience:
+            async with asyncio.timeout(SILENCE_SECONDS) as self._receive_timeout:
                 message = await self._socket.receive()
         except TimeoutError:
-            reason = "the link was closed here" if self._closed else f"nothing was heard for {SILENCE_SECONDS:g} s"
+            reason = "the link was closed here" if self._closed else f"nothing was received for {SILENCE_SECONDS:g} s"
             raise peers.LinkClosedError(reason) from None
         if message.type is not aiohttp.WSMsgType.BINARY:
             raise peers.LinkClosedError(f"the peer ended the link: {message.type.name} {message.data!s:.200}")
         try:
             return peers.decode(message.data)
         except (AttributeError, RecursionError) as problem:
-            raise peers.BadMessageError(f"a peer said something unknown: {problem!r}") from problem
+            raise peers.BadMessageError(f"unknown message of a peer: {problem!r}") from problem
 
     def close(self) -> None:
-        """What was sent before still goes out, if the peer takes it soon."""
+        """What was queued is still sent, if the peer takes it soon."""
         if self._closed:
             return
         self._closed = True
         loop = asyncio.get_running_loop()
-        if self._patience is not None:
+        if self._receive_timeout is not None:
             with contextlib.suppress(RuntimeError):  # nobody waits in `receive`
-                self._patience.reschedule(loop.time())
-        self._news.set()
+                self._receive_timeout.reschedule(loop.time())
+        self._wake.set()
         loop.call_later(GOODBYE_SECONDS, self.writing.cancel)
 
     async def _write(self) -> None:
@@ -146,10 +146,10 @@ class _Link:
                 if self._outgoing:
                     await self._socket.send_bytes(self._outgoing.popleft())
                 else:
-                    self._news.clear()
-                    await self._news.wait()
+                    self._wake.clear()
+                    await self._wake.wait()
         except (ConnectionError, aiohttp.ClientError):
-            pass  # `receive` says that the link is gone
+            pass  # `receive` reports that the link is gone
         finally:
             self._transport.close()
             await self._after()
@@ -167,25 +167,25 @@ class PeerServer:
         cluster: str,
         shard: str,
     ) -> None:
-        """`accept` and `held` are the elector's. `context` (see `server_context`) is asked at each connection; None from
-        it: there is no CA yet, nobody is let in."""
+        """`accept` and `held` are the elector's. `context` (see `server_context`) is called for each connection; None
+        means that there is no CA yet and nobody is admitted."""
         self._accept = accept
         self._held = held
         self._cluster = cluster
         self._shard = shard
-        self._door = http_listener.HttpListener(self._answer, context=context)
+        self._listener = http_listener.HttpListener(self._answer, context=context)
         self._links: set[_Link] = set()
 
     @property
     def port(self) -> int:
-        return self._door.port
+        return self._listener.port
 
     async def start(self, host: str, port: int) -> None:
-        """Port 0 takes a free one. Raises OSError if the address cannot be had."""
-        await self._door.start(host, port)
+        """Port 0 takes a free one. Raises OSError if the address is not available."""
+        await self._listener.start(host, port)
 
     async def close(self) -> None:
-        await self._door.close()
+        await self._listener.close()
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path not in (LEADERSHIP, PEER):
@@ -207,7 +207,7 @@ class PeerServer:
         try:
             identity, fingerprint = _server_of(certificate, cluster=self._cluster, shard=self._shard)
         except names.IdentityError as problem:
-            log.warning("a peer was refused", extra={"peer": request.remote, "error": str(problem)})
+            log.warning("peer rejected", extra={"peer": request.remote, "error": str(problem)})
             return web.Response(status=403, text="a client certificate of role server and of this shard is needed")
         if len(self._links) >= MAX_LINKS:
             return web.Response(status=503, text="too many links")
@@ -215,7 +215,7 @@ class PeerServer:
             compress=False, max_msg_size=MAX_MESSAGE, timeout=GOODBYE_SECONDS, autoclose=False
         )
         await socket.prepare(request)
-        self._door.keep(request)
+        self._listener.keep(request)
         assert request.transport is not None
         transport = request.transport
 
@@ -237,7 +237,7 @@ class HttpDialer:
     """The calling side."""
 
     def __init__(self, context: http_listener.ContextFactory, *, cluster: str, shard: str) -> None:
-        """`context`: see `client_context`; asked at each call."""
+        """`context`: see `client_context`; called for each connection."""
         self._context = context
         self._cluster = cluster
         self._shard = shard
@@ -251,8 +251,8 @@ class HttpDialer:
             except (OSError, aiohttp.ClientError, ValueError) as problem:  # a timeout is an OSError
                 refused = refused and getattr(problem, "errno", None) == errno.ECONNREFUSED
                 problems.append(f"{address}: {str(problem) or type(problem).__name__}")
-        told = "no link: " + ("; ".join(problems) or "no address is known")
-        raise peers.PeerRefusedError(told) if refused else peers.LinkClosedError(told)
+        reason = "no link: " + ("; ".join(problems) or "no address is known")
+        raise peers.PeerRefusedError(reason) if refused else peers.LinkClosedError(reason)
 
     async def _connect(self, address: str, fingerprint: str) -> peers.Link:
         context = self._context()
@@ -275,25 +275,25 @@ class HttpDialer:
             if isinstance(problem, aiohttp.ServerFingerprintMismatch):
                 raise names.IdentityError(expected.problem) from problem
             raise
-        server, transport = expected.judged()
+        server, transport = expected.peer()
         return _Link(socket, transport, server=server, fingerprint=fingerprint, after=session.close)
 
 
 class _Expected(aiohttp.Fingerprint):
-    """Judges the server that answered, between the handshake and the request."""
+    """Checks the server that answered, between the handshake and the request."""
 
     def __init__(self, fingerprint: str, *, cluster: str, shard: str) -> None:
         super().__init__(bytes.fromhex(fingerprint))
         self._wanted = fingerprint
         self._cluster = cluster
         self._shard = shard
-        self._judged: tuple[str, asyncio.Transport] | None = None
+        self._checked: tuple[str, asyncio.Transport] | None = None
         self.problem = ""
 
-    def judged(self) -> tuple[str, asyncio.Transport]:
+    def peer(self) -> tuple[str, asyncio.Transport]:
         """The server's ID and the connection to it."""
-        assert self._judged is not None
-        return self._judged
+        assert self._checked is not None
+        return self._checked
 
     def check(self, transport: asyncio.Transport) -> None:
         try:
@@ -305,4 +305,4 @@ class _Expected(aiohttp.Fingerprint):
             # aiohttp closes the connection and then still looks at it: not aborted before that.
             asyncio.get_running_loop().call_later(GOODBYE_SECONDS, cut, transport)
             raise aiohttp.ServerFingerprintMismatch(self.fingerprint, b"", "", 0) from problem
-        self._judged = (identity.id, transport)
+        self._checked = (identity.id, transport)

@@ -1,4 +1,4 @@
-"""What leader and standbys say to each other, and the door they say it through.
+"""The messages between leader and standbys, and the port that carries them.
 
 A link is one authenticated connection between two servers of a shard. The leader sends heartbeats, a standby answers
 with promises. Heartbeats count only from the key and epoch that the lease names, so a link knows its peer's key.
@@ -63,7 +63,7 @@ _KINDS: dict[str, type[Message]] = {c.__name__.lower(): c for c in (Join, Heartb
 
 
 class BadMessageError(ValueError):
-    """Not something a peer of this version says."""
+    """Not a message of this version."""
 
 
 class LinkClosedError(Exception):
@@ -71,7 +71,7 @@ class LinkClosedError(Exception):
 
 
 class PeerRefusedError(LinkClosedError):
-    """Nobody listens at any of the peer's addresses: they say so themselves."""
+    """The hosts at all of the peer's addresses refuse connections."""
 
 
 class Link(Protocol):
@@ -90,7 +90,7 @@ class Link(Protocol):
         ...
 
     async def receive(self) -> Message:
-        """The next message. Raises LinkClosed."""
+        """The next message. Raises LinkClosedError."""
         ...
 
     def close(self) -> None: ...
@@ -98,16 +98,16 @@ class Link(Protocol):
 
 class Dialer(Protocol):
     async def dial(self, addresses: tuple[str, ...], fingerprint: str) -> Link:
-        """A link to the server at one of the addresses that holds that key. Raises LinkClosed, and PeerRefusedError if
-        there is a host at each of them, and none takes the connection."""
+        """A link to the server at one of the addresses that has this key. Raises LinkClosedError; PeerRefusedError if
+        every address refuses the connection."""
         ...
 
 
 def encode(message: Message) -> bytes:
     """Fields at their defaults are left out: servers that do not know the newest ones yet still understand the rest."""
     kind = type(message)
-    told = {f.name: value for f in fields(kind) if (value := getattr(message, f.name)) != f.default}
-    return canonical({"kind": kind.__name__.lower(), **told})
+    values = {f.name: value for f in fields(kind) if (value := getattr(message, f.name)) != f.default}
+    return canonical({"kind": kind.__name__.lower(), **values})
 
 
 def decode(body: bytes | str) -> Message:
@@ -115,7 +115,7 @@ def decode(body: bytes | str) -> Message:
         raw: dict[str, Any] = json.loads(body)
         if not isinstance(raw, dict):
             raise BadMessageError("expected an object")
-        canonical(raw)  # a name that cannot be written (half a character) would stop whoever puts it into the lease
+        canonical(raw)  # a name with half a character could not be written into the lease
         kind = _KINDS[raw.pop("kind")]
         if kind is Join:
             raw["addresses"] = tuple(str(a) for a in raw["addresses"])
@@ -126,7 +126,7 @@ def decode(body: bytes | str) -> Message:
                 raise BadMessageError(f"{name} is {type(value).__name__}, expected {expected.__name__}")
         return message
     except (KeyError, TypeError, ValueError, RecursionError) as problem:
-        raise BadMessageError(f"a peer said something unknown: {problem!r}") from problem
+        raise BadMessageError(f"unknown message of a peer: {problem!r}") from problem
 
 
 _SAMPLES: dict[type[Message], Message] = {

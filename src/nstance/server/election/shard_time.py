@@ -1,9 +1,8 @@
-"""The shard's time, by which ages are counted: it goes on from leader to leader, whatever their machines' clocks say.
+"""The shard's time, by which ages are counted. It continues from leader to leader, whatever their machines' clocks say.
 
-A machine whose clock is an hour ahead must not expire a fleet by taking over (F20). So the leader says its time with each
-heartbeat and in each lease, and whoever takes over goes on from there, by the time that has passed on its own clock
-since. The trap is a server that starts beside a lease which nobody renews: how old that is, only the store can say, by
-its own clock.
+A machine whose clock is an hour ahead must not expire a fleet by taking over. So each heartbeat and each lease names the
+leader's time, and the next leader continues from there by what has passed on its own clock since. The trap: a server that
+starts while nobody renews the lease cannot know how old that is; only the store knows, by its own clock.
 """
 
 import asyncio
@@ -17,8 +16,8 @@ from nstance.objects.port import Key, ObjectStore, Version
 
 log = logging.getLogger(__name__)
 
-ODD = 60.0  # seconds by which a machine's clock may be off before people are told
-HEAD_TIMEOUT = 2.0  # or longer, where the store is slow
+MAX_SKEW_SECONDS = 60.0  # of a machine's clock, before people are warned
+HEAD_TIMEOUT_SECONDS = 2.0  # longer where the store is slow
 HEAD_ATTEMPTS = 3
 
 
@@ -30,79 +29,82 @@ class ShardTime:
         *,
         clock: Clock,
         anchor: Callable[[float], None],
-        timeout: Callable[[], float] = lambda: HEAD_TIMEOUT,
+        timeout: Callable[[], float] = lambda: HEAD_TIMEOUT_SECONDS,
     ) -> None:
-        """`key`: of the lease. `anchor` sets the steady clock. `timeout`: how long to wait for the store's next answer."""
+        """`key`: of the lease. `anchor` sets the steady clock. `timeout`: of the store's next answer."""
         self._store = store
         self._key = key
         self._clock = clock
         self._anchor = anchor
         self._timeout = timeout
-        self._told: tuple[float, float] | None = None  # the shard's time, and when it was that, since boot
+        self._reference: tuple[float, float] | None = (
+            None  # the shard's time, and the time since boot at which it was that
+        )
         self._version: Version | None = None
-        self._old: float | None = None  # what a lease says that was there before this server
+        self._lease_time: float | None = None  # in a lease that was there before this server
         self._written = 0.0  # when it was written, by the store's clock
 
-    def last_seen(self, at: float) -> None:
-        """Its leader has just said so."""
+    def set_leader_time(self, at: float) -> None:
+        """The leader has just named its time."""
         if at > 0:
-            self._told = (at, self._clock.boot())
+            self._reference = (at, self._clock.boot())
 
-    def read(self, found: ReadLease) -> None:
-        """The lease. If it changed since the last look, its holder wrote it in between; what is known from a heartbeat
-        since then is better."""
+    def on_lease(self, found: ReadLease) -> None:
+        """The lease was read. If it changed, its holder wrote it since the last read; a heartbeat since then is newer."""
         if found.version == self._version:
             return
         first, self._version, at = self._version is None, found.version, found.lease.at
         if first and at > 0:
-            self._old = at
-        elif self._told is None or not 0.0 <= self._estimate(self._told) - at <= ODD:
-            self.last_seen(at)
+            self._lease_time = at
+        elif self._reference is None or not 0.0 <= self._estimate(self._reference) - at <= MAX_SKEW_SECONDS:
+            self.set_leader_time(at)
 
     async def before_claim(self) -> None:
         """Raises storage errors."""
-        if self._told is not None:
-            self._anchor(self._estimate(self._told))
-        elif self._old is not None:
+        if self._reference is not None:
+            self._anchor(self._estimate(self._reference))
+        elif self._lease_time is not None:
             self._written = await self._modified()
-            self._anchor(self._old)  # at least
+            self._anchor(self._lease_time)  # at least
 
-    async def claimed(self) -> str:
-        """The lease is ours; says what is odd about this machine's clock."""
-        if self._told is None and self._old is not None:
+    async def after_claim(self) -> str:
+        """The lease is ours. Returns what is wrong with this machine's clock; empty if nothing is."""
+        if self._reference is None and self._lease_time is not None:
             for _ in range(HEAD_ATTEMPTS):
                 try:
-                    self._anchor(self._old + max(0.0, await self._modified() - self._written))
+                    self._anchor(self._lease_time + max(0.0, await self._modified() - self._written))
                     break
                 except errors.StorageError as problem:
-                    log.warning("how long nobody led is not known: ages go on", extra={"error": str(problem)})
-        elif self._told is None:
+                    log.warning(
+                        "leaderless interval unknown: ages continue from the lease", extra={"error": str(problem)}
+                    )
+        elif self._reference is None:
             return ""
         off = self._clock.wall() - self._clock.steady()
-        if abs(off) <= ODD:
+        if abs(off) <= MAX_SKEW_SECONDS:
             return ""
         return (
             f"this machine's clock is {abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} the shard's time, "
-            "by which ages go on; set it right"
+            "by which ages are counted; correct it"
         )
 
     @property
-    def late(self) -> bool:
-        """It became known only with the lease that was claimed, and that says less: whoever reads it would go back."""
-        return self._told is None and self._old is not None
+    def is_late(self) -> bool:
+        """Whether the time became known only after the claim: the lease names an earlier one and has to be renewed."""
+        return self._reference is None and self._lease_time is not None
 
-    def led(self, version: Version) -> None:
-        """This server has led until now; its last lease is known."""
+    def after_term(self, version: Version) -> None:
+        """This server led until now, and this was its last lease."""
         self._version = version
-        self.last_seen(self._clock.steady())
+        self.set_leader_time(self._clock.steady())
 
-    def _estimate(self, told: tuple[float, float]) -> float:
-        at, then = told
+    def _estimate(self, reference: tuple[float, float]) -> float:
+        at, then = reference
         return at + self._clock.boot() - then
 
     async def _modified(self) -> float:
         try:
-            async with asyncio.timeout(max(HEAD_TIMEOUT, self._timeout())):
+            async with asyncio.timeout(max(HEAD_TIMEOUT_SECONDS, self._timeout())):
                 return (await self._store.head(self._key)).modified
         except TimeoutError:
             raise errors.UnavailableError(f"head {self._key}: no answer") from None

@@ -25,28 +25,28 @@ NEVER = float("-inf")
 class Standby:
     def __init__(
         self,
-        seat: ElectionContext,
+        context: ElectionContext,
         time: ShardTime,
         *,
         floor: Callable[[], Awaitable[int]],
-        heard_tail: Callable[[int], None],
+        on_tail: Callable[[int], None],
     ) -> None:
         self.claiming = False
         self.hold_off = NEVER
-        self._seat = seat
+        self._context = context
         self._time = time
         self._floor = floor
-        self._heard_tail = heard_tail
+        self._on_tail = on_tail
         self._seen: ReadLease | None = None
         self._seen_at = 0.0
         self._missing_since: float | None = None
         self._max_epoch = 0
-        self.tail = 0  # the journal was at least so long, as leases and heartbeats told
+        self.tail = 0  # the longest journal that a lease or heartbeat named
         self._promise_until = NEVER
-        self._crash_until = NEVER  # the same, once the leader was found dead
-        self._found_dead = False
-        self._heartbeat: peers.Heartbeat | None = None  # the last one promised upon
-        self._claimable: tuple[str, peers.Heartbeat] | None = None  # the leader's incarnation, and what it said last
+        self._crash_until = NEVER  # the same, once the leader is known to be dead
+        self._is_leader_dead = False
+        self._heartbeat: peers.Heartbeat | None = None  # the last one that was promised upon
+        self._claimable: tuple[str, peers.Heartbeat] | None = None  # the leader's incarnation and its last heartbeat
         self._released: peers.Released | None = None
 
     @property
@@ -54,33 +54,33 @@ class Standby:
         return self._seen.lease if self._seen is not None else None
 
     @property
-    def led_by(self) -> Lease | None:
-        """The lease of a leader to hold a link to."""
+    def leader_lease(self) -> Lease | None:
+        """The lease of the leader to connect to; None if there is none."""
         known = self.lease
-        if known is None or known.free or known.holder.incarnation == self._seat.me.incarnation:
+        if known is None or known.free or known.holder.incarnation == self._context.me.incarnation:
             return None
         return known if known.holder.addresses else None
 
-    def promised(self) -> bool:
-        return self._seat.clock.monotonic() < self._kept_until
+    def has_promised(self) -> bool:
+        return self._context.clock.monotonic() < self._kept_until
 
     @property
     def _kept_until(self) -> float:
-        return min(self._promise_until, self._crash_until) if self._found_dead else self._promise_until
+        return min(self._promise_until, self._crash_until) if self._is_leader_dead else self._promise_until
 
-    def leader_found_dead(self) -> None:
-        """There is no link to the leader any more, and its host refuses another one: its process is most likely gone. A
-        firewall can say the same of a leader that lives, so this only shortens the wait to what the leader reckons with."""
-        self._found_dead = True
+    def on_leader_dead(self) -> None:
+        """The leader's host refuses connections: its process is most likely gone. A firewall looks the same although the
+        leader lives, so this only shortens the wait to `crash_wait`, which the leader takes into account."""
+        self._is_leader_dead = True
 
-    def overtaken(self, found: Stored | None) -> Claim | None:
-        """A claim came too late: this is there instead. What to claim at once, if it is a renewal that the leader had
-        announced before it fell silent; otherwise the lease has to be watched again."""
+    def on_overtaken(self, found: Stored | None) -> Claim | None:
+        """A claim was too late, and this lease is there instead. Returns what to claim at once, if it is a renewal that
+        the leader had announced with its last heartbeat; otherwise the lease has to be watched again."""
         self._seen = None
-        said, self._claimable = self._claimable, None
-        if found is None or said is None:
+        claimable, self._claimable = self._claimable, None
+        if found is None or claimable is None:
             return None
-        incarnation, beat = said
+        incarnation, beat = claimable
         return claims.claim_renewed(
             _known(lease.decode(found.body), found.version),
             self._candidate,
@@ -89,21 +89,21 @@ class Standby:
             announced_sequence=beat.sequence,
         )
 
-    def begin(self, *, epoch: int, hold_off: float) -> None:
-        """A term of this server's own is over."""
+    def reset(self, *, epoch: int, hold_off: float) -> None:
+        """A term of this server is over."""
         self._seen = self._heartbeat = self._released = self._missing_since = self._claimable = None
         self._promise_until = self._crash_until = NEVER
-        self._found_dead = False
+        self._is_leader_dead = False
         self._max_epoch = max(self._max_epoch, epoch)
         self.claiming, self.hold_off = False, hold_off
 
     @property
     def _candidate(self) -> claims.Candidate:
-        return claims.Candidate(self._seat.me.server, self._seat.me.incarnation)
+        return claims.Candidate(self._context.me.server, self._context.me.incarnation)
 
     async def target(self) -> Attempt:
         """What to claim, or how long to wait before looking again."""
-        now = self._seat.clock.monotonic()
+        now = self._context.clock.monotonic()
         if now < self.hold_off:
             return None, self.hold_off - now
         if self._released is not None:
@@ -119,44 +119,48 @@ class Standby:
             if claim is not None and beat.member:
                 return claim, 0.0
         try:
-            found = await self._seat.read()
+            found = await self._context.read()
         except (errors.StorageError, TimeoutError) as problem:
-            log.debug("could not read the lease", extra={"error": str(problem)})
-            return None, self._seat.rng.uniform(0.1, 0.4)
-        return await self._missing() if found is None else self._judge(found)
+            log.debug("failed to read the lease", extra={"error": str(problem)})
+            return None, self._context.rng.uniform(0.1, 0.4)
+        return await self._wait_for_missing() if found is None else self._evaluate(found)
 
-    def _judge(self, found: ReadLease) -> Attempt:
-        now, current = self._seat.clock.monotonic(), found.lease
+    def _evaluate(self, found: ReadLease) -> Attempt:
+        now, current = self._context.clock.monotonic(), found.lease
         self._missing_since = None
         if self._seen is None or self._seen.version != found.version:
             self._seen, self._seen_at = found, now
-            self._time.read(found)
+            self._time.on_lease(found)
         self._max_epoch = max(self._max_epoch, current.epoch)
         self.tail = max(self.tail, current.tail)
         known = _known(current, found.version)
-        return claims.claim_known(known, self._candidate, seen_at=self._seen_at, now=now, poll=self._seat.timings.poll)
+        return claims.claim_known(
+            known, self._candidate, seen_at=self._seen_at, now=now, poll=self._context.timings.poll
+        )
 
-    async def _missing(self) -> Attempt:
-        """No lease. Normal for a new shard; otherwise somebody removed it, and its holder may still act."""
-        seat = self._seat
+    async def _wait_for_missing(self) -> Attempt:
+        """There is no lease. That is normal for a new shard; otherwise it was removed, and its holder may still act."""
+        context = self._context
         try:
             floor = max(await self._floor(), self._max_epoch)
-            if floor and await seat.read() is not None:
-                return None, 0.0  # somebody made it, and wrote to the journal, between the two looks
+            if floor and await context.read() is not None:
+                return None, 0.0  # it was created, and the journal written, between the two reads
         except (errors.StorageError, TimeoutError) as problem:
-            log.debug("could not look at the journal", extra={"error": str(problem)})
-            return None, seat.rng.uniform(0.2, 0.6)
-        now = seat.clock.monotonic()
+            log.debug("failed to read the journal", extra={"error": str(problem)})
+            return None, context.rng.uniform(0.2, 0.6)
+        now = context.clock.monotonic()
         if floor and self._missing_since is None:
             log.error(
-                "the lease object is missing although the shard has a journal: it was removed by hand or by a rule"
+                "lease object is missing although the shard has a journal: it was removed by hand or by a lifecycle rule"
             )
             self._seen, self._missing_since = None, now
         missing_for = now - self._missing_since if self._missing_since is not None else 0.0
-        return claims.claim_missing(seat.adapted(), last_epoch=floor, missing_for=missing_for, poll=seat.timings.poll)
+        return claims.claim_missing(
+            context.adapted(), last_epoch=floor, missing_for=missing_for, poll=context.timings.poll
+        )
 
-    def hear(self, message: peers.Message, link: peers.Link, known: Lease) -> bool:
-        """Something came over the link to the leader, whose lease is known; says whether the lease is free now."""
+    def on_message(self, message: peers.Message, link: peers.Link, known: Lease) -> bool:
+        """A message of the leader whose lease is `known`. Returns whether the lease is free now."""
         holder = known.holder
         match message:
             case peers.Heartbeat():
@@ -170,8 +174,8 @@ class Standby:
                 self._heartbeat = message
                 self._claimable = (holder.incarnation, message) if message.member else None
                 self.tail = max(self.tail, message.tail)
-                self._heard_tail(message.tail)
-                self._time.last_seen(message.at)
+                self._on_tail(message.tail)
+                self._time.set_leader_time(message.at)
                 link.send(peers.Promise(message.epoch, message.number))
                 return False
             case peers.Released():
@@ -181,16 +185,16 @@ class Standby:
                 self._promise_until = self._crash_until = NEVER
                 return True
             case _:
-                raise peers.BadMessageError(f"a leader does not say {type(message).__name__}")
+                raise peers.BadMessageError(f"a leader does not send {type(message).__name__}")
 
     def _promise(self, beat: peers.Heartbeat, known: Lease) -> None:
         """Never shorter than an earlier promise: the leader may still count on that one."""
-        received, promise = self._seat.clock.monotonic(), beat.promise or known.promise
+        received, promise = self._context.clock.monotonic(), beat.promise or known.promise
         crash_wait = beat.crash_wait or known.crash_wait or promise
         until = rules.promise_until(received=received, promise=promise)
         self._promise_until = max(self._promise_until, until)
         self._crash_until = max(self._crash_until, rules.promise_until(received=received, promise=crash_wait))
-        self._found_dead = False
+        self._is_leader_dead = False
 
 
 def _known(read: Lease, version: Version) -> claims.KnownLease:

@@ -1,7 +1,7 @@
 """Measures how long object storage takes to answer, so that leadership can adapt to a slow one.
 
-One per process, for the lease and the journal: what was learnt in one term, or while standing by, is known in the next. A
-request that was given up counts as well: it took at least as long as somebody waited.
+One per process, for the lease and the journal: what was measured in one term is known in the next. A request that was
+cancelled counts as well: it took at least as long as somebody waited.
 """
 
 import asyncio

@@ -1,7 +1,7 @@
-"""One leadership, from a won lease to its end.
+"""One leadership, from an acquired lease to its end.
 
-A term is passed explicitly to everything that acts under it, and asked before each act. It may be frozen for a while (the
-lease could not be renewed in time) and lead again; once ended it never leads again.
+Everything that acts gets the term and asks it before each act. A term may be frozen for a while (the lease was not renewed
+in time) and lead again; once ended it never leads again.
 """
 
 import asyncio
@@ -12,10 +12,12 @@ from nstance.objects.journal import DeposedError
 
 
 class Term:
-    def __init__(self, epoch: int, clock: Clock, *, reread: Callable[[], Awaitable[bool]], odd: str = "") -> None:
-        """`reread`: whether the lease in storage is still ours. `odd`: what people should know of this leader's clock."""
+    def __init__(
+        self, epoch: int, clock: Clock, *, reread: Callable[[], Awaitable[bool]], clock_warning: str = ""
+    ) -> None:
+        """`reread`: whether the lease in storage is still ours. `clock_warning`: what is wrong with the machine's clock."""
         self.epoch = epoch
-        self.odd = odd
+        self.clock_warning = clock_warning
         self.ended = asyncio.Event()
         self.closing = asyncio.Event()  # an orderly stop: finish what is in flight, then return
         self.why = ""
@@ -24,21 +26,21 @@ class Term:
         self._until = float("-inf")
         self._suspicion_after = 0.0
         self._offsets = self.offsets()
-        self._moved = asyncio.Event()
+        self._changed = asyncio.Event()
 
     def confirm(self, until: float, *, length: float) -> None:
-        """A renewal or the members' promises allow work until then."""
+        """A renewal, or the promises of the members, allow work until then."""
         self._until = until
         self._suspicion_after = length
-        self._moved.set()
+        self._changed.set()
 
     def offsets(self) -> tuple[float, float]:
-        """How far the clocks that may jump are from the one that does not."""
+        """How far the clocks that may jump are from the monotonic one."""
         monotonic = self._clock.monotonic()
         return self._clock.boot() - monotonic, self._clock.wall() - monotonic
 
     def rebase(self, offsets: tuple[float, float]) -> None:
-        """Storage has confirmed the lease after the clocks stood like this."""
+        """Storage confirmed the lease after the clocks had these offsets."""
         self._offsets = offsets
 
     def revoke(self) -> None:
@@ -49,7 +51,7 @@ class Term:
         if not self.ended.is_set():
             self.why = why
             self.ended.set()
-            self._moved.set()
+            self._changed.set()
 
     def leading(self) -> bool:
         """Whether work may start now."""
@@ -61,19 +63,19 @@ class Term:
             if self.ended.is_set():
                 raise DeposedError(self.why)
             if self.leading():
-                if not self._slept():
+                if not self._clock_jumped():
                     return
-                # The machine was suspended or its clock was set: the monotonic clock alone proves nothing.
+                # The machine was suspended or its clock was set: the monotonic clock proves nothing then.
                 offsets = self.offsets()
                 if not await self._reread():
-                    self.end("the lease was taken while this server slept")
+                    self.end("the lease was taken while this machine was suspended")
                     continue
                 self.rebase(offsets)
                 continue
-            self._moved.clear()
-            await self._moved.wait()
+            self._changed.clear()
+            await self._changed.wait()
 
-    def _slept(self) -> bool:
+    def _clock_jumped(self) -> bool:
         return any(
             abs(now - then) > self._suspicion_after for now, then in zip(self.offsets(), self._offsets, strict=True)
         )

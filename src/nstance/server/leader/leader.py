@@ -87,8 +87,8 @@ class Leader:
                 self.context = context
                 self._count(context)
                 work.held_groups.record()
-                if term.odd:
-                    context.shard.event_log.record_for_all(ReasonCode.CLOCK, term.odd)
+                if term.clock_warning:
+                    context.shard.event_log.record_for_all(ReasonCode.CLOCK, term.clock_warning)
                 log.info("leading", extra={"epoch": term.epoch, "instances": len(context.shard.instances)})
                 writing, deciding = asyncio.create_task(writer.run()), asyncio.create_task(context.shard.run())
                 others = (
@@ -123,7 +123,7 @@ class Leader:
         metrics.count_held(unknown_vms=lambda: len(shard.unknown), groups=lambda: len(shard.held_groups()))
 
     def _on_append(self, slot: slots.Slot) -> None:
-        self._elector.wrote(slot.number)
+        self._elector.set_tail(slot.number)
         self._history.keep(slot)
 
     async def _read_all(self, state: journal.JournalState) -> None:
