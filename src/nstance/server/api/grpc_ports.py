@@ -102,7 +102,7 @@ def grpc_ports(
             cluster=cluster if role is not None else None,
             other_services=_others(elsewhere, SERVICES[service]),
             on_refused=lambda reason: log.debug("a connection was refused", extra={"reason": reason}),
-            on_unwelcome=unwelcome.refused,
+            on_rejected_peer=unwelcome.refused,
         )
         return GrpcPort(listener, endpoints.bind[service])
 
