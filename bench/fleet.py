@@ -262,7 +262,7 @@ class Server(Measured):
     def context_for(self, id: str) -> Any:
         key = agent_key(self.told["seed"], id)
         now = CLOCK.wall()
-        issued = self.ca.issue_agent(
+        issued = self.ca.issue_client(
             names.Agent(CLUSTER, DEFAULT_TENANT, InstanceId(id)),
             keys.public_bytes(key),
             serial=random.getrandbits(120) + 1,

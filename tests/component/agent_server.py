@@ -220,7 +220,7 @@ class AgentServer:
         self, instance: InstanceId, public_key: bytes, *, age: float = 0.0, bundle: str = ""
     ) -> registration_pb2.RegisterResponse:
         begin = self.clock.wall() - age
-        issued = self.ca.issue_agent(
+        issued = self.ca.issue_client(
             names.Agent(self.cluster, TENANT, instance),
             public_key,
             serial=ca.new_serial(self.rng),

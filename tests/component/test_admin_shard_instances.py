@@ -190,7 +190,7 @@ async def test_identities_that_cannot_be_used_are_one_line(tmp_path: Path) -> No
         (admin.identity / "tls.key").unlink()
         assert "tls.key is missing" in await admin.refused("group", "list")
         (admin.identity / "tls.key").write_text(keys.private_to_pem(keys.generate(world.rng)))
-        assert "do not belong together" in await admin.refused("group", "list")
+        assert "they do not fit" in await admin.refused("group", "list")
         (admin.identity / "tls.key").write_bytes(key)
         await admin.ok("group", "list")
         (admin.identity / "tls.crt").write_text("nonsense")

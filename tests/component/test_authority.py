@@ -338,7 +338,7 @@ async def test_f71_rekey_goes_on_where_it_stopped(crash_at: int) -> None:
     assert (await open_it(store, ring=new)).publics == opened.publics
     moved = sealed.SealedStore(store, prefix="cluster/secret/", sealer=new, cluster=CLUSTER, rng=SeededRng(1))
     assert await moved.get("password") == b"hunter2"
-    with pytest.raises(errors.UnreadableError, match="0 objects were sealed anew"):
+    with pytest.raises(errors.UnreadableError, match="0 objects were sealed again"):
         await rotation.rekey(safe(store, sealing.Keyring(b"z" * 32)), PLACES)
 
 
@@ -383,7 +383,7 @@ async def test_openssl_accepts_what_is_issued(tmp_path: Path) -> None:
             [f"URI:{names.uri(server)}", "DNS:localhost", "IP Address:127.0.0.1", "IP Address:10.0.0.1"],
         ),
         "agent": (
-            signer.issue_agent(agent, PUBLIC, serial=serial, issued=clock.now, expires=end),
+            signer.issue_client(agent, PUBLIC, serial=serial, issued=clock.now, expires=end),
             {"sslclient"},
             [f"URI:{names.uri(agent)}", "1.3.6.1.4.1.999999.1", f"O = acme, CN = {INSTANCE}"],
         ),

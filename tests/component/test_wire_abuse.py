@@ -163,7 +163,7 @@ async def test_b23_metadata_beyond_the_limit() -> None:
         await attacker.until_gone()
         assert attacker.goodbye() == CALM
         await until(lambda: port.refused)
-        assert port.refused[0].startswith("not HTTP/2 as agreed")
+        assert port.refused[0].startswith("invalid HTTP/2")
 
 
 async def test_b23_headers_without_end() -> None:
@@ -181,7 +181,7 @@ async def test_b23_metadata_that_is_not_ascii() -> None:
         attacker.request(KEYS, ("x-name", "ä"))
         await attacker.until_gone()
         await until(lambda: port.refused)
-        assert port.refused[0].startswith("not HTTP/2 as agreed")
+        assert port.refused[0].startswith("invalid HTTP/2")
 
 
 async def test_b23_empty_data_frames() -> None:
@@ -208,7 +208,7 @@ async def test_b23_a_reader_without_a_window_is_cut_off() -> None:
         stream = attacker.request(FILES)
         attacker.data(stream, framed(b""), end=True)
         code, message = await attacker.status(stream)  # without ever acknowledging a byte
-        assert (code, message) == (Status.RESOURCE_EXHAUSTED.value, "the reader took nothing for 0.3 s")
+        assert (code, message) == (Status.RESOURCE_EXHAUSTED.value, "the peer read nothing for 0.3 s")
         assert sent <= 66
 
 
@@ -234,7 +234,7 @@ async def test_a_client_that_is_cut_off_in_the_middle_of_a_message_gets_the_serv
         listening(WORLD, service, limits=limits.Limits(stall_seconds=0.2)) as port,
         WORLD.channel(port.port, AGENT) as channel,
     ):
-        with pytest.raises(GRPCError, match="the reader took nothing") as refused:
+        with pytest.raises(GRPCError, match="the peer read nothing") as refused:
             await read_late(agent_grpc.AgentServiceStub(channel))
     assert refused.value.status is Status.RESOURCE_EXHAUSTED
 
@@ -258,7 +258,7 @@ async def test_b23_a_peer_that_does_not_read_its_socket_is_cut_off() -> None:
                 attacker.h2.ping(b"not dead")
                 attacker.send()
                 await asyncio.sleep(0.02)
-        await until(lambda: port.refused == ["the peer takes nothing"])
+        await until(lambda: port.refused == ["the peer reads nothing"])
 
 
 @on_both_loops
@@ -301,7 +301,7 @@ async def test_b24_tls_without_http2() -> None:
         async with asyncio.timeout(SECONDS):
             with contextlib.suppress(OSError):
                 await mute.reader.read()
-        await until(lambda: port.refused == ["no call within the time for the first one"])
+        await until(lambda: port.refused == ["no call in time after the handshake"])
 
 
 async def test_b24_http2_without_a_call() -> None:
@@ -309,7 +309,7 @@ async def test_b24_http2_without_a_call() -> None:
     async with listening(WORLD, limits=quick) as port, raw(WORLD, port.port, AGENT) as attacker:
         await attacker.until_gone()
         assert attacker.goodbye() == CALM
-        await until(lambda: port.refused == ["no call within the time for the first one"])
+        await until(lambda: port.refused == ["no call in time after the handshake"])
 
 
 async def test_b24_a_call_without_its_message() -> None:
@@ -394,7 +394,7 @@ async def test_b25_http1_in_the_place_of_http2() -> None:
         attacker.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         await attacker.until_gone()
         await until(lambda: port.refused)
-        assert port.refused[0].startswith("not HTTP/2 as agreed")
+        assert port.refused[0].startswith("invalid HTTP/2")
 
 
 @on_both_loops
@@ -433,7 +433,7 @@ def plain_context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.load_verify_locations(cadata=WORLD.ca.pem)
-    tls._load(context, AGENT.certificate_pem, AGENT.key_pem)
+    tls._load_certificate(context, AGENT.certificate_pem, AGENT.key_pem)
     return context
 
 

@@ -45,7 +45,7 @@ async def test_a_peer_that_left_is_no_error(caplog: pytest.LogCaptureFixture) ->
     with caplog.at_level(logging.DEBUG, logger="nstance"):
         assert await ask(too_late) == b""
     assert prepared.is_set()
-    assert [record.message for record in caplog.records] == ["a peer left before it was answered"]
+    assert [record.message for record in caplog.records] == ["peer disconnected before the answer"]
 
 
 async def test_a_failure_of_ours_is_one(caplog: pytest.LogCaptureFixture) -> None:
@@ -53,4 +53,4 @@ async def test_a_failure_of_ours_is_one(caplog: pytest.LogCaptureFixture) -> Non
         raise ConnectionResetError("of somebody else's connection")
 
     assert b"500" in await ask(fail)
-    assert [record.message for record in caplog.records] == ["a request could not be answered"]
+    assert [record.message for record in caplog.records] == ["failed to answer a request"]

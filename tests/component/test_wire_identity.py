@@ -72,13 +72,13 @@ async def test_a_certificate_of_our_ca_that_does_not_fit_the_port(paper: Paper, 
         assert words in str(caught.value.message)
 
 
-async def test_b14_somebody_hears_of_the_unwelcome_once_for_each_connection() -> None:
+async def test_rejected_peers_are_reported_once_per_connection() -> None:
     last_seen: list[tuple[object, str]] = []
 
     def hear(connection: peer.Connection, reason: str) -> None:
         last_seen.append((connection.identity, reason))
 
-    async with listening(WORLD, on_unwelcome=hear) as port:
+    async with listening(WORLD, on_rejected_peer=hear) as port:
         for _ in range(2):
             async with WORLD.channel(port.port, WORLD.operator()) as through:
                 for _ in range(3):
@@ -124,8 +124,8 @@ async def test_certificates_that_tls_ends(paper: Paper | None) -> None:
         pytest.param(WORLD.workload(ca.Usage.SERVER), "is not the server", id="workload"),
         pytest.param(WORLD.workload(*ca.Usage), "is not the server", id="workload for both purposes"),
         pytest.param(WORLD.server(shard="zone-b"), "expected shard zone-a, found zone-b", id="other shard"),
-        pytest.param(WORLD.agent(), "certificate is not of our CA", id="agent"),
-        pytest.param(OTHER.server(), "certificate is not of our CA", id="other CA"),
+        pytest.param(WORLD.agent(), "certificate is not signed by the cluster's CA", id="agent"),
+        pytest.param(OTHER.server(), "certificate is not signed by the cluster's CA", id="other CA"),
     ],
 )
 @on_both_loops

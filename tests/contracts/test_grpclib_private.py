@@ -17,6 +17,7 @@ from h2.config import H2Configuration
 from h2.settings import SettingCodes
 
 from nstance.wire import channel, dispatch, transport
+from nstance.wire import parser as h2_parser
 from nstance.wire.flag import Flag
 from nstance.wire.limits import Limits
 
@@ -58,12 +59,12 @@ def test_what_is_overridden_or_called_has_the_same_shape(function: object, param
 def test_every_override_still_overrides_something() -> None:
     """A renamed hook would leave our limit standing beside the road."""
     added = {
-        transport.Stream: {"_window"},
+        transport.Stream: {"_wait_window"},
         transport.Connection: {"writable"},
         transport.Processor: set(),
         channel._Stream: set(),
         channel._Interruption: set(),
-        dispatch.Call: {"_awaited_message", "finish"},
+        dispatch.Call: {"_wait_message", "finish"},
         dispatch.Calls: {"__init__", "_admit", "_serve", "_answer", "_outcome"},
     }
     for ours, own in added.items():
@@ -141,7 +142,7 @@ def test_a_client_stream_uses_the_wrapper_we_put_in_place() -> None:
 
 async def test_no_connection_or_stream_carries_a_large_event() -> None:
     """A new event in grpclib would cost its 760 bytes again, for every stream."""
-    parser = transport.Parser(transport.configuration(client=False), Limits())
+    parser = h2_parser.Parser(h2_parser.configuration(client=False), Limits())
     link = transport.Connection(parser, None, config=Configuration().__for_client__())
     assert link.write_ready.is_set()
     for each in (link, link.create_stream(stream_id=1)):
@@ -152,8 +153,8 @@ async def test_no_connection_or_stream_carries_a_large_event() -> None:
 
 def test_settings_are_kept_in_small_lists() -> None:
     """h2 keeps the values of a setting in a deque of 760 bytes; the parser replaces them, and they still work."""
-    parser = transport.Parser(transport.configuration(client=False), Limits(max_streams=7))
-    assert all(isinstance(v, transport._Values) for v in parser.remote_settings._settings.values())
+    parser = h2_parser.Parser(h2_parser.configuration(client=False), Limits(max_streams=7))
+    assert all(isinstance(v, h2_parser._SettingValues) for v in parser.remote_settings._settings.values())
     settings = parser.local_settings
     settings.initial_window_size = 1 << 20
     assert settings.initial_window_size == 65_535
@@ -166,4 +167,4 @@ def test_settings_are_kept_in_small_lists() -> None:
     assert SettingCodes.MAX_HEADER_LIST_SIZE not in theirs
     theirs.acknowledge()
     assert theirs.max_header_list_size == 5
-    assert all(isinstance(v, transport._Values) for v in theirs._settings.values())
+    assert all(isinstance(v, h2_parser._SettingValues) for v in theirs._settings.values())

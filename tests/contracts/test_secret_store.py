@@ -144,7 +144,7 @@ def test_kinds(kind: str, built: type, tmp_path: Path) -> None:
         ("file", "directory"),
         ("aws-secrets-manager", "not built yet"),
         ("google-secret-manager", "not built yet"),
-        ("vault", "expected a secret store out of"),
+        ("vault", "expected a secret store of"),
     ],
 )
 def test_kinds_that_cannot_be_opened(kind: str, says: str) -> None:

@@ -1,4 +1,4 @@
-"""The log of workload certificates: written before a certificate is handed out, or it is not handed out (F74)."""
+"""The log of workload certificates. A certificate that is not in the log is not given out."""
 
 import datetime
 import json
@@ -34,11 +34,10 @@ async def write(
     now: float,
     rng: Rng,
 ) -> Key:
-    """Returns only when the batch is surely stored; raises
-    storage errors otherwise."""
+    """Returns only when the batch is stored; raises storage errors otherwise."""
     document = {
         "v": VERSION,
-        "op": f"{rng.bits(128):032x}",  # no two entries are equal, so a lost answer can be told from another's entry
+        "op": f"{rng.bits(128):032x}",  # makes each entry unique, so that a lost answer can be recognized
         "shard": shard,
         "tenant": tenant,
         "instance": instance,
@@ -60,4 +59,6 @@ async def write(
         key = storage_keys.certlog(shard, tenant=tenant, at=at, instance=instance)
         if (await settle.create_or_adopt(store, key, body)).body == body:
             return key
-    raise storage.UnavailableError(f"certlog of {instance}: {_ATTEMPTS} entries within as many microseconds; try again")
+    raise storage.UnavailableError(
+        f"failed to log certificates of {instance}: {_ATTEMPTS} entries in as many microseconds; try again"
+    )

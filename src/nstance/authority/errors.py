@@ -1,24 +1,24 @@
-"""Why there is no authority to work with. None of these goes away by trying again; storage errors pass as they are."""
+"""Errors of the cluster's authority. Retrying does not help; storage errors pass unchanged."""
 
 
 class AuthorityError(Exception):
-    """Base of all: stop, and show the message to a person."""
+    """Base class: stop, and show the message to a person."""
 
 
 class NotFoundError(AuthorityError):
-    """There is no CA yet, and we were not asked to make one."""
+    """There is no CA or nonce key yet, and creating one was not requested."""
 
 
 class UnreadableError(AuthorityError):
-    """What is stored cannot be opened or understood. Never a reason to make it anew."""
+    """A stored object cannot be decrypted or parsed. Never a reason to create a new one."""
 
 
 class WrongClusterError(AuthorityError):
-    """This storage belongs to another cluster."""
+    """The storage belongs to another cluster."""
 
 
 class NonceUsedError(AuthorityError):
-    """The nonce was used with another public key: somebody else holds it. Refuse and report."""
+    """The nonce was used with another public key, so another party has it. Reject and report."""
 
 
 class NotRegisteredError(AuthorityError):
@@ -26,4 +26,4 @@ class NotRegisteredError(AuthorityError):
 
 
 class ConflictError(AuthorityError):
-    """Somebody else changed the same thing at the same time, or it is taken. Look before you try again."""
+    """Another writer changed the object, or the name is taken. Look before trying again."""

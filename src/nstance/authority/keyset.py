@@ -1,8 +1,8 @@
-"""The cluster's CAs and nonce keys, newest first, and which of them signs.
+"""The cluster's CAs and nonce keys, newest first.
 
-Each has a moment from which on it signs, so that a new one is known everywhere before anything is signed with it. The
-signer is chosen by when a thing was *issued*, not by now: issuing the same thing again after a rotation gives the same
-bytes. Servers' own certificates come from the oldest CA instead: a client that slept through a rotation knows only that.
+Each has a time from which it signs, so that a new one is known everywhere before it is used. The signer is chosen by
+when a certificate was *issued*, not by now: issuing it again after a rotation gives the same bytes. Servers' own
+certificates come from the oldest CA instead, because a client that missed a rotation knows only that one.
 """
 
 import json
@@ -49,8 +49,8 @@ class DatedKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Authority:
-    """Everything that the cluster signs with. A value: to learn of rotations, open it again (every few minutes, and
-    on `nonce.UnknownKey`)."""
+    """All CAs and nonce keys. It is immutable: to notice rotations, open it again (every few minutes, and on
+    `nonce.UnknownKeyError`)."""
 
     cluster: ClusterId
     cas: Sequence[DatedCa]
@@ -59,7 +59,7 @@ class Authority:
 
     @property
     def bundle(self) -> str:
-        """The CA certificates in PEM, newest first: what clients trust."""
+        """The CA certificates in PEM, newest first, for clients to trust."""
         return "".join(dated.ca.pem for dated in self.cas)
 
     def signer(self, issued: float) -> ca.CertificateAuthority:
@@ -67,9 +67,9 @@ class Authority:
         return _signing(self.cas, issued).ca
 
     def server_signer(self, now: float) -> ca.CertificateAuthority:
-        """The CA for servers' certificates: the oldest that still lives."""
-        living = [dated.ca for dated in self.cas if dated.ca.expires > now]
-        return living[-1] if living else self.cas[0].ca
+        """The CA for servers' certificates: the oldest that has not expired."""
+        valid = [dated.ca for dated in self.cas if dated.ca.expires > now]
+        return valid[-1] if valid else self.cas[0].ca
 
     def sign_nonce(self, claims: nonce.Claims) -> str:
         dated = _signing(self.nonce_keys, claims.issued)
@@ -131,7 +131,9 @@ def _entries(plain: bytes, field: str, cluster: ClusterId, name: str) -> list[di
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise _damaged(name, error) from None
     if version != VERSION:
-        raise errors.UnreadableError(f"{name} has version {version!r}, this program knows {VERSION}; update it")
+        raise errors.UnreadableError(
+            f"{name} has version {version!r}, this program supports version {VERSION}; upgrade it"
+        )
     if owner != cluster:
         raise errors.WrongClusterError(f"{name} belongs to cluster {owner!r}, expected {cluster}")
     entries = document.get(field)
@@ -155,7 +157,7 @@ def _seconds(entry: dict[str, object]) -> int:
 
 
 def _damaged(name: str, error: Exception) -> errors.UnreadableError:
-    """Only the kind of error is told: its text might quote what was sealed."""
+    """Only the type of the error is shown: its text might quote the secret."""
     return errors.UnreadableError(
-        f"{name} opens but is damaged inside ({type(error).__name__}); restore it from a backup"
+        f"{name} can be decrypted but is damaged ({type(error).__name__}); restore it from a backup"
     )

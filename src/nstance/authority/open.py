@@ -1,8 +1,8 @@
-"""Opening the cluster's authority, and making it if this is the first server.
+"""Opening the cluster's authority, and creating it on the first server.
 
-`ca.sealed` is the truth about the CA; `ca.crt` is derived from it for people and tools. Both are made without a leader:
-whoever loses the race adopts the winner's. The trap: a new CA over one that cannot be read would cut off every VM of the
-cluster, so anything but a clear "there is none, and never was" is fatal.
+`ca.sealed` is the truth about the CA; `ca.crt` is derived from it for people and tools. Both are created without a
+leader: the server that loses the race adopts the winner's. The trap: a new CA over one that cannot be read would cut off
+every VM of the cluster, so anything but a clear "there is none, and never was" is fatal.
 """
 
 from dataclasses import dataclass
@@ -21,8 +21,7 @@ from nstance.secretstore import kinds, port, sealing
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The keys of the cluster's objects. `prefix`: `cluster/` unless configured otherwise; `secrets`: below it, where
-    sealed secrets lie."""
+    """The keys of the cluster's objects. `prefix` is `cluster/` by default; `secrets` is below it and holds sealed secrets."""
 
     prefix: str
     secrets: str = storage_keys.SECRETS
@@ -67,10 +66,10 @@ async def open_authority(
     subject: fields.Subject | None = None,
     life: float = ca.CA_LIFE,
 ) -> keyset.Authority:
-    """`create`: make what is missing, as servers do; tools only look. Raises AuthorityError, which is final, and
-    storage errors, after which it may be called again at any time."""
+    """`create`: create what is missing, as servers do; tools only read. Raises AuthorityError, which is final, and storage
+    errors, after which it may be called again."""
     safe = vault(store, keyring=keyring, insecure_dev=insecure_dev, cluster=cluster, rng=rng)
-    # Before the sealed object: whoever makes a CA writes them in the other order, so this one proves that one.
+    # Read before the sealed object: they are created in the opposite order, so that a certificate proves a sealed CA.
     certificate = await settle.read(store, places.ca_certificate)
     if certificate is not None:
         _check_cluster(certificate.body, cluster, places)
@@ -79,7 +78,7 @@ async def open_authority(
         if certificate is not None:
             raise errors.UnreadableError(
                 f"{places.ca_certificate} exists but {places.sealed_ca} does not: the cluster's CA key is lost; restore "
-                f"it from a backup (only for a cluster without any VM: remove {places.ca_certificate} to start afresh)"
+                f"it from a backup (only for a cluster without any VM: remove {places.ca_certificate} to start again)"
             )
         if not create:
             raise errors.NotFoundError(f"there is no CA at {places.sealed_ca} yet; start a server of the cluster first")
@@ -94,12 +93,10 @@ async def open_authority(
 
 
 async def find_cluster(store: ObjectStore, places: Places) -> ClusterId:
-    """Whose storage this is, as its CA certificate says. Raises Absent, Unreadable."""
+    """The cluster of this storage, from its CA certificate. Raises NotFoundError, UnreadableError."""
     certificate = await settle.read(store, places.ca_certificate)
     if certificate is None:
-        raise errors.NotFoundError(
-            f"there is no {places.ca_certificate} that would name the cluster; give the cluster's ID"
-        )
+        raise errors.NotFoundError(f"there is no {places.ca_certificate} that names the cluster; give the cluster's ID")
     return _owner(certificate.body, places)
 
 
@@ -114,8 +111,8 @@ async def _nonce_keys(safe: Vault, places: Places, *, create: bool) -> list[keys
 
 
 def _check_cluster(bundle: bytes, cluster: ClusterId, places: Places) -> None:
-    """The sealed object would refuse another cluster too, but could not say why. A damaged copy says nothing, and is
-    written anew from the sealed object."""
+    """The sealed object would fail for another cluster too, but with a worse message. A damaged copy is ignored and written
+    again from the sealed object."""
     try:
         owner = _owner(bundle, places)
     except errors.UnreadableError:
@@ -123,7 +120,7 @@ def _check_cluster(bundle: bytes, cluster: ClusterId, places: Places) -> None:
     if owner != cluster:
         raise errors.WrongClusterError(
             f"the storage under {places.prefix!r} belongs to cluster {owner}, expected {cluster}; "
-            "give each cluster a bucket or prefix of its own"
+            "give each cluster its own bucket or prefix"
         )
 
 
@@ -132,5 +129,5 @@ def _owner(bundle: bytes, places: Places) -> ClusterId:
         return ca.cluster_of(ca.load_certificate(bundle.decode("ascii", "replace")))
     except fields.CertificateError as error:
         raise errors.UnreadableError(
-            f"{places.ca_certificate}: {error}; a server of the cluster writes it anew"
+            f"{places.ca_certificate}: {error}; a server of the cluster writes it again"
         ) from error

@@ -1,8 +1,8 @@
-"""Operators: who is registered, at whichever shard or by whichever tool.
+"""Registered operators.
 
-A nonce is bound to the first public key that presents it by a create-only object, which also fixes the operator's ID,
+A nonce is bound to the first public key that presents it, by a create-only object that also fixes the operator's ID,
 serial and times: a repeated request gets the same certificate. The trap: a revoked operator could present its nonce once
-more while it lives, so revoking marks the registration and never deletes it.
+more while it is valid, so revoking marks the registration and never deletes it.
 """
 
 import logging
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 class Operators:
     def __init__(self, store: ObjectStore, *, prefix: str, cluster: ClusterId, clock: Clock, rng: Rng) -> None:
-        """`prefix`: that of the cluster's objects, as in `cluster/`."""
+        """`prefix` is that of the cluster's objects, as in `cluster/`."""
         self._store = store
         self._prefix = prefix
         self._cluster = cluster
@@ -36,7 +36,7 @@ class Operators:
         self._ids = ids.IdMaker(wall=clock.wall, bits=rng.bits)
 
     def new_nonce(self, authority: Authority, *, tenant: TenantId, life: float = nonce.OPERATOR_LIFE) -> str:
-        """Whether the tenant exists is for the caller to know."""
+        """The caller checks that the tenant exists."""
         now = math.floor(self._clock.wall())
         jti = nonce.new_jti(self._rng)
         expires = math.floor(now + life)
@@ -47,7 +47,7 @@ class Operators:
     async def register(
         self, authority: Authority, claims: nonce.OperatorClaims, public_key: bytes, *, life: float = ca.OPERATOR_LIFE
     ) -> tuple[Registration, ca.Issued]:
-        """For claims that were verified and a key whose proof was checked. Raises NonceTaken, NotRegistered."""
+        """For verified claims and a key whose proof was checked. Raises NonceUsedError, NotRegisteredError."""
         proposed = self._new(claims.tenant, self._new_id(), public_key, life, jti=claims.jti)
         key = storage_keys.operator_nonce(claims.jti, prefix=self._prefix)
         bound = await self._create(key, proposed)
@@ -55,7 +55,7 @@ class Operators:
             raise errors.UnreadableError(f"{key} does not belong to this nonce; it was overwritten")
         if bound.public_key != public_key:
             raise errors.NonceUsedError(
-                f"the nonce {claims.jti} of tenant {claims.tenant} was used with another key before"
+                f"the nonce {claims.jti} of tenant {claims.tenant} was already used with another key"
             )
         _check_live(await self._create(self._key(bound.tenant, bound.operator), bound))
         return bound, self._issue(authority, bound)
@@ -85,8 +85,8 @@ class Operators:
         *,
         life: float = ca.OPERATOR_LIFE,
     ) -> ca.Issued:
-        """For a caller that was identified. `public_key`: one whose proof was checked; None: the one it has. Raises
-        NotRegistered."""
+        """For an identified caller. `public_key`: a new key whose proof was checked; None keeps the current one. Raises
+        NotRegisteredError."""
 
         def renewed(old: Registration) -> Registration:
             _check_live(old)
@@ -95,18 +95,18 @@ class Operators:
         return self._issue(authority, await self._change(identity.tenant, identity.id, renewed))
 
     async def revoke(self, tenant: TenantId, operator: OperatorId) -> None:
-        """Raises NotRegistered if there is nobody to revoke; revoking twice is success."""
+        """Raises NotRegisteredError if there is no such operator; revoking twice is success."""
         now = math.floor(self._clock.wall())
         await self._change(tenant, operator, lambda old: old if old.revoked is not None else replace(old, revoked=now))
 
     async def is_registered(self, identity: names.Operator) -> bool:
-        """Storage errors pass: not knowing is not the same as no."""
+        """Raises storage errors: unknown is not the same as no."""
         key = self._key(identity.tenant, identity.id)
         found = await settle.read(self._store, key)
         return found is not None and self._load(found.body, key).revoked is None
 
     async def list(self) -> list[Registration]:
-        """Those that can be read; the others are logged, and hide none of these."""
+        """All readable registrations; unreadable ones are logged."""
         return [*(await self._all())[0]]
 
     async def _all(self) -> tuple[Sequence[Registration], Sequence[Key]]:
@@ -118,13 +118,13 @@ class Operators:
                 if stored is not None:
                     found.append(self._load(stored.body, key))
             except (errors.UnreadableError, errors.WrongClusterError, storage.ObjectTooLargeError) as problem:
-                log.error("failed to read operator registration: %s", problem)
+                log.error("failed to read operator registration", extra={"key": key, "error": str(problem)})
                 unreadable.append(key)
         return found, unreadable
 
     def _new(self, tenant: TenantId, operator: OperatorId, public_key: bytes, life: float, *, jti: str) -> Registration:
         now = math.floor(self._clock.wall())
-        names.uri(names.Operator(self._cluster, tenant, operator))  # refuses what is no name
+        names.uri(names.Operator(self._cluster, tenant, operator))  # raises for invalid names
         return Registration(
             cluster=self._cluster,
             tenant=tenant,
@@ -140,7 +140,7 @@ class Operators:
         return OperatorId(self._ids.make(ids.OPERATOR_KIND))
 
     async def _create(self, key: Key, proposed: Registration) -> Registration:
-        """What is there in the end: the proposal, or what was there before."""
+        """Returns what is stored in the end: the proposal, or an earlier registration."""
         stored = await settle.create_or_adopt(self._store, key, registration.dump(proposed))
         return self._load(stored.body, key)
 
@@ -161,7 +161,7 @@ class Operators:
                 return new
             except storage.ConflictError:
                 continue
-        raise storage.UnavailableError(f"{key} is being changed by others all the time; try again")
+        raise storage.UnavailableError(f"{key}: other writers were faster {settle.ATTEMPTS} times; try again")
 
     def _load(self, body: bytes, key: Key) -> Registration:
         return registration.load(body, key=key, cluster=self._cluster)
@@ -173,7 +173,7 @@ class Operators:
     @staticmethod
     def _issue(authority: Authority, wanted: Registration) -> ca.Issued:
         signer = authority.signer(wanted.issued)
-        return signer.issue_operator(
+        return signer.issue_client(
             wanted.identity, wanted.public_key, serial=wanted.serial, issued=wanted.issued, expires=wanted.expires
         )
 

@@ -1,4 +1,4 @@
-"""The record of a registered operator, and its spelling in storage."""
+"""The record of a registered operator, and its format in storage."""
 
 import base64
 import json
@@ -14,7 +14,7 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """Holds all that its certificate is made of, so that it can be issued again, byte for byte."""
+    """Contains all inputs of the certificate, so that it can be issued again, byte for byte."""
 
     cluster: ClusterId
     tenant: TenantId
@@ -48,12 +48,14 @@ def dump(registration: Registration) -> bytes:
 
 
 def load(body: bytes, *, key: Key, cluster: ClusterId) -> Registration:
-    """Raises Unreadable, WrongCluster."""
+    """Raises UnreadableError, WrongClusterError."""
     try:
         document = json.loads(body)
         version = document["v"]
         if version != VERSION:
-            raise errors.UnreadableError(f"{key} has version {version!r}, this program knows {VERSION}; update it")
+            raise errors.UnreadableError(
+                f"{key} has version {version!r}, this program supports version {VERSION}; upgrade it"
+            )
         identity = names.parse_uri(
             f"{names.SCHEME}://{document['cluster']}/operator/{document['tenant']}/{document['operator']}"
         )

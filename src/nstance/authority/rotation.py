@@ -1,7 +1,7 @@
-"""Changing keys while everything runs.
+"""Rotating keys while everything runs.
 
-Each step is one conditional write, so that a crash leaves the old state or the new one, and running the command again
-goes on where it stopped.
+Each step is one conditional write: a crash leaves the old state or the new one, and running the command again continues
+where it stopped.
 """
 
 import itertools
@@ -18,9 +18,9 @@ from nstance.objects.port import Key
 from nstance.pki import ca, fields, keys
 from nstance.secretstore import errors as secrets
 
-CA_NOTICE = 86400.0  # from publishing a CA to signing with it: workloads learn of it from their agents
-CA_RETENTION = 366 * 86400.0  # after its successor began to sign, an old CA's last certificate has expired
-NONCE_NOTICE = 900.0  # servers look for new keys every five minutes, and may miss a look
+CA_NOTICE = 86400.0  # seconds from publishing a CA to signing with it: agents pass it on to workloads
+CA_RETENTION = 366 * 86400.0  # then the last certificate of a replaced CA has expired
+NONCE_NOTICE = 900.0  # servers read keys every five minutes, and may miss one reading
 LONGEST_NONCE = 86400.0
 
 
@@ -34,18 +34,16 @@ async def rotate_ca(
     notice: float = CA_NOTICE,
     retention: float = CA_RETENTION,
 ) -> list[keyset.DatedCa]:
-    """All CAs afterwards. The old ones stay trusted until their last certificate has expired (F69)."""
+    """Returns all CAs. Old ones stay trusted until their last certificate has expired."""
     held = await vault.read(places.sealed_ca)
     if held is None:
         raise errors.NotFoundError(f"there is no CA at {places.sealed_ca} to rotate")
     now = clock.wall()
     cas = keyset.load_cas(held.plain, cluster=vault.cluster, name=places.sealed_ca)
     if cas[0].signs_from > now:
-        raise errors.ConflictError(
-            f"the last rotation takes effect only in {cas[0].signs_from - now:.0f} s; wait for it"
-        )
+        raise errors.ConflictError(f"the last rotation takes effect in {cas[0].signs_from - now:.0f} s; wait for it")
     made = ca.new_ca(vault.cluster, now=now, rng=vault.rng, subject=subject, life=life)
-    # An old CA is needed until the one after it has signed for as long as certificates live.
+    # An old CA is needed until its successor has signed for as long as certificates live.
     kept = [cas[0], *(old for newer, old in itertools.pairwise(cas) if now < newer.signs_from + retention)]
     cas = [keyset.DatedCa(made, math.ceil(now + notice)), *kept]
     await vault.replace(places.sealed_ca, keyset.dump_cas(vault.cluster, cas), seen=held)
@@ -61,7 +59,7 @@ async def rotate_nonce_key(
     notice: float = NONCE_NOTICE,
     longest_nonce: float = LONGEST_NONCE,
 ) -> list[keyset.DatedKey]:
-    """The new key and the one before. Refused while nonces of a third key may still be on their way (F70)."""
+    """Returns the new key and the previous one. Raises ConflictError while nonces of a third key may still be valid."""
     held = await vault.read(places.nonce_key)
     if held is None:
         raise errors.NotFoundError(f"there is no {places.nonce_key} to rotate")
@@ -69,27 +67,27 @@ async def rotate_nonce_key(
     nonce_keys = keyset.load_nonce_keys(held.plain, cluster=vault.cluster, name=places.nonce_key)
     free = nonce_keys[0].signs_from + longest_nonce
     if len(nonce_keys) > 1 and now < free:
-        raise errors.ConflictError(f"nonces of the key before the last may live for another {free - now:.0f} s; wait")
+        raise errors.ConflictError(f"nonces of the key before the last are valid for another {free - now:.0f} s; wait")
     nonce_keys = [keyset.DatedKey(keys.generate(vault.rng), math.ceil(now + notice)), nonce_keys[0]]
     await vault.replace(places.nonce_key, keyset.dump_nonce_keys(vault.cluster, nonce_keys), seen=held)
     return nonce_keys
 
 
 async def rekey(vault: Vault, places: Places) -> Sequence[Key]:
-    """Seal everything with the current encryption key; the keys of the objects that were not yet (F71)."""
+    """Encrypt all sealed objects with the current encryption key. Returns the keys of the changed objects."""
     changed: list[Key] = []
     for key in [places.sealed_ca, *await settle.list_keys(vault.store, places.secret_prefix)]:
         try:
-            if await _seal_anew(vault, key):
+            if await _reseal(vault, key):
                 changed.append(key)
         except secrets.DecryptionError as error:
             raise errors.UnreadableError(
-                f"{error} ({len(changed)} objects were sealed anew before this one)"
+                f"{error} ({len(changed)} objects were sealed again before this one)"
             ) from error
     return changed
 
 
-async def _seal_anew(vault: Vault, key: Key) -> bool:
+async def _reseal(vault: Vault, key: Key) -> bool:
     for _ in range(settle.ATTEMPTS):
         stored = await settle.read(vault.store, key)
         if stored is None or vault.sealer.is_current(stored.body):
@@ -100,5 +98,5 @@ async def _seal_anew(vault: Vault, key: Key) -> bool:
             await settle.replace(vault.store, key, blob, seen=stored)
             return True
         except storage.ConflictError:
-            continue  # written meanwhile, perhaps with an old key
-    raise storage.UnavailableError(f"{key} is being changed by others all the time; try again")
+            continue  # another writer was faster, perhaps with an old key
+    raise storage.UnavailableError(f"{key}: other writers were faster {settle.ATTEMPTS} times; try again")

@@ -1,4 +1,4 @@
-"""Sealed objects of the cluster: made once by whoever comes first, replaced only over what was read."""
+"""Sealed objects of the cluster: created once by the first writer, replaced only over the version that was read."""
 
 from dataclasses import dataclass, field
 
@@ -26,21 +26,21 @@ class Vault:
     rng: Rng
 
     async def read(self, key: Key) -> Held | None:
-        """None only if the store said that there is none. Raises Unreadable."""
+        """None only if the store says that there is none. Raises UnreadableError."""
         found = await settle.read(self.store, key)
         return None if found is None else Held(self._open(key, found), found)
 
     async def create(self, key: Key, plain: bytes) -> Held:
-        """What is there in the end: ours, or that of whoever came first."""
+        """Returns what is stored in the end: this content, or that of the first writer."""
         found = await settle.create_or_adopt(self.store, key, self._seal(key, plain))
         return Held(self._open(key, found), found)
 
     async def replace(self, key: Key, plain: bytes, *, seen: Held) -> None:
-        """Raises Conflicting if it has changed since."""
+        """Raises ConflictError if it has changed since."""
         try:
             await settle.replace(self.store, key, self._seal(key, plain), seen=seen.stored)
         except storage.ConflictError as error:
-            raise errors.ConflictError(f"{key} was changed by somebody else meanwhile; look, then try again") from error
+            raise errors.ConflictError(f"{key} was changed by another writer; look, then try again") from error
 
     def _seal(self, key: Key, plain: bytes) -> bytes:
         return self.sealer.seal(plain, cluster=self.cluster, name=key, rng=self.rng)

@@ -10,7 +10,7 @@ class StorageError(Exception):
 class NotFoundError(StorageError):
     """There is no such object. Only ever raised when the store said so."""
 
-    code = "not_found"
+    code = "missing"
 
 
 class ConflictError(StorageError):
@@ -28,7 +28,7 @@ class UnavailableError(StorageError):
 class PermissionDeniedError(StorageError):
     """The store refuses us (credentials, permissions, no such bucket). Retrying does not help: stop and say so."""
 
-    code = "permission_denied"
+    code = "denied"
 
 
 class ObjectTooLargeError(StorageError):
@@ -41,4 +41,4 @@ class ObjectTooLargeError(StorageError):
 class UnknownOutcomeError(StorageError):
     """It may have been applied, or may yet be. Read back before anything else."""
 
-    code = "unknown_outcome"
+    code = "unknown"

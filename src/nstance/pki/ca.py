@@ -1,8 +1,8 @@
-"""The certificate authority: what it signs, and for how long.
+"""The certificate authority.
 
-Identity certificates (server, agent, operator) carry an `nstance://` URI and a role; workload certificates never do, so
-none of them can be taken for a server. Serial and times are arguments: Ed25519 signs deterministically, so the same
-arguments give the same bytes again, and a client whose first answer was lost gets the certificate it already owns.
+Identity certificates (server, agent, operator) have an `nstance://` URI and a role; workload certificates never do, so
+none of them passes for a server. Serial and times are arguments: Ed25519 signatures are deterministic, so the same
+arguments give the same bytes, and a client whose first answer was lost gets the same certificate again.
 """
 
 import datetime
@@ -31,15 +31,15 @@ SERVER_LIFE = 30 * DAY
 OPERATOR_LIFE = 365 * DAY
 WORKLOAD_LIFE = 365 * DAY
 
-# How far clocks of those who check may be behind: agents reach the server before their clock is set.
+# How far a verifier's clock may be behind: agents reach the server before their clock is set.
 SERVER_BACKDATE = DAY
 CLIENT_BACKDATE = 300.0
 
-# What the library raises for certificates that are none. TypeError: for a name attribute of an unfit type.
+# What the library raises for invalid certificates. TypeError: for a name attribute of the wrong type.
 UNREADABLE = (ValueError, TypeError, x509.InvalidVersion, x509.DuplicateExtension, x509.UnsupportedGeneralNameType)
 
 UTF8_STRING = 0x0C
-_LONGEST = 100 * 365 * DAY
+_MAX_LIFE = 100 * 365 * DAY
 
 
 class Usage(Enum):
@@ -52,7 +52,7 @@ _PURPOSES = {Usage.SERVER: ExtendedKeyUsageOID.SERVER_AUTH, Usage.CLIENT: Extend
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadSpec:
-    """A certificate template with everything rendered."""
+    """A rendered certificate template."""
 
     usages: frozenset[Usage]
     subject: fields.Subject = field(default_factory=fields.Subject)
@@ -72,8 +72,15 @@ class Issued:
         return f"{self.serial:032x}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Validity:
+    serial: int
+    start: int  # seconds since 1970
+    expires: float
+
+
 def new_serial(rng: Rng) -> int:
-    return rng.bits(128) or 1  # zero is no serial number
+    return rng.bits(128) or 1  # zero is not a serial number
 
 
 @dataclass(frozen=True)
@@ -83,11 +90,11 @@ class CertificateAuthority:
 
     def __post_init__(self) -> None:
         try:
-            belong = self.certificate.public_key() == self.key.public_key()
+            is_pair = self.certificate.public_key() == self.key.public_key()
         except (ValueError, UnsupportedAlgorithm):
-            belong = False
-        if not belong:
-            raise CertificateError("the CA's key and certificate do not belong together")
+            is_pair = False
+        if not is_pair:
+            raise CertificateError("the CA's key and certificate do not fit each other")
 
     @functools.cached_property
     def pem(self) -> str:
@@ -117,58 +124,49 @@ class CertificateAuthority:
         issued: float,
         expires: float,
     ) -> Issued:
-        """`dns` and `ip`: what it advertises; the loopback names are added."""
+        """`dns` and `ip` are the advertised addresses; the loopback names are added."""
         alternatives = fields.Alternatives(dns=("localhost", *dns), ip=("127.0.0.1", "::1", *ip))
-        usages = frozenset(Usage)
-        return self._identity(
-            identity, public_key, alternatives, usages, serial, math.floor(issued - SERVER_BACKDATE), expires
-        )
+        validity = _Validity(serial, math.floor(issued - SERVER_BACKDATE), expires)
+        return self._issue_identity(identity, public_key, frozenset(Usage), validity, alternatives)
 
-    def issue_agent(
-        self, identity: names.Agent, public_key: bytes, *, serial: int, issued: float, expires: float
+    def issue_client(
+        self,
+        identity: names.Agent | names.Operator,
+        public_key: bytes,
+        *,
+        serial: int,
+        issued: float,
+        expires: float,
     ) -> Issued:
-        return self._client(identity, public_key, serial, issued, expires)
-
-    def issue_operator(
-        self, identity: names.Operator, public_key: bytes, *, serial: int, issued: float, expires: float
-    ) -> Issued:
-        return self._client(identity, public_key, serial, issued, expires)
+        validity = _Validity(serial, math.floor(issued - CLIENT_BACKDATE), expires)
+        return self._issue_identity(identity, public_key, frozenset({Usage.CLIENT}), validity)
 
     def issue_workload(self, spec: WorkloadSpec, public_key: bytes, *, serial: int, issued: float) -> Issued:
         if not spec.usages:
             raise CertificateError("kind: expected server, client or both")
-        if not 1 <= spec.life <= _LONGEST:  # also refuses NaN
+        if not 1 <= spec.life <= _MAX_LIFE:  # also refuses NaN
             raise CertificateError(f"ttl: expected between a second and 100 years, found {spec.life} s")
         subject = spec.subject.name()
         alternatives = spec.alternatives.general_names()
         if not subject.rdns and not alternatives:
-            raise CertificateError("cn: the certificate names nobody; give a cn, dns, ip or uri")
-        start = math.floor(issued - CLIENT_BACKDATE)
-        return self._sign(subject, alternatives, public_key, spec.usages, None, serial, start, issued + spec.life)
+            raise CertificateError("cn: the certificate has no name; give a cn, dns, ip or uri")
+        validity = _Validity(serial, math.floor(issued - CLIENT_BACKDATE), issued + spec.life)
+        return self._sign(subject, alternatives, public_key, spec.usages, validity)
 
-    def _client(
-        self, identity: names.Agent | names.Operator, public_key: bytes, serial: int, issued: float, expires: float
-    ) -> Issued:
-        start = math.floor(issued - CLIENT_BACKDATE)
-        usages = frozenset({Usage.CLIENT})
-        return self._identity(identity, public_key, fields.Alternatives(), usages, serial, start, expires)
-
-    def _identity(
+    def _issue_identity(
         self,
         identity: names.Identity,
         public_key: bytes,
-        alternatives: fields.Alternatives,
         usages: frozenset[Usage],
-        serial: int,
-        start: int,
-        expires: float,
+        validity: _Validity,
+        alternatives: fields.Alternatives = fields.NO_ALTERNATIVES,
     ) -> Issued:
         if identity.cluster != self.cluster:
             raise CertificateError(f"expected an identity of cluster {self.cluster}, found {identity.cluster}")
         subject = fields.Subject(cn=names.common_name(identity), organization=(names.organization(identity),))
-        own = x509.UniformResourceIdentifier(names.uri(identity))
-        everything = [own, *alternatives.general_names()]
-        return self._sign(subject.name(), everything, public_key, usages, names.role(identity), serial, start, expires)
+        uri = x509.UniformResourceIdentifier(names.uri(identity))
+        all_names = [uri, *alternatives.general_names()]
+        return self._sign(subject.name(), all_names, public_key, usages, validity, role=names.role(identity))
 
     def _sign(
         self,
@@ -176,15 +174,15 @@ class CertificateAuthority:
         alternatives: Sequence[x509.GeneralName],
         public_key: bytes,
         usages: frozenset[Usage],
-        role: names.Role | None,
-        serial: int,
-        start: int,
-        expires: float,
+        validity: _Validity,
+        *,
+        role: names.Role | None = None,
     ) -> Issued:
         keys.check_point(public_key)
-        end = min(math.floor(expires), self.expires)  # nothing outlives its issuer
+        serial, start = validity.serial, validity.start
+        end = min(math.floor(validity.expires), self.expires)  # nothing outlives its issuer
         if end <= start:
-            raise CertificateError(f"expected an expiry after {_time(start)}, found {_time(end)} (does the CA live?)")
+            raise CertificateError(f"expected an expiry after {_time(start)}, found {_time(end)}; has the CA expired?")
         public = Ed25519PublicKey.from_public_bytes(public_key)
         builder = (
             x509.CertificateBuilder(self.certificate.subject, subject, public, serial, _time(start), _time(end))
@@ -247,7 +245,7 @@ def load_certificate(pem: str) -> x509.Certificate:
 
 
 def cluster_of(certificate: x509.Certificate) -> ClusterId:
-    """Whose CA certificate this is."""
+    """The cluster of a CA certificate."""
     try:
         alternatives = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         (uri,) = alternatives.get_values_for_type(x509.UniformResourceIdentifier)

@@ -1,8 +1,7 @@
-"""What may stand in a certificate: the subject and alternative names, checked value by value.
+"""The subject and alternative names of a certificate, checked value by value.
 
-Values come from templates that people write, so a wrong one gets an error that names its field. The trap: the library
-accepts much more than the standards do (an address as a DNS name, any text as a URI), and a client then fails far away
-from the cause.
+Values come from users' templates, so an error names its field. The trap: the library accepts much more than the
+standards do (an address as a DNS name, any text as a URI), and a client then fails far away from the cause.
 """
 
 import ipaddress
@@ -31,7 +30,7 @@ class CertificateError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """Named as in config files, where `postal_code` is spelt `postalCode`."""
+    """Fields are named as in configurations, except `postalCode`."""
 
     cn: str = ""
     organization: tuple[str, ...] = ()
@@ -42,7 +41,7 @@ class Subject:
     postal_code: tuple[str, ...] = ()
 
     def name(self) -> x509.Name:
-        """Most significant part first. Raises CertificateError."""
+        """Most significant attribute first. Raises CertificateError."""
         attributes = [
             *_attributes("country", NameOID.COUNTRY_NAME, self.country, 2),
             *_attributes("province", NameOID.STATE_OR_PROVINCE_NAME, self.province, 128),
@@ -70,14 +69,14 @@ def _attributes(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alternatives:
-    """Subject alternative names. Empty texts are left out: a template may render to nothing on some instances."""
+    """Subject alternative names. Empty values are left out, because a template may render empty on some instances."""
 
     dns: tuple[str, ...] = ()
     ip: tuple[str, ...] = ()
     uri: tuple[str, ...] = ()
 
     def general_names(self) -> list[x509.GeneralName]:
-        """Each one once. Raises CertificateError."""
+        """Without duplicates. Raises CertificateError."""
         for field, values in (("dns", self.dns), ("ip", self.ip), ("uri", self.uri)):
             if len(values) > MAX_ALTERNATIVES:
                 raise CertificateError(f"{field}: expected at most {MAX_ALTERNATIVES} values, found {len(values)}")
@@ -91,12 +90,15 @@ class Alternatives:
         ]
 
 
+NO_ALTERNATIVES = Alternatives()
+
+
 def _dns(text: str) -> str:
     labels = text.removeprefix("*.").split(".")
     if len(text) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
         raise CertificateError(f"dns: expected a host name, found {text[:253]!r}")
     if labels[-1].isdigit():
-        raise CertificateError(f"dns: expected a host name, found {text!r}; an address belongs into ip")
+        raise CertificateError(f"dns: expected a host name, found {text!r}; put an address into ip")
     return text
 
 

@@ -1,8 +1,8 @@
-"""Ed25519 keys: making, spelling and judging them.
+"""Ed25519 keys: generating, encoding and checking them.
 
-A public key is 32 raw bytes everywhere in Nstance; PEM is for files and the wire. The trap: `cryptography` loads any
-32 bytes as a public key, also those for which everybody can forge signatures (points of small order) and second
-spellings of one point. `check_point` is the only judge, and every key that comes from outside passes it.
+A public key is 32 raw bytes everywhere in Nstance; PEM is for files and the wire. The trap: `cryptography` accepts any 32
+bytes as a public key, also points of small order, for which anybody can forge signatures, and second encodings of one
+point. Every key from outside must pass `check_point`.
 """
 
 import functools
@@ -19,12 +19,12 @@ MAX_PEM = 1024
 
 _P = 2**255 - 19
 _L = 2**252 + 27742317777372353535851937790883648493
-# Divisible by 8, congruent to -1 modulo L, and of the shape that X25519 leaves alone: see `check_point`.
+# Divisible by 8, congruent to -1 modulo L, and not changed by X25519's clamping: see `check_point`.
 _MINUS_ONE = X25519PrivateKey.from_private_bytes((5 * _L - 1).to_bytes(32, "little"))
 
 
 class UnacceptableKeyError(ValueError):
-    """The key is not one that we accept. The message never holds private material."""
+    """The key is not acceptable. The message never contains private material."""
 
 
 def generate(rng: Rng) -> Ed25519PrivateKey:
@@ -82,15 +82,15 @@ def _bounded(pem: str | bytes) -> bytes:
     return data
 
 
-@functools.lru_cache(maxsize=256)  # judged when it arrives and again when it is certified; refusals are not kept
+@functools.lru_cache(maxsize=256)  # checked on arrival and again when it is certified; failures are not cached
 def check_point(raw: bytes) -> None:
     """Accept exactly the canonical encodings of points of order L; raise otherwise.
 
-    Every point is a sum of a part of order L (or the neutral element) and a part whose order divides 8. Multiplying
-    with `_MINUS_ONE` removes the second part and turns the first one's sign. X25519 knows a point only by its
-    u coordinate, which does not see the sign: so u comes back unchanged exactly if there was no second part. That is
-    one multiplication in C instead of a millisecond of Python. Half of all y belong to no point of the curve but to one
-    of its twist; there the large prime is another one, and no u comes back unchanged.
+    Every point is the sum of a part of order L (or the neutral element) and a part whose order divides 8. Multiplying by
+    `_MINUS_ONE` removes the second part and negates the first. X25519 uses only the u coordinate, which is the same for a
+    point and its negative: so u stays the same exactly if there was no second part. That is one multiplication in C
+    instead of a millisecond of Python. Half of all y belong to the twist of the curve, whose large prime is another one;
+    there u never stays the same.
     """
     if len(raw) != 32:
         raise UnacceptableKeyError(f"expected an Ed25519 public key of 32 bytes, found {len(raw)}")
@@ -99,8 +99,8 @@ def check_point(raw: bytes) -> None:
         raise UnacceptableKeyError("the Ed25519 public key is not canonically encoded")
     try:
         u = ((1 + y) * pow(1 - y, -1, _P) % _P).to_bytes(32, "little")
-        same = _MINUS_ONE.exchange(X25519PublicKey.from_public_bytes(u)) == u
+        is_full_order = _MINUS_ONE.exchange(X25519PublicKey.from_public_bytes(u)) == u
     except ValueError:  # y is 1, or the product is the neutral element
         raise UnacceptableKeyError("the Ed25519 public key is a point of small order") from None
-    if not same:
+    if not is_full_order:
         raise UnacceptableKeyError("the Ed25519 public key is not a point of full order")

@@ -1,7 +1,7 @@
-"""Who somebody is, and the one spelling of it.
+"""Identities of servers, agents and operators, and their one encoding.
 
-An identity is a URI in a certificate. Everything that knows about that URI's shape is in this file; all parts are
-ASCII by the rules of `model.ids`, so there are no look-alikes, escapes or dots to worry about further on.
+An identity is a URI in a certificate, and this file alone knows its format. All parts are ASCII by the rules of
+`model.ids`, so there are no look-alikes, escapes or dots.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ MAX_URI = 160
 
 
 class IdentityError(ValueError):
-    """The text or certificate names nobody that we know. The message says why; it is for the log."""
+    """The text or certificate is not an identity. The message says why; it is for the log."""
 
 
 class Role(Enum):
@@ -68,7 +68,7 @@ def organization(identity: Identity) -> str:
 
 
 def uri(identity: Identity) -> str:
-    """Raises IdentityError for parts that the parser would not take back."""
+    """Raises IdentityError for parts that `parse_uri` would reject."""
     text = f"{SCHEME}://{identity.cluster}/{role(identity).value}/{organization(identity)}/{identity.id}"
     if parse_uri(text) != identity:
         raise IdentityError(f"not an identity: {text!r}")
@@ -100,7 +100,7 @@ def is_operator_id(text: str) -> bool:
 
 
 def authority_uri(cluster: ClusterId) -> str:
-    """What a CA certificate carries, so that it says whose it is. No identity: the parser refuses it."""
+    """Names the cluster in a CA certificate. Not an identity: `parse_uri` rejects it."""
     return f"{SCHEME}://{cluster}/ca"
 
 

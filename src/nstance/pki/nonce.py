@@ -1,8 +1,8 @@
-"""Registration nonces: a JWT in exactly one spelling.
+"""Registration nonces: JWTs in exactly one encoding.
 
-We are the only signer, so a token is right only if it is byte for byte what `sign` makes of the claims it holds. The
-header is compared, never parsed: there is no algorithm to choose. The signature is checked before anything inside is
-read. Reasons are for the log; callers learn only that the nonce is invalid.
+Nstance is the only signer, so a token is valid only if it is byte for byte what `sign` makes of its claims. The header is
+compared, never parsed: there is no algorithm to choose. The signature is checked before the claims are read. Reasons are
+for the log; callers learn only that the nonce is invalid.
 """
 
 import base64
@@ -22,9 +22,9 @@ from nstance.model.ids import ClusterId, GroupName, InstanceId, ShardId, TenantI
 from nstance.pki import keys, names
 
 ISSUER = "nstance-server"
-LEEWAY = 60
+LEEWAY_SECONDS = 60
 MAX_TOKEN = 2048
-OPERATOR_LIFE = 3 * 3600
+OPERATOR_LIFE = 3 * 3600  # seconds
 
 _JTI = re.compile(r"[0-9a-f]{32}")
 _HASH = re.compile(r"[0-9A-Za-z:_-]{0,128}")
@@ -32,7 +32,7 @@ _LATEST = 1 << 40
 
 
 class InvalidNonceError(ValueError):
-    """The token is refused; `reason` is for the log only."""
+    """The token is rejected; `reason` is for the log only."""
 
     def __init__(self, reason: str) -> None:
         super().__init__("invalid registration nonce")
@@ -40,7 +40,7 @@ class InvalidNonceError(ValueError):
 
 
 class UnknownKeyError(InvalidNonceError):
-    """Signed with a key that we do not have, perhaps because it is newer than our copy of the set."""
+    """Signed with an unknown key, perhaps one that is newer than this server's copy of the key set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ def key_id(public_key: bytes) -> str:
 
 
 def sign(claims: Claims, key: Ed25519PrivateKey, kid: str) -> str:
-    """The same claims and key give the same token. Raises InvalidNonce for claims that `verify_*` would refuse."""
+    """The same claims and key give the same token. Raises InvalidNonceError for claims that `verify_*` would reject."""
     _check(claims)
     signed = f"{_header(kid)}.{_encode(_payload(claims))}"
     return f"{signed}.{_encode(key.sign(signed.encode()))}"
@@ -89,21 +89,21 @@ def verify_agent(
 ) -> AgentClaims:
     claims = _verify(token, keys, now, cluster)
     if not isinstance(claims, AgentClaims):
-        raise InvalidNonceError("an operator's nonce where an agent's is expected")
+        raise InvalidNonceError("expected an agent's nonce, found an operator's")
     if claims.shard != shard:
-        raise InvalidNonceError(f"for shard {claims.shard}, this is {shard}")
+        raise InvalidNonceError(f"expected shard {shard}, found {claims.shard}")
     return claims
 
 
 def verify_operator(token: str, *, keys: Mapping[str, bytes], now: float, cluster: ClusterId) -> OperatorClaims:
     claims = _verify(token, keys, now, cluster)
     if not isinstance(claims, OperatorClaims):
-        raise InvalidNonceError("an agent's nonce where an operator's is expected")
+        raise InvalidNonceError("expected an operator's nonce, found an agent's")
     return claims
 
 
 def unverified(token: str) -> Claims:
-    """What a token says. For its holder's own error messages: nothing may be granted by it. Raises InvalidNonce."""
+    """The claims of a token, for its holder's error messages only: never trust them. Raises InvalidNonceError."""
     return _parse(_decode(_split(token)[1]))
 
 
@@ -118,7 +118,7 @@ def _verify(token: str, keys: Mapping[str, bytes], now: float, cluster: ClusterI
     header, body, tail = _split(token)
     public = next((public for kid, public in keys.items() if _header(kid) == header), None)
     if public is None:
-        raise UnknownKeyError("not our header, or signed with an unknown key")
+        raise UnknownKeyError("unknown header or signing key")
     payload, signature = _decode(body), _decode(tail)
     try:
         Ed25519PublicKey.from_public_bytes(public).verify(signature, f"{header}.{body}".encode())
@@ -126,8 +126,8 @@ def _verify(token: str, keys: Mapping[str, bytes], now: float, cluster: ClusterI
         raise InvalidNonceError("wrong signature") from None
     claims = _parse(payload)
     if claims.cluster != cluster:
-        raise InvalidNonceError(f"for cluster {claims.cluster}, this is {cluster}")
-    if not claims.issued - LEEWAY <= now < claims.expires + LEEWAY:
+        raise InvalidNonceError(f"expected cluster {cluster}, found {claims.cluster}")
+    if not claims.issued - LEEWAY_SECONDS <= now < claims.expires + LEEWAY_SECONDS:
         raise InvalidNonceError(f"valid from {claims.issued} to {claims.expires}, now it is {now:.0f}")
     return claims
 
@@ -151,9 +151,9 @@ def _parse(payload: bytes) -> Claims:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InvalidNonceError(f"the claims cannot be read: {type(error).__name__}") from None
     _check(claims)
-    # Also settles everything that was not read above: issuer, nbf, an operator's subject, unknown and double claims.
+    # Also covers what was not read above: issuer, nbf, an operator's subject, unknown and duplicate claims.
     if _payload(claims) != payload:
-        raise InvalidNonceError("the claims are not what we would have signed")
+        raise InvalidNonceError("the claims are not in the canonical encoding")
     return claims
 
 
@@ -217,7 +217,7 @@ def _encode(data: bytes) -> str:
 
 
 def _decode(text: str) -> bytes:
-    """The library skips foreign characters and ignores spare bits; encoding again tells whether it did."""
+    """The library skips foreign characters and spare bits; encoding again shows whether it did."""
     try:
         data = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except binascii.Error:

@@ -1,8 +1,8 @@
-"""Who is at the other end of a TLS connection.
+"""The identity in a peer's TLS certificate.
 
-TLS has checked the chain, the dates and the purpose. Here the certificate's words are read: the URI says who it is, and
-CN, O and role must say the same. The trap: a workload certificate comes from the same CA, with a subject of the user's
-choice; only the URI and the role, which workloads never get, tell them apart.
+TLS has verified the chain, the dates and the purpose. Here the URI is read, and CN, O and role must agree with it. The
+trap: a workload certificate comes from the same CA, with a subject of the user's choice; only the URI and the role, which
+workloads never get, tell them apart.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ MAX_CERTIFICATE = 16 * 1024
 
 
 def identify(der: bytes) -> names.Identity:
-    """Raises IdentityError for everything that is not exactly one of our identity certificates."""
+    """Raises IdentityError for anything but an identity certificate of Nstance."""
     if len(der) > MAX_CERTIFICATE:
         raise IdentityError(f"the certificate has {len(der)} bytes, more than {MAX_CERTIFICATE}")
     try:
@@ -36,7 +36,7 @@ def identify(der: bytes) -> names.Identity:
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What a certificate says of itself, beyond whom it names."""
+    """Key, serial and expiry of a certificate."""
 
     public_key: bytes  # raw
     serial: str  # hexadecimal
@@ -66,16 +66,16 @@ def _identity(certificate: x509.Certificate) -> names.Identity:
 
 def _check(certificate: x509.Certificate, identity: names.Identity) -> None:
     if certificate.serial_number <= 0:
-        raise IdentityError("expected a serial number above zero")
+        raise IdentityError("expected a positive serial number")
     extensions = certificate.extensions
     if extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
-        raise IdentityError("a CA certificate is nobody's identity")
-    wanted = {
+        raise IdentityError("expected an identity, found a CA certificate")
+    expected = {
         (NameOID.COMMON_NAME, names.common_name(identity)),
         (NameOID.ORGANIZATION_NAME, names.organization(identity)),
     }
     found = [(attribute.oid, attribute.value) for attribute in certificate.subject]
-    if len(found) != len(wanted) or set(found) != wanted:
+    if len(found) != len(expected) or set(found) != expected:
         raise IdentityError(f"the subject does not agree with the URI: {certificate.subject.rfc4514_string()[:200]!r}")
     extension = extensions.get_extension_for_oid(ca.ROLE_EXTENSION).value
     assert isinstance(extension, x509.UnrecognizedExtension)

@@ -1,7 +1,7 @@
-"""Proof that a caller holds the private key whose public half it presents.
+"""Proof that a caller holds the private key of the public key that it presents.
 
-Each message starts with its own purpose and names the cluster, so that a signature made for one is of no use elsewhere.
-No part can contain the separator.
+Each message starts with its purpose and names the cluster, so that a signature is valid for one use only. No part can
+contain the separator.
 """
 
 from cryptography.exceptions import InvalidSignature

@@ -1,7 +1,7 @@
 """Secrets from environment variables, read-only.
 
-`db-password` is the variable `NSTANCE_SECRET_DB_PASSWORD`: shells allow neither dots nor dashes. So several names read
-one variable; `list` answers with one of them.
+`db-password` is the variable `NSTANCE_SECRET_DB_PASSWORD`, because shells allow neither dots nor dashes. So several names
+read one variable; `list` returns one of them.
 """
 
 import re

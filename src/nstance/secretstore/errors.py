@@ -1,28 +1,28 @@
-"""What can go wrong with secrets, named by what follows from it. No message ever holds a secret or a key."""
+"""Errors of secret stores, named by what follows from them. No message ever contains a secret or a key."""
 
 
 class SecretError(Exception):
-    """Base of all."""
+    """Base class."""
 
 
 class NotFoundError(SecretError):
-    """There is no such secret. Only ever raised when the store said so."""
+    """There is no such secret. Raised only if the store says so."""
 
 
 class AlreadyExistsError(SecretError):
-    """A secret of that name is already there, and was left alone."""
+    """A secret of that name exists, and was not changed."""
 
 
 class UnavailableError(SecretError):
-    """The store does not answer, or the outcome could not be settled. Trying again is safe."""
+    """No answer, or the outcome is unknown. Retrying is safe."""
 
 
 class PermanentError(SecretError):
-    """The store will not do this: bad name, reserved name, read-only, no permission. Trying again does not help."""
+    """Invalid or reserved name, read-only store, or no permission. Retrying does not help."""
 
 
 class DecryptionError(SecretError):
-    """The stored secret is there but cannot be read: wrong key, or damaged. Never treat it as absent."""
+    """The secret exists but cannot be read: wrong key, or damaged. Never treat it as absent."""
 
 
 class BadKeyError(SecretError):

@@ -1,6 +1,6 @@
-"""Secrets as files of one directory, readable by their owner only.
+"""Secrets as files in a directory, readable by their owner only.
 
-A file appears whole or not at all: it is written aside, synced, then linked (create) or renamed (put) to its name.
+A file appears complete or not at all: it is written to a temporary file, synced, then linked (create) or renamed (put).
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from nstance.secretstore import errors, port
 
 T = TypeVar("T")
 
-CALL_TIMEOUT = 30.0
+CALL_TIMEOUT_SECONDS = 30.0
 
 
 class FileStore:
@@ -29,7 +29,7 @@ class FileStore:
         except FileNotFoundError:
             raise errors.NotFoundError(f"no secret {name!r} in {self._directory}") from None
         if len(value) > port.MAX_VALUE:
-            raise errors.DecryptionError(f"expected a secret of at most {port.MAX_VALUE} bytes in {path}; it has more")
+            raise errors.DecryptionError(f"expected a secret of at most {port.MAX_VALUE} bytes in {path}, found more")
         return value
 
     async def create(self, name: str, value: bytes) -> None:
@@ -72,7 +72,7 @@ class FileStore:
 
     def _write(self, value: bytes, publish: Callable[[str], None]) -> None:
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # A leading dot is no secret's name: what a crash leaves behind is never listed. The mode is 0600.
+        # No secret's name starts with a dot, so what a crash leaves is never listed. The mode is 0600.
         handle, temporary = tempfile.mkstemp(prefix=".", dir=self._directory)
         try:
             with os.fdopen(handle, "wb") as file:
@@ -100,7 +100,7 @@ def _read(path: Path) -> bytes:
 
 async def _call(work: Callable[[], T]) -> T:
     try:
-        async with asyncio.timeout(CALL_TIMEOUT):
+        async with asyncio.timeout(CALL_TIMEOUT_SECONDS):
             return await asyncio.to_thread(work)
     except (FileNotFoundError, FileExistsError):
         raise
@@ -108,5 +108,5 @@ async def _call(work: Callable[[], T]) -> T:
         raise errors.PermanentError(f"no permission: {error.filename}") from error
     except (OSError, TimeoutError) as error:
         raise errors.UnavailableError(
-            f"the directory of secrets cannot be used: {error.strerror or 'timeout'}"
+            f"failed to use the directory of secrets: {error.strerror or 'timeout'}"
         ) from error

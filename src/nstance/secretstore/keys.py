@@ -1,4 +1,4 @@
-"""Where the encryption key comes from."""
+"""Reading the encryption key from its source."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -20,7 +20,7 @@ class KeySource(Enum):
 
 
 def read_key(provider: str, source: str = "", *, environment: Mapping[str, str]) -> bytes:
-    """`source`: the variable's name, or the file's path. Raises BadKey."""
+    """`source` is the name of a variable or the path of a file. Raises BadKeyError."""
     if provider == KeySource.ENV.value:
         variable = source or DEFAULT_VARIABLE
         text = environment.get(variable, "")
@@ -36,16 +36,16 @@ def read_key(provider: str, source: str = "", *, environment: Mapping[str, str])
             with Path(source).open("rb") as file:
                 data = file.read(_MAX_FILE)
         except OSError as error:
-            raise errors.BadKeyError(f"no encryption key: cannot read {source}: {error.strerror}") from error
+            raise errors.BadKeyError(f"no encryption key: failed to read {source}: {error.strerror}") from error
         return _parse(data, source)
     known = ", ".join(kind.value for kind in KeySource)
     if provider in {kind.value for kind in KeySource}:
         raise errors.BadKeyError(f"the key provider {provider!r} is not built yet; use 'env' or 'file'")
-    raise errors.BadKeyError(f"expected a key provider out of {known}, found {provider!r}")
+    raise errors.BadKeyError(f"expected a key provider of {known}, found {provider!r}")
 
 
-def _parse(given: str | bytes, where: str) -> bytes:
+def _parse(key: str | bytes, where: str) -> bytes:
     try:
-        return sealing.parse_key(given)
+        return sealing.parse_key(key)
     except errors.BadKeyError as error:
         raise errors.BadKeyError(f"{where}: {error}") from None

@@ -1,4 +1,4 @@
-"""Which secret store a configuration means."""
+"""From the configuration to a secret store."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -20,7 +20,7 @@ class StoreKind(Enum):
 
 
 def sealer(keyring: sealing.Keyring | None, *, insecure_dev: bool) -> sealing.Sealer:
-    """Raises BadKey without a key, unless the server was told that it is only a toy."""
+    """Raises BadKeyError without a key, unless the server runs with --insecure-dev."""
     if keyring is not None:
         return keyring
     if insecure_dev:
@@ -41,7 +41,7 @@ def open_store(
     rng: Rng,
     environment: Mapping[str, str],
 ) -> port.SecretStore:
-    """`prefix`: of the object keys (`cluster/secret/`); for `file` the directory; for `env` that of the variables."""
+    """`prefix`: of the object keys (`cluster/secret/`); for `file` the directory; for `env` the prefix of the variables."""
     if kind == StoreKind.OBJECT_STORAGE.value:
         if sealer is None:
             raise errors.BadKeyError("secrets in object storage need an encryption key")
@@ -56,6 +56,4 @@ def open_store(
         raise errors.PermanentError(
             f"the secret store {kind!r} is not built yet; use 'object-storage', 'file' or 'env'"
         )
-    raise errors.PermanentError(
-        f"expected a secret store out of {', '.join(k.value for k in StoreKind)}, found {kind!r}"
-    )
+    raise errors.PermanentError(f"expected a secret store of {', '.join(k.value for k in StoreKind)}, found {kind!r}")

@@ -1,7 +1,7 @@
-"""The door to secrets.
+"""The port to secrets.
 
-Values are small and opaque. The trap: the registration nonce key lives among the secrets in object storage, and a file
-of kind `secret` could otherwise name it and be handed to a VM; `check_name` refuses it, and only `authority` reads it.
+Values are small and opaque. The trap: the registration nonce key is stored among the secrets in object storage, and a
+file of kind `secret` could otherwise name it and deliver it to a VM. `check_name` rejects it; only `authority` reads it.
 """
 
 import re
@@ -19,18 +19,18 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 class SecretStore(Protocol):
-    """All calls may raise Unavailable, and Refused for a name that cannot be one. They bound their own time."""
+    """All calls may raise UnavailableError, and PermanentError for an invalid name. They have their own timeouts."""
 
     async def get(self, name: str) -> bytes:
-        """Raises Missing, CannotOpen."""
+        """Raises NotFoundError, DecryptionError."""
         ...
 
     async def create(self, name: str, value: bytes) -> None:
-        """Write only if absent. Raises Exists."""
+        """Write only if absent. Raises AlreadyExistsError."""
         ...
 
     async def put(self, name: str, value: bytes) -> None:
-        """Write, whatever was there before."""
+        """Write over anything."""
         ...
 
     async def list(self) -> list[SecretName]:
@@ -38,7 +38,7 @@ class SecretStore(Protocol):
         ...
 
     async def delete(self, name: str) -> None:
-        """Absent afterwards; deleting what is absent is success."""
+        """Absent afterwards; deleting an absent secret is success."""
         ...
 
 

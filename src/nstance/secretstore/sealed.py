@@ -1,4 +1,4 @@
-"""Secrets in object storage, sealed. Every server and admin tool of the cluster shares them."""
+"""Encrypted secrets in object storage, shared by all servers and admin tools of the cluster."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,7 +15,7 @@ class SealedStore:
     def __init__(
         self, store: ObjectStore, *, prefix: str, sealer: sealing.Sealer, cluster: ClusterId, rng: Rng
     ) -> None:
-        """`prefix`: of the keys, as in `cluster/secret/`."""
+        """`prefix` is that of the keys, as in `cluster/secret/`."""
         self._store = store
         self._prefix = prefix
         self._sealer = sealer
@@ -24,7 +24,7 @@ class SealedStore:
 
     async def get(self, name: str) -> bytes:
         key = self._key(name)
-        with _named(name):
+        with _translate_errors(name):
             found = await settle.read(self._store, key)
         if found is None:
             raise errors.NotFoundError(f"no secret {name!r}")
@@ -33,25 +33,25 @@ class SealedStore:
     async def create(self, name: str, value: bytes) -> None:
         key = self._key(name)
         blob = self._seal(key, value)
-        with _named(name):
+        with _translate_errors(name):
             found = await settle.create_or_adopt(self._store, key, blob)
         if found.body != blob:
             raise errors.AlreadyExistsError(f"the secret {name!r} already exists")
 
     async def put(self, name: str, value: bytes) -> None:
         key = self._key(name)
-        with _named(name):
+        with _translate_errors(name):
             await settle.put(self._store, key, self._seal(key, value))
 
     async def list(self) -> list[port.SecretName]:
-        with _named("*"):
+        with _translate_errors("*"):
             keys = await settle.list_keys(self._store, self._prefix)
         names = (key.removeprefix(self._prefix) for key in keys)
         return sorted(port.SecretName(name) for name in names if port.is_name(name))
 
     async def delete(self, name: str) -> None:
         key = self._key(name)
-        with _named(name):
+        with _translate_errors(name):
             await settle.delete(self._store, key)
 
     def _key(self, name: str) -> Key:
@@ -63,8 +63,8 @@ class SealedStore:
 
 
 @contextmanager
-def _named(name: str) -> Iterator[None]:
-    """Storage errors in this port's words."""
+def _translate_errors(name: str) -> Iterator[None]:
+    """Storage errors as errors of this port."""
     try:
         yield
     except storage.PermissionDeniedError as error:

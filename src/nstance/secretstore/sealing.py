@@ -1,9 +1,9 @@
-"""Sealing: secrets as they lie in object storage.
+"""Encryption of secrets in object storage.
 
-A blob is magic, version, key ID, nonce and AES-256-GCM ciphertext. The cluster and the object's full name are bound to
-it, so a blob that was moved or swapped does not open. The nonce is random, so no two blobs are ever equal: whoever
-reads back after a lost answer can tell its own write from any other. The trap: a blob that does not open is never the
-same as no blob; those who make a new secret when one is missing must not be told so here.
+A blob is magic, version, key ID, nonce and AES-256-GCM ciphertext. The cluster and the object's full name are
+authenticated with it, so a moved or swapped blob cannot be decrypted. The nonce is random, so no two blobs are equal: a
+writer that lost its answer recognizes its own blob. The trap: a blob that cannot be decrypted is never the same as no
+blob; callers create a new secret when one is missing.
 """
 
 import base64
@@ -32,21 +32,21 @@ _START = len(MAGIC) + 1
 
 class Sealer(Protocol):
     def seal(self, plain: bytes, *, cluster: ClusterId, name: str, rng: Rng) -> bytes:
-        """`name`: the whole key of the object."""
+        """`name` is the full key of the object."""
         ...
 
     def open(self, blob: bytes, *, cluster: ClusterId, name: str) -> bytes:
-        """Raises CannotOpen."""
+        """Raises DecryptionError."""
         ...
 
     def is_current(self, blob: bytes) -> bool:
-        """Whether the blob is sealed the way `seal` would do it now."""
+        """Whether `seal` would use the same key and format."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Keyring:
-    """New blobs get the current key; old keys only open."""
+    """The current key encrypts; old keys only decrypt."""
 
     current: bytes = field(repr=False)
     old: Sequence[bytes] = field(default=(), repr=False)
@@ -59,13 +59,13 @@ class Keyring:
     def seal(self, plain: bytes, *, cluster: ClusterId, name: str, rng: Rng) -> bytes:
         head = MAGIC + bytes([_SEALED]) + _key_id(self.current)
         nonce = rng.bytes(_NONCE)
-        return head + nonce + AESGCM(self.current).encrypt(nonce, plain, _bound(head, cluster, name))
+        return head + nonce + AESGCM(self.current).encrypt(nonce, plain, _associated_data(head, cluster, name))
 
     def open(self, blob: bytes, *, cluster: ClusterId, name: str) -> bytes:
         if _version(blob, name) == _PLAIN:
             raise errors.DecryptionError(
                 f"{name} was stored without encryption by a server started with --insecure-dev; "
-                "use it that way, or start afresh with an empty store"
+                "use it that way, or start again with an empty store"
             )
         head, nonce, ciphertext = blob[: _START + _ID], blob[_START + _ID :][:_NONCE], blob[_START + _ID + _NONCE :]
         used = head[_START:]
@@ -73,14 +73,14 @@ class Keyring:
         if key is None:
             ours = ", ".join(_key_id(key).hex() for key in (self.current, *self.old))
             raise errors.DecryptionError(
-                f"{name} is sealed with key {used.hex()}, we have {ours}; "
+                f"{name} is sealed with key {used.hex()}, this program has {ours}; "
                 "set the right encryption key, or add it to old_encryption_keys"
             )
         try:
-            return AESGCM(key).decrypt(nonce, ciphertext, _bound(head, cluster, name))
+            return AESGCM(key).decrypt(nonce, ciphertext, _associated_data(head, cluster, name))
         except (InvalidTag, ValueError):
             raise errors.DecryptionError(
-                f"{name} is sealed with our key {used.hex()} but does not open: "
+                f"{name} is sealed with the right key {used.hex()} but cannot be decrypted: "
                 f"it is damaged, was moved there, or belongs to another cluster than {cluster}"
             ) from None
 
@@ -90,7 +90,7 @@ class Keyring:
 
 @dataclass(frozen=True, slots=True)
 class Unsealed:
-    """For `--insecure-dev` without a key: plain text, marked as such, and refused by every server that has a key."""
+    """For `--insecure-dev` without a key: plain text, marked as such, and rejected by every server that has a key."""
 
     def seal(self, plain: bytes, *, cluster: ClusterId, name: str, rng: Rng) -> bytes:
         return MAGIC + bytes([_PLAIN]) + rng.bytes(_NONCE) + plain
@@ -108,13 +108,13 @@ class Unsealed:
 
 
 def key_id(key: bytes) -> str:
-    """Tells keys apart without telling anything about them."""
+    """Identifies a key without revealing it."""
     return _key_id(key).hex()
 
 
-def parse_key(given: str | bytes) -> bytes:
-    """32 raw bytes, or their base64 or hexadecimal spelling, possibly with a line end. Raises BadKey."""
-    raw = given.encode("utf-8", "surrogateescape") if isinstance(given, str) else given
+def parse_key(key: str | bytes) -> bytes:
+    """32 raw bytes, or base64 or hexadecimal of them, possibly with a line end. Raises BadKeyError."""
+    raw = key.encode("utf-8", "surrogateescape") if isinstance(key, str) else key
     if len(raw) == KEY_BYTES:
         return raw
     text = raw.rstrip(b"\r\n")
@@ -123,14 +123,14 @@ def parse_key(given: str | bytes) -> bytes:
     text = raw.strip()
     for decode in (binascii.unhexlify, _base64):
         try:
-            key = decode(text)
+            decoded = decode(text)
         except ValueError:
             continue
-        if len(key) == KEY_BYTES:
-            return key
+        if len(decoded) == KEY_BYTES:
+            return decoded
     raise errors.BadKeyError(
         f"expected an encryption key of {KEY_BYTES} bytes, raw or as base64 or hexadecimal, "
-        f"found {len(raw)} bytes that are none of these; make one with: openssl rand -base64 32"
+        f"found {len(raw)} other bytes; make a key with: openssl rand -base64 32"
     )
 
 
@@ -143,7 +143,7 @@ def _key_id(key: bytes) -> bytes:
     return hashlib.sha256(b"nstance-key-id-v1\0" + key).digest()[:_ID]
 
 
-def _bound(head: bytes, cluster: ClusterId, name: str) -> bytes:
+def _associated_data(head: bytes, cluster: ClusterId, name: str) -> bytes:
     return head + f"{cluster}\0{name}".encode()
 
 
@@ -153,11 +153,11 @@ def _version(blob: bytes, name: str) -> int:
     version = blob[len(MAGIC)]
     if version not in (_PLAIN, _SEALED):
         raise errors.DecryptionError(
-            f"{name} is sealed in version {version}, which is newer than this program; update it"
+            f"{name} is sealed in version {version}, which is newer than this program; upgrade it"
         )
     return version
 
 
 def is_in_clear(blob: bytes) -> bool:
-    """Whether it is a secret that was stored without encryption."""
+    """Whether the secret was stored without encryption."""
     return blob.startswith(MAGIC + bytes([_PLAIN]))

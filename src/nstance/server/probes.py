@@ -37,7 +37,7 @@ class Probes:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path not in ("/", "/health", "/metrics"):
-            return http_listener.missing()
+            return http_listener.not_found()
         if request.method not in ("GET", "HEAD"):
             return http_listener.not_allowed("GET", "HEAD")
         if request.path == "/metrics":

@@ -1,15 +1,14 @@
-"""Log lines for people, or as JSON for machines; one record is one line that nobody can forge.
+"""Log formatting: readable lines or JSON. One record is one line, and content cannot forge a line.
 
-The convention, everywhere in Nstance:
+The convention everywhere in Nstance:
 
     log = logging.getLogger(__name__)
     log.info("instance replaced", extra={"instance": id, "reason": reason.code})
 
-The message is a constant sentence, everything that varies is in `extra`. A name in `extra` must not be one of logging's
-own (`name`, `msg`, `args`, `module`, `process`, …: it raises). Secrets never get here: callers leave them out, nothing
-is filtered afterwards. Names, errors and reports come from strangers, so control characters are escaped (B32) and a
-record has at most 16 KiB (B17). Other libraries log warnings only, also with `debug`: some of them print the headers and
-bodies they send.
+The message is constant; everything that varies is in `extra`. A name in `extra` must not be one of logging's own (`name`,
+`msg`, `args`, `module`, `process`, …: it raises). Secrets are never logged: callers leave them out, nothing is filtered
+here. Names, errors and reports come from outside, so control characters are escaped and a record has at most 16 KiB.
+Other libraries log warnings only, also with `debug`, because some of them print headers and bodies.
 """
 
 import json as jsonlib
@@ -27,8 +26,8 @@ _MAX_LINE = 1024  # of a traceback
 _MAX_LINES = 60
 _CUT = "…[cut]"
 
-# Of these, each one could end a line, hide text or drive a terminal: C0, DEL, C1, line separators, the marks that reverse
-# the direction of text, and halves of surrogate pairs, which cannot be written at all.
+# Characters that could end a line, hide text or control a terminal: C0, DEL, C1, line separators, marks that reverse the
+# text direction, and surrogates, which cannot be encoded.
 _UNSAFE = [*range(0x20), *range(0x7F, 0xA0), 0x2028, 0x2029, 0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F)]
 _UNSAFE += [*range(0x2066, 0x206A), 0xFEFF, *range(0xD800, 0xE000)]
 _ESCAPES = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in _UNSAFE}
@@ -39,7 +38,7 @@ _OWN_ATTRIBUTES = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "a
 
 
 def configure(*, json: bool, debug: bool, program: str) -> None:
-    """Log to standard error from now on. May be called again; the last call counts."""
+    """Log to standard error. The last call counts."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter(program) if json else ReadableFormatter())
     root = logging.getLogger()
@@ -60,7 +59,7 @@ class ReadableFormatter(logging.Formatter):
         trace = _trace(record)
         if not trace:
             return _fit(line, MAX_RECORD)
-        # The mark before each line keeps an error's message from looking like a record of its own.
+        # The prefix keeps a line of an error message from looking like a record.
         marked = "\n".join(f"  | {each}" for each in trace)
         return _fit(line, MAX_RECORD // 2) + "\n" + _fit_end(marked, MAX_RECORD // 2 - 1)
 
@@ -86,7 +85,7 @@ class JsonFormatter(logging.Formatter):
         for key, value in _extras(record).items():
             fields.setdefault(key, _plain(value))
         line = _json(fields)
-        # Escapes may add any amount; texts are shortened until it fits, so that the line stays JSON.
+        # Escapes may add any amount, so values are shortened until the line fits and stays valid JSON.
         share = MAX_RECORD
         while len(line.encode()) > MAX_RECORD:
             share //= 2
@@ -109,7 +108,7 @@ def _extras(record: logging.LogRecord) -> Mapping[str, object]:
 
 
 def _trace(record: logging.LogRecord) -> list[str]:
-    """A traceback's lines, escaped; the last ones if there are too many, because the error stands there."""
+    """The last lines of a traceback, escaped: the error is at its end."""
     text = ""
     if record.exc_info and record.exc_info[1] is not None:
         text = "".join(traceback.format_exception(record.exc_info[1]))
@@ -120,7 +119,7 @@ def _trace(record: logging.LogRecord) -> list[str]:
 
 
 def _plain(value: object) -> object:
-    """A value as JSON can hold it."""
+    """A value that JSON can represent."""
     if isinstance(value, Enum):
         value = value.value
     if value is None or isinstance(value, bool):
@@ -143,7 +142,7 @@ def _readable(value: object) -> str:
 
 
 def _start(text: str, length: int = MAX_RECORD) -> str:
-    """No more of a text than is shown anyway; a gigabyte is not worth escaping."""
+    """At most `length` characters, so that huge texts are not escaped."""
     return text if len(text) <= length else text[:length] + _CUT
 
 

@@ -1,8 +1,8 @@
-"""Errors that reach the event loop because nobody waits for the callback or task that raised them.
+"""Errors of callbacks and tasks that nothing awaits.
 
-They are logged with what the loop knows of them, and counted, so that an alert can see them. They do not end a term: who
-raised one is not known here, and a stranger whose bytes confuse a connection must not decide who leads. What a term
-depends on reports its own failures (`server/state/shard.py`).
+They are logged and counted, so that an alert can see them. They do not end a term: their cause is unknown here, and a
+peer whose bytes confuse a connection must not decide who leads. Parts that a term depends on report their own failures
+(`server/state/shard.py`).
 """
 
 import asyncio

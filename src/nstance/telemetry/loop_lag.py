@@ -1,7 +1,7 @@
-"""How late the event loop is.
+"""Event loop lag.
 
-A task sleeps for a moment and compares: whatever it overslept, every heartbeat and every agent waited as well. The
-metric holds the worst of the last minute, because a scrape every 15 seconds would miss a stall of one.
+A task sleeps for a moment and measures how late it wakes: all heartbeats and agents waited as long. The metric is the
+maximum of the last minute, because a scrape every 15 seconds would miss a stall of one second.
 """
 
 from collections import deque
@@ -9,22 +9,22 @@ from collections.abc import Callable
 
 from nstance.clock import Clock
 
-INTERVAL = 0.25  # seconds
-WINDOW = 60.0
+INTERVAL_SECONDS = 0.25
+WINDOW_SECONDS = 60.0
 
 
-async def measure(clock: Clock, show: Callable[[float], None]) -> None:
-    """Runs until it is cancelled. `show` is `Metrics.loop_lag`."""
-    lags: deque[tuple[float, float]] = deque()  # when, how much; falling, so that the first is the worst
+async def measure(clock: Clock, report: Callable[[float], None]) -> None:
+    """Until cancelled. `report` is `Metrics.loop_lag`."""
+    lags: deque[tuple[float, float]] = deque()  # (when, lag), lags decreasing: the first is the maximum
     before = clock.monotonic()
     while True:
-        await clock.sleep(INTERVAL)
+        await clock.sleep(INTERVAL_SECONDS)
         now = clock.monotonic()
-        lag = max(0.0, now - before - INTERVAL)
+        lag = max(0.0, now - before - INTERVAL_SECONDS)
         before = now
         while lags and lags[-1][1] <= lag:
             lags.pop()
         lags.append((now, lag))
-        while lags[0][0] <= now - WINDOW:
+        while lags[0][0] <= now - WINDOW_SECONDS:
             lags.popleft()
-        show(lags[0][1])
+        report(lags[0][1])

@@ -1,8 +1,8 @@
-"""What Prometheus may read of a server.
+"""The Prometheus metrics of a server.
 
-One `Metrics` per server with a registry of its own, so that several servers live in one process. Label values come from
-closed sets, from validated group keys, or they become `other` (B17): a stranger cannot make the server remember names.
-Sizes and counts of groups are asked for when somebody scrapes, so that a group that is gone leaves no stale number.
+One `Metrics` per server with its own registry, so that several servers can run in one process. Label values come from
+closed sets or validated group keys; others become `other`, so that a client cannot create series. Group sizes and counts
+are read at each scrape, so that a removed group leaves no stale value.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,14 +18,16 @@ from nstance.model.instance import State
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
-# The library's extra gauge per counter and histogram, with the time of its making, which it reads by itself.
+# Otherwise the library adds a gauge with the creation time to each counter and histogram.
 prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]
 
 OTHER = "other"
-MAX_GROUPS = 1000  # with series of their own; durations of further groups are summed up under `other`
+MAX_GROUPS = 1000  # with their own series; durations of more groups are counted under `other`
 
 STORAGE_OPS = frozenset({"get", "head", "create", "replace", "delete", "list"})
-STORAGE_CODES = frozenset({"ok", "missing", "conflict", "unavailable", "denied", "unknown", "cancelled", "timeout"})
+STORAGE_CODES = frozenset(
+    {"ok", "missing", "conflict", "unavailable", "denied", "too_large", "unknown", "cancelled", "timeout"}
+)
 PROVIDER_OPS = frozenset(
     {"create", "delete", "get", "list", "console", "subnet_capacity", "find_image"}
     | {"assign_leader_network", "release_leader_network"}
@@ -43,7 +45,7 @@ _DRAIN = (0.1, 1, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupCount:
-    """A group as it is now: its wished size, how many instances are in each state, and what is special about it."""
+    """A group as it is now."""
 
     key: GroupKey
     size: int
@@ -51,7 +53,16 @@ class GroupCount:
     paused: bool = False
     cloned: int = 0  # instances whose identity two agents use
     ready: int = 0
-    blocked: bool = False  # instances cannot be made, or their files not be rendered
+    blocked: bool = False  # instances cannot be created, or their files not rendered
+
+
+_GROUP_GAUGES = (  # field of GroupCount, name, description
+    ("size", "nstance_group_size", "Desired size."),
+    ("paused", "nstance_group_paused", "1 if the group is paused."),
+    ("cloned", "nstance_cloned_instances", "Instances whose identity two agents use."),
+    ("ready", "nstance_instances_ready", "Instances that are ready."),
+    ("blocked", "nstance_group_blocked", "1 if instances cannot be created or their files cannot be rendered."),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +70,7 @@ class CacheCount:
     """The server's own cache as it is now."""
 
     on_disk: bool
-    dropped: int  # since the start
+    dropped: int  # since the process started
 
 
 def _zero() -> float:
@@ -84,7 +95,9 @@ class Metrics:
         self._create = per_group("nstance_create_seconds", "Of a create call to the provider.", _CALL)
         self._register = per_group("nstance_register_seconds", "From create to registered agent.", _BOOT)
         self._drain = per_group("nstance_drain_seconds", "From the start of a drain to its end.", _DRAIN)
-        self._leader = prometheus.Gauge("nstance_leader", "1 if this server leads its shard.", registry=registry)
+        self._leader = prometheus.Gauge(
+            "nstance_leader", "1 if this server is the leader of its shard.", registry=registry
+        )
         self._epoch = prometheus.Gauge("nstance_leader_epoch", "Newest epoch this server led in.", registry=registry)
         self._storage = prometheus.Counter(
             "nstance_storage_requests", "Calls to object storage.", ["op", "code"], registry=registry
@@ -93,7 +106,7 @@ class Metrics:
             "nstance_provider_requests", "Calls to the provider.", ["op", "code"], registry=registry
         )
         self._certificates = prometheus.Counter(
-            "nstance_certificates_issued", "Certificates handed out.", registry=registry
+            "nstance_certificates_issued", "Certificates issued.", registry=registry
         )
         self._expiry = prometheus.Gauge(
             "nstance_certificate_expiry_timestamp_seconds",
@@ -106,30 +119,30 @@ class Metrics:
             "nstance_event_loop_lag_seconds", "Worst delay of the event loop in the last minute.", registry=registry
         )
         self._unknown = prometheus.Gauge(
-            "nstance_unknown_vms", "VMs with this shard's tags that no record knows.", registry=registry
+            "nstance_unknown_vms", "VMs with this shard's tags and without a record.", registry=registry
         )
         self._held = prometheus.Gauge(
             "nstance_held_groups", "Groups that the API set and groups.jsonc does not have.", registry=registry
         )
         self._loop_errors = prometheus.Counter(
-            "nstance_event_loop_errors", "Errors of callbacks and tasks that nobody waited for.", registry=registry
+            "nstance_event_loop_errors", "Errors of callbacks and tasks that nothing awaits.", registry=registry
         )
         self._decisions = prometheus.Counter("nstance_decisions", "Decisions taken.", ["reason"], registry=registry)
 
     def render(self) -> bytes:
-        """The text that `/metrics` answers, of type CONTENT_TYPE."""
+        """The body of `/metrics`, of type CONTENT_TYPE."""
         return prometheus.generate_latest(self._registry)
 
     def count_groups(self, source: Callable[[], Iterable[GroupCount]]) -> None:
-        """Ask `source` at each scrape from now on. It is called in the event loop's thread and must not wait."""
+        """Call `source` at each scrape. It runs in the event loop's thread and must not block."""
         self._groups = source
 
     def count_cache(self, source: Callable[[], CacheCount] | None) -> None:
-        """As above; None: there is none."""
+        """As above; None: there is no cache."""
         self._cache = source
 
     def count_held(self, *, unknown_vms: Callable[[], float] = _zero, groups: Callable[[], float] = _zero) -> None:
-        """As above. Without sources: a server that does not lead knows of none."""
+        """As above. A server that does not lead has no sources."""
         self._unknown.set_function(unknown_vms)
         self._held.set_function(groups)
 
@@ -193,28 +206,17 @@ class _GroupCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         instances = GaugeMetricFamily("nstance_instances", "Instances by state.", labels=["tenant", "group", "state"])
-        sizes = GaugeMetricFamily("nstance_group_size", "Wished size.", labels=["tenant", "group"])
-        paused = GaugeMetricFamily("nstance_group_paused", "1 if the group is paused.", labels=["tenant", "group"])
-        cloned = GaugeMetricFamily(
-            "nstance_cloned_instances", "Instances whose identity two agents use.", labels=["tenant", "group"]
-        )
-        ready = GaugeMetricFamily("nstance_instances_ready", "Instances that are ready.", labels=["tenant", "group"])
-        blocked = GaugeMetricFamily(
-            "nstance_group_blocked",
-            "1 if instances cannot be made or their files cannot be rendered.",
-            labels=["tenant", "group"],
-        )
+        families = {
+            field: GaugeMetricFamily(name, about, labels=["tenant", "group"]) for field, name, about in _GROUP_GAUGES
+        }
         for group in self._groups():
-            ready.add_metric([group.key.tenant, group.key.name], group.ready)
-            blocked.add_metric([group.key.tenant, group.key.name], group.blocked)
-            sizes.add_metric([group.key.tenant, group.key.name], group.size)
-            paused.add_metric([group.key.tenant, group.key.name], group.paused)
-            cloned.add_metric([group.key.tenant, group.key.name], group.cloned)
+            labels = [group.key.tenant, group.key.name]
+            for field, family in families.items():
+                family.add_metric(labels, getattr(group, field))
             for state in State:
-                # Zeros too: a series that vanishes cannot be told from one that was never scraped.
-                count = group.states.get(state, 0)
-                instances.add_metric([group.key.tenant, group.key.name, state.value], count)
-        yield from (instances, sizes, paused, cloned, ready, blocked)
+                # Zeros too: a missing series looks like one that was never scraped.
+                instances.add_metric([*labels, state.value], group.states.get(state, 0))
+        yield from (instances, *families.values())
 
 
 class _CacheCollector(Collector):
@@ -222,8 +224,8 @@ class _CacheCollector(Collector):
         self._cache = cache
 
     def collect(self) -> Iterator[Metric]:
-        on_disk = GaugeMetricFamily("nstance_cache_on_disk", "1 if what is cached outlives the process.")
-        dropped = CounterMetricFamily("nstance_cache_dropped", "Updates and events that the cache could not keep.")
+        on_disk = GaugeMetricFamily("nstance_cache_on_disk", "1 if the cache survives the process.")
+        dropped = CounterMetricFamily("nstance_cache_dropped", "Updates and events that the cache could not store.")
         if (now := self._cache()) is not None:
             on_disk.add_metric([], now.on_disk)
             dropped.add_metric([], now.dropped)

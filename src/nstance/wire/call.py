@@ -1,6 +1,6 @@
-"""One question, one answer, within a time.
+"""A unary call with a timeout.
 
-What the server refused comes back as its GRPCError; everything that means "no answer" as one `UnreachableError`. The trap: no
+An error status comes back as its GRPCError; everything that means "no answer" as one `UnreachableError`. The trap: no
 answer does not mean that nothing was done.
 """
 

@@ -1,8 +1,8 @@
-"""The client's side: one connection to the first server that answers and is who it should be.
+"""The client side: one connection to the first server that answers and is the expected one.
 
-Usable wherever a generated stub wants a channel. It connects on the first call, and again on the next call after a loss;
-backing off between attempts is the caller's business. The trap: with TLS 1.3 a client's handshake is done before the
-server has looked at its certificate, so the channel waits for the server's first frame before it counts as connected.
+Generated stubs use it as their channel. It connects on the first call, and again on the next call after a loss; backing
+off is up to the caller. The trap: with TLS 1.3 a client's handshake is done before the server has checked its
+certificate, so the channel counts as connected only after the server's first frame.
 """
 
 import asyncio
@@ -17,25 +17,25 @@ from grpclib import client, utils
 
 from nstance.clock import Clock
 from nstance.pki import names
-from nstance.wire import peer, tls, transport
+from nstance.wire import parser, peer, tls, transport
 from nstance.wire.limits import Limits
 from nstance.wire.status import UnreachableError
 
 SHUTDOWN_SECONDS = 0.5
 
-_CLIENT = transport.configuration(client=True)
+_CLIENT = parser.configuration(client=True)
 
 
 class WrongServerError(UnreachableError):
-    """Somebody answered, but not a server that we look for. Nothing was sent to it."""
+    """The peer is not the expected server. Nothing was sent to it."""
 
 
 class UntrustedError(UnreachableError):
-    """Somebody answered with a certificate that our CA has not signed, or that is not valid now. Nothing was sent to it."""
+    """The peer's certificate is not signed by the CA, or is not valid now. Nothing was sent to it."""
 
 
 class Channel(client.Channel):
-    _protocol: "_Connected | None" = None
+    _protocol: "_ClientProtocol | None" = None
 
     def __init__(
         self,
@@ -49,9 +49,8 @@ class Channel(client.Channel):
         connect_seconds: float = 3.0,
         identify: Callable[[bytes], names.Identity] | None = None,
     ) -> None:
-        """`addresses` are host:port, several as a list or separated by commas; they are tried in turn, beginning with
-        the one that worked last. `identify` reads the server's certificate instead of `pki.peer`, for programs that
-        cannot afford the library which that imports."""
+        """`addresses` are host:port, several as a list or separated by commas; they are tried in turn, starting with the
+        last one that worked. `identify` reads the server's certificate, for programs that cannot afford `pki.peer`."""
         self._addresses = parse_addresses(addresses)
         super().__init__(*self._addresses[0], ssl=context)
         self._context = context
@@ -61,12 +60,12 @@ class Channel(client.Channel):
         self._limits = limits or Limits()
         self._connect_seconds = connect_seconds
         self._identify = identify or _identify
-        self._best = 0
+        self._last_good = 0
         self._closed = False
 
     @property
     def connected(self) -> bool:
-        return self._protocol is not None and not self._protocol.over
+        return self._protocol is not None and not self._protocol.is_closed
 
     @property
     def last_seen(self) -> float | None:
@@ -84,72 +83,76 @@ class Channel(client.Channel):
         return stream
 
     def close(self) -> None:
-        """At once; open calls fail, and no new ones are made."""
+        """Close at once; open calls fail and no new ones are possible."""
         self._closed = True
         if self._protocol is not None:
             self._protocol.abort()
             self._protocol = None
 
     def __del__(self) -> None:
-        if self.connected:  # a connection that has ended by itself is nothing to complain about
+        if self.connected:  # one that was lost needs no warning about a missing close
             super().__del__()
 
-    async def _create_connection(self) -> "_Connected":
+    async def _create_connection(self) -> "_ClientProtocol":
         failures = []
         for turn in range(len(self._addresses)):
-            index = (self._best + turn) % len(self._addresses)
+            index = (self._last_good + turn) % len(self._addresses)
             host, port = self._addresses[index]
             if self._closed:
                 raise UnreachableError("the channel is closed")
             try:
-                made = await self._connect(host, port)
+                protocol = await self._connect(host, port)
             except OSError as error:
                 kind = UntrustedError if isinstance(error, ssl.SSLCertVerificationError) else UnreachableError
-                failures.append(error if isinstance(error, UnreachableError) else kind(f"{host}:{port}: {_why(error)}"))
+                failures.append(
+                    error if isinstance(error, UnreachableError) else kind(f"{host}:{port}: {_explain(error)}")
+                )
                 continue
             if self._closed:
-                made.abort()
+                protocol.abort()
                 raise UnreachableError("the channel is closed")
-            self._best = index
-            return made
+            self._last_good = index
+            return protocol
         if len(failures) == 1:
             raise failures[0]
         raise UnreachableError("; ".join(str(failure) for failure in failures))
 
-    async def _connect(self, host: str, port: int) -> "_Connected":
+    async def _connect(self, host: str, port: int) -> "_ClientProtocol":
         async with asyncio.timeout(self._connect_seconds):
-            taken = await _dial(host, port)
-        made = _Connected(self, f"{host}:{port}")
+            sock = await _open_socket(host, port)
+        protocol = _ClientProtocol(self, f"{host}:{port}")
         try:
             await asyncio.get_running_loop().create_connection(
-                lambda: made,
-                sock=taken,
+                lambda: protocol,
+                sock=sock,
                 ssl=self._context,
                 server_hostname="",
                 ssl_handshake_timeout=self._limits.handshake_seconds,
                 ssl_shutdown_timeout=SHUTDOWN_SECONDS,
             )
             async with asyncio.timeout(self._limits.handshake_seconds):
-                await made.settled.wait()
+                await protocol.first_frame.wait()
         except BaseException:
-            made.abort()
+            protocol.abort()
             raise
         finally:
-            if not hasattr(made, "transport"):
-                taken.close()
-        if made.over:
-            raise made.refusal or UnreachableError(f"{host}:{port}: {made.reason}; does it accept our certificate?")
-        return made
+            if not hasattr(protocol, "transport"):
+                sock.close()
+        if protocol.is_closed:
+            raise protocol.rejection or UnreachableError(
+                f"{host}:{port}: {protocol.reason}; does it accept our certificate?"
+            )
+        return protocol
 
 
-class _Connected(transport.Protocol):
+class _ClientProtocol(transport.Protocol):
     def __init__(self, channel: Channel, where: str) -> None:
         super().__init__(client.Handler(), _CLIENT, limits=channel._limits, clock=channel._clock)
         self._cluster, self._shard, self._where = channel._expect_cluster, channel._expect_shard, where
         self._identify = channel._identify
-        self.refusal: WrongServerError | None = None
+        self.rejection: WrongServerError | None = None
 
-    def greet(self, transport: asyncio.Transport) -> peer.Connection | None:
+    def identify_peer(self, transport: asyncio.Transport) -> peer.Connection | None:
         tls_object = transport.get_extra_info("ssl_object")
         try:
             if tls_object.selected_alpn_protocol() != tls.ALPN:
@@ -158,20 +161,20 @@ class _Connected(transport.Protocol):
                 self._identify(tls_object.getpeercert(True) or b""), cluster=self._cluster, shard=self._shard
             )
         except names.IdentityError as error:
-            self.refusal = WrongServerError(f"{self._where} is not the server that was expected: {error}")
-            self.settled.set()
+            self.rejection = WrongServerError(f"{self._where} is not the server that was expected: {error}")
+            self.first_frame.set()
             return None
-        return peer.Connection(transport, identity=identity, refusal=None, now=self.clock.monotonic())
+        return peer.Connection(transport, identity=identity, rejection=None, now=self.clock.monotonic())
 
 
 def _identify(der: bytes) -> names.Identity:
-    from nstance.pki import peer as certificates  # late: it brings a cryptography library with it
+    from nstance.pki import peer as certificates  # late: it imports a cryptography library
 
     return certificates.identify(der)
 
 
 def expect_server(identity: names.Identity, *, cluster: str | None, shard: str | None) -> names.Server:
-    """Raises IdentityError unless the certificate is one of a server, of this cluster and shard where they are known."""
+    """Raises IdentityError unless the certificate is a server's, of this cluster and shard if they are known."""
     if not isinstance(identity, names.Server):
         raise names.IdentityError(f"expected a certificate with role server, found {names.role(identity).value}")
     if cluster is not None and identity.cluster != cluster:
@@ -182,10 +185,10 @@ def expect_server(identity: names.Identity, *, cluster: str | None, shard: str |
 
 
 class _Interruption(utils.DeadlineWrapper):
-    """Wakes up whoever waits inside it when the connection or the time is over.
+    """Interrupts a waiting task when the connection or its deadline is over.
 
-    grpclib does so by cancelling the task and turning the cancellation into an error, but leaves the task marked as being
-    cancelled, which breaks later timeouts and task groups in it, and loses a real cancellation that comes at the same time.
+    grpclib cancels the task and turns the cancellation into an error, but leaves the task marked as cancelled, which breaks
+    later timeouts and task groups in it, and loses a real cancellation that comes at the same time.
     """
 
     def __init__(self) -> None:
@@ -230,9 +233,9 @@ class _Stream(client.Stream[Any, Any]):
 
 def parse_addresses(addresses: Sequence[str] | str) -> list[tuple[str, int]]:
     """Raises ValueError for anything but host:port, [v6]:port, and commas between them."""
-    given = addresses.split(",") if isinstance(addresses, str) else list(addresses)
+    parts = addresses.split(",") if isinstance(addresses, str) else list(addresses)
     found = []
-    for text in given:
+    for text in parts:
         host, colon, port = text.strip().rpartition(":")
         if host.startswith("[") and host.endswith("]"):
             host = host[1:-1]
@@ -246,33 +249,33 @@ def parse_addresses(addresses: Sequence[str] | str) -> list[tuple[str, int]]:
     return found
 
 
-async def _dial(host: str, port: int) -> socket.socket:
-    """The first of the host's addresses that takes the connection."""
+async def _open_socket(host: str, port: int) -> socket.socket:
+    """A connection to the first of the host's addresses that accepts one."""
     loop = asyncio.get_running_loop()
     failure: OSError = OSError(f"{host} has no address")
     for family, kind, proto, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
-        taken = socket.socket(family, kind, proto)
+        sock = socket.socket(family, kind, proto)
         try:
-            taken.setblocking(False)
-            await loop.sock_connect(taken, address)
+            sock.setblocking(False)
+            await loop.sock_connect(sock, address)
         except OSError as error:
-            taken.close()
+            sock.close()
             failure = error
         except BaseException:
-            taken.close()
+            sock.close()
             raise
         else:
-            return taken
+            return sock
     raise failure
 
 
-def _why(error: OSError) -> str:
+def _explain(error: OSError) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, ssl.SSLCertVerificationError):
-        return f"its certificate is not of our CA: {error.verify_message}"
+        return f"its certificate is not signed by the cluster's CA: {error.verify_message}"
     if isinstance(error, socket.gaierror):
-        return f"its name is not known: {(error.strerror or str(error)).lower()}"
+        return f"its name cannot be resolved: {(error.strerror or str(error)).lower()}"
     if not isinstance(error, ssl.SSLError) and error.errno is not None and error.errno > 0:
-        return os.strerror(error.errno).lower()  # libraries say the same in longer words
+        return os.strerror(error.errno).lower()  # shorter than the library's text
     return str(error) or type(error).__name__

@@ -1,6 +1,6 @@
-"""What an operator shows to servers, and whom it believes: its certificate, its key and the CAs.
+"""An operator's TLS credentials: its certificate, its key and the CA bundle.
 
-Whoever keeps them (files, a Secret) reads them through here, so that what cannot be used is found out before it is shown.
+All stores of credentials (files, a Secret) read them through `read`, so that unusable ones are found before their use.
 """
 
 import ssl
@@ -33,7 +33,7 @@ class Credentials:
 
 
 def read(certificate_pem: bytes, key_pem: bytes, ca_pem: bytes) -> Credentials:
-    """Raises ValueError for anything but an operator's certificate and its key. Dates are for the caller to judge."""
+    """Raises ValueError for anything but an operator's certificate and its key. The caller checks the dates."""
     try:
         certificate = x509.load_pem_x509_certificate(certificate_pem)
         text = certificate_pem.decode("ascii")

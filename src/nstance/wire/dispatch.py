@@ -1,8 +1,8 @@
-"""From a request's headers to the service's method, and from what it raises to a status.
+"""From a request's headers to the service's method, and from its errors to a status.
 
-A service's refusal (a GRPCError) passes as it is. Anything else it raises is a bug: logged once with its traceback here,
-and only the word "internal error" leaves the process. The trap: a call can be cancelled before its first line ran, so
-what must happen in any case hangs on the task, not in its body.
+A GRPCError of a service passes unchanged. Any other exception is a bug: it is logged with its traceback, and only
+"internal error" leaves the process. The trap: a call can be cancelled before its first line ran, so clean-up is attached
+to the task, not to its body.
 """
 
 import asyncio
@@ -30,12 +30,12 @@ from nstance.wire.transport import Stream
 
 log = logging.getLogger("nstance.wire")
 
-LONGEST = 86_400.0  # seconds; what a client says beyond is taken as this
+MAX_TIMEOUT_SECONDS = 86_400.0  # seconds; what a client says beyond is taken as this
 
-_CONTENT = "application/grpc"
+_CONTENT_TYPE = "application/grpc"
 _CODEC = ProtoCodec()
 _NO_EVENTS = _DispatchServerEvents()
-_NOWHERE: Any = const.Handler(lambda stream: None, const.Cardinality.UNARY_UNARY, None, None)  # for refusals
+_NO_METHOD: Any = const.Handler(lambda stream: None, const.Cardinality.UNARY_UNARY, None, None)  # for refusals
 _NO_TIMEOUT: AbstractAsyncContextManager[None] = nullcontext()
 
 Headers = list[tuple[str, str]]
@@ -43,80 +43,80 @@ Headers = list[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """What one port serves, and for whom."""
+    """What one port serves, and to whom."""
 
     methods: Mapping[str, const.Handler]
     limits: Limits
-    other_services: Mapping[str, str] = field(default_factory=dict)  # service name → where it is served
+    other_services: Mapping[str, str] = field(default_factory=dict)  # service name → the port that serves it
     role: names.Role | None = None
     cluster: str | None = None
-    unwelcome: Callable[[peer.Connection, str], None] = lambda connection, reason: None  # told of whom is refused
+    on_rejected_peer: Callable[[peer.Connection, str], None] = lambda connection, reason: None
 
     def admit(self, connection: peer.Connection) -> None:
-        """Raises if this peer has no business on this port."""
+        """Raises if this peer may not use this port."""
         if self.role is None:
             return
         if connection.identity is None:
-            raise status.unauthenticated(connection.refusal or "expected a client certificate, found none")
+            raise status.unauthenticated(connection.rejection or "expected a client certificate, found none")
         if self.cluster is not None and connection.identity.cluster != self.cluster:
             raise status.unauthenticated(f"expected a certificate of cluster {self.cluster}")
         found = names.role(connection.identity)
         if found is not self.role:
             raise status.denied(f"expected a certificate with role {self.role.value}, found {found.value}")
 
-    def absent(self, path: str) -> GRPCError:
+    def unknown_method(self, path: str) -> GRPCError:
         service = path.rpartition("/")[0].removeprefix("/")
         if service in self.other_services:
             return status.unimplemented(f"{service} is served on {self.other_services[service]}, not here")
-        return status.unimplemented(f"there is no method {path[:200]} here")
+        return status.unimplemented(f"no method {path[:200]} on this port")
 
 
-def table_of(services: Iterable[Any]) -> dict[str, const.Handler]:
+def methods_of(services: Iterable[Any]) -> dict[str, const.Handler]:
     return {path: handler for service in services for path, handler in service.__mapping__().items()}
 
 
 class Call(grpclib_server.Stream[Any, Any]):
-    """What a service gets: receive messages, send messages."""
+    """A service's view of a call: receive and send messages."""
 
     _stream: Stream
-    _first = True
+    _is_first = True
 
     async def recv_message(self) -> Any:
         body = self._stream.buffer.message(self._stream.connection.limits.max_message)
         if body is None:
-            body = await self._awaited_message()
+            body = await self._wait_message()
             if body is None:
                 return None
-        self._first = False
+        self._is_first = False
         try:
             return self._recv_type.FromString(body)
         except DecodeError as error:
             name = self._recv_type.DESCRIPTOR.name
-            raise status.refusal(Status.INVALID_ARGUMENT, f"expected a {name}, found bytes that are none") from error
+            raise status.refusal(Status.INVALID_ARGUMENT, f"expected a {name}, found other bytes") from error
 
-    async def _awaited_message(self) -> bytes | None:
-        """A stream may be quiet for ever, unless its one message is owed; a message that has begun must go on."""
+    async def _wait_message(self) -> bytes | None:
+        """A stream may be silent forever, unless its one message is required; a message that has begun has a deadline."""
         limits = self._stream.connection.limits
         inbox = self._stream.buffer
-        owed = self._first and not self._cardinality.client_streaming
+        is_required = self._is_first and not self._cardinality.client_streaming
         try:
-            async with asyncio.timeout(limits.first_message_seconds) if owed else _NO_TIMEOUT:
-                while not inbox.begun:
-                    if inbox.ended and owed:
+            async with asyncio.timeout(limits.first_message_seconds) if is_required else _NO_TIMEOUT:
+                while not inbox.has_data:
+                    if inbox.ended and is_required:
                         raise status.refusal(Status.INVALID_ARGUMENT, "expected one message, found none")
                     if inbox.ended:
                         return None
-                    await inbox.more()
+                    await inbox.wait_more()
             body = inbox.message(limits.max_message)
             if body is not None:
                 return body
             began = asyncio.get_running_loop().time()
-            async with asyncio.timeout(None) as patience:
+            async with asyncio.timeout(None) as deadline:
                 while (body := inbox.message(limits.max_message)) is None:
                     if inbox.ended:
                         return None
-                    patience.reschedule(began + limits.message_seconds + inbox.announced / limits.min_rate)
-                    await inbox.more()
+                    deadline.reschedule(began + limits.message_seconds + inbox.message_size / limits.min_rate)
+                    await inbox.wait_more()
                 return body
         except TimeoutError:
             raise status.refusal(Status.DEADLINE_EXCEEDED, "the request message did not arrive in time") from None
@@ -145,7 +145,7 @@ class Calls(AbstractHandler):
     def __init__(self, table: Table) -> None:
         self.table = table
         self.tasks: dict[Stream, asyncio.Task[None]] = {}
-        self._refused = False  # and somebody was told: once for a connection is enough
+        self._is_rejected = False  # and reported: once per connection
 
     def accept(self, stream: Any, headers: Any, release_stream: Callable[[], None]) -> None:
         task = asyncio.get_running_loop().create_task(self._serve(stream, headers))
@@ -169,38 +169,38 @@ class Calls(AbstractHandler):
         try:
             self.table.admit(connection)
         except GRPCError as refusal:
-            if not self._refused:
-                self._refused = True
-                self.table.unwelcome(connection, refusal.message or "")
+            if not self._is_rejected:
+                self._is_rejected = True
+                self.table.on_rejected_peer(connection, refusal.message or "")
             raise
 
     async def _serve(self, stream: Stream, headers: Headers) -> None:
         try:
             await self._answer(stream, headers)
         except (StreamTerminatedError, ProtocolError):
-            pass  # the peer is gone, there is nobody to tell
+            pass  # the peer is gone
         except Exception:
-            log.exception("answering a call failed")
+            log.exception("failed to answer a call")
 
     async def _answer(self, stream: Stream, headers: Headers) -> None:
-        given = dict(headers)
-        path = given.get(":path", "")
+        fields = dict(headers)
+        path = fields.get(":path", "")
         method = self.table.methods.get(path)
-        content, _, kind = given.get("content-type", "").partition("+")
-        if given.get(":method") != "POST" or content != _CONTENT or kind not in ("", "proto"):
+        content, _, kind = fields.get("content-type", "").partition("+")
+        if fields.get(":method") != "POST" or content != _CONTENT_TYPE or kind not in ("", "proto"):
             await stream.send_headers([(":status", "415")], end_stream=True)
             return
-        shape = method or _NOWHERE
+        signature = method or _NO_METHOD
         call = Call(
             stream,
             path,
-            shape.cardinality,
-            shape.request_type,
-            shape.reply_type,
+            signature.cardinality,
+            signature.request_type,
+            signature.reply_type,
             codec=_CODEC,
             status_details_codec=None,
             dispatch=_NO_EVENTS,
-            user_agent=given.get("user-agent"),
+            user_agent=fields.get("user-agent"),
         )
         await call.finish(await self._outcome(call, method, headers))
 
@@ -209,13 +209,13 @@ class Calls(AbstractHandler):
         try:
             self._admit(peer.connection_of(call))
             if method is None:
-                return self.table.absent(call._method_name)
+                return self.table.unknown_method(call._method_name)
             try:
                 call.metadata = metadata.decode_metadata(headers)
                 call.deadline = metadata.Deadline.from_headers(headers)
             except (ValueError, binascii.Error) as error:
                 return status.invalid("metadata", str(error))
-            seconds = None if call.deadline is None else min(call.deadline.time_remaining(), LONGEST)
+            seconds = None if call.deadline is None else min(call.deadline.time_remaining(), MAX_TIMEOUT_SECONDS)
             async with asyncio.timeout(seconds) as timeout:
                 await method.func(call)
         except GRPCError as error:
@@ -225,14 +225,14 @@ class Calls(AbstractHandler):
         except TimeoutError:
             if timeout is not None and timeout.expired():
                 return status.refusal(Status.DEADLINE_EXCEEDED, "not finished within the caller's deadline")
-            log.exception("%s failed", call._method_name)
+            log.exception("failed to serve %s", call._method_name)
             return GRPCError(Status.INTERNAL, "internal error")
         except Exception:
-            log.exception("%s failed", call._method_name)
+            log.exception("failed to serve %s", call._method_name)
             return GRPCError(Status.INTERNAL, "internal error")
         finally:
-            timeout = None  # it knows the task: with the traceback of a cancelled call, that is a cycle
+            timeout = None  # it refers to the task: with the traceback of a cancelled call, that is a cycle
         if not call._send_message_done and not method.cardinality.server_streaming:
-            log.error("%s ended without an answer", call._method_name)
+            log.error("failed to serve %s: no answer was sent", call._method_name)
             return GRPCError(Status.INTERNAL, "internal error")
         return None

@@ -1,7 +1,6 @@
-"""An asyncio.Event that is small, because a connection has a dozen of them and a server thousands of connections.
+"""A small asyncio.Event: a connection has a dozen of them, and a server thousands of connections.
 
-asyncio keeps the waiters in a deque, which takes 760 bytes for the first one that may ever come; nearly all of these
-events never have more than one.
+asyncio keeps waiters in a deque of 760 bytes; nearly all of these events never have more than one waiter.
 """
 
 import asyncio

@@ -1,8 +1,8 @@
-"""The bytes of one stream that were received and not yet read.
+"""The received and not yet read bytes of one stream.
 
-The peer gets its credit back only when bytes are read or a reader waits for more, so an inbox never holds more than the
-window plus the one message being read. The limit is checked on a message's five-byte prefix: what is too large is
-refused before it arrives. The trap: a peer may also send a message one byte at a time, so once begun it has a deadline.
+The peer gets flow-control credit only when bytes are read or a reader waits, so an inbox never holds more than the
+window plus the message being read. The size limit is checked on a message's five-byte prefix, before the message
+arrives. The trap: a peer may also send one byte at a time, so a message that has begun has a deadline.
 """
 
 import asyncio
@@ -16,10 +16,10 @@ PREFIX = 5
 
 
 class Inbox:
-    __slots__ = ("_bytes", "_ended", "_give", "_unacked", "_waiter")
+    __slots__ = ("_bytes", "_ended", "_give_credit", "_unacked", "_waiter")
 
     def __init__(self, give_credit: Callable[[int], None]) -> None:
-        self._give = give_credit
+        self._give_credit = give_credit
         self._bytes = bytearray()
         self._unacked = 0
         self._ended = False
@@ -37,14 +37,14 @@ class Inbox:
         self._wake()
 
     def unacked_size(self) -> int:
-        """What is to be credited when the stream is given up unread."""
+        """The credit to return when the stream is closed unread."""
         size, self._unacked = self._unacked, 0
         return size
 
     # Called by readers.
 
     def message(self, limit: int) -> bytes | None:
-        """A whole message if there is one."""
+        """A complete message, if there is one."""
         data = self._bytes
         if len(data) < PREFIX:
             return None
@@ -63,23 +63,23 @@ class Inbox:
         return body
 
     @property
-    def begun(self) -> bool:
+    def has_data(self) -> bool:
         return bool(self._bytes)
 
     @property
-    def announced(self) -> int:
-        """The size of the message that has begun, as far as it is known."""
+    def message_size(self) -> int:
+        """The size of the message that has begun, 0 while it is unknown."""
         return int.from_bytes(self._bytes[1:PREFIX], "big") if len(self._bytes) >= PREFIX else 0
 
     @property
     def ended(self) -> bool:
-        """Nothing more will arrive. Raises if that cuts a message in two."""
+        """Whether nothing more will arrive. Raises if a message is incomplete."""
         if self._ended and self._bytes:
             raise status.refusal(Status.INVALID_ARGUMENT, "the stream ended in the middle of a message")
         return self._ended
 
-    async def more(self) -> None:
-        """Until something arrives. One reader at a time."""
+    async def wait_more(self) -> None:
+        """Wait until something arrives. One reader at a time."""
         assert self._waiter is None, "two readers on one stream"
         self._credit()
         self._waiter = asyncio.get_running_loop().create_future()
@@ -89,11 +89,11 @@ class Inbox:
             self._waiter = None
 
     async def read(self, size: int) -> bytes:
-        """Exactly `size` bytes, or none at the end: what grpclib's client side asks for."""
+        """Exactly `size` bytes, or none at the end, for grpclib's client side."""
         while len(self._bytes) < size:
             if self.ended:
                 return b""
-            await self.more()
+            await self.wait_more()
         body = bytes(self._bytes[:size])
         del self._bytes[:size]
         if not self._bytes:
@@ -103,7 +103,7 @@ class Inbox:
     def _credit(self) -> None:
         if self._unacked:
             size, self._unacked = self._unacked, 0
-            self._give(size)
+            self._give_credit(size)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():

@@ -1,4 +1,4 @@
-"""How much one peer may cost. Times are seconds, sizes bytes."""
+"""Limits on what one peer may cost. Times in seconds, sizes in bytes."""
 
 from dataclasses import dataclass
 
@@ -12,22 +12,22 @@ class Limits:
     max_metadata: int = 64 * KIB  # of one request, decoded
     max_streams: int = 32  # open calls on one connection
     max_connections: int = 20_000  # unfinished handshakes included
-    max_connections_per_address: int = 256  # loopback is free: development runs everything there
+    max_connections_per_address: int = 256  # loopback is not limited: development runs there
     window: int = 65_535  # unread bytes a peer may send per stream and per connection
 
     concurrent_handshakes: int = 32  # each costs about 2 ms of the one event loop
     handshake_seconds: float = 5.0
-    queue_seconds: float = 3.0  # an accepted connection waits this long for its handshake to start, then is shed
+    queue_seconds: float = 3.0  # an accepted connection waits at most this long for its handshake to start
     first_message_seconds: float = 10.0  # handshake to first call, and call to its one request message
     message_seconds: float = 10.0  # for a message that has begun, plus its size at the minimum rate
     min_rate: int = 16 * KIB  # bytes per second of a message that has begun
-    stall_seconds: float = 30.0  # a peer that does not take what we send
-    idle_seconds: float | None = None  # without any open call; None: for ever, as long as pings are answered
+    stall_seconds: float = 30.0  # a peer that does not read
+    idle_seconds: float | None = None  # without any open call; None: unlimited, while pings are answered
 
     ping_after: float = 5.0  # seconds without a byte from the peer
     pong_within: float = 5.0
 
-    # Frames that cost us and not the peer, each counted over strike_seconds; one more ends the connection.
+    # Frames that cost more to receive than to send, counted per strike_seconds; one more closes the connection.
     strike_seconds: float = 10.0
     resets: int = 300
     pings: int = 100

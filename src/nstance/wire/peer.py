@@ -1,7 +1,7 @@
-"""Who is at the other end, as services see it.
+"""The peer of a connection, as services see it.
 
-The identity is read once, from the certificate, when the connection is made. `heard` moves with every byte that arrives,
-ping answers included: silence is measured by it, not by reports.
+The identity is read once, from the certificate, when the connection is made. `last_seen` moves with every byte that
+arrives, ping answers included.
 """
 
 import asyncio
@@ -13,15 +13,15 @@ from nstance.wire.flag import Flag
 
 
 class Connection:
-    __slots__ = ("_transport", "address", "closed", "identity", "last_seen", "refusal", "since")
+    __slots__ = ("_transport", "address", "closed", "identity", "last_seen", "rejection", "since")
 
     def __init__(
-        self, transport: asyncio.Transport, *, identity: names.Identity | None, refusal: str | None, now: float
+        self, transport: asyncio.Transport, *, identity: names.Identity | None, rejection: str | None, now: float
     ) -> None:
         self._transport = transport
         self.address: str = host_of(transport.get_extra_info("peername"))
-        self.identity = identity  # None where no client certificate is asked for, or it names nobody
-        self.refusal = refusal  # why the certificate names nobody
+        self.identity = identity  # None without a client certificate, or with an unusable one
+        self.rejection = rejection  # why the certificate is unusable
         self.since = self.last_seen = now
         self.closed = Flag()
 
@@ -30,12 +30,12 @@ class Connection:
         return max(0.0, now - self.last_seen)
 
     def certificate(self) -> bytes | None:
-        """The peer's certificate, DER, as TLS has verified it."""
+        """The peer's certificate in DER, verified by TLS."""
         session = self._transport.get_extra_info("ssl_object")
         return session.getpeercert(True) if session is not None else None
 
     def abort(self) -> None:
-        """Ends the connection at once: open calls are cancelled and nothing more is sent."""
+        """Close at once: open calls are cancelled and nothing more is sent."""
         cut(self._transport)
 
     def __repr__(self) -> str:
@@ -56,7 +56,7 @@ def cut(transport: asyncio.WriteTransport) -> None:
 
 
 def host_of(address: object) -> str:
-    """The host in a socket address; IPv4 in IPv6 clothing is the IPv4 host."""
+    """The host in a socket address; an IPv4-mapped IPv6 address gives the IPv4 host."""
     if not isinstance(address, tuple) or not address:
         return ""
     return str(address[0]).removeprefix("::ffff:")

@@ -1,7 +1,7 @@
-"""Refusals, each with the code that tells the caller what to do next.
+"""gRPC errors, each with the code that tells the caller what to do next.
 
-A service raises one of these and the caller sees the same code and sentence. INTERNAL is not here: it means a bug, and
-only the dispatcher says it.
+A service raises one of these, and the caller sees the same code and message. INTERNAL is not among them: it means a bug,
+and only the dispatcher uses it.
 """
 
 from grpclib.const import Status
@@ -9,10 +9,10 @@ from grpclib.exceptions import GRPCError
 
 
 class UnreachableError(ConnectionError):
-    """No answer came. What was asked may have been done or not; asking again is for the caller to decide."""
+    """No answer. The request may have been executed or not; the caller decides whether to repeat it."""
 
 
-MAX_MESSAGE = 1_000  # of an error's sentence: it travels in a header
+MAX_MESSAGE = 1_000  # characters of an error message, which is sent in a header
 
 
 def refusal(status: Status, message: str) -> GRPCError:
@@ -20,7 +20,7 @@ def refusal(status: Status, message: str) -> GRPCError:
 
 
 def not_found(message: str) -> GRPCError:
-    """Also for what belongs to another tenant."""
+    """Also for objects of another tenant."""
     return refusal(Status.NOT_FOUND, message)
 
 
@@ -29,17 +29,17 @@ def invalid(field: str, message: str) -> GRPCError:
 
 
 def failed_precondition(message: str) -> GRPCError:
-    """The request is fine, but not for what it names as it is now: a static group, a busy instance."""
+    """The request is valid, but its object is not in the right state: a static group, a busy instance."""
     return refusal(Status.FAILED_PRECONDITION, message)
 
 
 def aborted(message: str) -> GRPCError:
-    """Somebody else changed it first: read again, then decide again."""
+    """Another writer was faster: read again, then decide again."""
     return refusal(Status.ABORTED, message)
 
 
 def unavailable(message: str) -> GRPCError:
-    """This server cannot now, another one or a later try can."""
+    """Another server, or a later attempt, can answer."""
     return refusal(Status.UNAVAILABLE, message)
 
 
@@ -61,18 +61,18 @@ def unimplemented(message: str) -> GRPCError:
 
 _MEANING = {
     Status.CANCELLED: "the call was cancelled",
-    Status.UNKNOWN: "the server failed in an unknown way",
+    Status.UNKNOWN: "the server failed for an unknown reason",
     Status.INVALID_ARGUMENT: "the request is not valid",
     Status.DEADLINE_EXCEEDED: "no answer in time",
     Status.NOT_FOUND: "not found",
-    Status.ALREADY_EXISTS: "exists already",
+    Status.ALREADY_EXISTS: "already exists",
     Status.PERMISSION_DENIED: "not allowed",
     Status.RESOURCE_EXHAUSTED: "a limit was reached",
     Status.FAILED_PRECONDITION: "not possible now",
-    Status.ABORTED: "changed by somebody else meanwhile",
+    Status.ABORTED: "changed by another writer",
     Status.OUT_OF_RANGE: "out of range",
     Status.UNIMPLEMENTED: "the server does not offer this",
-    Status.INTERNAL: "a bug in the server; its log has the details",
+    Status.INTERNAL: "a bug in the server, see its log",
     Status.UNAVAILABLE: "the server cannot answer now",
     Status.DATA_LOSS: "data was lost",
     Status.UNAUTHENTICATED: "the certificate was not accepted",
@@ -80,7 +80,7 @@ _MEANING = {
 
 
 def explain(error: BaseException) -> str:
-    """One line for people."""
+    """One line for a person."""
     if isinstance(error, GRPCError):
         meaning = _MEANING.get(error.status, error.status.name)
         text = f"{meaning}: {error.message}" if error.message else meaning

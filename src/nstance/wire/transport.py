@@ -1,10 +1,9 @@
-"""One HTTP/2 connection, on either side: bounded, watched, and ended at once when it must be.
+"""One HTTP/2 connection, client or server: bounded, monitored, and closed at once when it must be.
 
-This builds on grpclib's protocol classes and replaces what they lack: keepalive that notices a silent peer in time,
-limits on messages, streams and frames that cost us more than the peer, and an end that really ends. Everything private
-of grpclib that it touches is named in tests/contracts/test_grpclib_private.py.
-The trap: a process that was frozen itself finds every peer silent when it wakes. A check that comes late therefore asks
-again before it blames.
+It builds on grpclib's protocol classes and adds what they lack: keepalive that detects an unresponsive peer in time,
+limits on messages, streams and frames that cost more to receive than to send, and a close that really closes. All
+private parts of grpclib that are used are named in tests/contracts/test_grpclib_private.py. The trap: a process that was
+itself frozen finds every peer unresponsive when it wakes, so a check that comes late pings again first.
 """
 
 import asyncio
@@ -22,92 +21,42 @@ from grpclib.exceptions import GRPCError, StreamTerminatedError
 from grpclib.metadata import decode_grpc_message
 from h2 import events as h2_events
 from h2.config import H2Configuration
-from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.exceptions import ProtocolError, StreamClosedError, TooManyStreamsError
-from h2.settings import SettingCodes, Settings
+from h2.settings import SettingCodes
 
 from nstance.clock import Clock
 from nstance.wire import status
 from nstance.wire.flag import Flag
 from nstance.wire.inbox import Inbox
 from nstance.wire.limits import Limits
+from nstance.wire.parser import Parser
 from nstance.wire.peer import Connection as Peer
 from nstance.wire.peer import cut
 
 log = logging.getLogger("nstance.wire")
 
-WINDOW = 65_535  # of every HTTP/2 connection until told otherwise
-SLICE = 16 << 10  # bytes handed to the parser at once, so that a flood is noticed before it is all parsed
-FRAME = 16 << 10  # sent at once, so that one message does not fill the send buffer whatever the peer allows
-GOODBYE_SECONDS = 0.5  # for the last frame to leave before the connection is cut
+WINDOW = 65_535  # the default of HTTP/2
+SLICE = 16 << 10  # bytes parsed at once, so that a flood is detected before all of it is parsed
+FRAME = 16 << 10  # largest frame that is sent, so that one message does not fill the send buffer
+GOODBYE_SECONDS = 0.5  # for the last frame to be sent before the connection is aborted
 PING = b"nstance!"
 
 LOST = "the connection was lost"
-LEFT = "the peer closed the connection"
-STOPPED = "this side closed the connection"
+PEER_CLOSED = "the peer closed the connection"
+CLOSED_HERE = "this side closed the connection"
 IDLE = "idle"
-ORDINARY = frozenset({LOST, LEFT, STOPPED, IDLE})  # ways to end that are nobody's fault
+ORDINARY = frozenset({LOST, PEER_CLOSED, CLOSED_HERE, IDLE})  # ends that are no fault
 
-_GRPCLIB = Configuration().__for_client__()  # its keepalive is off: ours is below
-
-
-def configuration(*, client: bool) -> H2Configuration:
-    return H2Configuration(
-        client_side=client,
-        header_encoding="ascii",
-        validate_inbound_headers=False,
-        validate_outbound_headers=False,
-        normalize_inbound_headers=False,
-        normalize_outbound_headers=False,
-    )
-
-
-class Parser(H2Connection):
-    MAX_CLOSED_STREAMS = 1_000  # remembered per connection; 65,536 would be megabytes on a long-lived one
-
-    def __init__(self, config: H2Configuration, limits: Limits) -> None:
-        super().__init__(config)
-        self.local_settings = Settings(
-            client=bool(config.client_side),
-            initial_values={
-                SettingCodes.MAX_CONCURRENT_STREAMS: limits.max_streams,
-                SettingCodes.MAX_HEADER_LIST_SIZE: limits.max_metadata,
-            },
-        )
-        self.decoder.max_header_list_size = limits.max_metadata
-        for settings in (self.local_settings, self.remote_settings):
-            small: Any = _Small({code: _Values(values) for code, values in settings._settings.items()})
-            settings._settings = small
-
-    def close(self) -> None:
-        """It parses no more; its table of its own methods is a cycle."""
-        self._frame_dispatch_table = {}
-
-
-class _Values(list[int]):
-    """A setting's values, oldest first, as h2 keeps them; a deque for each would be 8 KB per connection."""
-
-    __slots__ = ()
-
-    def popleft(self) -> int:
-        return self.pop(0)
-
-
-class _Small(dict[Any, _Values]):
-    """h2 would make such a deque itself for a setting that the peer is the first to name."""
-
-    def __missing__(self, code: Any) -> _Values:
-        made = self[code] = _Values([None])  # type: ignore[list-item]
-        return made
+_GRPCLIB = Configuration().__for_client__()  # without its keepalive, which `_check_deadlines` replaces
 
 
 class Stream(protocol.Stream):
     connection: "Connection"
     buffer: Inbox  # type: ignore[assignment]
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.window_updated, self.headers_received, self.trailers_received = Flag(), Flag(), Flag()
 
     def init_stream(self, stream_id: int, connection: protocol.Connection) -> None:
@@ -117,10 +66,10 @@ class Stream(protocol.Stream):
     async def recv_data(self, size: int) -> bytes:
         limit = self.connection.limits.max_message
         if size > limit:
-            raise status.exhausted(f"expected a message of at most {limit} bytes, found one of {size}")
+            raise status.exhausted(f"expected a message of at most {limit} bytes, peer one of {size}")
         try:
             return await self.buffer.read(size)
-        except GRPCError as error:  # the stream ended in the middle of a message: the trailers may say why
+        except GRPCError as error:  # the stream ended inside a message: the trailers may say why
             trailers = dict(self.trailers or ())
             code = trailers.get("grpc-status", "0")
             if not code.isdecimal() or int(code) not in range(1, len(Status)):
@@ -129,7 +78,7 @@ class Stream(protocol.Stream):
             raise status.refusal(Status(int(code)), message) from error
 
     async def send_request(self, headers: Any, end_stream: bool = False, *, _processor: Any) -> Callable[[], None]:
-        """Opens the stream; waits for a free one while the peer allows no more, but not longer than the connection."""
+        """Open the stream; wait while the peer allows no more streams and the connection lasts."""
         while True:
             await self.connection.writable()
             stream_id = self._h2_connection.get_next_available_stream_id()
@@ -150,40 +99,40 @@ class Stream(protocol.Stream):
 
     async def send_data(self, data: bytes, end_stream: bool = False) -> None:
         assert self.id is not None
-        left = memoryview(data)
+        rest = memoryview(data)
         while True:
             await self.connection.writable()
             window = self._h2_connection.local_flow_control_window(self.id)
-            if window <= 0 and left:
-                await self._window()
+            if window <= 0 and rest:
+                await self._wait_window()
                 continue
-            part = left[: min(window, FRAME, self._h2_connection.max_outbound_frame_size)]
-            left = left[len(part) :]
-            self._h2_connection.send_data(self.id, bytes(part), end_stream=end_stream and not left)
+            part = rest[: min(window, FRAME, self._h2_connection.max_outbound_frame_size)]
+            rest = rest[len(part) :]
+            self._h2_connection.send_data(self.id, bytes(part), end_stream=end_stream and not rest)
             self.connection.flush()
-            if not left:
+            if not rest:
                 return
 
-    async def _window(self) -> None:
-        """Until the reader at the other end takes what it has. One that never does is cut off."""
+    async def _wait_window(self) -> None:
+        """Wait until the peer reads. A peer that never does is an error."""
         seconds = self.connection.limits.stall_seconds
         self.window_updated.clear()
         try:
             async with asyncio.timeout(seconds):
                 await self.window_updated.wait()
         except TimeoutError:
-            raise status.exhausted(f"the reader took nothing for {seconds:g} s") from None
+            raise status.exhausted(f"the peer read nothing for {seconds:g} s") from None
 
 
 class Connection(protocol.Connection):
-    """grpclib's view of the connection, with who is at the other end."""
+    """grpclib's view of the connection, with its peer."""
 
     peer: Peer
     limits: Limits
-    over = False
+    is_closed = False
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        super().__init__(*given, **named)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         self.write_ready, self.stream_close_waiter = Flag(), Flag()
         self.write_ready.set()
 
@@ -193,25 +142,25 @@ class Connection(protocol.Connection):
     async def writable(self) -> None:
         if not self.write_ready.is_set():
             await self.write_ready.wait()
-        if self.over:
+        if self.is_closed:
             raise StreamTerminatedError("connection closed")
 
     def ack(self, stream_id: int, size: int) -> None:
-        if not self.over:
+        if not self.is_closed:
             super().ack(stream_id, size)
 
     def close(self) -> None:
-        self.over = True
+        self.is_closed = True
         self.write_ready.set()
         self.stream_close_waiter.set()
         self._transport.close()
 
     def is_closing(self) -> bool:
-        return self.over or self._transport.is_closing()
+        return self.is_closed or self._transport.is_closing()
 
 
 class Processor(protocol.EventsProcessor):
-    """Turns parsed frames into calls, and counts those that cost us more than the peer."""
+    """Turns parsed frames into calls, and counts frames that cost more to receive than to send."""
 
     def __init__(self, handler: protocol.AbstractHandler, connection: Connection, owner: "Protocol") -> None:
         super().__init__(handler, connection)
@@ -225,8 +174,8 @@ class Processor(protocol.EventsProcessor):
 
     def process_request_received(self, event: h2_events.RequestReceived) -> None:
         assert event.stream_id is not None
-        if len(self.streams) >= self._owner.limits.max_streams:  # calls that still end, though their streams did
-            with contextlib.suppress(StreamClosedError):  # the peer may have reset it in the same breath
+        if len(self.streams) >= self._owner.limits.max_streams:  # the stream is closed, but its call still ends
+            with contextlib.suppress(StreamClosedError):  # the peer may have reset it already
                 self.connection._connection.reset_stream(event.stream_id, ErrorCodes.REFUSED_STREAM)
             self._owner.strike("resets", self._owner.limits.resets)
             return
@@ -255,14 +204,14 @@ class Processor(protocol.EventsProcessor):
 
     def process_remote_settings_changed(self, event: h2_events.RemoteSettingsChanged) -> None:
         super().process_remote_settings_changed(event)
-        self._owner.settled.set()
+        self._owner.first_frame.set()
         self._owner.strike("settings", self._owner.limits.settings)
 
     def process_priority_updated(self, event: h2_events.PriorityUpdated) -> None:
         self._owner.strike("empty frames", self._owner.limits.empty_frames)
 
     def process_connection_terminated(self, event: h2_events.ConnectionTerminated) -> None:
-        self._owner.end(LEFT)
+        self._owner.end(PEER_CLOSED)
 
 
 class Protocol(protocol.H2Protocol):
@@ -279,106 +228,106 @@ class Protocol(protocol.H2Protocol):
         self.clock = clock
         self.loop = asyncio.get_running_loop()
         self.requests = 0
-        self.settled = Flag()  # the peer's first frame has arrived: it does speak HTTP/2 and took our certificate
-        self.over = True  # until it is made, and again when it ends
+        self.first_frame = Flag()  # set when the peer has spoken HTTP/2, and so accepted the certificate
+        self.is_closed = True  # also before it is made
         self.reason = LOST
         self._strikes: dict[str, int] = {}
         self._strikes_since = 0.0
         self._paused_since: float | None = None
         self._timer: asyncio.TimerHandle | None = None
 
-    # Hooks for the two sides.
+    # Hooks for client and server.
 
-    def greet(self, transport: asyncio.Transport) -> Peer | None:
-        """Who the peer is; None to have nothing to do with it."""
+    def identify_peer(self, transport: asyncio.Transport) -> Peer | None:
+        """The peer; None to reject it."""
         raise NotImplementedError
 
-    def begun(self) -> None:
+    def on_connect(self) -> None:
         """The connection is ready for calls."""
 
-    def ended(self) -> None:
+    def on_disconnect(self) -> None:
         """The connection is gone."""
 
     # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        wire = transport.get_extra_info("socket")
-        if wire is not None and wire.family in (socket.AF_INET, socket.AF_INET6):
-            wire.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # small frames, each waited for
-        found = self.greet(self.transport)
-        if found is None:
+        tcp_socket = transport.get_extra_info("socket")
+        if tcp_socket is not None and tcp_socket.family in (socket.AF_INET, socket.AF_INET6):
+            tcp_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # frames are small and latency matters
+        peer = self.identify_peer(self.transport)
+        if peer is None:
             cut(self.transport)
             return
-        self.over = False
-        self.peer = found
+        self.is_closed = False
+        self.peer = peer
         parser = Parser(self.h2_config, self.limits)
         parser.initiate_connection()
         if self.limits.window > WINDOW:
-            self._widen(parser, self.limits.window)
+            self._enlarge_window(parser, self.limits.window)
         self.connection = Connection(parser, self.transport, config=_GRPCLIB)
-        self.connection.peer = found
+        self.connection.peer = peer
         self.connection.limits = self.limits
         self.processor = Processor(self.handler, self.connection, self)
         self.connection.flush()
-        self._made = self._busy = self._pinged = found.last_seen
-        self._arm(found.last_seen)
-        self.begun()
+        self._connected_at = self._busy_at = self._pinged_at = peer.last_seen
+        self._arm(peer.last_seen)
+        self.on_connect()
 
     def data_received(self, data: bytes) -> None:
-        if self.over:
+        if self.is_closed:
             return
         self.peer.last_seen = self.clock.monotonic()
         for start in range(0, len(data), SLICE):
             try:
                 for event in self.connection.feed(data[start : start + SLICE]):
                     self.processor.process(event)
-                    if self.over:
+                    if self.is_closed:
                         return
             except (ProtocolError, UnicodeError) as error:
-                self.end(f"not HTTP/2 as agreed: {error}")
+                self.end(f"invalid HTTP/2: {error}")
                 return
         self.connection.flush()
 
     def pause_writing(self) -> None:
-        if not self.over:
+        if not self.is_closed:
             self._paused_since = self.clock.monotonic()
             self.connection.pause_writing()
             self._arm(self._paused_since)
 
     def resume_writing(self) -> None:
-        if not self.over:
+        if not self.is_closed:
             self._paused_since = None
             self.connection.resume_writing()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        if not self.over:
+        if not self.is_closed:
             self._finish(LOST)
         if hasattr(self, "peer"):
             self.peer.closed.set()
-        self.settled.set()
-        self.ended()
-        self._untangle()
+        self.first_frame.set()
+        self.on_disconnect()
+        self._break_cycles()
 
-    def _untangle(self) -> None:
-        """Cut the reference cycles, so that an ended connection is freed at once. A garbage collector would find it late:
-        connections are long-lived, and a server looks at its long-lived objects as rarely as it can (`server.gc_tuner`)."""
+    def _break_cycles(self) -> None:
+        """Free a closed connection at once. The garbage collector would be late, because the server runs it over long-lived
+        objects as rarely as possible (`server.gc_tuner`)."""
         if hasattr(self, "processor"):
             del self.processor._owner
             cast(Parser, self.connection._connection).close()
 
     # Ending.
 
-    def abort(self, reason: str = STOPPED) -> None:
-        """At once: nothing more is sent, not even what waits in buffers."""
+    def abort(self, reason: str = CLOSED_HERE) -> None:
+        """Close at once: buffered data is not sent."""
         if hasattr(self, "transport"):
             cut(self.transport)
-        if not self.over:
+        if not self.is_closed:
             self._finish(reason)
 
     def end(self, reason: str, code: ErrorCodes | None = None) -> None:
-        """Says goodbye, then cuts."""
-        if self.over:
+        """Send a last frame, then close."""
+        if self.is_closed:
             return
         if code is not None:
             self.connection._connection.close_connection(code, additional_data=reason.encode())
@@ -387,7 +336,7 @@ class Protocol(protocol.H2Protocol):
         self.loop.call_later(GOODBYE_SECONDS, cut, self.transport)
 
     def _finish(self, reason: str) -> None:
-        self.over = True
+        self.is_closed = True
         self.reason = reason
         if self._timer is not None:
             self._timer.cancel()
@@ -402,24 +351,34 @@ class Protocol(protocol.H2Protocol):
         if count > limit:
             self.end(f"too many {kind}", ErrorCodes.ENHANCE_YOUR_CALM)
 
-    # Watching: one timer per connection, set to the next moment at which anything here could be due.
+    # One timer per connection, set to the next moment at which any of its deadlines could be due.
 
-    def _watch(self) -> None:
+    def _check_deadlines(self) -> None:
         now = self.clock.monotonic()
         limits = self.limits
         if self.processor.streams:
-            self._busy = now
+            self._busy_at = now
         if self._paused_since is not None and now - self._paused_since >= limits.stall_seconds:
-            return self.abort("the peer takes nothing")
-        if not self.requests and not self.h2_config.client_side and now - self._made >= limits.first_message_seconds:
-            return self.end("no call within the time for the first one", ErrorCodes.ENHANCE_YOUR_CALM)
-        if limits.idle_seconds is not None and now - self._busy >= limits.idle_seconds:
+            return self.abort("the peer reads nothing")
+        if (
+            not self.requests
+            and not self.h2_config.client_side
+            and now - self._connected_at >= limits.first_message_seconds
+        ):
+            return self.end("no call in time after the handshake", ErrorCodes.ENHANCE_YOUR_CALM)
+        if limits.idle_seconds is not None and now - self._busy_at >= limits.idle_seconds:
             return self.end(IDLE, ErrorCodes.NO_ERROR)
-        asked = self._pinged > self.peer.last_seen
-        if asked and now - self._pinged >= limits.pong_within and now - self._due < limits.pong_within / 2:
-            return self.abort("the peer is silent")
-        if now - max(self.peer.last_seen, self._pinged) >= (limits.pong_within if asked else limits.ping_after):
-            self._pinged = now
+        is_ping_pending = self._pinged_at > self.peer.last_seen
+        if (
+            is_ping_pending
+            and now - self._pinged_at >= limits.pong_within
+            and now - self._next_check < limits.pong_within / 2
+        ):
+            return self.abort("the peer is unresponsive")
+        if now - max(self.peer.last_seen, self._pinged_at) >= (
+            limits.pong_within if is_ping_pending else limits.ping_after
+        ):
+            self._pinged_at = now
             self.connection._connection.ping(PING)
             self.connection.flush()
         return self._arm(now)
@@ -427,22 +386,22 @@ class Protocol(protocol.H2Protocol):
     def _arm(self, now: float) -> None:
         limits = self.limits
         due = [
-            self._pinged + limits.pong_within
-            if self._pinged > self.peer.last_seen
+            self._pinged_at + limits.pong_within
+            if self._pinged_at > self.peer.last_seen
             else self.peer.last_seen + limits.ping_after
         ]
         if self._paused_since is not None:
             due.append(self._paused_since + limits.stall_seconds)
         if not self.requests and not self.h2_config.client_side:
-            due.append(self._made + limits.first_message_seconds)
+            due.append(self._connected_at + limits.first_message_seconds)
         if limits.idle_seconds is not None:
-            due.append(self._busy + limits.idle_seconds)
-        self._due = max(min(due), now + 0.001)
+            due.append(self._busy_at + limits.idle_seconds)
+        self._next_check = max(min(due), now + 0.001)
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self.loop.call_later(self._due - now, self._watch)
+        self._timer = self.loop.call_later(self._next_check - now, self._check_deadlines)
 
     @staticmethod
-    def _widen(parser: Parser, window: int) -> None:
+    def _enlarge_window(parser: Parser, window: int) -> None:
         parser.increment_flow_control_window(window - WINDOW)
         parser.update_settings({SettingCodes.INITIAL_WINDOW_SIZE: window})

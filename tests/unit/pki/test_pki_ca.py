@@ -37,7 +37,7 @@ def der(certificate: x509.Certificate) -> bytes:
 
 
 def agent(expires: float = NOW + ca.SERVER_LIFE) -> ca.Issued:
-    return CA.issue_agent(AGENT, PUBLIC, serial=SERIAL, issued=NOW, expires=expires)
+    return CA.issue_client(AGENT, PUBLIC, serial=SERIAL, issued=NOW, expires=expires)
 
 
 def server() -> ca.Issued:
@@ -53,7 +53,7 @@ def server() -> ca.Issued:
 
 
 def operator() -> ca.Issued:
-    return CA.issue_operator(OPERATOR, PUBLIC, serial=SERIAL, issued=NOW, expires=NOW + ca.OPERATOR_LIFE)
+    return CA.issue_client(OPERATOR, PUBLIC, serial=SERIAL, issued=NOW, expires=NOW + ca.OPERATOR_LIFE)
 
 
 def workload(**changes: object) -> ca.Issued:
@@ -141,24 +141,24 @@ def test_f22_back_dating() -> None:
 
 def test_f8_b7_the_same_arguments_give_the_same_bytes() -> None:
     again = ca.load_ca(CA.pem, keys.private_to_pem(CA.key))
-    assert again.issue_agent(AGENT, PUBLIC, serial=SERIAL, issued=NOW, expires=NOW + ca.SERVER_LIFE) == agent()
+    assert again.issue_client(AGENT, PUBLIC, serial=SERIAL, issued=NOW, expires=NOW + ca.SERVER_LIFE) == agent()
 
 
 def test_nothing_outlives_the_ca() -> None:
     assert agent(NOW + 100 * 365 * 86400).expires == CA.expires
     with pytest.raises(fields.CertificateError, match="expiry"):
-        CA.issue_agent(AGENT, PUBLIC, serial=SERIAL, issued=CA.expires + 1000.0, expires=CA.expires + 2000.0)
+        CA.issue_client(AGENT, PUBLIC, serial=SERIAL, issued=CA.expires + 1000.0, expires=CA.expires + 2000.0)
 
 
 def test_f54_identities_of_another_cluster_are_refused() -> None:
     stranger = dataclasses.replace(AGENT, cluster=ClusterId("other"))
     with pytest.raises(fields.CertificateError, match="cluster"):
-        CA.issue_agent(stranger, PUBLIC, serial=SERIAL, issued=NOW, expires=NOW + 1)
+        CA.issue_client(stranger, PUBLIC, serial=SERIAL, issued=NOW, expires=NOW + 1)
 
 
 def test_b5_no_certificate_for_a_weak_key() -> None:
     with pytest.raises(keys.UnacceptableKeyError):
-        CA.issue_agent(AGENT, bytes(32), serial=SERIAL, issued=NOW, expires=NOW + 1000)
+        CA.issue_client(AGENT, bytes(32), serial=SERIAL, issued=NOW, expires=NOW + 1000)
 
 
 def test_serials_have_128_bits() -> None:

@@ -155,11 +155,11 @@ def test_key_sources(tmp_path: Path) -> None:
         ("env", "", "NSTANCE_ENCRYPTION_KEY is not set"),
         ("env", "WRONG", "environment variable WRONG: expected an encryption key of 32 bytes"),
         ("file", "", "needs the path"),
-        ("file", "/does/not/exist", "cannot read /does/not/exist: No such file"),
+        ("file", "/does/not/exist", "failed to read /does/not/exist: No such file"),
         ("aws-secrets-manager", "x", "not built yet"),
         ("aws-parameter-store", "x", "not built yet"),
         ("google-secret-manager", "x", "not built yet"),
-        ("vault", "x", "expected a key provider out of env, file"),
+        ("vault", "x", "expected a key provider of env, file"),
     ],
 )
 def test_f72_key_sources_that_have_none(provider: str, source: str, says: str) -> None:

@@ -47,7 +47,7 @@ async def test_the_worst_of_the_window_is_shown() -> None:
 
 
 async def test_a_stall_is_forgotten_after_the_window() -> None:
-    calm = [0.0] * int(loop_lag.WINDOW / loop_lag.INTERVAL)
+    calm = [0.0] * int(loop_lag.WINDOW_SECONDS / loop_lag.INTERVAL_SECONDS)
     shown = await lags([10, 0.2, *calm, 0])
     assert shown[0] == 10
     assert 10 in shown[200:240]

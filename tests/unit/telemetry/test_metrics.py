@@ -6,6 +6,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from nstance.model.decision import ReasonCode
 from nstance.model.ids import GroupKey, GroupName, TenantId
 from nstance.model.instance import State
+from nstance.objects.errors import StorageError
+from nstance.providers.errors import ProviderError
 from nstance.telemetry import metrics as module
 from nstance.telemetry.metrics import CacheCount, GroupCount, Metrics
 
@@ -102,3 +104,8 @@ def test_labels_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         "nstance_create_seconds_count{group=g,tenant=t2}": 1,
         "nstance_create_seconds_count{group=other,tenant=other}": 47,
     }
+
+
+def test_every_error_code_of_a_port_is_a_label_value() -> None:
+    for base, codes in ((StorageError, module.STORAGE_CODES), (ProviderError, module.PROVIDER_CODES)):
+        assert {kind.code for kind in base.__subclasses__()} <= codes

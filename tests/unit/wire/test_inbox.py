@@ -50,7 +50,7 @@ async def test_a_reader_that_waits_gives_credit_so_that_large_messages_arrive() 
     credit: list[int] = []
     inbox = Inbox(credit.append)
     inbox.add(framed(bytes(900))[:100], 100)
-    waiting = asyncio.create_task(inbox.more())
+    waiting = asyncio.create_task(inbox.wait_more())
     await asyncio.sleep(0)
     assert credit == [100]
     inbox.add(b"x", 1)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nstance.clock import SystemClock
-from nstance.wire import dispatch, transport
+from nstance.wire import dispatch, parser, transport
 from nstance.wire.limits import Limits
 from nstance.wire.peer import Connection
 
@@ -57,11 +57,11 @@ class Wire(asyncio.Transport):
 class Server(transport.Protocol):
     def __init__(self, clock: HandClock, limits: Limits) -> None:
         calls = dispatch.Calls(dispatch.Table(methods={}, limits=limits))
-        super().__init__(calls, transport.configuration(client=False), limits=limits, clock=clock)
+        super().__init__(calls, parser.configuration(client=False), limits=limits, clock=clock)
         self.calls = calls
 
-    def greet(self, transport: asyncio.Transport) -> Connection:
-        return Connection(transport, identity=None, refusal=None, now=self.clock.monotonic())
+    def identify_peer(self, transport: asyncio.Transport) -> Connection:
+        return Connection(transport, identity=None, rejection=None, now=self.clock.monotonic())
 
 
 def made(limits: Limits | None = None) -> tuple[Server, Wire, HandClock]:
@@ -95,18 +95,18 @@ async def test_silence_leads_to_a_ping_and_then_to_the_end() -> None:
     server, wire, clock = made()
     await called(server)
     clock.now += 4.9
-    server._watch()
+    server._check_deadlines()
     assert pings(wire) == 0
     clock.now += 0.1
-    server._watch()
+    server._check_deadlines()
     assert pings(wire) == 1
     clock.now += 4.9
-    server._watch()
+    server._check_deadlines()
     assert not wire.aborted
     clock.now += 0.1
-    server._watch()
+    server._check_deadlines()
     assert wire.aborted
-    assert server.reason == "the peer is silent"
+    assert server.reason == "the peer is unresponsive"
     await lost(server)
 
 
@@ -114,14 +114,14 @@ async def test_any_byte_ends_the_silence() -> None:
     server, wire, clock = made()
     await called(server)
     clock.now += 5.0
-    server._watch()
+    server._check_deadlines()
     server.data_received(b"PRI")  # a part of something
     clock.now += 4.9
-    server._watch()
+    server._check_deadlines()
     assert not wire.aborted
     assert pings(wire) == 1
     clock.now += 0.1
-    server._watch()
+    server._check_deadlines()
     assert pings(wire) == 2
     await lost(server)
 
@@ -131,13 +131,13 @@ async def test_a_check_that_comes_late_asks_again_before_it_blames() -> None:
     server, wire, clock = made()
     await called(server)
     clock.now += 5.0
-    server._watch()
+    server._check_deadlines()
     clock.now += 60.0
-    server._watch()
+    server._check_deadlines()
     assert not wire.aborted
     assert pings(wire) == 2
     clock.now += 5.0
-    server._watch()
+    server._check_deadlines()
     assert wire.aborted
     await lost(server)
 

@@ -47,7 +47,7 @@ def test_a_sentence_has_a_bound(text: str) -> None:
     ("error", "line"),
     [
         (status.not_found("group web"), "not found: group web"),
-        (GRPCError(Status.INTERNAL), "a bug in the server; its log has the details"),
+        (GRPCError(Status.INTERNAL), "a bug in the server, see its log"),
         (TimeoutError(), "no answer in time"),
         (status.UnreachableError("a:1: connection refused"), "a:1: connection refused"),
         (ValueError(), "ValueError"),

@@ -22,7 +22,7 @@ class ProbeServer:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path not in ("/healthz", "/readyz"):
-            return http_listener.missing()
+            return http_listener.not_found()
         if request.method not in ("GET", "HEAD"):
             return http_listener.not_allowed("GET", "HEAD")
         reason = self._unready() if request.path == "/readyz" else None
@@ -36,7 +36,7 @@ class MetricsServer:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path != "/metrics":
-            return http_listener.missing()
+            return http_listener.not_found()
         if request.method not in ("GET", "HEAD"):
             return http_listener.not_allowed("GET", "HEAD")
         return web.Response(body=self._metrics.render(), headers={"Content-Type": CONTENT_TYPE})

@@ -118,7 +118,7 @@ class WebhookServer:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path != PATH:
-            return http_listener.missing()
+            return http_listener.not_found()
         if request.method != "POST":
             return http_listener.not_allowed("POST")
         try:

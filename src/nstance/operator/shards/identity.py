@@ -225,7 +225,7 @@ class IdentityStore:
                 f"{NONCE} in {where} is for cluster {claims.cluster} and tenant {claims.tenant}, "
                 f"the configuration is for {self._cluster} and {self._tenant}"
             )
-        if claims.expires + nonce.LEEWAY <= self._clock.wall():
+        if claims.expires + nonce.LEEWAY_SECONDS <= self._clock.wall():
             raise FatalError(f"{NONCE} in {where} expired at {_when(claims.expires)}: {again}")
         return token
 

@@ -105,7 +105,7 @@ def grpc_ports(term: TermContext, api: ApiContext) -> list[GrpcPort | OperatorPo
             cluster=api.cluster if role is not None else None,
             other_services=_others(elsewhere, SERVICES[service]),
             on_refused=lambda reason: log.debug("a connection was refused", extra={"reason": reason}),
-            on_unwelcome=rejected.refused,
+            on_rejected_peer=rejected.refused,
         )
         return GrpcPort(listener, api.endpoints.bind[service])
 

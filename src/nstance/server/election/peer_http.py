@@ -189,7 +189,7 @@ class PeerServer:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         if request.path not in (LEADERSHIP, PEER):
-            return http_listener.missing()
+            return http_listener.not_found()
         methods = ("GET",) if request.path == PEER else ("GET", "HEAD")
         if request.method not in methods:
             return http_listener.not_allowed(*methods)
@@ -215,7 +215,7 @@ class PeerServer:
             compress=False, max_msg_size=MAX_MESSAGE, timeout=GOODBYE_SECONDS, autoclose=False
         )
         await socket.prepare(request)
-        self._listener.keep(request)
+        self._listener.keep_open(request)
         assert request.transport is not None
         transport = request.transport
 

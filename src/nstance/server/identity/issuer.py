@@ -78,7 +78,7 @@ class Issuer:
         """From what the record says: asking again gives the same certificate."""
         assert instance.certificate_expires is not None
         issued = instance.certificate_expires - life
-        return self.authority.signer(issued).issue_agent(
+        return self.authority.signer(issued).issue_client(
             names.Agent(self.authority.cluster, instance.tenant, instance.id),
             self.key_of(instance),
             serial=int(instance.certificate_serial, 16),
