@@ -208,7 +208,7 @@ def test_problems_of_a_plugin_are_reported(plugin: object, text: str, tmp_path: 
 
 def test_missing_files_are_named(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
-    with pytest.raises(KubeconfigError, match="failed to read kubeconfig .*missing: No such file"):
+    with pytest.raises(KubeconfigError, match=r"failed to read kubeconfig .*missing: No such file"):
         kubeconfig.find(str(missing), environment={}, home=tmp_path)
     with pytest.raises(KubeconfigError, match="KUBECONFIG is"):
         kubeconfig.find(environment={"KUBECONFIG": str(missing)}, home=tmp_path)
