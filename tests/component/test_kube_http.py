@@ -48,7 +48,7 @@ async def test_every_refusal_has_its_name(code: int, reason: str, method: str, e
         "patch": lambda kube: kube.patch(POD, "a", {}, namespace="here"),
     }
     async with serving(always(lambda: status(code, reason))) as url, client(url) as kube:
-        with pytest.raises(errors.KubeError, match="as document") as caught:
+        with pytest.raises(errors.KubeError, match="as told") as caught:
             await calls[method](kube)
         assert type(caught.value) is expected
 

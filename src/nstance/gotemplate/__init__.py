@@ -1,14 +1,14 @@
-"""Go's text/template, the part that configurations use, bounded in time and memory.
+"""The part of Go's text/template that configurations use, limited in time and memory.
 
-`parse` finds every fault that does not depend on data, and names the fields a template uses; `Template.render` gives the
-output or raises `TemplateError` with line and column, and nothing else. What differs from Go: a missing key prints as
-nothing instead of `<no value>`; assigning to an undeclared variable is an error when parsed; no `define`, `template` and
-`block`, no complex numbers, no methods; `html`, `js`, `urlquery`, `slice` and `call` are not defined.
+`parse` finds every error that does not depend on data, and the fields that a template uses. `Template.render` returns the
+output or raises `TemplateError` with line and column. Differences from Go: a missing key prints as an empty string instead
+of `<no value>`; assigning to an undeclared variable is a parse error; there is no `define`, `template`, `block`, `html`,
+`js`, `urlquery`, `slice`, `call`, and there are no complex numbers and methods.
 """
 
 from nstance.gotemplate.errors import TemplateError
 from nstance.gotemplate.limits import Limits
-from nstance.gotemplate.parser import Use
+from nstance.gotemplate.parser import FieldUse
 from nstance.gotemplate.template import Template, parse, render
 
-__all__ = ["Limits", "Template", "TemplateError", "Use", "parse", "render"]
+__all__ = ["FieldUse", "Limits", "Template", "TemplateError", "parse", "render"]

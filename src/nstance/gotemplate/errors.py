@@ -1,8 +1,8 @@
-"""What can go wrong with a template, and where."""
+"""Errors of templates, with their place."""
 
 
 class TemplateError(Exception):
-    """A template that cannot be read or rendered. Line and column count from 1, the column in characters.
+    """A template that cannot be parsed or rendered. Line and column count from 1, the column in characters.
 
     The message may quote the template, never the data: variables can hold secrets.
     """
@@ -17,5 +17,5 @@ class TemplateError(Exception):
         return f"line {self.line}, column {self.column}: {self.message}"
 
 
-class Fault(Exception):
-    """A complaint that does not know its place yet; the interpreter adds it and raises TemplateError."""
+class UnlocatedError(Exception):
+    """An error without its place. The interpreter adds the place and raises TemplateError."""

@@ -1,17 +1,17 @@
 """Renders a parsed template within limits.
 
-One object per rendering; templates are never changed. `_at` follows the node being worked on, so that any fault, however
-deep, gets its place in the template. The trap is Go's two kinds of nothing: nil inside the data has no fields (an error),
-while nil that came out of a pipeline, or a key that is not there, has fields that are nothing again.
+One object per rendering; templates are never changed. `at` is the offset of the current node, so that every error gets its
+place. The trap is Go's two kinds of nil: a field of nil in the data is an error, while a field of nil from a pipeline, or
+of a missing key, is nil again.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from nstance.gotemplate import functions, lexer, nodes, parser
-from nstance.gotemplate.errors import Fault
+from nstance.gotemplate.errors import UnlocatedError
 from nstance.gotemplate.limits import Budget, Limits
 from nstance.gotemplate.printf import Printer
-from nstance.gotemplate.values import NOTHING, Absent, Sort, Value, field, items, sort, truth
+from nstance.gotemplate.values import NOTHING, Absent, Value, ValueType, get_field, is_true, sorted_items, type_of
 
 _NO_VALUE = "<no value>"
 
@@ -35,8 +35,8 @@ def render(
     run = _Run(parsed.slots, data, Budget(limits), missing)
     try:
         run.body(parsed.body, data)
-    except Fault as fault:
-        raise source.error(str(fault), run.at) from None
+    except UnlocatedError as error:
+        raise source.error(str(error), run.at) from None
     return "".join(run.pieces)
 
 
@@ -54,15 +54,13 @@ class _Run:
                 if missing is not None:
                     missing(name)
 
-        self._report = report  # not a method: it would be a cycle, and everything rendered would wait for a collection
+        self._report = report  # not a method: the reference cycle would keep the output until a garbage collection
         self._context = functions.Context(budget, report)
-
-    # nodes
 
     def body(self, body: nodes.Body, dot: Value) -> None:
         for node in body:
             self.at = node.at
-            self._budget.step()
+            self._budget.spend_steps()
             match node:
                 case nodes.Text(text=text):
                     self._emit(text)
@@ -82,9 +80,9 @@ class _Run:
 
     def _emit(self, text: str) -> None:
         try:
-            self._budget.write(len(text) if text.isascii() else len(text.encode()))
+            self._budget.spend_output(len(text) if text.isascii() else len(text.encode()))
         except UnicodeEncodeError:
-            raise Fault("output that is not valid Unicode; expected text") from None
+            raise UnlocatedError("output that is not valid Unicode; expected text") from None
         self.pieces.append(text)
 
     def _print(self, value: Value) -> None:
@@ -93,14 +91,12 @@ class _Run:
         elif isinstance(value, str):
             self._emit(value)
         else:
-            printer = Printer(self._budget, self._report)
-            printer.value(value)
-            self._emit(printer.text())
+            self._emit(Printer(self._budget, self._report).value(value).text())
 
     def _branch(self, node: nodes.Branch, dot: Value) -> None:
         for arm in node.arms:
             value = self._pipe(arm.pipe, dot)
-            if truth(value):
+            if is_true(value):
                 self.body(arm.body, value if node.moves_dot else dot)
                 return
         self.body(node.otherwise, dot)
@@ -108,10 +104,10 @@ class _Run:
     def _range(self, node: nodes.Range, dot: Value) -> None:
         value = self._pipe(node.pipe, dot)
         self.at = node.pipe.at
-        slots, turned = node.pipe.slots, False
-        for key, element in self._turns(value, len(slots)):
-            turned = True
-            self._budget.step()
+        slots, has_elements = node.pipe.slots, False
+        for key, element in self._elements(value, len(slots)):
+            has_elements = True
+            self._budget.spend_steps()
             # No variable, one for the element, or two.
             for slot, part in zip(slots, (key, element)[2 - len(slots) :], strict=True):
                 self._variables[slot] = part
@@ -121,26 +117,24 @@ class _Run:
                 continue
             except _Break:
                 return
-        if not turned:
+        if not has_elements:
             self.body(node.otherwise, dot)
 
-    def _turns(self, value: Value, variables: int) -> Iterable[tuple[Value, Value]]:
-        match sort(value):
-            case Sort.LIST:
+    def _elements(self, value: Value, variables: int) -> Iterable[tuple[Value, Value]]:
+        match type_of(value):
+            case ValueType.LIST:
                 return enumerate(value)
-            case Sort.MAP:
-                self._budget.step(len(value))
-                return items(value)
-            case Sort.INT if variables < 2:
-                return ((NOTHING, turn) for turn in range(value))
-            case Sort.INT:
-                raise Fault("range over a number with two variables; expected one")
-            case Sort.NIL:
+            case ValueType.MAP:
+                self._budget.spend_steps(len(value))
+                return sorted_items(value)
+            case ValueType.INT if variables < 2:
+                return ((NOTHING, number) for number in range(value))
+            case ValueType.INT:
+                raise UnlocatedError("range over a number with two variables; expected one")
+            case ValueType.NIL:
                 return ()
             case other:
-                raise Fault(f"range over a value of type {other.value}; expected a list, map or number")
-
-    # expressions
+                raise UnlocatedError(f"range over a value of type {other.value}; expected a list, map or number")
 
     def _pipe(self, pipe: nodes.Pipe, dot: Value) -> Value:
         value: Value = None
@@ -160,15 +154,15 @@ class _Run:
             return self._call(first, command.words[1:], dot, final)
         if len(command.words) > 1 or final:
             self.at = first.at
-            raise Fault("arguments for something that is no function")
+            raise UnlocatedError("arguments for a value that is not a function")
         if isinstance(first, nodes.Nil):
             self.at = first.at
-            raise Fault("nil is not a command")
+            raise UnlocatedError("nil is not a command")
         return self._operand(first, dot)
 
     def _operand(self, node: nodes.Operand, dot: Value) -> Value:
         self.at = node.at
-        self._budget.step()
+        self._budget.spend_steps()
         match node:
             case nodes.Literal(value=value):
                 return value
@@ -192,7 +186,7 @@ class _Run:
     def _fields(self, value: Value, path: Sequence[str], name: str) -> Value:
         for key in path:
             name = f"{name}.{key}"
-            value = field(value, key, path=name)
+            value = get_field(value, key, path=name)
         return value
 
     def _call(self, node: nodes.Function, words: Sequence[nodes.Operand], dot: Value, final: list[Value]) -> Value:
@@ -200,48 +194,48 @@ class _Run:
         self.at = node.at
         if node.name in ("and", "or"):
             if not count:
-                raise Fault(f"no arguments for {node.name}; expected at least 1")
+                raise UnlocatedError(f"no arguments for {node.name}; expected at least 1")
             return self._choose(node.name == "or", words, dot, final)
         signature = functions.FUNCTIONS[node.name]
-        least = len(signature.parameters)
-        if count < least or (count > least and not signature.variadic):
-            expected = f"at least {least}" if signature.variadic else f"{least}"
-            raise Fault(f"{count} arguments for {node.name}; expected {expected}")
+        minimum = len(signature.parameters)
+        if count < minimum or (count > minimum and not signature.variadic):
+            expected = f"at least {minimum}" if signature.variadic else f"{minimum}"
+            raise UnlocatedError(f"{count} arguments for {node.name}; expected {expected}")
         arguments: list[Value] = []
-        for place in range(count):
-            value = self._operand(words[place], dot) if place < len(words) else final[0]
-            parameter = signature.parameters[place] if place < least else None
-            arguments.append(self._fit(value, parameter))
+        for number in range(count):
+            value = self._operand(words[number], dot) if number < len(words) else final[0]
+            parameter = signature.parameters[number] if number < minimum else None
+            arguments.append(self._check_type(value, parameter))
         self.at = node.at
         context = self._context
         if node.name == "index" and words:
             context = functions.Context(self._budget, self._report, subject=_spelling(words[0]))
         result = signature.call(context, *arguments)
         if isinstance(result, str):
-            self._budget.handle(len(result))
+            self._budget.spend_characters(len(result))
         return result
 
     def _choose(self, wanted: bool, words: Sequence[nodes.Operand], dot: Value, final: list[Value]) -> Value:
-        """`or` gives the first true argument, `and` the first false one, each the last if there is none."""
+        """`or` returns the first true argument, `and` the first false one; otherwise the last."""
         value: Value = None
         for word in words:
             value = self._operand(word, dot)
-            if truth(value) is wanted:
+            if is_true(value) is wanted:
                 return value
         return final[0] if final else value
 
-    def _fit(self, value: Value, parameter: Sort | None) -> Value:
-        found = sort(value)
-        if found is Sort.TEXT:
-            self._budget.handle(len(value))
+    def _check_type(self, value: Value, parameter: ValueType | None) -> Value:
+        found = type_of(value)
+        if found is ValueType.TEXT:
+            self._budget.spend_characters(len(value))
         if parameter is None or found is parameter:
             return value
-        if parameter is Sort.LIST and found is Sort.NIL:
+        if parameter is ValueType.LIST and found is ValueType.NIL:
             return ()
-        if parameter is Sort.TEXT and isinstance(value, Absent) and value.name:
+        if parameter is ValueType.TEXT and isinstance(value, Absent) and value.name:
             self._report(value.name)
             return ""
-        raise Fault(f"argument of type {found.value}; expected {parameter.value}")
+        raise UnlocatedError(f"argument of type {found.value}; expected {parameter.value}")
 
 
 def _spelling(node: nodes.Operand) -> str:

@@ -1,6 +1,6 @@
-"""From text to tokens, lazily, in one pass.
+"""Splits a template into tokens, lazily and in one pass.
 
-Spaces separate words in a template, so each token knows whether one came before it. The traps are the trim markers:
+Spaces separate words, so each token knows whether a space precedes it. The traps are the trim markers:
 `{{- ` and ` -}}` need their space, `{{-3}}` is a number; and a comment must touch its braces.
 """
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from nstance.gotemplate.errors import TemplateError
 
 
-class Kind(Enum):
+class TokenKind(Enum):
     TEXT = auto()
     OPEN = auto()
     CLOSE = auto()
@@ -35,14 +35,14 @@ class Kind(Enum):
 
 
 class Token(NamedTuple):
-    kind: Kind
+    kind: TokenKind
     text: str
     at: int
     spaced: bool = False
 
 
 class Source:
-    """A template's text, which knows the line and column of each offset."""
+    """A template's text, with the line and column of each offset."""
 
     __slots__ = ("_lines", "text")
 
@@ -51,10 +51,10 @@ class Source:
         self._lines: list[int] | None = None
 
     def error(self, message: str, at: int) -> TemplateError:
-        line, column = self.place(at)
+        line, column = self.position(at)
         return TemplateError(message, line, column)
 
-    def place(self, at: int) -> tuple[int, int]:
+    def position(self, at: int) -> tuple[int, int]:
         if self._lines is None:
             self._lines = [0, *(found.end() for found in re.finditer("\n", self.text))]
         line = bisect_right(self._lines, at)
@@ -88,7 +88,7 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _UNFINISHED = {'"': "unterminated quoted string", "`": "unterminated raw string", "'": "unterminated character"}
-_NAMES = (Kind.VARIABLE, Kind.FIELD, Kind.DOT, Kind.WORD)
+_NAMES = (TokenKind.VARIABLE, TokenKind.FIELD, TokenKind.DOT, TokenKind.WORD)
 
 
 def tokens(source: Source) -> Iterator[Token]:
@@ -105,15 +105,15 @@ def tokens(source: Source) -> Iterator[Token]:
         if trim_before:
             plain = plain.rstrip(SPACES)
         if plain:
-            yield Token(Kind.TEXT, plain, position)
+            yield Token(TokenKind.TEXT, plain, position)
         if found < 0:
-            yield Token(Kind.END, "", len(text))
+            yield Token(TokenKind.END, "", len(text))
             return
         start = found + (4 if trim_before else 2)
         if text.startswith("/*", start):
             position, trims = _comment(source, found, start)
         else:
-            yield Token(Kind.OPEN, "{{", found)
+            yield Token(TokenKind.OPEN, "{{", found)
             close = yield from _action(source, found, start)
             position, trims = close.at + len(close.text), close.text != "}}"
 
@@ -124,20 +124,20 @@ def _comment(source: Source, opened: int, start: int) -> tuple[int, bool]:
         raise source.error("unclosed comment", opened)
     close = _COMMENT_END.match(source.text, end + 2)
     if close is None:
-        raise source.error("a comment ends before its action; expected '*/}}'", end)
+        raise source.error("unexpected text after a comment; expected '*/}}'", end)
     return close.end(), close.group(1) is not None
 
 
 def _action(source: Source, opened: int, position: int) -> Generator[Token, None, Token]:
     """The tokens up to the closing braces; returns the last one."""
     text = source.text
-    parentheses: list[int] = []  # where they were opened
+    parentheses: list[int] = []  # offsets of open ones
     while True:
         close = _CLOSE.match(text, position)
         if close is not None:
             if parentheses:
                 raise source.error("unclosed left parenthesis", parentheses[-1])
-            token = Token(Kind.CLOSE, close.group(), close.start(), spaced=close.group(1) is not None)
+            token = Token(TokenKind.CLOSE, close.group(), close.start(), spaced=close.group(1) is not None)
             yield token
             return token
         space = _SPACE.match(text, position)
@@ -148,16 +148,16 @@ def _action(source: Source, opened: int, position: int) -> Generator[Token, None
         found = _TOKEN.match(text, position)
         if found is None:
             raise _unreadable(source, opened, position)
-        kind = Kind[found.lastgroup or ""]
+        kind = TokenKind[found.lastgroup or ""]
         token = Token(kind, found.group(), position, spaced=space is not None)
         position = found.end()
-        if kind is Kind.NUMBER and re.match(r"[\w+-]", text[position : position + 1]):
+        if kind is TokenKind.NUMBER and re.match(r"[\w+-]", text[position : position + 1]):
             raise source.error("bad number syntax", token.at)
-        if kind in _NAMES and (not _spelled(token.text) or not _NAME_ENDS.match(text, position)):
+        if kind in _NAMES and (not _is_name(token.text) or not _NAME_ENDS.match(text, position)):
             raise source.error(f"bad character in or after '{token.text}'; expected a space", token.at)
-        if kind is Kind.LEFT:
+        if kind is TokenKind.LEFT:
             parentheses.append(token.at)
-        elif kind is Kind.RIGHT:
+        elif kind is TokenKind.RIGHT:
             if not parentheses:
                 raise source.error("unexpected right parenthesis", token.at)
             parentheses.pop()
@@ -171,6 +171,6 @@ def _unreadable(source: Source, opened: int, position: int) -> TemplateError:
     return source.error(_UNFINISHED.get(letter, f"unexpected character U+{ord(letter):04X} in an action"), position)
 
 
-def _spelled(name: str) -> bool:
-    """Letters, decimal digits and underscores; Python's word characters are a few more."""
+def _is_name(name: str) -> bool:
+    """Letters, decimal digits and underscores; Python's \\w matches more."""
     return name.isascii() or all(letter in "_.$" or letter.isalpha() or letter.isdecimal() for letter in name)

@@ -1,25 +1,25 @@
-"""How much one rendering may cost.
+"""Limits of one rendering.
 
-Time and memory are bounded by two counters: steps (nodes visited, loop turns, elements printed) and characters (every
-text that a function reads or makes, every piece that is printed). The trap: a check after the fact is too late for
-`printf "%9999999d"`, so whoever knows a size beforehand asks for `room` first.
+Two counters bound time and memory: steps (nodes, loop iterations, printed elements) and characters (of every string that
+a function reads or returns, or that is printed). The trap: for `printf "%9999999d"` a check afterwards is too late, so code
+that knows a size in advance calls `reserve_characters` first.
 """
 
 from dataclasses import dataclass
 
-from nstance.gotemplate.errors import Fault
+from nstance.gotemplate.errors import UnlocatedError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     output: int = 1 << 20  # bytes of the result
     steps: int = 50_000
-    characters: int = 4 << 20  # handled on the way to it
+    characters: int = 4 << 20  # processed in total
     depth: int = 64  # of nested data that is printed
 
 
 class Budget:
-    """What is left of the limits during one rendering."""
+    """The remaining limits of one rendering."""
 
     __slots__ = ("characters", "depth", "limits", "output", "steps")
 
@@ -30,20 +30,20 @@ class Budget:
         self.characters = limits.characters
         self.depth = limits.depth
 
-    def step(self, count: int = 1) -> None:
+    def spend_steps(self, count: int = 1) -> None:
         self.steps -= count
         if self.steps < 0:
-            raise Fault(f"more than {self.limits.steps} steps; expected a template that does less")
+            raise UnlocatedError(f"more than {self.limits.steps} steps; expected a template that does less")
 
-    def handle(self, characters: int) -> None:
-        self.room(characters)
+    def spend_characters(self, characters: int) -> None:
+        self.reserve_characters(characters)
         self.characters -= characters
 
-    def room(self, characters: int) -> None:
+    def reserve_characters(self, characters: int) -> None:
         if characters > self.characters:
-            raise Fault(f"more than {self.limits.characters} characters handled; expected smaller texts")
+            raise UnlocatedError(f"more than {self.limits.characters} characters processed; expected smaller strings")
 
-    def write(self, size: int) -> None:
+    def spend_output(self, size: int) -> None:
         self.output -= size
         if self.output < 0:
-            raise Fault(f"output of more than {self.limits.output} bytes; expected less")
+            raise UnlocatedError(f"output of more than {self.limits.output} bytes; expected less")

@@ -1,9 +1,9 @@
-"""Constants as Go spells them: numbers with underscores and base prefixes, strings and characters with escapes."""
+"""Go literals: numbers with underscores and base prefixes, strings and characters with escapes."""
 
 import math
 import re
 
-from nstance.gotemplate.errors import Fault
+from nstance.gotemplate.errors import UnlocatedError
 from nstance.gotemplate.values import decode, encode
 
 _ESCAPE = re.compile(
@@ -16,16 +16,16 @@ _UNDERSCORES = re.compile(
 )
 
 
-def number(text: str) -> int | float:
+def parse_number(text: str) -> int | float:
     if "_" in text and (not _UNDERSCORES.fullmatch(text) or re.match(r"[+-]?_", text)):
-        raise Fault(f"illegal number syntax: '{text}'; expected underscores between digits only")
+        raise UnlocatedError(f"illegal number syntax: '{text}'; expected underscores between digits only")
     plain = text.replace("_", "")
     try:
         value = _integer(plain)
     except ValueError:
         return _float(plain)
     if not -(1 << 63) <= value < 1 << 63:
-        raise Fault(f"integer overflow: '{text}'; expected at most 64 bits")
+        raise UnlocatedError(f"integer overflow: '{text}'; expected at most 64 bits")
     return value
 
 
@@ -46,24 +46,24 @@ def _float(text: str) -> float:
         else:
             value = float(text)
     except (ValueError, OverflowError):
-        raise Fault(f"illegal number syntax: '{text[:40]}'") from None
+        raise UnlocatedError(f"illegal number syntax: '{text[:40]}'") from None
     if math.isinf(value):
-        raise Fault(f"number out of range: '{text[:40]}'")
+        raise UnlocatedError(f"number out of range: '{text[:40]}'")
     return value
 
 
-def string(text: str) -> str:
+def parse_string(text: str) -> str:
     """The value of a quoted or raw string, quotes included in `text`."""
     if text[0] == "`":
         return text[1:-1].replace("\r", "")
     return _unescape(text[1:-1], quote='"')
 
 
-def character(text: str) -> int:
+def parse_character(text: str) -> int:
     """The code of a character constant such as 'a'."""
     value = _unescape(text[1:-1], quote="'")
     if len(value) != 1:
-        raise Fault(f"malformed character constant {text[:20]}; expected one character")
+        raise UnlocatedError(f"malformed character constant {text[:20]}; expected one character")
     code = ord(value)
     return code - 0xDC00 if 0xDC80 <= code <= 0xDCFF else code  # an escaped byte
 
@@ -76,20 +76,20 @@ def _unescape(text: str, *, quote: str) -> str:
         simple, octal, byte, short, long, wrong = found.groups()
         if simple in ("'", '"'):
             if simple != quote:
-                raise Fault(f"unknown escape \\{simple}")
+                raise UnlocatedError(f"unknown escape \\{simple}")
             return quote.encode()
         if simple:
             return _SIMPLE[simple].encode()
         if wrong is not None:
-            raise Fault(f"unknown or unfinished escape \\{wrong}")
+            raise UnlocatedError(f"unknown or unfinished escape \\{wrong}")
         if octal or byte:
             code = int(octal, 8) if octal else int(byte, 16)
             if code > 255:
-                raise Fault(f"octal escape \\{octal} is beyond a byte")
+                raise UnlocatedError(f"octal escape \\{octal} is beyond a byte")
             return bytes((code,))
         code = int(short or long, 16)
         if code > 0x10FFFF or 0xD800 <= code <= 0xDFFF:
-            raise Fault(f"\\u escape of U+{code:04X}; expected a valid character")
+            raise UnlocatedError(f"\\u escape of U+{code:04X}; expected a valid character")
         return chr(code).encode()
 
     pieces, position = [], 0

@@ -1,7 +1,6 @@
 """A parsed template. `at` is an offset into the source, for error messages.
 
-Variables are resolved to slots while parsing: scopes are lexical, and a look-up by name in a long list of variables
-inside a loop would be a way to waste time.
+Variables become slots while parsing, because scopes are lexical and a lookup by name in a loop would be slow.
 """
 
 from dataclasses import dataclass
@@ -45,7 +44,7 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """Fields of a parenthesised pipeline or of a function's result."""
+    """Fields of a parenthesized pipeline or of a function's result."""
 
     at: int
     base: "Operand"
@@ -62,8 +61,8 @@ class Command:
 class Pipe:
     at: int
     commands: tuple[Command, ...]
-    slots: tuple[int, ...] = ()  # the variables that take its value
-    declares: bool = False  # new variables, rather than an assignment to old ones
+    slots: tuple[int, ...] = ()  # the variables that its value is assigned to
+    declares: bool = False  # the variables are new
 
 
 Operand = Literal | Nil | Dot | Field | Variable | Function | Chain | Pipe

@@ -1,8 +1,8 @@
-"""From tokens to nodes, by recursive descent.
+"""Parses tokens into nodes, by recursive descent.
 
-Everything that can be known before rendering is found here: syntax, unknown functions and variables, and which fields of
-the root data are used. The trap: dot moves inside `range` and `with`, so a field there belongs to the root only if the
-way to it is plain (`{{with .Instance}}{{.ID}}{{end}}` uses Instance.ID).
+It finds syntax errors, unknown functions and variables, and the used fields of the root data. The trap: `range` and `with`
+change dot, so a field inside belongs to the root only if the path to it is known (`{{with .Instance}}{{.ID}}{{end}}` uses
+Instance.ID).
 """
 
 from collections import deque
@@ -11,17 +11,17 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from nstance.gotemplate import functions, lexer, literals, nodes
-from nstance.gotemplate.errors import Fault
-from nstance.gotemplate.lexer import Kind, Token
+from nstance.gotemplate.errors import UnlocatedError
+from nstance.gotemplate.lexer import Token, TokenKind
 
-MAX_NESTING = 64  # of blocks and parentheses: well within Python's own recursion limit
+MAX_NESTING = 64  # of blocks and parentheses; far below Python's recursion limit
 
 KEYWORDS = frozenset({"if", "else", "end", "range", "with", "break", "continue", "define", "template", "block"})
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
-    """A field of the root data that the template names."""
+class FieldUse:
+    """A field of the root data that the template uses."""
 
     path: tuple[str, ...]
     line: int
@@ -32,13 +32,13 @@ class Use:
 class Parsed:
     body: nodes.Body
     slots: int  # variables needed at once, the root data `$` included
-    uses: tuple[Use, ...]
+    uses: tuple[FieldUse, ...]
 
 
 def parse(source: lexer.Source) -> Parsed:
     parser = _Parser(source)
     body, end = parser.body()
-    if end.kind is not Kind.END:
+    if end.kind is not TokenKind.END:
         raise source.error(f"unexpected {{{{{end.text}}}}}; there is no block to end here", end.at)
     return Parsed(body, parser.slots, tuple(parser.uses))
 
@@ -46,22 +46,20 @@ def parse(source: lexer.Source) -> Parsed:
 class _Parser:
     def __init__(self, source: lexer.Source) -> None:
         self.source = source
-        self.uses: list[Use] = []
+        self.uses: list[FieldUse] = []
         self.slots = 1
         self._tokens: Iterator[Token] = lexer.tokens(source)
         self._ahead: deque[Token] = deque()
         self._declared = ["$"]  # by slot
         self._scope: dict[str, list[int]] = {"$": [0]}
-        self._dot: tuple[str, ...] | None = ()  # the path from the root to dot, if it is known
+        self._dot: tuple[str, ...] | None = ()  # the path from the root to dot, if known
         self._ranges = 0
         self._nesting = 0
 
-    # tokens
-
     def _peek(self, distance: int = 0) -> Token:
         while len(self._ahead) <= distance:
-            # After the end there is only the end; the lexer has said so once.
-            self._ahead.append(next(self._tokens, None) or Token(Kind.END, "", len(self.source.text)))
+            # The lexer yields the end once; after it there is only the end.
+            self._ahead.append(next(self._tokens, None) or Token(TokenKind.END, "", len(self.source.text)))
         return self._ahead[distance]
 
     def _next(self) -> Token:
@@ -74,15 +72,13 @@ class _Parser:
 
     def _close(self, where: str) -> None:
         token = self._next()
-        if token.kind is not Kind.CLOSE:
+        if token.kind is not TokenKind.CLOSE:
             self._unexpected(token, where)
 
-    def _deeper(self, at: int) -> None:
+    def _enter(self, at: int) -> None:
         self._nesting += 1
         if self._nesting > MAX_NESTING:
             raise self.source.error(f"nested more than {MAX_NESTING} deep; expected less", at)
-
-    # variables
 
     def _declare(self, name: str) -> int:
         slot = len(self._declared)
@@ -91,7 +87,7 @@ class _Parser:
         self.slots = max(self.slots, slot + 1)
         return slot
 
-    def _forget(self, mark: int) -> None:
+    def _leave_scope(self, mark: int) -> None:
         while len(self._declared) > mark:
             self._scope[self._declared.pop()].pop()
 
@@ -101,21 +97,19 @@ class _Parser:
             raise self.source.error(f"undefined variable '{token.text}'", token.at)
         return found[-1]
 
-    # blocks
-
     def body(self) -> tuple[nodes.Body, Token]:
-        """Nodes up to `end`, `else` or the template's end; the token that ended them, consumed with its word."""
+        """Nodes up to `end`, `else` or the end of the template, and the token that ended them."""
         found: list[nodes.Node] = []
         while True:
             token = self._next()
-            if token.kind is Kind.TEXT:
+            if token.kind is TokenKind.TEXT:
                 found.append(nodes.Text(token.at, token.text))
                 continue
-            if token.kind is Kind.END:
+            if token.kind is TokenKind.END:
                 return tuple(found), token
             word = self._peek()
-            if word.kind is not Kind.WORD or word.text not in KEYWORDS:
-                found.append(nodes.Action(word.at, self._pipe("an action", Kind.CLOSE)))
+            if word.kind is not TokenKind.WORD or word.text not in KEYWORDS:
+                found.append(nodes.Action(word.at, self._pipe("an action", TokenKind.CLOSE)))
                 continue
             self._next()
             if word.text in ("end", "else"):
@@ -130,10 +124,10 @@ class _Parser:
             if not self._ranges:
                 raise self.source.error(f"{{{{{word.text}}}}} outside of {{{{range}}}}", word.at)
             return nodes.Break(word.at) if word.text == "break" else nodes.Continue(word.at)
-        self._deeper(word.at)
+        self._enter(word.at)
         mark, dot = len(self._declared), self._dot
         node = self._range(word) if word.text == "range" else self._branch(word)
-        self._forget(mark)
+        self._leave_scope(mark)
         self._dot = dot
         self._nesting -= 1
         return node
@@ -141,19 +135,19 @@ class _Parser:
     def _branch(self, word: Token) -> nodes.Branch:
         kind, dot, arms = word.text, self._dot, []
         while True:
-            pipe = self._pipe(kind, Kind.CLOSE)
+            pipe = self._pipe(kind, TokenKind.CLOSE)
             self._dot = self._path(pipe) if kind == "with" else dot
             body, end = self._inner(word)
             arms.append(nodes.Arm(pipe, body))
             self._dot = dot
-            if end.text == "else" and self._peek().kind is Kind.WORD and self._peek().text == kind:
+            if end.text == "else" and self._peek().kind is TokenKind.WORD and self._peek().text == kind:
                 self._next()
                 continue
             return nodes.Branch(word.at, kind == "with", tuple(arms), self._otherwise(word, end))
 
     def _range(self, word: Token) -> nodes.Range:
         dot = self._dot
-        pipe = self._pipe("range", Kind.CLOSE)
+        pipe = self._pipe("range", TokenKind.CLOSE)
         self._dot = None
         self._ranges += 1
         body, end = self._inner(word)
@@ -164,9 +158,9 @@ class _Parser:
     def _inner(self, word: Token) -> tuple[nodes.Body, Token]:
         mark = len(self._declared)
         body, end = self.body()
-        if end.kind is Kind.END:
+        if end.kind is TokenKind.END:
             raise self.source.error(f"{{{{{word.text}}}}} is not closed; expected {{{{end}}}}", word.at)
-        self._forget(mark)
+        self._leave_scope(mark)
         return body, end
 
     def _otherwise(self, word: Token, end: Token) -> nodes.Body:
@@ -180,7 +174,7 @@ class _Parser:
         return body
 
     def _path(self, pipe: nodes.Pipe) -> tuple[str, ...] | None:
-        """Where a pipe leads from the root, if it is only a field."""
+        """The path of a pipe from the root, if it is only a field."""
         match pipe.commands:
             case (nodes.Command(words=(nodes.Field(path=path),)),):
                 return None if self._dot is None else self._dot + path
@@ -188,17 +182,15 @@ class _Parser:
                 return path
         return None
 
-    # pipelines
-
-    def _pipe(self, where: str, end: Kind) -> nodes.Pipe:
+    def _pipe(self, where: str, end: TokenKind) -> nodes.Pipe:
         at = self._peek().at
         names: list[Token] = []
         declares = False
-        while self._peek().kind is Kind.VARIABLE:
+        while self._peek().kind is TokenKind.VARIABLE:
             after = self._peek(1)
-            if after.kind in (Kind.DECLARE, Kind.ASSIGN):
+            if after.kind in (TokenKind.DECLARE, TokenKind.ASSIGN):
                 names.append(self._next())
-                declares = self._next().kind is Kind.DECLARE
+                declares = self._next().kind is TokenKind.DECLARE
                 break
             if after.text != ",":
                 break
@@ -206,13 +198,16 @@ class _Parser:
             if where != "range" or len(names) > 1:
                 raise self.source.error(f"too many variables in {where}", self._next().at)
             self._next()
-            if self._peek().kind is not Kind.VARIABLE or self._peek(1).kind not in (Kind.DECLARE, Kind.ASSIGN):
+            if self._peek().kind is not TokenKind.VARIABLE or self._peek(1).kind not in (
+                TokenKind.DECLARE,
+                TokenKind.ASSIGN,
+            ):
                 self._unexpected(self._peek(), "range; expected a second variable and ':='")
         commands = self._commands(where, end)
         slots = tuple(self._declare(name.text) if declares else self._slot(name) for name in names)
         return nodes.Pipe(at, commands, slots, declares)
 
-    def _commands(self, where: str, end: Kind) -> tuple[nodes.Command, ...]:
+    def _commands(self, where: str, end: TokenKind) -> tuple[nodes.Command, ...]:
         commands: list[nodes.Command] = []
         while self._peek().kind is not end:
             command = self._command(where)
@@ -232,9 +227,9 @@ class _Parser:
             if not self._peek().spaced:
                 break
         after = self._peek()
-        if not words or after.kind not in (Kind.CLOSE, Kind.RIGHT, Kind.PIPE):
+        if not words or after.kind not in (TokenKind.CLOSE, TokenKind.RIGHT, TokenKind.PIPE):
             self._unexpected(after, where)
-        if after.kind is Kind.PIPE:
+        if after.kind is TokenKind.PIPE:
             self._next()
         return nodes.Command(at, tuple(words))
 
@@ -244,7 +239,7 @@ class _Parser:
         if term is None:
             return None
         path: list[str] = []
-        while self._peek().kind is Kind.FIELD and not self._peek().spaced:
+        while self._peek().kind is TokenKind.FIELD and not self._peek().spaced:
             path.append(self._next().text[1:])
         match term:
             case nodes.Field():
@@ -262,25 +257,25 @@ class _Parser:
         return term
 
     def _use(self, path: tuple[str, ...], token: Token) -> None:
-        self.uses.append(Use(path, *self.source.place(token.at)))
+        self.uses.append(FieldUse(path, *self.source.position(token.at)))
 
     def _term(self, token: Token) -> nodes.Operand | None:
         at, text = token.at, token.text
         match token.kind:
-            case Kind.DOT:
+            case TokenKind.DOT:
                 term: nodes.Operand = nodes.Dot(at)
-            case Kind.FIELD:
+            case TokenKind.FIELD:
                 term = nodes.Field(at, (text[1:],))
-            case Kind.VARIABLE:
+            case TokenKind.VARIABLE:
                 term = nodes.Variable(at, text, self._slot(token))
-            case Kind.NUMBER | Kind.CHAR | Kind.STRING | Kind.RAW:
+            case TokenKind.NUMBER | TokenKind.CHAR | TokenKind.STRING | TokenKind.RAW:
                 term = self._literal(token)
-            case Kind.WORD if text not in KEYWORDS:
+            case TokenKind.WORD if text not in KEYWORDS:
                 term = self._word(token)
-            case Kind.LEFT:
+            case TokenKind.LEFT:
                 self._next()
-                self._deeper(at)
-                term = self._pipe("parentheses", Kind.RIGHT)
+                self._enter(at)
+                term = self._pipe("parentheses", TokenKind.RIGHT)
                 self._nesting -= 1
                 return term
             case _:
@@ -300,11 +295,11 @@ class _Parser:
     def _literal(self, token: Token) -> nodes.Literal:
         try:
             match token.kind:
-                case Kind.NUMBER:
-                    return nodes.Literal(token.at, literals.number(token.text))
-                case Kind.CHAR:
-                    return nodes.Literal(token.at, literals.character(token.text))
+                case TokenKind.NUMBER:
+                    return nodes.Literal(token.at, literals.parse_number(token.text))
+                case TokenKind.CHAR:
+                    return nodes.Literal(token.at, literals.parse_character(token.text))
                 case _:
-                    return nodes.Literal(token.at, literals.string(token.text))
-        except Fault as fault:
-            raise self.source.error(str(fault), token.at) from None
+                    return nodes.Literal(token.at, literals.parse_string(token.text))
+        except UnlocatedError as error:
+            raise self.source.error(str(error), token.at) from None

@@ -1,13 +1,13 @@
-"""A template that was read once and can be rendered often."""
+"""A parsed template, which can be rendered many times."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 from nstance.gotemplate import interpreter, lexer, parser
 from nstance.gotemplate.limits import Limits
-from nstance.gotemplate.parser import Use
+from nstance.gotemplate.parser import FieldUse
 
-_CACHED_TEXT = 1 << 16  # longer templates (userdata) are read anew, so that the cache stays small
+_MAX_CACHED_CHARACTERS = 1 << 16  # longer templates (userdata) are parsed again, so that the cache stays small
 _DEFAULTS = Limits()
 
 
@@ -28,25 +28,25 @@ class Template:
     def render(
         self, data: Mapping[str, object], *, limits: Limits = _DEFAULTS, missing: Callable[[str], None] | None = None
     ) -> str:
-        """The output. `missing` is told the path (`.Vars.zone`) of each key that is printed although the data lacks it,
-        once per rendering; testing for a key (`if`, `default`) is not printing. Raises TemplateError."""
+        """The output. `missing` is called once with the path (`.Vars.zone`) of each missing key that is printed; testing a
+        key (`if`, `default`) is not printing. Raises TemplateError."""
         return interpreter.render(self._parsed, data, source=self._source, limits=limits, missing=missing)
 
     def fields(self) -> frozenset[tuple[str, ...]]:
-        """Every path from the root data that the template names, such as ("Instance", "ID")."""
+        """Every path of the root data that the template uses, such as ("Instance", "ID")."""
         return frozenset(use.path for use in self._parsed.uses)
 
-    def uses(self) -> Sequence[Use]:
-        """The same with places, in the order of the text."""
+    def uses(self) -> Sequence[FieldUse]:
+        """The same with positions, in the order of the text."""
         return self._parsed.uses
 
 
 def parse(text: str) -> Template:
     """Raises TemplateError."""
-    return _remembered(text) if len(text) <= _CACHED_TEXT else Template(text)
+    return _parse_cached(text) if len(text) <= _MAX_CACHED_CHARACTERS else Template(text)
 
 
-_remembered = lru_cache(maxsize=1024)(Template)
+_parse_cached = lru_cache(maxsize=1024)(Template)
 
 
 def render(template: str, data: Mapping[str, object]) -> str:

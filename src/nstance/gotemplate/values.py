@@ -1,19 +1,18 @@
-"""The values a template can hold, seen the way Go sees them.
+"""The values of a template, with the semantics of Go.
 
-Only None, bool, int, float, str, sequences and string-keyed mappings exist; any other object is refused, so that no
-Python attribute is ever within reach. A text is a sequence of bytes to Go: bytes that are not UTF-8 live in our strings
-as surrogate escapes, and `size` and `byte_at` count bytes.
+Only None, bool, int, float, str, sequences and string-keyed mappings are accepted, so no Python attribute is reachable. A
+Go string is a sequence of bytes: bytes that are not UTF-8 are surrogate escapes here, and `byte_length` counts bytes.
 """
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
-from nstance.gotemplate.errors import Fault
+from nstance.gotemplate.errors import UnlocatedError
 
 
-class Sort(Enum):
-    """A value's type, with Go's name for it."""
+class ValueType(Enum):
+    """The type of a value, with Go's name for it."""
 
     NIL = "nil"
     BOOL = "bool"
@@ -25,7 +24,7 @@ class Sort(Enum):
 
 
 class Absent:
-    """Nothing: the value of a key that is not there (with the key's name), or nil after a pipeline (no name).
+    """The value of a missing key (with its name), or nil after a pipeline (no name).
 
     It differs from None as an invalid value differs from a nil interface in Go: its fields are absent too.
     """
@@ -38,66 +37,66 @@ class Absent:
 
 NOTHING = Absent()
 
-# Values are Any on purpose: a template is dynamically typed, and `sort` is the check.
+# Any on purpose: templates are dynamically typed, and `type_of` checks.
 Value = Any
 
-_SORTS: Mapping[type, Sort] = {
-    str: Sort.TEXT,
-    int: Sort.INT,
-    bool: Sort.BOOL,
-    float: Sort.FLOAT,
-    dict: Sort.MAP,
-    list: Sort.LIST,
-    tuple: Sort.LIST,
-    type(None): Sort.NIL,
-    Absent: Sort.NIL,
+_TYPES: Mapping[type, ValueType] = {
+    bool: ValueType.BOOL,
+    int: ValueType.INT,
+    float: ValueType.FLOAT,
+    str: ValueType.TEXT,
+    dict: ValueType.MAP,
+    list: ValueType.LIST,
+    tuple: ValueType.LIST,
+    type(None): ValueType.NIL,
+    Absent: ValueType.NIL,
+    Mapping: ValueType.MAP,  # for subclasses, in this order
 }
 
 
-def sort(value: Value) -> Sort:
-    known = _SORTS.get(type(value))
-    if known is not None:
+def type_of(value: Value) -> ValueType:
+    if (known := _TYPES.get(type(value))) is not None:
         return known
-    for kind, name in ((bool, Sort.BOOL), (int, Sort.INT), (float, Sort.FLOAT), (str, Sort.TEXT), (Mapping, Sort.MAP)):
+    for kind, name in _TYPES.items():
         if isinstance(value, kind):
             return name
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray | memoryview):
-        return Sort.LIST
-    raise Fault(f"data holds a {type(value).__name__}; expected text, number, bool, list, map or nothing")
+        return ValueType.LIST
+    raise UnlocatedError(f"data holds a {type(value).__name__}; expected text, number, bool, list, map or nothing")
 
 
-def truth(value: Value) -> bool:
-    match sort(value):
-        case Sort.NIL:
+def is_true(value: Value) -> bool:
+    match type_of(value):
+        case ValueType.NIL:
             return False
-        case Sort.TEXT | Sort.LIST | Sort.MAP:
+        case ValueType.TEXT | ValueType.LIST | ValueType.MAP:
             return len(value) > 0
         case _:
             return bool(value != 0)
 
 
-def field(value: Value, key: str, *, path: str) -> Value:
-    """`.key` of a value; `path` names the result if there is no such key."""
+def get_field(value: Value, key: str, *, path: str) -> Value:
+    """`.key` of a value. `path` is the name of a missing result."""
     if isinstance(value, Absent):
         return Absent(path) if value.name else value
-    found = sort(value)
-    if found is Sort.MAP:
+    found = type_of(value)
+    if found is ValueType.MAP:
         return value[key] if key in value else Absent(path)
-    if found is Sort.NIL:
-        raise Fault(f"field {key} of nil; expected a map")
-    raise Fault(f"field {key} of a value of type {found.value}; expected a map")
+    if found is ValueType.NIL:
+        raise UnlocatedError(f"field {key} of nil; expected a map")
+    raise UnlocatedError(f"field {key} of a value of type {found.value}; expected a map")
 
 
-def items(value: Mapping[str, Value]) -> list[tuple[str, Value]]:
-    """A map's entries in the order Go prints and ranges them."""
+def sorted_items(value: Mapping[str, Value]) -> list[tuple[str, Value]]:
+    """The entries of a map in the order in which Go prints them."""
     for key in value:
         if not isinstance(key, str):
-            raise Fault(f"data holds a map with a key of type {type(key).__name__}; expected text")
+            raise UnlocatedError(f"data holds a map with a key of type {type(key).__name__}; expected text")
     return sorted(value.items())
 
 
 def encode(text: str) -> bytes:
-    """The bytes Go would hold. A lone surrogate that stands for no byte becomes three bytes, as Go has no such thing."""
+    """The bytes of a Go string. A lone surrogate that represents no byte becomes three bytes."""
     try:
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
@@ -108,70 +107,70 @@ def decode(data: bytes) -> str:
     return data.decode("utf-8", "surrogateescape")
 
 
-def size(text: str) -> int:
+def byte_length(text: str) -> int:
     return len(text) if text.isascii() else len(encode(text))
 
 
-def equal(first: Value, others: Sequence[Value]) -> bool:
-    """Whether the first is equal to any of the others. Integers and floats do not compare, as in Go."""
+def is_equal(first: Value, others: Sequence[Value]) -> bool:
+    """Whether the first equals any of the others. As in Go, integers and floats cannot be compared."""
     if not others:
-        raise Fault("missing argument for comparison")
+        raise UnlocatedError("missing argument for comparison")
     return any(_same(first, other) for other in others)
 
 
 def _same(first: Value, second: Value) -> bool:
-    one, two = sort(first), sort(second)
-    if Sort.NIL in (one, two):
+    one, two = type_of(first), type_of(second)
+    if ValueType.NIL in (one, two):
         return one is two
-    if {one, two} <= {Sort.LIST, Sort.MAP}:
-        raise Fault(f"values of type {one.value} do not compare")
+    if {one, two} <= {ValueType.LIST, ValueType.MAP}:
+        raise UnlocatedError(f"values of type {one.value} do not compare")
     if one is not two:
-        raise Fault(f"incompatible types for comparison: {one.value} and {two.value}")
+        raise UnlocatedError(f"incompatible types for comparison: {one.value} and {two.value}")
     return bool(first == second)
 
 
-def less(first: Value, second: Value) -> bool:
-    one, two = sort(first), sort(second)
-    ordered = (Sort.INT, Sort.FLOAT, Sort.TEXT)
+def is_less(first: Value, second: Value) -> bool:
+    one, two = type_of(first), type_of(second)
+    ordered = (ValueType.INT, ValueType.FLOAT, ValueType.TEXT)
     if one not in ordered or two not in ordered:
-        raise Fault(f"values of type {one.value} and {two.value} have no order")
+        raise UnlocatedError(f"values of type {one.value} and {two.value} have no order")
     if one is not two:
-        raise Fault(f"incompatible types for comparison: {one.value} and {two.value}")
-    if one is Sort.TEXT:
+        raise UnlocatedError(f"incompatible types for comparison: {one.value} and {two.value}")
+    if one is ValueType.TEXT:
         return encode(first) < encode(second)
     return bool(first < second)
 
 
-def index(value: Value, keys: Sequence[Value], *, path: str) -> Value:
-    """`value[key][key]…`; a key that a map lacks gives an absent value, a place beyond a list's end is an error."""
-    if sort(value) is Sort.NIL:
-        raise Fault("index of nil; expected a list, map or text")
+def get_index(value: Value, keys: Sequence[Value], *, path: str) -> Value:
+    """`value[key][key]…`. A missing map key is an absent value, an index beyond the end of a list an error."""
+    if type_of(value) is ValueType.NIL:
+        raise UnlocatedError("index of nil; expected a list, map or text")
     for key in keys:
-        found, wanted = sort(value), sort(key)
-        if found is Sort.MAP:
-            if wanted is not Sort.TEXT:
-                raise Fault(f"map key of type {wanted.value}; expected string")
+        found, wanted = type_of(value), type_of(key)
+        if found is ValueType.MAP:
+            if wanted is not ValueType.TEXT:
+                raise UnlocatedError(f"map key of type {wanted.value}; expected string")
             path = f"{path}.{key}"
             value = value[key] if key in value else Absent(path)
-        elif found in (Sort.LIST, Sort.TEXT):
-            if wanted is not Sort.INT:
-                raise Fault(f"index of type {wanted.value}; expected int")
-            data = encode(value) if found is Sort.TEXT else value
+        elif found in (ValueType.LIST, ValueType.TEXT):
+            if wanted is not ValueType.INT:
+                raise UnlocatedError(f"index of type {wanted.value}; expected int")
+            data = encode(value) if found is ValueType.TEXT else value
             if not 0 <= key < len(data):
-                raise Fault(f"index out of range: {key}; expected less than {len(data)}")
+                raise UnlocatedError(f"index out of range: {key}; expected less than {len(data)}")
             path = f"{path}[{key}]"
             value = data[key]
-        elif found is Sort.NIL:
-            raise Fault("index of nil; expected a list, map or text")
+        elif found is ValueType.NIL:
+            raise UnlocatedError("index of nil; expected a list, map or text")
         else:
-            raise Fault(f"index of a value of type {found.value}; expected a list, map or text")
+            raise UnlocatedError(f"index of a value of type {found.value}; expected a list, map or text")
     return value
 
 
 def length(value: Value) -> int:
-    found = sort(value)
-    if found is Sort.TEXT:
-        return size(value)
-    if found in (Sort.LIST, Sort.MAP):
+    found = type_of(value)
+    if found is ValueType.TEXT:
+        return byte_length(value)
+    if found in (ValueType.LIST, ValueType.MAP):
         return len(value)
-    raise Fault(f"len of a value of type {found.value}; expected a list, map or text")
+    raise UnlocatedError(f"len of a value of type {found.value}; expected a list, map or text")

@@ -1,4 +1,4 @@
-"""Groups of the API: the file, the edits, and what a tenant may ask for (B18, B19)."""
+"""Groups of the API: the file, the edits, and what a tenant may ask for."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""The reader: what it accepts, where it says things are, and that no text makes it slow or fall over (B27)."""
+"""The reader: what it accepts, where it says things are, and that no text makes it slow or fall over."""
 
 import contextlib
 import json

@@ -1,4 +1,4 @@
-"""Storage keys as the specification spells them, and that no name can reach beyond its place (B18, B20)."""
+"""Storage keys as the specification spells them, and that no name can reach beyond its place."""
 
 import datetime
 from collections.abc import Callable

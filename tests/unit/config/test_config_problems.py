@@ -1,4 +1,4 @@
-"""Bad configurations (B20, B27): each fault is named with path, line and likely word, and all of them at once."""
+"""Bad configurations: each fault is named with path, line and likely word, and all of them at once."""
 
 import copy
 import json
@@ -85,7 +85,7 @@ def test_the_good_one_is_good() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "place", "says"),
     [
-        # IDs (B20)
+        # IDs
         *(
             ("cluster/id", bad, "cluster.id", "expected a name of lowercase letters")
             for bad in [
@@ -285,7 +285,7 @@ def test_the_good_one_is_good() -> None:
             "certificates.ca.cn",
             "expected a field that is available in this template",
         ),
-        # templates (B28)
+        # templates
         ("certificates/web.server/cn", "{{ .Nonce }}", 'certificates["web.server"].cn', "userdata only"),
         (
             "certificates/web.server/cn",
@@ -506,7 +506,7 @@ def _paths(value: object, path: tuple[object, ...] = ()) -> list[tuple[object, .
 
 @given(st.sampled_from(_paths(GOOD)), _JSON, st.booleans())
 def test_whatever_stands_in_any_place_is_accepted_or_explained(path: tuple[Any, ...], value: object, old: bool) -> None:
-    """B27: never an unhandled exception, never a problem without a place."""
+    """Never an unhandled exception, never a problem without a place."""
     document: Any = copy.deepcopy(GOOD)
     if path:
         at = document

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nstance import gotemplate
-from nstance.gotemplate import Limits, TemplateError, Use, parse, render
+from nstance.gotemplate import Limits, TemplateError, FieldUse, parse, render
 
 DATA: Mapping[str, Any] = {
     "Instance": {"ID": "knc-1", "IP4": "10.0.0.1"},
@@ -86,18 +86,18 @@ def test_fields(template: str, paths: list[tuple[str, ...]]) -> None:
 
 
 def test_uses_have_their_place() -> None:
-    assert parse("a\n b {{ print .A.B $.C }}").uses() == (Use(("A", "B"), 2, 13), Use(("C",), 2, 18))
+    assert parse("a\n b {{ print .A.B $.C }}").uses() == (FieldUse(("A", "B"), 2, 13), FieldUse(("C",), 2, 18))
 
 
 def test_missing_keys_are_reported_once_when_printed() -> None:
-    """B28: a missing variable renders empty and is reported."""
-    told: list[str] = []
+    """A missing variable renders empty and is reported."""
+    reported: list[str] = []
     template = (
         "{{.Vars.a}}{{.Vars.a}}{{upper .Vars.b}}{{printf `%s` .c}}{{index .Vars `d`}}{{$.e}}{{with .Instance}}{{.f}}{{end}}"
         "{{if .no}}{{end}}{{.no | default `x`}}{{or .no `y`}}{{eq .no nil}}{{range .no}}{{end}}{{.Vars.zone}}"
     )
-    assert parse(template).render(DATA, missing=told.append) == "xytruea"
-    assert told == [".Vars.a", ".Vars.b", ".c", ".Vars.d", ".e", ".f"]
+    assert parse(template).render(DATA, missing=reported.append) == "xytruea"
+    assert reported == [".Vars.a", ".Vars.b", ".c", ".Vars.d", ".e", ".f"]
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_missing_keys_are_reported_once_when_printed() -> None:
     ],
 )
 def test_hostile_templates_are_stopped(template: str) -> None:
-    """B28: neither time nor memory can be had for a short template."""
+    """A short template cannot use much time or memory."""
     with pytest.raises(TemplateError, match="more than"):
         render(template, DATA)
 
@@ -169,7 +169,7 @@ def test_long_chains_and_nested_data() -> None:
     ],
 )
 def test_python_objects_stay_out_of_reach(template: str) -> None:
-    """B28: only keys of maps are read, never attributes, and foreign objects are refused, not printed."""
+    """Only map keys are read, never attributes; other objects are rejected."""
     with pytest.raises(TemplateError):
         render(template, {"X": Path("/")})
 
@@ -212,7 +212,6 @@ def place_of_error(template: str) -> tuple[int, int] | None:
 
 @given(st.one_of(st.text(), st.lists(PIECES, max_size=40).map(" ".join), st.lists(PIECES, max_size=40).map("".join)))
 def test_any_text_renders_or_raises_template_error(text: str) -> None:
-    """B28."""
     for template in (text, "{{ " + text + " }}", '{{ printf "' + text + '" .N .List }}'):
         if (place := place_of_error(template)) is not None:
             line, column = place
@@ -255,4 +254,4 @@ def test_json_and_base64_read_back(text: str) -> None:
 
 
 def test_the_public_names() -> None:
-    assert {"Limits", "Template", "TemplateError", "Use", "parse", "render"} <= set(gotemplate.__all__)
+    assert {"Limits", "Template", "TemplateError", "FieldUse", "parse", "render"} <= set(gotemplate.__all__)

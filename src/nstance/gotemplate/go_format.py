@@ -1,13 +1,13 @@
-"""Numbers and texts as Go's `fmt` writes them under one directive such as `%-8.3f`.
+"""Formats numbers and strings as Go's `fmt` does for a directive such as `%-8.3f`.
 
-The trap is in the details people rely on without knowing: a float prints with the fewest digits that read back the same,
-and with an exponent from a million on; zeros pad texts too; a width counts characters and a length counts bytes.
+The trap is in the details: a float prints with the fewest digits that parse to the same value, and with an exponent from a
+million on; zeros pad strings too; a width counts characters, a length counts bytes.
 """
 
 import math
 from dataclasses import dataclass
 
-from nstance.gotemplate.errors import Fault
+from nstance.gotemplate.errors import UnlocatedError
 from nstance.gotemplate.limits import Budget
 from nstance.gotemplate.values import encode
 
@@ -26,7 +26,7 @@ class Directive:
     precision: int | None = None
 
     def reserve(self, budget: Budget) -> None:
-        budget.room((self.width or 0) + (self.precision or 0))
+        budget.reserve_characters((self.width or 0) + (self.precision or 0))
 
     def pad(self, text: str, *, zeros: bool | None = None) -> str:
         if self.width is None or len(text) >= self.width:
@@ -40,13 +40,13 @@ _BASES = {"v": "d", "d": "d", "b": "b", "o": "o", "O": "o", "x": "x", "X": "X"}
 _PREFIXES = {"b": "0b", "x": "0x", "X": "0X"}
 
 
-def integer(value: int, verb: str, directive: Directive) -> str | None:
-    """The text, or None if the verb is not one for integers."""
+def format_int(value: int, verb: str, directive: Directive) -> str | None:
+    """None if the verb does not apply to integers."""
     if not -(1 << 63) <= value < 1 << 64:
-        raise Fault("data holds an integer of more than 64 bits; expected less")
+        raise UnlocatedError("data holds an integer of more than 64 bits; expected less")
     if verb in ("c", "q"):
         letter = chr(value) if 0 <= value <= 0x10FFFF and not 0xD800 <= value <= 0xDFFF else "\ufffd"
-        return directive.pad(letter if verb == "c" else quoted(letter, "'", ascii_only=directive.plus))
+        return directive.pad(letter if verb == "c" else quote(letter, "'", ascii_only=directive.plus))
     if verb == "U":
         code = value % (1 << 64)
         text = f"U+{code:0{max(4, directive.precision or 0)}X}"
@@ -73,10 +73,10 @@ def integer(value: int, verb: str, directive: Directive) -> str | None:
     return directive.pad(sign + digits, zeros=False)
 
 
-def real(value: float, verb: str, directive: Directive) -> str | None:
+def format_float(value: float, verb: str, directive: Directive) -> str | None:
     if verb not in ("v", "g", "G", "e", "E", "f", "F"):
         if verb in ("b", "x", "X"):
-            raise Fault(f"%{verb} of a float is not supported; expected %f, %e, %g or %v")
+            raise UnlocatedError(f"%{verb} of a float is not supported; expected %f, %e, %g or %v")
         return None
     sign = "-" if math.copysign(1, value) < 0 else "+" if directive.plus else " " if directive.space else ""
     if math.isnan(value) or math.isinf(value):
@@ -104,7 +104,7 @@ def _magnitude(value: float, verb: str, directive: Directive) -> str:
 
 
 def digits_of(value: float) -> tuple[str, int]:
-    """The fewest decimal digits that read back as this number, and the exponent of the first one."""
+    """The fewest decimal digits that parse to this number, and the exponent of the first one."""
     mantissa, _, exponent = f"{value!r}e".partition("e")
     whole, _, fraction = mantissa.partition(".")
     digits = whole + fraction
@@ -115,13 +115,13 @@ def digits_of(value: float) -> tuple[str, int]:
     return stripped.rstrip("0"), first
 
 
-MOST_DIGITS = 6  # before the point, until `%v` writes an exponent
+MAX_POSITIONAL_DIGITS = 6  # before the point, until `%v` writes an exponent
 
 
 def shortest(value: float) -> str:
-    """A number that is not negative, as `%v` writes it."""
+    """A non-negative number as `%v` writes it."""
     digits, exponent = digits_of(value)
-    if exponent < -4 or exponent >= MOST_DIGITS:
+    if exponent < -4 or exponent >= MAX_POSITIONAL_DIGITS:
         return scientific(digits, exponent)
     return positional(digits, exponent)
 
@@ -139,7 +139,7 @@ def scientific(digits: str, exponent: int) -> str:
     return f"{digits[0]}{point}{digits[1:]}e{'-' if exponent < 0 else '+'}{abs(exponent):02d}"
 
 
-def text(value: str, verb: str, directive: Directive) -> str | None:
+def format_text(value: str, verb: str, directive: Directive) -> str | None:
     if verb in ("x", "X"):
         return _hexadecimal(value, verb, directive)
     if verb not in ("v", "s", "q"):
@@ -149,7 +149,7 @@ def text(value: str, verb: str, directive: Directive) -> str | None:
     if verb == "q" or (verb == "v" and directive.go_syntax):
         if directive.sharp and _fits_backquotes(value):
             return directive.pad(f"`{value}`")
-        value = quoted(value, '"', ascii_only=directive.plus)
+        value = quote(value, '"', ascii_only=directive.plus)
     return directive.pad(value)
 
 
@@ -168,11 +168,11 @@ def _fits_backquotes(value: str) -> bool:
     )
 
 
-_NAMED = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v", "\\": "\\\\"}
+_ESCAPES = {"\a": "\\a", "\b": "\\b", "\f": "\\f", "\n": "\\n", "\r": "\\r", "\t": "\\t", "\v": "\\v", "\\": "\\\\"}
 
 
-def quoted(value: str, quote: str = '"', *, ascii_only: bool = False) -> str:
-    """A constant that Go reads back as this text."""
+def quote(value: str, quote: str = '"', *, ascii_only: bool = False) -> str:
+    """A Go literal of this string."""
     if value.isascii() and value.isprintable() and "\\" not in value and quote not in value:
         return f"{quote}{value}{quote}"
     return quote + "".join(_escaped(letter, quote, ascii_only) for letter in value) + quote
@@ -181,8 +181,8 @@ def quoted(value: str, quote: str = '"', *, ascii_only: bool = False) -> str:
 def _escaped(letter: str, quote: str, ascii_only: bool) -> str:
     if letter == quote:
         return "\\" + quote
-    if letter in _NAMED:
-        return _NAMED[letter]
+    if letter in _ESCAPES:
+        return _ESCAPES[letter]
     code = ord(letter)
     if letter.isprintable() and (code < 0x80 or not ascii_only):
         return letter
@@ -194,5 +194,5 @@ def _escaped(letter: str, quote: str, ascii_only: bool) -> str:
 
 
 def _is_byte(letter: str) -> bool:
-    """Whether it stands for a byte that is not UTF-8."""
+    """Whether it represents a byte that is not UTF-8."""
     return "\udc80" <= letter <= "\udcff"
