@@ -1,5 +1,6 @@
-"""`make bench`: all rows in one go, or `python -m bench 1 8 15` for some (`--keep`: put them into the
-result that is kept). A goal that is missed is said, not punished."""
+"""`make bench`: measures all rows, or `python -m bench 1 8 15` some of them (`--keep`: store them in the kept result).
+
+A missed goal is reported and does not fail the run."""
 
 import asyncio
 import importlib
@@ -12,7 +13,7 @@ import uvloop
 from bench import report
 from bench.rows import Row
 
-# Those of one stage wait for the world more than for the processor, so they run side by side; the others run alone.
+# Subjects of one stage mostly wait and run concurrently; the others need the processor and run alone.
 STAGES: tuple[tuple[tuple[str, str], ...], ...] = (
     (("failover", "4 5"), ("silence", "3"), ("idle", "14")),
     (("slow_storage", "16"),),
@@ -28,18 +29,18 @@ STAGES: tuple[tuple[tuple[str, str], ...], ...] = (
 )
 
 
-async def subject(module: str, wanted: set[str], failed: list[str]) -> list[Row]:
+async def measure_subject(module: str, wanted: set[str], failed: list[str]) -> list[Row]:
     rows: list[Row] = []
     began = time.monotonic()
     try:
         async for row in importlib.import_module(f"bench.{module}").run():
             if not wanted or row.number in wanted:
                 rows.append(row)
-                report.say(row)
+                report.print_row(row)
     except Exception as problem:  # the other subjects can still be measured
         traceback.print_exc()
         failed.append(f"{module}: {problem!r}")
-    report.note(f"{module}: {time.monotonic() - began:.0f} s")
+    report.print_note(f"{module}: {time.monotonic() - began:.0f} s")
     return rows
 
 
@@ -47,7 +48,7 @@ async def measure(wanted: set[str], failed: list[str]) -> list[Row]:
     rows: list[Row] = []
     for stage in STAGES:
         chosen = [module for module, numbers in stage if not wanted or wanted & set(numbers.split())]
-        for found in await asyncio.gather(*(subject(module, wanted, failed) for module in chosen)):
+        for found in await asyncio.gather(*(measure_subject(module, wanted, failed) for module in chosen)):
             rows += found
     return sorted(rows, key=lambda row: int(row.number))
 
@@ -62,7 +63,7 @@ def main() -> None:
     rows = uvloop.run(measure(wanted, failed))
     report.publish(rows, keep=not wanted or "--keep" in sys.argv, seconds=time.monotonic() - began, load_before=before)
     if failed:
-        sys.exit("could not be measured: " + "; ".join(failed))
+        sys.exit("failed to measure: " + "; ".join(failed))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Row 13: the real agent as a process: what it takes in memory, and from its start to its registration."""
+"""Row 13: a real agent process: its memory, and the time from its start to its registration."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ async def run() -> AsyncIterator[Row]:
             await server.count_created(AGENTS)
         for id, nonce in (await server.ask("nonces"))["booted"]:
             with tempfile.TemporaryDirectory(prefix="nstance-bench-") as folder:
-                size, seconds = await _one(server, id, nonce, Path(folder))
+                size, seconds = await _measure_one(server, id, nonce, Path(folder))
                 sizes.append(size / MB)
                 starts.append(1000 * seconds)
     yield Row(
@@ -45,39 +45,39 @@ async def run() -> AsyncIterator[Row]:
     )
 
 
-async def _one(server: fleet.Server, id: str, nonce: str, home: Path) -> tuple[int, float]:
-    environment = _prepare(server, id, nonce, home)
+async def _measure_one(server: fleet.Server, id: str, nonce: str, dir: Path) -> tuple[int, float]:
+    environment = _prepare(server, id, nonce, dir)
     began = time.monotonic()
     process = await asyncio.create_subprocess_exec(
         Path(sys.executable).with_name("nstance-agent"), env=environment, stderr=asyncio.subprocess.DEVNULL
     )
     try:
         async with asyncio.timeout(30):
-            # Its certificate is on disk: a restart from here on needs no nonce.
-            await until((home / "identity" / "identity.crt").exists, every=0.001)
+            # Its certificate is on disk: from here on a restart needs no nonce.
+            await until((dir / "identity" / "identity.crt").exists, every=0.001)
             seconds = time.monotonic() - began
-            await until((home / "recv" / "motd").exists)
-            await asyncio.sleep(1.0)  # a first report, and what it freed by then
+            await until((dir / "recv" / "motd").exists)
+            await asyncio.sleep(1.0)  # until the first report, after which memory is freed
             return resident(process.pid), seconds
     finally:
         process.kill()
         await process.wait()
 
 
-def _prepare(server: fleet.Server, id: str, nonce: str, home: Path) -> dict[str, str]:
-    """What userdata does on a VM."""
-    identity = home / "identity"
+def _prepare(server: fleet.Server, id: str, nonce: str, dir: Path) -> dict[str, str]:
+    """Prepare its files as userdata does on a VM."""
+    identity = dir / "identity"
     identity.mkdir()
     (identity / "ca.crt").write_text(server.ca.pem)
     (identity / "nonce.jwt").write_text(nonce + "\n")
-    port = {service: server.told["base"] + number for number, service in enumerate(Service)}
+    port = {service: server.settings["base"] + number for number, service in enumerate(Service)}
     return {
         "PATH": os.environ["PATH"],
         "NSTANCE_SERVER_REGISTRATION_ADDR": f"127.0.0.1:{port[Service.REGISTRATION]}",
         "NSTANCE_SERVER_AGENT_ADDR": f"127.0.0.1:{port[Service.AGENT]}",
         "NSTANCE_INSTANCE_ID": id,
-        "NSTANCE_PROVIDER": "none",  # this machine may be a cloud's, and its metadata service none of our business
+        "NSTANCE_PROVIDER": "none",  # this machine may be a VM of a cloud: its metadata service must not be asked
         "NSTANCE_IDENTITY_DIR": str(identity),
-        "NSTANCE_KEYS_DIR": str(home / "keys"),
-        "NSTANCE_RECV_DIR": str(home / "recv"),
+        "NSTANCE_KEYS_DIR": str(dir / "keys"),
+        "NSTANCE_RECV_DIR": str(dir / "recv"),
     }

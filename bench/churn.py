@@ -1,8 +1,8 @@
-"""Row 24: what a leader keeps of VMs that are gone, in bytes for each VM ever made. `make soak` is the long version.
+"""Row 24: the memory that a leader keeps per VM that ever existed. `make soak` is the long version.
 
-Each VM has the life of a real one: its agent registers over a connection of its own, connects over TLS with its three
-streams, and is killed with its VM, which the shard then replaces. The retention of deleted records is short here, so that
-it is over in every sample. Nothing is collected by force before a sample: what waits for a collection counts.
+Each agent registers over a connection of its own, connects over TLS with three streams, and is killed with its VM, which the
+shard then replaces. Deleted records are retained only for a moment, so that none is left in a sample. No garbage collection
+is forced before a sample: what waits for a collection counts.
 """
 
 import asyncio
@@ -20,24 +20,24 @@ from nstance.wire import tls
 from nstance.wire.call import call
 
 GROUPS, SIZE = 4, 5
-AT_ONCE = 4  # VMs that are replaced side by side
-PATIENCE = 5.0  # seconds for each VM
-RETENTION = 2.0
-SETTLING = 3.0  # seconds in which records and timers of the last VMs end
+CONCURRENT = 4  # VMs that are replaced at a time
+VM_TIMEOUT_SECONDS = 5.0
+RETENTION_SECONDS = 2.0
+SETTLE_SECONDS = 3.0  # until records and timers of the last VMs are gone
 WARM_UP, ROUNDS, EACH = 500, 6, 100  # VMs before the first sample; samples; VMs between two of them
-NOISE = 256.0  # bytes per VM: buffers that happen to be full or empty, over some hundred VMs
+NOISE = 256.0  # bytes per VM, from buffers that happen to be full or empty
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    made: int  # VMs ever made
+    made: int  # VMs so far
     used: int  # bytes
     rss: int
     records: int
 
     def __str__(self) -> str:
         used, rss = self.used / 1e6, self.rss / 1e6
-        return f"{self.made:6,} VMs made: {used:7.2f} MB in use, {rss:6.1f} MB resident, {self.records} records"
+        return f"{self.made:6,} VMs created: {used:7.2f} MB in use, {rss:6.1f} MB resident, {self.records} records"
 
 
 class Churn:
@@ -47,26 +47,26 @@ class Churn:
         self._context = tls.client_context(ca_pem=server.ca.pem)
 
     async def replace(self, count: int) -> None:
-        """So many VMs, the oldest first, each by one that has connected when this returns."""
+        """Replace this many VMs, the oldest first; the new ones are connected when this returns."""
         agents, goal = self._server.agents, self.made + count
-        async with asyncio.timeout(PATIENCE * count):
+        async with asyncio.timeout(VM_TIMEOUT_SECONDS * count):
             while self.made < goal:
-                ended, agents[:AT_ONCE] = agents[:AT_ONCE], []
+                ended, agents[:CONCURRENT] = agents[:CONCURRENT], []
                 for agent in ended:
                     await self._server.ask("stop", id=agent.id)
                     agent.die(reset=False)
                 size = len(agents) + len(ended)
                 while len(agents) < size:
                     booted = (await self._server.ask("booted"))["booted"]
-                    await asyncio.gather(*(self._enter(*each) for each in booted))
+                    await asyncio.gather(*(self._register(*each) for each in booted))
                     await asyncio.sleep(0.002)
                 self.made += len(ended)
 
-    async def _enter(self, id: str, group: str, nonce: str) -> None:
+    async def _register(self, id: str, group: str, nonce: str) -> None:
         server = self._server
         channel = server.channel(self._context, Service.REGISTRATION)
         try:
-            request = registration(server.told["seed"], id, nonce)
+            request = registration(server.settings["seed"], id, nonce)
             await call(registration_grpc.RegistrationServiceStub(channel).RegisterAgent, request, timeout=30)
         finally:
             channel.close()
@@ -75,19 +75,21 @@ class Churn:
         server.agents.append(made)
 
     async def sample(self) -> Sample:
-        await asyncio.sleep(RETENTION + SETTLING)
+        await asyncio.sleep(RETENTION_SECONDS + SETTLE_SECONDS)
         return Sample(made=self.made, **await self._server.ask("memory"))
 
 
 @contextlib.asynccontextmanager
 async def churning() -> AsyncIterator[Churn]:
-    async with fleet.serving(groups=GROUPS, size=SIZE, files=True, retention=RETENTION, exact_memory=True) as server:
+    async with fleet.serving(
+        groups=GROUPS, size=SIZE, files=True, retention=RETENTION_SECONDS, exact_memory=True
+    ) as server:
         await server.connect_all()
         yield Churn(server)
 
 
-def kept(samples: list[Sample]) -> float:
-    """Bytes for each VM ever made: the slope through the samples, so that no single one decides."""
+def bytes_kept(samples: list[Sample]) -> float:
+    """Bytes kept per VM: the slope of a line through all samples."""
     return statistics.linear_regression([s.made for s in samples], [s.used for s in samples]).slope
 
 
@@ -101,8 +103,8 @@ async def run() -> AsyncIterator[Row]:
     first, last = samples[0], samples[-1]
     yield Row(
         number="24",
-        what="memory kept for each VM ever made, retention over",
-        value=max(0.0, kept(samples)),
+        what="memory kept per VM that ever existed, after retention",
+        value=max(0.0, bytes_kept(samples)),
         unit="bytes",
         goal=NOISE,
         detail=f"{first.used / 1e6:.2f} MB in use after {first.made:,} VMs, {last.used / 1e6:.2f} after {last.made:,}",

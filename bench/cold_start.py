@@ -1,4 +1,4 @@
-"""Row 10: a shard with 5,000 instances, read from scratch over a store that takes 50 ms a request."""
+"""Row 10: reading the state of a shard with 5,000 instances from storage that takes 50 ms per request."""
 
 import time
 from collections.abc import AsyncIterator
@@ -11,7 +11,7 @@ from nstance.objects import journal, slots
 from nstance.objects.memory import Fate, MemoryStore, Verb
 
 INSTANCES = 5000
-LATENCY = 0.05
+LATENCY_SECONDS = 0.05
 
 
 def record(ids: IdMaker, number: int) -> Instance:
@@ -40,31 +40,31 @@ def record(ids: IdMaker, number: int) -> Instance:
 
 
 async def slow(verb: Verb, key: str) -> Fate:
-    return Fate(before=LATENCY / 2, after=LATENCY / 2)
+    return Fate(before=LATENCY_SECONDS / 2, after=LATENCY_SECONDS / 2)
 
 
 async def run() -> AsyncIterator[Row]:
     clock, rng = SystemClock(), SystemRng()
     ids = IdMaker(wall=clock.wall, bits=rng.bits)
     store = MemoryStore(clock)
-    books = journal.Journal(store, journal_prefix="j/", snapshot_prefix="s/", clock=clock)
-    book, _ = await books.load()
+    journals = journal.Journal(store, journal_prefix="j/", snapshot_prefix="s/", clock=clock)
+    state, _ = await journals.load()
 
-    async def free() -> None:
+    async def no_guard() -> None:
         return None
 
-    writer = journal.Writer(books, book, epoch=1, guard=free, rng=rng)
+    writer = journal.Writer(journals, state, epoch=1, guard=no_guard, rng=rng)
     records = [record(ids, number) for number in range(INSTANCES)]
-    book.instances.update({r.id: r for r in records})
+    state.instances.update({r.id: r for r in records})
     await writer.fence()
     await writer.snapshot()
-    # As far behind its snapshot as a journal gets.
+    # As many slots after its snapshot as a journal ever has.
     for number in range(journal.SNAPSHOT_SLOTS - 1):
         entry = slots.Entry(id=str(number), changes=(Put(records[number % INSTANCES]),))
         await writer._append([entry])
-    far = journal.Journal(store.view(slow), journal_prefix="j/", snapshot_prefix="s/", clock=clock)
+    reader = journal.Journal(store.view(slow), journal_prefix="j/", snapshot_prefix="s/", clock=clock)
     began = time.perf_counter()
-    loaded, _ = await far.load()
+    loaded, _ = await reader.load()
     seconds = time.perf_counter() - began
     assert len(loaded.instances) == INSTANCES
     yield Row(

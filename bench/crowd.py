@@ -1,17 +1,17 @@
-"""Rows 7, 8, 9, 11 and 17: a server with a crowd of agents: memory, reports, a fail-over, one event, one edit."""
+"""Rows 7, 8, 9, 11 and 17: a server with thousands of agents: memory, reports, a failover, an event, an edit."""
 
 import asyncio
 import time
 from collections.abc import AsyncIterator
 
 from bench import fleet
-from bench.fleet_server import PATIENCE, until
+from bench.fleet_server import TIMEOUT_SECONDS, until
 from bench.rows import Row, percentile, spread
 
 MB = 1e6
 SMALL = (50, 10)  # groups and their size
 LARGE = (500, 10)
-REPORTERS, REPORTS = 1000, 30  # so many agents report so often, each waiting for its answer
+REPORTERS, REPORTS = 1000, 30  # agents, and reports of each; every report waits for its answer
 EVENTS = 400
 EDITS = 20
 
@@ -21,11 +21,11 @@ async def run() -> AsyncIterator[Row]:
         yield _memory("no agents", await server.ask("usage"), 80.0)
     async with fleet.serving(groups=1, size=LARGE[1], files=True) as server:
         await server.connect_all()
-        await server.quiet()
-        alone = await _event_costs(server)
+        await server.wait_idle()
+        single = await _event_costs(server)
     async with fleet.serving(groups=SMALL[0], size=SMALL[1], files=True) as server:
         await server.connect_all()
-        yield _memory("500 agents", await server.quiet(), 130.0)
+        yield _memory("500 agents", await server.wait_idle(), 130.0)
     async with fleet.serving(groups=LARGE[0], size=LARGE[1], files=True) as server:
         began, epoch = time.monotonic(), (await server.ask("usage"))["epoch"]
         await server.connect_all()
@@ -36,11 +36,11 @@ async def run() -> AsyncIterator[Row]:
             value=abs((await server.ask("usage"))["epoch"] - epoch),
             unit="terms",
             goal=0.0,
-            detail=f"all were there after {entered:.1f} s",
+            detail=f"all were connected after {entered:.1f} s",
         )
-        yield _memory("5,000 agents", await server.quiet(), 600.0, f"connected in {entered:.0f} s; ")
+        yield _memory("5,000 agents", await server.wait_idle(), 600.0, f"connected in {entered:.0f} s; ")
         yield await _reports(server)
-        for row in _flat(alone, await _event_costs(server)):
+        for row in _compare(single, await _event_costs(server)):
             yield row
         for row in await _edits(server):
             yield row
@@ -48,8 +48,8 @@ async def run() -> AsyncIterator[Row]:
             yield row
 
 
-def _memory(what: str, usage: dict[str, float], goal: float, more: str = "") -> Row:
-    detail = f"{more}with its cloud in memory in the same process, {usage['agents']:,} connected"
+def _memory(what: str, usage: dict[str, float], goal: float, prefix: str = "") -> Row:
+    detail = f"{prefix}with its cloud in memory in the same process, {usage['agents']:,} connected"
     return Row(number="7", what=f"server memory, {what}", value=usage["rss"] / MB, unit="MB", goal=goal, detail=detail)
 
 
@@ -77,37 +77,37 @@ async def _reports(server: fleet.Server) -> Row:
 
 
 async def _event_costs(server: fleet.Server) -> dict[str, float]:
-    """Microseconds of deciding an event that is only taken note of, and one that is written down."""
+    """Microseconds to decide an event that changes no record, and one that is written to the journal."""
     return {
         what: 1e6 * (await server.ask("events", count=EVENTS, durable=durable))["seconds"]
         for what, durable in (("noted", False), ("durable", True))
     }
 
 
-def _flat(alone: dict[str, float], crowd: dict[str, float]) -> list[Row]:
+def _compare(single: dict[str, float], crowd: dict[str, float]) -> list[Row]:
     return [
         Row(
             number="11",
             what=f"one {what} event: 500 groups of 10 compared with one group of 10",
-            value=crowd[what] / alone[what],
+            value=crowd[what] / single[what],
             unit="×",
             goal=1.5,
-            detail=f"{alone[what]:.0f} µs alone, {crowd[what]:.0f} µs among 5,000",
+            detail=f"{single[what]:.0f} µs with one group, {crowd[what]:.0f} µs among 5,000",
         )
-        for what in alone
+        for what in single
     ]
 
 
 async def _edits(server: fleet.Server) -> tuple[Row, Row]:
-    """Each time, all agents of the group must have their new files, and nobody else must have been woken."""
+    """After each edit all agents of the group must have their new files, and no other agent must have been woken."""
     seconds, woken = [], []
     for number in range(EDITS):
         group = f"g{number}"
         waiting = {agent: agent.config_hash for agent in server.agents if agent.group == group}
-        told = await server.ask("edit", group=group, greeting=f"greeting {number}")
-        seconds.append(1000 * told["seconds"])
-        woken.append(told["woken"])
-        async with asyncio.timeout(PATIENCE):
+        answer = await server.ask("edit", group=group, greeting=f"greeting {number}")
+        seconds.append(1000 * answer["seconds"])
+        woken.append(answer["woken"])
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             while any(agent.config_hash == before for agent, before in waiting.items()):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
     return Row(
@@ -128,27 +128,33 @@ async def _edits(server: fleet.Server) -> tuple[Row, Row]:
 
 
 async def _failover(server: fleet.Server) -> tuple[Row, Row]:
-    """The leader is killed as a process; its standby is another one."""
+    """Kill the process of the leader; the standby is a process of its own."""
     async with server.standby() as standby:
         at = server.kill()
-        async with asyncio.timeout(PATIENCE):
-            await until(lambda: all(agent.refused or (agent.back or 0.0) > at for agent in server.agents), every=0.1)
-        back = [agent.back - at for agent in server.agents if agent.back is not None and agent.back > at]
-        asked = server.agents[0].spread
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            await until(
+                lambda: all(agent.refused or (agent.connected_at or 0.0) > at for agent in server.agents), every=0.1
+            )
+        times = [
+            agent.connected_at - at
+            for agent in server.agents
+            if agent.connected_at is not None and agent.connected_at > at
+        ]
+        spread_seconds = server.agents[0].spread
         await standby.ask("lead")
         return Row(
             number="9",
-            what="leader dies: all 5,000 agents are back at its standby",
-            value=max(back),
+            what="leader dies: all 5,000 agents are connected to its standby",
+            value=max(times),
             unit="s",
             goal=30.0,
-            detail=f"first after {min(back):.1f} s, half after {percentile(back, 0.5):.1f} s; "
-            f"spread asked for: {asked:.0f} s",
+            detail=f"first after {min(times):.1f} s, half after {percentile(times, 0.5):.1f} s; "
+            f"requested spread: {spread_seconds:.0f} s",
         ), Row(
             number="9",
             what="the same: instances replaced needlessly",
             value=len(standby.creates),
             unit="VMs",
             goal=0.0,
-            detail=f"{sum(agent.refused for agent in server.agents)} agents came back too late",
+            detail=f"{sum(agent.refused for agent in server.agents)} agents connected too late",
         )

@@ -1,8 +1,7 @@
-"""Rows 4 and 5: real servers; the leader is killed, paused, stopped or cut off, and its standby acts.
+"""Rows 4 and 5: the time from a fault of the leader until its standby acts, with real servers.
 
-Several pairs at a time are made whole first and broken together afterwards, so that no process starts while it is
-measured. Cut off means: every byte from and to the leader is held back, its storage's and its peers', and no connection
-is reset.
+Several pairs are prepared first and broken together afterwards, so that no process starts during a measurement. A leader
+that is cut off receives and sends no byte, neither to storage nor to peers, and no connection is reset.
 """
 
 import asyncio
@@ -21,9 +20,7 @@ from bench.wires import Wire
 from nstance.dev.s3 import main as s3
 
 PAIRS, ROUNDS = 5, 4
-CUT_HOST = "127.0.0.2"  # the leaders' peers find them there: at a proxy
-
-
+CUT_HOST = "127.0.0.2"  # of the proxies in front of the election ports
 GOALS = {
     "killed (SIGKILL)": ("4", 0.6),
     "paused (SIGSTOP)": ("4", 1.5),
@@ -34,7 +31,7 @@ SIGNALS = (signal.SIGKILL, signal.SIGSTOP, signal.SIGTERM)
 
 
 class Took(NamedTuple):
-    """One fail-over: until the standby acted, and how much of that it computed."""
+    """One failover: the time until the standby acted, and the processor time that it used."""
 
     seconds: float
     busy: float
@@ -47,21 +44,21 @@ async def run() -> AsyncIterator[Row]:
 
 
 async def measured(*, count: int, rounds: int) -> AsyncIterator[tuple[str, list[Took]]]:
-    """What was done to the leaders of so many pairs, and what it took until their standbys acted."""
+    """Each kind of fault, and the failovers that it caused."""
     with tempfile.TemporaryDirectory(prefix="nstance-bench-") as folder:
         async with contextlib.AsyncExitStack() as stack:
-            made = [stack.enter_async_context(pairs.on_files(_made(folder, number))) for number in range(count)]
-            whole = await asyncio.gather(*made)
+            starting = [stack.enter_async_context(pairs.on_files(_make_dir(folder, number))) for number in range(count)]
+            ready = await asyncio.gather(*starting)
             for what, number in zip(GOALS, SIGNALS, strict=False):
                 took: list[Took] = []
                 for _ in range(rounds):
-                    took += await asyncio.gather(*(_break(pair, number) for pair in whole))
+                    took += await asyncio.gather(*(_break(pair, number) for pair in ready))
                 yield what, took
     with tempfile.TemporaryDirectory(prefix="nstance-bench-") as folder:
         yield list(GOALS)[-1], await _cut_off(Path(folder), count=count, rounds=rounds)
 
 
-def _made(folder: str, number: int) -> Path:
+def _make_dir(folder: str, number: int) -> Path:
     path = Path(folder, str(number))
     path.mkdir()
     return path
@@ -79,11 +76,11 @@ def _row(number: str, what: str, took: list[float], goal: float) -> Row:
 
 
 async def _break(pair: Pair, number: signal.Signals) -> Took:
-    leader, standby = await pair.whole()
+    leader, standby = await pair.wait_complete()
     busy = pair.busy(standby)
     sent = pair.signal(leader, number)
     took = Took(await pair.until_acts(standby) - sent, pair.busy(standby) - busy)
-    await pair.bury(leader)
+    await pair.end(leader)
     await pair.start(leader)
     return took
 
@@ -92,7 +89,7 @@ async def _break(pair: Pair, number: signal.Signals) -> Took:
 
 
 class Cuttable:
-    """A pair on S3 whose members can be cut off from everything, each by its proxies."""
+    """A pair on S3 whose servers can be cut off by their proxies."""
 
     def __init__(self, pair: Pair, s3_port: int) -> None:
         self.pair = pair
@@ -115,14 +112,14 @@ class Cuttable:
         await self.pair.start(id, pairs.s3_environment(self._endpoints[id]))
 
     async def cut(self) -> Took:
-        leader, standby = await self.pair.whole()
+        leader, standby = await self.pair.wait_complete()
         busy = self.pair.busy(standby)
         at = time.monotonic()
-        # The standby's own way to its peers goes through the leader's proxy, and the other way round.
+        # The standby reaches the leader through the leader's proxy, and the other way round.
         for wire in (*self._wires[leader], self._wires[standby][1]):
             wire.hold()
         took = Took(await self.pair.until_acts(standby) - at, self.pair.busy(standby) - busy)
-        await self.pair.bury(leader)
+        await self.pair.end(leader)
         self._wires[standby][1].pass_on()
         await self.start(leader)
         return took
@@ -136,12 +133,14 @@ class Cuttable:
 
 async def _cut_off(folder: Path, *, count: int, rounds: int) -> list[Took]:
     took: list[Took] = []
-    buckets = {f"pair{number}": _made(str(folder), number) for number in range(count)}
+    buckets = {f"pair{number}": _make_dir(str(folder), number) for number in range(count)}
     async with contextlib.AsyncExitStack() as stack:
         port = await stack.enter_async_context(s3.serving(buckets, port=0, credentials={"dev": "dev"}))
         cuttable = []
         for number, (name, bucket) in enumerate(buckets.items()):
-            pair = Pair(_made(str(folder), 100 + number), ("--storage=s3", f"--bucket={name}"), election_host=CUT_HOST)
+            pair = Pair(
+                _make_dir(str(folder), 100 + number), ("--storage=s3", f"--bucket={name}"), election_host=CUT_HOST
+            )
             pairs.put_config(bucket, pair)
             each = Cuttable(pair, port)
             stack.push_async_callback(each.close)

@@ -1,11 +1,11 @@
-"""Thousands of light agents in this process, over real TLS, and the server process that they belong to.
+"""Thousands of light agents in this process, connected over real TLS to a server in another process.
 
     async with fleet.serving(groups=20, size=50) as server:
         await server.connect_all()
         server.agents[0].notice(agent_pb2.Notice.SPOT_TERMINATION)
 
-A light agent has a certificate, one connection, the three streams of a real one, and comes back after a loss within the
-spread that the server asked for. It has no disk and no process of its own, so that the server is what is measured.
+A light agent has a certificate, one connection and the three streams of a real one, and reconnects within the spread that
+the server requested. It has no disk and no process of its own, so that the server is what is measured.
 """
 
 import asyncio
@@ -26,9 +26,9 @@ from grpclib.exceptions import GRPCError, StreamTerminatedError
 from h2.exceptions import ProtocolError
 
 from bench import ports
-from bench.fleet_server import CLUSTER, PATIENCE, SHARD, STANDBY_OFFSET, agent_key
+from bench.fleet_server import CLUSTER, SHARD, STANDBY_OFFSET, TIMEOUT_SECONDS, agent_key
 from bench.measured import Measured, start
-from bench.pair import SETTLING
+from bench.pair import SETTLE_SECONDS
 from nstance.clock import SystemClock
 from nstance.config.addresses import Service
 from nstance.model.ids import DEFAULT_TENANT, InstanceId
@@ -38,9 +38,9 @@ from nstance.wire import tls
 from nstance.wire.channel import Channel
 
 CLOCK = SystemClock()
-LOST = (GRPCError, StreamTerminatedError, ProtocolError, OSError)
-BACK_OFF = 1.0
-ENTERING_AT_ONCE = 64
+CONNECTION_ERRORS = (GRPCError, StreamTerminatedError, ProtocolError, OSError)
+BACK_OFF_SECONDS = 1.0
+MAX_CONNECTING = 64
 
 
 class LightAgent:
@@ -49,8 +49,8 @@ class LightAgent:
         self.connected = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
         self.spread = 0.0
-        self.back: float | None = None  # when it was connected last
-        self.refused = False  # the server does not want it any more
+        self.connected_at: float | None = None
+        self.refused = False  # the server denied its certificate
         self._server = server
         self._context: Any = None
         self._channel: Channel | None = None
@@ -60,16 +60,16 @@ class LightAgent:
         self._checks = agent_pb2.CheckConfig()
         self.failing = False  # its first check
         self._answered = asyncio.Event()
-        self._voice = asyncio.Event()
-        self._voice.set()
+        self._responsive = asyncio.Event()
+        self._responsive.set()
 
     def start(self) -> None:
         if self._context is None:
             self._context = self._server.context_for(self.id)
-        self.task = asyncio.create_task(self._live())
+        self.task = asyncio.create_task(self._run())
 
     async def report(self) -> None:
-        """One report, and its answer."""
+        """Send a report and wait for its answer."""
         self._sequence += 1
         self._answered.clear()
         report = agent_pb2.HealthReport(
@@ -97,13 +97,13 @@ class LightAgent:
         ]
 
     async def notice(self, kind: "agent_pb2.Notice.Kind.ValueType") -> float:
-        """When it was sent."""
+        """Returns when it was sent."""
         at = time.monotonic()
         await self._stream.send_message(agent_pb2.AgentMessage(notice=agent_pb2.Notice(kind=kind)))
         return at
 
     def die(self, *, reset: bool) -> float:
-        """As a process that is killed, by the kernel's FIN or, with unread data, its RST; when."""
+        """Close as the kernel does for a killed process, with FIN or RST. Returns when."""
         assert self.task is not None
         assert self._channel is not None
         assert self._channel._protocol is not None
@@ -115,49 +115,51 @@ class LightAgent:
         self._channel.close()
         return at
 
-    def fall_silent(self) -> float:
-        """Its connection stays open, and nothing comes out of it any more: a VM that swaps itself to death."""
+    def hang(self) -> float:
+        """Keep the connection open and send nothing, as a VM that swaps. Returns when."""
         assert self._channel is not None
         protocol = self._channel._protocol
         assert protocol is not None
-        self._voice.clear()
+        self._responsive.clear()
         protocol.transport.pause_reading()
         if protocol._timer is not None:
             protocol._timer.cancel()
         return time.monotonic()
 
-    def come_back(self) -> None:
-        """From silence, with a new connection."""
+    def recover(self) -> None:
+        """Connect again after a hang."""
         assert self._channel is not None
-        self._voice.set()
+        self._responsive.set()
         self._channel.close()
 
-    async def _live(self) -> None:
+    async def _run(self) -> None:
         while True:
             lost = self.connected.is_set()
             self.connected.clear()
-            await self._voice.wait()
+            await self._responsive.wait()
             wait = random.uniform(0.0, self.spread) if lost else 0.0
             while True:
                 await asyncio.sleep(wait)
                 try:
-                    async with self._server.entering:
-                        await self._enter()
+                    async with self._server.connecting:
+                        await self._connect()
                     break
-                except LOST as problem:
+                except CONNECTION_ERRORS as problem:
                     self._close()
                     if isinstance(problem, GRPCError) and problem.status is Status.PERMISSION_DENIED:
                         self.refused = True
                         return
-                    wait = random.uniform(0.2, BACK_OFF)
+                    wait = random.uniform(0.2, BACK_OFF_SECONDS)
             assert self._channel is not None
             stub = agent_grpc.AgentServiceStub(self._channel)
-            streams = [asyncio.create_task(stream) for stream in (self._files(stub), self._keys(stub))]
+            streams = [
+                asyncio.create_task(stream) for stream in (self._receive_files(stub), self._receive_key_requests(stub))
+            ]
             try:
                 while (answer := await self._stream.recv_message()) is not None:
-                    self._take(answer)
+                    self._on_answer(answer)
                     self._answered.set()
-            except LOST:
+            except CONNECTION_ERRORS:
                 pass
             finally:
                 for task in streams:
@@ -165,7 +167,7 @@ class LightAgent:
                 await asyncio.gather(*streams, return_exceptions=True)
                 self._close()
 
-    async def _enter(self) -> None:
+    async def _connect(self) -> None:
         self._channel = self._server.channel(self._context)
         stub = agent_grpc.AgentServiceStub(self._channel)
         self._stream = stub.SubmitHealthReport.open()
@@ -182,18 +184,18 @@ class LightAgent:
         await self._stream.send_message(agent_pb2.AgentMessage(report=report))
         answer = await self._stream.recv_message()
         if answer is None:
-            raise ConnectionAbortedError("the server ended the stream")
-        self._take(answer)
-        self.back = time.monotonic()
+            raise ConnectionAbortedError("the server closed the stream")
+        self._on_answer(answer)
+        self.connected_at = time.monotonic()
         self.connected.set()
 
-    def _take(self, answer: agent_pb2.HealthAnswer) -> None:
+    def _on_answer(self, answer: agent_pb2.HealthAnswer) -> None:
         self.spread = answer.reconnect_spread_ms / 1000
         if answer.HasField("checks"):
             self._checks = answer.checks
 
-    async def _files(self, stub: agent_grpc.AgentServiceStub) -> None:
-        with contextlib.suppress(*LOST):
+    async def _receive_files(self, stub: agent_grpc.AgentServiceStub) -> None:
+        with contextlib.suppress(*CONNECTION_ERRORS):
             async with stub.ReceiveFiles.open() as stream:
                 request = agent_pb2.ReceiveFilesRequest(config_hash=self.config_hash)
                 await stream.send_message(request, end=True)
@@ -201,8 +203,8 @@ class LightAgent:
                     if message.WhichOneof("kind") == "commit":
                         self.config_hash = message.commit.config_hash
 
-    async def _keys(self, stub: agent_grpc.AgentServiceStub) -> None:
-        with contextlib.suppress(*LOST):
+    async def _receive_key_requests(self, stub: agent_grpc.AgentServiceStub) -> None:
+        with contextlib.suppress(*CONNECTION_ERRORS):
             async with stub.ReceiveKeyRequests.open() as stream:
                 await stream.send_message(agent_pb2.ReceiveKeyRequestsRequest(), end=True)
                 while await stream.recv_message() is not None:
@@ -214,35 +216,35 @@ class LightAgent:
 
 
 class Server(Measured):
-    """The process with the server in it, and its fleet."""
+    """The server process and its agents."""
 
-    def __init__(self, process: asyncio.subprocess.Process, told: dict[str, Any], log: Path) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, settings: dict[str, Any], log: Path) -> None:
         super().__init__(process, log)
         self.agents: list[LightAgent] = []
-        self.told = told
-        self.entering = asyncio.Semaphore(ENTERING_AT_ONCE)
+        self.settings = settings
+        self.connecting = asyncio.Semaphore(MAX_CONNECTING)
         self.ca: ca.CertificateAuthority
 
     async def ready(self) -> None:
-        async with asyncio.timeout(PATIENCE):
-            fleet = await self.greeted
-            led = await self.ask("lead")
-        self.ca = ca.load_ca(led["ca"], led["ca_key"])
-        self.agents = [LightAgent(id, group, server=self) for id, group in fleet]
+        async with asyncio.timeout(TIMEOUT_SECONDS):
+            agents = await self.agents_known
+            answer = await self.ask("lead")
+        self.ca = ca.load_ca(answer["ca"], answer["ca_key"])
+        self.agents = [LightAgent(id, group, server=self) for id, group in agents]
 
     @contextlib.asynccontextmanager
     async def standby(self) -> AsyncIterator[Measured]:
-        """A second server, in a process of its own, that the lease names. Both need a bucket that they can share."""
+        """A second server process that is a member of the lease. Both need a bucket that they can share."""
         log = self.log.with_name("standby.log")
-        standby = Measured(await start({**self.told, "standby": True}, log), log)
+        standby = Measured(await start({**self.settings, "standby": True}, log), log)
         try:
-            async with asyncio.timeout(PATIENCE):
-                await standby.greeted
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                await standby.agents_known
                 await self.ask("member")
-            await asyncio.sleep(SETTLING)
+            await asyncio.sleep(SETTLE_SECONDS)
             yield standby
         except BaseException:
-            standby.show_end()
+            standby.print_log_tail()
             raise
         finally:
             await standby.close()
@@ -253,14 +255,14 @@ class Server(Measured):
             agent.start()
             if number % 50 == 49:
                 await asyncio.sleep(0)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await asyncio.gather(*(agent.connected.wait() for agent in chosen))
 
     async def connect_all(self) -> None:
         await self.connect(self.agents)
 
     def context_for(self, id: str) -> Any:
-        key = agent_key(self.told["seed"], id)
+        key = agent_key(self.settings["seed"], id)
         now = CLOCK.wall()
         issued = self.ca.issue_client(
             names.Agent(CLUSTER, DEFAULT_TENANT, InstanceId(id)),
@@ -274,7 +276,7 @@ class Server(Measured):
         )
 
     def channel(self, context: Any, service: Service = Service.AGENT) -> Channel:
-        port = self.told["base"] + list(Service).index(service)
+        port = self.settings["base"] + list(Service).index(service)
         return Channel(
             [f"127.0.0.1:{port}", f"127.0.0.1:{port + STANDBY_OFFSET}"],
             context=context,
@@ -303,12 +305,11 @@ async def serving(
     retention: float = 1800.0,
     exact_memory: bool = False,
 ) -> AsyncIterator[Server]:
-    """`settled`: the groups are already at their size; otherwise the server has yet to fill them. `files`: its bucket is
-    a directory, which a standby can share, instead of its own memory. `checks`: of each instance. `exact_memory`: it can
-    say what it uses to the byte, and is slower."""
+    """`settled`: the groups already have their size. `files`: the bucket is a directory, which a standby can share, instead
+    of memory. `checks`: of each instance. `exact_memory`: the server reports its memory to the byte, and is slower."""
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     with tempfile.TemporaryDirectory(prefix="nstance-bench-") as folder:
-        told = {
+        settings = {
             "groups": groups,
             "size": size,
             "settled": settled,
@@ -323,17 +324,18 @@ async def serving(
             "exact_memory": exact_memory,
         }
         log = Path(folder, "server.log")
-        server = Server(await start(told, log), told, log)
-        gc.disable()  # it would stop the whole crowd for seconds, as if thousands of machines had one collector
+        server = Server(await start(settings, log), settings, log)
+        gc.disable()  # a collection would stop all agents for seconds
         try:
             await server.ready()
             yield server
         except BaseException:
-            server.show_end()
+            server.print_log_tail()
             raise
         finally:
             await server.close()
             gc.enable()
+            gc.collect()
 
 
 def _free_base() -> int:

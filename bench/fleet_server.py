@@ -1,8 +1,8 @@
-"""The server that is measured: a process of its own, with object storage and a cloud in memory and a fleet that is already
-there. It is asked over standard input and answers on standard output, one JSON object per line.
+"""The measured server: a process with object storage and a cloud in memory, and a fleet that already runs. Requests come on
+standard input and answers go to standard output, one JSON object per line.
 
-Started by `bench.fleet`, with its wishes as JSON in the only argument. What it measures of itself is process time and
-memory; moments are of CLOCK_MONOTONIC, which both processes share. Storage and cloud are part of the memory measured.
+`bench.fleet` starts it with its settings as JSON in the only argument. It measures its own processor time and memory;
+storage and cloud are part of the memory. Times are of CLOCK_MONOTONIC, which both processes share.
 """
 
 import asyncio
@@ -63,7 +63,7 @@ from nstance.telemetry import logs
 CLUSTER = ClusterId("bench")
 SHARD = ShardId("one")
 STANDBY_OFFSET = 10
-PATIENCE = 300.0
+TIMEOUT_SECONDS = 300.0
 EXACT_MEMORY = {"PYTHONMALLOC": "malloc", "MALLOC_ARENA_MAX": "1"}  # malloc then knows of every byte
 
 Json = dict[str, Any]
@@ -74,12 +74,12 @@ def agent_key(seed: str, id: str) -> Ed25519PrivateKey:
     return Ed25519PrivateKey.from_private_bytes(hashlib.sha256(f"{seed}/{id}".encode()).digest())
 
 
-def say(**words: Any) -> None:
-    os.write(1, json.dumps(words).encode() + b"\n")
+def send(**fields: Any) -> None:
+    os.write(1, json.dumps(fields).encode() + b"\n")
 
 
 def resident(pid: int | str = "self") -> int:
-    """Bytes of a process that are in memory now."""
+    """Resident bytes of a process."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
 
 
@@ -90,11 +90,11 @@ class _Mallinfo(ctypes.Structure):
 
 
 def allocated() -> int:
-    """Bytes that malloc has given out; with EXACT_MEMORY, all that the process uses."""
+    """Bytes that malloc has allocated; with EXACT_MEMORY, all that the process uses."""
     mallinfo = ctypes.CDLL(None).mallinfo2
     mallinfo.restype = _Mallinfo
-    told = mallinfo().numbers
-    return int(told[4] + told[7])  # mapped on their own, and in the arena
+    numbers = mallinfo().numbers
+    return int(numbers[4] + numbers[7])  # mapped separately, and in the arena
 
 
 async def until(find: Callable[[], Any], *, every: float = 0.01) -> None:
@@ -104,23 +104,23 @@ async def until(find: Callable[[], Any], *, every: float = 0.01) -> None:
         await asyncio.sleep(every)
 
 
-class Watched(MemoryProvider):
-    """Says when it is asked to create or delete."""
+class ReportingProvider(MemoryProvider):
+    """Reports creates and deletes to the parent process."""
 
     async def create(self, request: CreateRequest) -> Vm:
-        say(event="create", at=time.monotonic(), id=request.id, group=request.group)
+        send(event="create", at=time.monotonic(), id=request.id, group=request.group)
         return await super().create(request)
 
     async def delete(self, id: InstanceId, provider_id: ProviderId | None) -> Status:
-        say(event="delete", at=time.monotonic(), id=id)
+        send(event="delete", at=time.monotonic(), id=id)
         return await super().delete(id, provider_id)
 
 
 class FleetServer:
-    def __init__(self, told: Json) -> None:
-        self.told = told
+    def __init__(self, settings: Json) -> None:
+        self.settings = settings
         self.clock, self.rng = SystemClock(), SystemRng()
-        self.store = FileStore(told["bucket"]) if told["bucket"] else MemoryStore(self.clock)
+        self.store = FileStore(settings["bucket"]) if settings["bucket"] else MemoryStore(self.clock)
         self.behaviour = Script()
         self.booted: list[CreateRequest] = []
         self.cloud = MemoryCloud(self.clock, behaviour=self.behaviour, on_boot=self._boot)
@@ -134,14 +134,14 @@ class FleetServer:
         self.booted.append(request)
 
     async def configure(self, sizes: dict[str, int]) -> None:
-        bind = {service.key: f"127.0.0.1:{self.told['base'] + n}" for n, service in enumerate(Service)}
-        settings = {
+        bind = {service.key: f"127.0.0.1:{self.settings['base'] + n}" for n, service in enumerate(Service)}
+        config = {
             "cluster": {"id": CLUSTER, "secrets": {"encryption_key": {"provider": "env", "source": "NO_SUCH_KEY"}}},
             "shard": {
                 "infra": {"provider": "memory", "region": "here", "zone": "a"},
                 "subnet_pools": {"main": ["subnet-1"]},
                 "bind": bind,
-                "garbage_collection": {"deleted_record_retention": f"{self.told['retention']}s"},
+                "garbage_collection": {"deleted_record_retention": f"{self.settings['retention']}s"},
             },
             "templates": {
                 "web": {
@@ -150,12 +150,12 @@ class FleetServer:
                     "instance_type": "small",
                     "vars": {"greeting": "hello"},
                     "files": {"motd": {"kind": "string", "template": "{{ .Vars.greeting }} {{ .Instance.ID }}"}},
-                    "checks": {f"check-{n}": {"kind": "tcp", "port": 80 + n} for n in range(self.told["checks"])},
+                    "checks": {f"check-{n}": {"kind": "tcp", "port": 80 + n} for n in range(self.settings["checks"])},
                 }
             },
             "groups": {"default": {name: {"template": "web", "size": size} for name, size in sizes.items()}},
         }
-        await self._overwrite(f"shard/{SHARD}/config.jsonc", json.dumps(settings).encode())
+        await self._overwrite(f"shard/{SHARD}/config.jsonc", json.dumps(config).encode())
 
     async def _overwrite(self, key: str, body: bytes) -> None:
         if isinstance(self.store, FileStore):
@@ -163,7 +163,7 @@ class FleetServer:
         else:
             self.store.tamper(key, body)
 
-    def _books(self) -> journal.Journal:
+    def _journal(self) -> journal.Journal:
         return journal.Journal(
             self.store,
             journal_prefix=f"shard/{SHARD}/journal/",
@@ -172,26 +172,28 @@ class FleetServer:
         )
 
     async def join(self) -> None:
-        """The same cloud as the leader's, whose process is another one: nothing happens in it while it is measured."""
-        book, _ = await self._books().load()
-        for record in sorted(book.instances.values(), key=lambda record: record.provider_id or ""):
+        """Create the same VMs as in the leader's process: nothing happens to them while it is measured."""
+        state, _ = await self._journal().load()
+        for record in sorted(state.instances.values(), key=lambda record: record.provider_id or ""):
             assert self._vm(record.id, record.key, record.subnet).provider_id == record.provider_id
 
     async def populate(self) -> list[tuple[str, str]]:
-        """A snapshot with a fleet of running instances, whose VMs exist."""
-        told = self.told
-        sizes = {f"g{number}": told["size"] for number in range(told["groups"])}
+        """Write a snapshot with running instances and create their VMs."""
+        settings = self.settings
+        sizes = {f"g{number}": settings["size"] for number in range(settings["groups"])}
         await self.configure(sizes)
         groups = (await configurations.read(self.store, SHARD)).groups
         ids = IdMaker(wall=self.clock.wall, bits=self.rng.bits)
         records = [
-            self._instance(ids, groups[key]) for key in groups for _ in range(told["size"] if told["settled"] else 0)
+            self._instance(ids, groups[key])
+            for key in groups
+            for _ in range(settings["size"] if settings["settled"] else 0)
         ]
         if records:
-            books = self._books()
-            book, _ = await books.load()
-            book.instances.update({record.id: record for record in records})
-            writer = journal.Writer(books, book, epoch=0, guard=_free, rng=self.rng)
+            journals = self._journal()
+            state, _ = await journals.load()
+            state.instances.update({record.id: record for record in records})
+            writer = journal.Writer(journals, state, epoch=0, guard=_no_guard, rng=self.rng)
             await writer.fence()
             await writer.snapshot()
         self.booted.clear()
@@ -201,7 +203,7 @@ class FleetServer:
         group, now = resolved.group, self.clock.steady()
         id = ids.make(group.kind)
         vm = self._vm(id, group.key, group.subnets[0] if group.subnets else "")
-        public = keys.public_bytes(agent_key(self.told["seed"], id))
+        public = keys.public_bytes(agent_key(self.settings["seed"], id))
         return Instance(
             id=id,
             tenant=group.key.tenant,
@@ -239,14 +241,14 @@ class FleetServer:
         )
 
     def start(self) -> None:
-        name, offset = ("b", STANDBY_OFFSET) if self.told["standby"] else ("a", 0)
+        name, offset = ("b", STANDBY_OFFSET) if self.settings["standby"] else ("a", 0)
         options = Options(
             id=ServerId(name),
             shard=SHARD,
             storage="memory",
             bucket="",
             prefix="",
-            cachedir=Path(self.told["dir"]) / name,
+            cachedir=Path(self.settings["dir"]) / name,
             advertise_host="127.0.0.1",
             port_offset=offset,
             validate=None,
@@ -254,11 +256,11 @@ class FleetServer:
             json_logs=False,
             insecure_dev=True,
         )
-        provider = Watched(self.scope, self.clock, cloud=self.cloud, server=name)
+        provider = ReportingProvider(self.scope, self.clock, cloud=self.cloud, server=name)
         self.server = ServerProcess(options, clock=self.clock, rng=self.rng, store=self.store, provider=provider)
         self.running = asyncio.create_task(self.server.run())
 
-    def _leads(self) -> TermContext | None:
+    def _find_lead(self) -> TermContext | None:
         if self.running.done():
             self.running.result()
             raise RuntimeError("the server has ended")
@@ -266,18 +268,18 @@ class FleetServer:
 
     @property
     def lead(self) -> TermContext:
-        lead = self._leads()
+        lead = self._find_lead()
         assert lead is not None, "the server does not lead"
         return lead
 
-    # ---- what the parent asks for
+    # ---- requests of the parent
 
     async def do_lead(self) -> Json:
-        """Wait until this server leads, and listed the cloud."""
-        await until(lambda: (lead := self._leads()) is not None and lead.shard.listed)
-        if not self.told["standby"]:
-            # The fleet has yet to arrive, from a machine that may be slow.
-            self.lead.shard.liveness.reconnect_grace = PATIENCE
+        """Wait until this server leads and has listed the cloud."""
+        await until(lambda: (lead := self._find_lead()) is not None and lead.shard.listed)
+        if not self.settings["standby"]:
+            # The agents are not connected yet, and the machine may be slow.
+            self.lead.shard.liveness.reconnect_grace = TIMEOUT_SECONDS
         authority = self.lead.issuer.authority.signer(self.clock.wall())
         return {"ca": authority.pem, "ca_key": keys.private_to_pem(authority.key), "at": time.monotonic()}
 
@@ -289,7 +291,7 @@ class FleetServer:
         return {}
 
     async def do_usage(self) -> Json:
-        used, lead = resource.getrusage(resource.RUSAGE_SELF), self._leads()
+        used, lead = resource.getrusage(resource.RUSAGE_SELF), self._find_lead()
         return {
             "rss": resident(),
             "cpu": used.ru_utime + used.ru_stime,
@@ -316,7 +318,7 @@ class FleetServer:
         return {"at": at}
 
     async def do_edit(self, group: str, greeting: str) -> Json:
-        """The vars of one group change, as by an operator: what that takes the leader, and how many agents it wakes."""
+        """Change the vars of one group as an operator does. Returns the processor time and the number of woken agents."""
         lead = self.lead
         now, key = lead.configuration, GroupKey(DEFAULT_TENANT, GroupName(group))
         edited = resolving.resolve_group(now.settings, key, DynamicGroup(vars={"greeting": greeting}))
@@ -327,7 +329,7 @@ class FleetServer:
         return {"seconds": seconds, "woken": sum(presence.changed.is_set() for presence in present)}
 
     async def do_note_readiness(self) -> Json:
-        """From now on, remember when each instance became ready."""
+        """Record from now on when each instance becomes ready."""
         readiness, shard = self.lead.readiness, self.lead.shard
 
         def changed(id: InstanceId) -> None:
@@ -344,18 +346,18 @@ class FleetServer:
         return {"booted": [(request.id, request.nonce) for request in self.booted]}
 
     async def do_booted(self) -> Json:
-        """VMs that came up since the last time, with their nonces."""
+        """VMs that booted since the last call, with their nonces."""
         booted, self.booted = self.booted, []
         return {"booted": [(request.id, request.group, request.nonce) for request in booted]}
 
     async def do_memory(self) -> Json:
-        """Bytes that are in use now, without what the cloud remembers of VMs that are gone."""
+        """Bytes in use, without what the cloud remembers of deleted VMs."""
         self.cloud._deleted.clear()
         return {"used": allocated(), "rss": resident(), "records": len(self.lead.shard.instances)}
 
     async def do_events(self, count: int, durable: bool) -> Json:
-        """What one event for the group g0 costs the shard: taking it in, deciding, and queueing it for the journal. Some
-        at a time without a pause, so that what the connections do in between does not count."""
+        """The median cost of one event for the group g0: receiving, deciding, and queueing it for the journal. Several
+        without a pause, so that work of the connections in between does not count."""
         shard = self.lead.shard
         key = GroupKey(next(iter(shard.desired_groups)).tenant, GroupName("g0"))
         members = list(shard.members(key))
@@ -382,42 +384,42 @@ class FleetServer:
             self.profile.enable()
         else:
             self.profile.disable()
-            self.profile.dump_stats(self.told["profile"])
+            self.profile.dump_stats(self.settings["profile"])
         return {}
 
     async def serve(self) -> None:
-        """Answer until the parent goes away."""
+        """Answer until the parent closes standard input."""
         reader = asyncio.StreamReader(limit=1 << 24)
         await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
         tasks: set[asyncio.Task[None]] = set()
         while line := await reader.readline():
-            asked = json.loads(line)
-            task = asyncio.create_task(self._answer(asked.pop("number"), asked.pop("do"), asked))
+            request = json.loads(line)
+            task = asyncio.create_task(self._answer(request.pop("number"), request.pop("do"), request))
             tasks.add(task)
             task.add_done_callback(tasks.discard)
 
-    async def _answer(self, number: int, do: str, words: Json) -> None:
+    async def _answer(self, number: int, do: str, arguments: Json) -> None:
         method: Callable[..., Awaitable[Json]] = getattr(self, f"do_{do}")
         try:
-            say(reply=number, **await method(**words))
+            send(reply=number, **await method(**arguments))
         except Exception as problem:
-            say(reply=number, error=f"{do}: {problem!r}")
+            send(reply=number, error=f"{do}: {problem!r}")
 
 
-async def _free() -> None:
+async def _no_guard() -> None:
     return None
 
 
-async def main(told: Json) -> None:
-    fleet = FleetServer(told)
+async def main(settings: Json) -> None:
+    fleet = FleetServer(settings)
     agents: list[tuple[str, str]] = []
-    if told["standby"]:
+    if settings["standby"]:
         await fleet.join()
     else:
         agents = await fleet.populate()
     fleet.start()
-    collecting = asyncio.create_task(GcTuner(fleet.clock).run())  # as the program does
-    say(agents=agents)
+    collecting = asyncio.create_task(GcTuner(fleet.clock).run())  # as nstance-server does
+    send(agents=agents)
     await fleet.serve()
     fleet.running.cancel()
     collecting.cancel()
@@ -425,7 +427,7 @@ async def main(told: Json) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends us by closing our standard input
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it ends when the parent closes its standard input
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     logs.configure(json=False, debug=False, program="nstance-server")
     uvloop.run(main(json.loads(sys.argv[1])))

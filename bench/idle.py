@@ -1,4 +1,4 @@
-"""Row 14: what an idle shard with one standby asks of object storage, counted by two real servers and scaled to a month."""
+"""Row 14: the storage requests of an idle shard with one standby, counted by two real servers and scaled to a month."""
 
 import asyncio
 import tempfile
@@ -12,11 +12,11 @@ from bench.pair import Pair
 from bench.rows import Row
 from nstance.server.identity import trust
 
-SETTLING = 12.0  # the election has settled, and the first renewal with a member is over
+SETTLE_SECONDS = 12.0  # until the first renewal with a member is over
 SECONDS = 60.0
-MONTH = 30 * 86400.0
-# S3 in us-east-1, per request: writes and listings, reads; deletions are free.
-WRITE, READ = 5.0 / 1e6, 0.4 / 1e6
+MONTH_SECONDS = 30 * 86400.0
+# Dollars per request of S3 in us-east-1: writes and listings, reads; deletions are free.
+WRITE_PRICE, READ_PRICE = 5.0 / 1e6, 0.4 / 1e6
 WRITES = frozenset({"create", "replace", "list"})
 AUTHORITY_READS = 3
 METRIC = 'nstance_storage_requests_total{code="'
@@ -25,14 +25,17 @@ METRIC = 'nstance_storage_requests_total{code="'
 async def run() -> AsyncIterator[Row]:
     with tempfile.TemporaryDirectory(prefix="nstance-bench-") as folder:
         async with pairs.on_files(Path(folder)) as pair:
-            await asyncio.sleep(SETTLING)
+            await asyncio.sleep(SETTLE_SECONDS)
             before, began = await asyncio.to_thread(_count, pair), time.monotonic()
             await asyncio.sleep(SECONDS)
             after, seconds = await asyncio.to_thread(_count, pair), time.monotonic() - began
-    monthly = {op: (after[op] - before[op]) * MONTH / seconds for op in after if after[op] > before[op]}
-    # Both servers look at the CA, its certificate and the nonce key, too seldom to be seen here.
-    monthly["get"] = monthly.get("get", 0.0) + 2 * AUTHORITY_READS * MONTH / trust.CHECK_SECONDS
-    price = sum(count * (WRITE if op in WRITES else 0.0 if op == "delete" else READ) for op, count in monthly.items())
+    monthly = {op: (after[op] - before[op]) * MONTH_SECONDS / seconds for op in after if after[op] > before[op]}
+    # Both servers also read the CA, its certificate and the nonce key, too rarely to be counted here.
+    monthly["get"] = monthly.get("get", 0.0) + 2 * AUTHORITY_READS * MONTH_SECONDS / trust.CHECK_SECONDS
+    price = sum(
+        count * (WRITE_PRICE if op in WRITES else 0.0 if op == "delete" else READ_PRICE)
+        for op, count in monthly.items()
+    )
     yield Row(
         number="14",
         what="storage requests of an idle shard with one standby, a month",

@@ -1,7 +1,7 @@
-"""Row 12: a pool is scaled in Kubernetes; when does the shard have it?
+"""Row 12: the time from scaling a pool in Kubernetes until the shard has the new size.
 
 Real processes: a server (with storage in files), dev-k8s, the operator. Measured from before the PATCH of the scale
-subresource is sent, which is what `kubectl scale` sends, until the server tells its watchers of the group's new size.
+subresource is sent (as `kubectl scale` does) until the server reports the new size of the group to its watchers.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from bench import ports
-from bench.pair import NAMES, PATIENCE, SHARD, Pair, put_config, show_end
+from bench.pair import NAMES, SHARD, TIMEOUT_SECONDS, Pair, print_log_tail, put_config
 from bench.rows import Row, percentile, spread
 from nstance.clock import SystemClock, SystemRng
 from nstance.kube import errors, kinds
@@ -44,24 +44,24 @@ class _Server(Pair):
         return json.dumps(settings)
 
 
-class _Ear(NullListener):
-    """Notes when a size was heard."""
+class _SizeListener(NullListener):
+    """Records when a size was reported."""
 
     def __init__(self) -> None:
         self.links: Links | None = None
-        self.last_seen: asyncio.Queue[tuple[int, float]] = asyncio.Queue()
+        self.sizes: asyncio.Queue[tuple[int, float]] = asyncio.Queue()
 
     def group_changed(self, shard: str, group: str) -> None:
         link = self.links.get(shard) if self.links is not None else None
         if link is not None and group in link.groups:
-            self.last_seen.put_nowait((link.groups[group].size, time.monotonic()))
+            self.sizes.put_nowait((link.groups[group].size, time.monotonic()))
 
 
 async def run() -> AsyncIterator[Row]:
     with tempfile.TemporaryDirectory(prefix="nstance-bench-") as name:
-        home = Path(name)
-        bucket = home / "bucket"
-        server = _Server(home, ("--storage=file", f"--bucket={bucket}"))
+        dir = Path(name)
+        bucket = dir / "bucket"
+        server = _Server(dir, ("--storage=file", f"--bucket={bucket}"))
         put_config(bucket, server)
         k8s_port = ports.free_base([0])
         started: list[asyncio.subprocess.Process] = []
@@ -69,10 +69,10 @@ async def run() -> AsyncIterator[Row]:
         kube = HttpKube(Access(server=f"http://127.0.0.1:{k8s_port}"), SystemClock())
         try:
             await server.start("a", environment)
-            started.append(await _start(home, "nstance.dev.k8s.main", f"--port={k8s_port}", f"--dir={home / 'k8s'}"))
+            started.append(await _start(dir, "nstance.dev.k8s.main", f"--port={k8s_port}", f"--dir={dir / 'k8s'}"))
             await server.until_acts("a")
-            await _give(kube, bucket, environment)
-            started.append(await _operator(home, server, k8s_port))
+            await _create_inputs(kube, bucket, environment)
+            started.append(await _operator(dir, server, k8s_port))
             took = await _measure(kube, server, bucket)
             yield Row(
                 number="12",
@@ -83,7 +83,7 @@ async def run() -> AsyncIterator[Row]:
                 detail=spread([1000 * each for each in took], "ms"),
             )
         except TimeoutError:
-            _show_ends(home)
+            _print_logs(dir)
             raise
         finally:
             await kube.close()
@@ -93,20 +93,20 @@ async def run() -> AsyncIterator[Row]:
             await server.close()
 
 
-def _show_ends(home: Path) -> None:
-    for log in sorted(home.glob("*.log")):
-        show_end(log)
+def _print_logs(dir: Path) -> None:
+    for log in sorted(dir.glob("*.log")):
+        print_log_tail(log)
 
 
-async def _start(home: Path, module: str, *arguments: str, **environment: str) -> asyncio.subprocess.Process:
-    with (home / f"{module}.log").open("wb") as log:
+async def _start(dir: Path, module: str, *arguments: str, **environment: str) -> asyncio.subprocess.Process:
+    with (dir / f"{module}.log").open("wb") as log:
         return await asyncio.create_subprocess_exec(
             sys.executable, "-m", module, *arguments, stdout=log, stderr=log, env={**os.environ, **environment}
         )
 
 
-async def _give(kube: HttpKube, bucket: Path, environment: dict[str, str]) -> None:
-    """What the operator needs: the CA and a nonce."""
+async def _create_inputs(kube: HttpKube, bucket: Path, environment: dict[str, str]) -> None:
+    """Create what the operator needs: the CA and a nonce."""
     admin = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "nstance.admin", "cluster", "nonce", "--key-provider=env"),
         *("--storage-provider=file", f"--storage-bucket={bucket}"),
@@ -116,7 +116,7 @@ async def _give(kube: HttpKube, bucket: Path, environment: dict[str, str]) -> No
     token, _ = await admin.communicate()
     certificate = (bucket / "cluster/ca.crt").read_text()
     names = Environment()
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while True:
             try:
                 await kube.list(kinds.NODE)
@@ -130,10 +130,10 @@ async def _give(kube: HttpKube, bucket: Path, environment: dict[str, str]) -> No
         await kube.create(kind, {"metadata": {"name": name}, "data": data}, namespace="default")
 
 
-async def _operator(home: Path, server: Pair, k8s_port: int) -> asyncio.subprocess.Process:
+async def _operator(dir: Path, server: Pair, k8s_port: int) -> asyncio.subprocess.Process:
     addresses = {f"{name}_addr": f"127.0.0.1:{server.port('a', name)}" for name in ("registration", "operator")}
-    told = {"cluster_id": "bench", "tenant": "default", "shards": {SHARD: addresses}}
-    (home / "operator.yaml").write_text(json.dumps(told))
+    settings = {"cluster_id": "bench", "tenant": "default", "shards": {SHARD: addresses}}
+    (dir / "operator.yaml").write_text(json.dumps(settings))
     cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{k8s_port}"}}
     context = {"name": "c", "context": {"cluster": "c", "user": "c"}}
     access = {
@@ -142,12 +142,12 @@ async def _operator(home: Path, server: Pair, k8s_port: int) -> asyncio.subproce
         "users": [{"name": "c", "user": {}}],
         "current-context": "c",
     }
-    (home / "kubeconfig").write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **access}))
+    (dir / "kubeconfig").write_text(json.dumps({"apiVersion": "v1", "kind": "Config", **access}))
     return await _start(
-        home,
+        dir,
         "nstance.operator.main",
-        f"--config={home / 'operator.yaml'}",
-        f"--kubeconfig={home / 'kubeconfig'}",
+        f"--config={dir / 'operator.yaml'}",
+        f"--kubeconfig={dir / 'kubeconfig'}",
         "--disable-webhooks",
         "--health-probe-bind-address=0",
         NSTANCE_NAMESPACE="default",
@@ -155,24 +155,26 @@ async def _operator(home: Path, server: Pair, k8s_port: int) -> asyncio.subproce
 
 
 async def _measure(kube: HttpKube, server: Pair, bucket: Path) -> list[float]:
-    async with asyncio.timeout(PATIENCE):
-        await _imported(kube)
-    kept = (await kube.get(kinds.SECRET, Environment().cert_secret, namespace="default"))["data"]
-    shown = credentials.read(
-        base64.b64decode(kept["tls.crt"]), base64.b64decode(kept["tls.key"]), (bucket / "cluster/ca.crt").read_bytes()
+    async with asyncio.timeout(TIMEOUT_SECONDS):
+        await _wait_imported(kube)
+    secret = (await kube.get(kinds.SECRET, Environment().cert_secret, namespace="default"))["data"]
+    identity = credentials.read(
+        base64.b64decode(secret["tls.crt"]),
+        base64.b64decode(secret["tls.key"]),
+        (bucket / "cluster/ca.crt").read_bytes(),
     )
     endpoints = Endpoints(registration=("127.0.0.1:1",), operator=(f"127.0.0.1:{server.port('a', NAMES[3])}",))
     configuration = Configuration(
         cluster=ClusterId("bench"), tenant=TenantId("default"), shards={ShardId(SHARD): endpoints}
     )
-    ear = _Ear()
-    links = ear.links = Links(
-        configuration, credentials=lambda: shown, metrics=Metrics(), clock=SystemClock(), rng=SystemRng()
+    listener = _SizeListener()
+    links = listener.links = Links(
+        configuration, credentials=lambda: identity, metrics=Metrics(), clock=SystemClock(), rng=SystemRng()
     )
-    links.listen(ear)
+    links.listen(listener)
     following = asyncio.create_task(links.run())
     try:
-        return [await _scale(kube, ear, size) for size in _sizes()]
+        return [await _scale(kube, listener, size) for size in _sizes()]
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
@@ -182,20 +184,20 @@ def _sizes() -> list[int]:
     return [1 + number % 2 for number in range(SCALES)]
 
 
-async def _imported(kube: HttpKube) -> None:
+async def _wait_imported(kube: HttpKube) -> None:
     while True:
         if (await kube.list(kinds.NSTANCE_SHARD_GROUP, namespace="default")).items:
             return
         await asyncio.sleep(0.05)
 
 
-async def _scale(kube: HttpKube, ear: _Ear, size: int) -> float:
-    while not ear.last_seen.empty():
-        ear.last_seen.get_nowait()
+async def _scale(kube: HttpKube, listener: _SizeListener, size: int) -> float:
+    while not listener.sizes.empty():
+        listener.sizes.get_nowait()
     began = time.monotonic()
     await kube.patch(kinds.MACHINE_POOL, POOL, {"spec": {"replicas": size}}, namespace="default", subresource="scale")
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TIMEOUT_SECONDS):
         while True:
-            last_seen, at = await ear.last_seen.get()
-            if last_seen == size:
+            reported, at = await listener.sizes.get()
+            if reported == size:
                 return at - began

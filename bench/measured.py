@@ -1,6 +1,6 @@
-"""A process with a server in it that is measured, asked over its standard input: one JSON object per line, both ways.
+"""The parent's side of a measured server: requests and answers as JSON lines over its standard input and output.
 
-server = Measured(await start(told, log), log)
+server = Measured(await start(settings, log), log)
 usage = await server.ask("usage")
 """
 
@@ -12,9 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from bench.fleet_server import EXACT_MEMORY, PATIENCE
+from bench.fleet_server import EXACT_MEMORY, TIMEOUT_SECONDS
 
-QUIET = 0.05  # seconds of processor time in half a second
+IDLE_CPU_SECONDS = 0.05  # in half a second
 
 
 class Measured:
@@ -24,56 +24,56 @@ class Measured:
         self.log = log
         self._process = process
         self._replies: dict[int, asyncio.Future[dict[str, Any]]] = {}
-        self._asked = 0
+        self._requests = 0
         self._ended: RuntimeError | None = None
-        self._news = asyncio.Condition()
-        self.greeted: asyncio.Future[Any] = asyncio.get_running_loop().create_future()  # the agents that it has
+        self._changed = asyncio.Condition()
+        self.agents_known: asyncio.Future[Any] = asyncio.get_running_loop().create_future()  # its first message
         self._reading = asyncio.create_task(self._read())
 
-    async def ask(self, do: str, **words: Any) -> dict[str, Any]:
+    async def ask(self, do: str, **arguments: Any) -> dict[str, Any]:
         if self._ended is not None:
             raise self._ended
-        self._asked += 1
+        self._requests += 1
         answer: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
-        self._replies[self._asked] = answer
+        self._replies[self._requests] = answer
         assert self._process.stdin is not None
-        self._process.stdin.write(json.dumps({"number": self._asked, "do": do, **words}).encode() + b"\n")
-        async with asyncio.timeout(PATIENCE):
+        self._process.stdin.write(json.dumps({"number": self._requests, "do": do, **arguments}).encode() + b"\n")
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             return await answer
 
-    async def quiet(self) -> dict[str, Any]:
-        """Wait until the server has done what it had to do; its usage then."""
+    async def wait_idle(self) -> dict[str, Any]:
+        """Wait until the server is idle. Returns its usage then."""
         before = await self.ask("usage")
         while True:
             await asyncio.sleep(0.5)
             after = await self.ask("usage")
-            if after["cpu"] - before["cpu"] < QUIET:
+            if after["cpu"] - before["cpu"] < IDLE_CPU_SECONDS:
                 return after
             before = after
 
     async def created(self, group: str, since: float, *, seconds: float = 10.0) -> float:
-        """When a VM of the group was asked for, after that moment."""
-        async with asyncio.timeout(seconds), self._news:
+        """When the first create call for the group after that moment was made."""
+        async with asyncio.timeout(seconds), self._changed:
             while True:
                 for at, _, of in reversed(self.creates):
                     if at < since:
                         break
                     if of == group:
                         return at
-                await self._news.wait()
+                await self._changed.wait()
 
     async def count_created(self, count: int) -> None:
-        """Until so many VMs have been asked for."""
-        async with self._news:
-            await self._news.wait_for(lambda: len(self.creates) >= count)
+        """Wait for this many create calls."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: len(self.creates) >= count)
 
     async def deleted(self, id: str, *, seconds: float) -> float:
-        async with asyncio.timeout(seconds), self._news:
-            await self._news.wait_for(lambda: id in self.deletes)
+        async with asyncio.timeout(seconds), self._changed:
+            await self._changed.wait_for(lambda: id in self.deletes)
             return self.deletes[id]
 
     def kill(self) -> float:
-        """As the kernel does; when."""
+        """Returns when it was killed."""
         at = time.monotonic()
         self._process.kill()
         return at
@@ -90,52 +90,52 @@ class Measured:
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)
 
-    def show_end(self) -> None:
+    def print_log_tail(self) -> None:
         print("\n".join(self.log.read_text(errors="replace").splitlines()[-15:]), file=sys.stderr)
 
     async def _read(self) -> None:
         assert self._process.stdout is not None
         while line := await self._process.stdout.readline():
-            said = json.loads(line)
-            if "agents" in said and "reply" not in said:
-                self.greeted.set_result(said["agents"])
-            elif "reply" in said:
-                self._reply(said)
+            message = json.loads(line)
+            if "agents" in message and "reply" not in message:
+                self.agents_known.set_result(message["agents"])
+            elif "reply" in message:
+                self._on_reply(message)
             else:
-                await self._hear(said)
-        self._ended = RuntimeError("the measured server ended; its log says why")
-        for waiting in [self.greeted, *self._replies.values()]:
+                await self._on_event(message)
+        self._ended = RuntimeError("the measured server ended: see its log")
+        for waiting in [self.agents_known, *self._replies.values()]:
             if not waiting.done():
                 waiting.set_exception(self._ended)
 
-    def _reply(self, said: dict[str, Any]) -> None:
-        waiting = self._replies.pop(said.pop("reply"))
-        if "error" in said:
-            waiting.set_exception(RuntimeError(said["error"]))
+    def _on_reply(self, message: dict[str, Any]) -> None:
+        waiting = self._replies.pop(message.pop("reply"))
+        if "error" in message:
+            waiting.set_exception(RuntimeError(message["error"]))
         elif not waiting.done():
-            waiting.set_result(said)
+            waiting.set_result(message)
 
-    async def _hear(self, said: dict[str, Any]) -> None:
-        async with self._news:
-            if said["event"] == "create":
-                self.creates.append((said["at"], said["id"], said["group"]))
+    async def _on_event(self, event: dict[str, Any]) -> None:
+        async with self._changed:
+            if event["event"] == "create":
+                self.creates.append((event["at"], event["id"], event["group"]))
             else:
-                self.deletes.setdefault(said["id"], said["at"])
-            self._news.notify_all()
+                self.deletes.setdefault(event["id"], event["at"])
+            self._changed.notify_all()
 
 
-async def start(told: dict[str, Any], log: Path) -> asyncio.subprocess.Process:
+async def start(settings: dict[str, Any], log: Path) -> asyncio.subprocess.Process:
     descriptor = os.open(log, os.O_CREAT | os.O_WRONLY)
     try:
         return await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "bench.fleet_server",
-            json.dumps(told),
+            json.dumps(settings),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=descriptor,
-            env=os.environ | (EXACT_MEMORY if told["exact_memory"] else {}),
+            env=os.environ | (EXACT_MEMORY if settings["exact_memory"] else {}),
             limit=1 << 24,
         )
     finally:

@@ -1,7 +1,7 @@
-"""Pairs of real server processes, a leader and its standby, that are started, broken and started again.
+"""Pairs of real server processes, a leader and its standby, that are started, broken and restarted.
 
-A pair has a bucket of its own (a directory, or S3) and no groups; it acts when its gRPC ports are open, because they open
-only after the fence is committed.
+A pair has a bucket of its own (a directory or S3) and no groups. A server acts when its gRPC ports are open: they open only
+after the fence is committed.
 """
 
 import asyncio
@@ -24,15 +24,15 @@ from bench.fleet_server import until
 NAMES = ("health", "election", "registration", "operator", "agent")
 OFFSET = 10  # of the second server's ports
 SHARD = "one"
-PATIENCE = 60.0
-SETTLING = 1.0  # the first heartbeats that call it a member have come
+TIMEOUT_SECONDS = 60.0
+SETTLE_SECONDS = 1.0  # until the standby has received heartbeats that name it as a member
 
 
 class Pair:
-    """`storage`: arguments and environment for both. `election_host`: where the others find their election ports."""
+    """`storage`: arguments of both servers. `election_host`: the advertised host of their election ports."""
 
-    def __init__(self, home: Path, storage: Sequence[str], *, election_host: str = "127.0.0.1") -> None:
-        self.home = home
+    def __init__(self, dir: Path, storage: Sequence[str], *, election_host: str = "127.0.0.1") -> None:
+        self.dir = dir
         numbers = range(len(NAMES))
         self.base = ports.free_base([*numbers, *(OFFSET + n for n in numbers)], {"127.0.0.1", election_host})
         self.election_host = election_host
@@ -55,7 +55,7 @@ class Pair:
         return self.base + NAMES.index(name) + (OFFSET if id == "b" else 0)
 
     async def start(self, id: str, environment: dict[str, str] | None = None) -> None:
-        descriptor = os.open(self.home / f"{id}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+        descriptor = os.open(self.dir / f"{id}.log", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
         try:
             self._running[id] = await asyncio.create_subprocess_exec(
                 sys.executable,
@@ -64,7 +64,7 @@ class Pair:
                 f"--id={id}",
                 f"--shard={SHARD}",
                 *self._storage,
-                f"--cachedir={self.home / f'cache-{id}'}",
+                f"--cachedir={self.dir / f'cache-{id}'}",
                 f"--port-offset={OFFSET if id == 'b' else 0}",
                 "--insecure-dev",
                 stdout=descriptor,
@@ -74,22 +74,22 @@ class Pair:
         finally:
             os.close(descriptor)
 
-    async def whole(self) -> tuple[str, str]:
-        """Wait until one leads and the other is its member, and knows it; gives both, the leader first."""
+    async def wait_complete(self) -> tuple[str, str]:
+        """Wait until one server leads and the other is a member. Returns both, the leader first."""
         try:
-            async with asyncio.timeout(PATIENCE):
-                return await self._whole()
+            async with asyncio.timeout(TIMEOUT_SECONDS):
+                return await self._wait_complete()
         except TimeoutError:
             for id in self._running:
-                show_end(self.home / f"{id}.log")
+                print_log_tail(self.dir / f"{id}.log")
             raise
 
-    async def _whole(self) -> tuple[str, str]:
+    async def _wait_complete(self) -> tuple[str, str]:
         while True:
             for leader, standby in (("a", "b"), ("b", "a")):
                 both = self._runs(leader) and self._runs(standby) and self.acts(leader)
                 if both and standby in await asyncio.to_thread(self._members, leader):
-                    await asyncio.sleep(SETTLING)
+                    await asyncio.sleep(SETTLE_SECONDS)
                     return leader, standby
             await asyncio.sleep(0.05)
 
@@ -105,13 +105,13 @@ class Pair:
         return True
 
     async def until_acts(self, id: str) -> float:
-        """When it did."""
-        async with asyncio.timeout(PATIENCE):
+        """Returns when it did."""
+        async with asyncio.timeout(TIMEOUT_SECONDS):
             await until(lambda: self.acts(id), every=0.002)
             return time.monotonic()
 
     def lease(self, id: str) -> dict[str, Any] | None:
-        """As it shows it while it leads."""
+        """Its lease, if it leads."""
         context = ssl._create_unverified_context()
         url = f"https://127.0.0.1:{self.port(id, 'election')}/health/leadership/shard"
         with contextlib.suppress(OSError), urllib.request.urlopen(url, context=context, timeout=2) as answer:
@@ -130,18 +130,17 @@ class Pair:
         return {name: float(value) for name, _, value in lines}
 
     def busy(self, id: str) -> float:
-        """Seconds of processor time that it has used, all threads together."""
+        """Processor seconds of all its threads."""
         tasks = Path(f"/proc/{self._running[id].pid}/task").iterdir()
         return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
     def signal(self, id: str, number: signal.Signals) -> float:
-        """When it was sent."""
+        """Returns when it was sent."""
         at = time.monotonic()
         self._running[id].send_signal(number)
         return at
 
-    async def bury(self, id: str) -> None:
-        """What is left of a server ends."""
+    async def end(self, id: str) -> None:
         process = self._running.pop(id, None)
         if process is not None:
             if process.returncode is None:
@@ -150,26 +149,26 @@ class Pair:
 
     async def close(self) -> None:
         for id in list(self._running):
-            await self.bury(id)
+            await self.end(id)
 
 
 @contextlib.asynccontextmanager
 async def on_files(folder: Path) -> AsyncIterator[Pair]:
-    """A pair over a bucket in a directory, whole."""
+    """A complete pair with a bucket in a directory."""
     bucket = folder / "bucket"
     pair = Pair(folder, ("--storage=file", f"--bucket={bucket}"))
     put_config(bucket, pair)
     try:
         for id in ("a", "b"):
             await pair.start(id)
-        await pair.whole()
+        await pair.wait_complete()
         yield pair
     finally:
         await pair.close()
 
 
 def s3_environment(endpoint: str) -> dict[str, str]:
-    """What a server needs to know of a development S3 server."""
+    """The environment of a server that uses dev-s3."""
     return {
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_REGION": "us-east-1",
@@ -179,7 +178,7 @@ def s3_environment(endpoint: str) -> dict[str, str]:
     }
 
 
-def show_end(log: Path) -> None:
+def print_log_tail(log: Path) -> None:
     print(f"{log.name}:", *log.read_text(errors="replace").splitlines()[-8:], sep="\n  ", file=sys.stderr)
 
 

@@ -1,4 +1,4 @@
-"""Row 21: what readiness costs: a report with the results of checks, and how soon a check that passes makes ready."""
+"""Row 21: the cost of readiness: a report with check results, and the time from a passing check to ready."""
 
 import asyncio
 import time
@@ -9,8 +9,8 @@ from bench.rows import Row, percentile, spread
 
 AGENTS, GROUPS = 500, 10
 CHECKS = 8
-REPORTS = 40  # of each agent, each waiting for its answer
-TURNS = 200  # instances that become ready again
+REPORTS = 40  # of each agent; every report waits for its answer
+RECOVERIES = 200  # instances that become ready again
 
 
 async def run() -> AsyncIterator[Row]:
@@ -18,11 +18,11 @@ async def run() -> AsyncIterator[Row]:
     for checks in (0, CHECKS):
         async with fleet.serving(groups=GROUPS, size=AGENTS // GROUPS, checks=checks) as server:
             await server.connect_all()
-            await server.quiet()
-            await _report_all(server, 2)  # what was pushed is known, and what it found
-            costs[checks] = await _cost(server)
+            await server.wait_idle()
+            await _report_all(server, 2)  # so that files and check results are known
+            costs[checks] = await _measure_cost(server)
             if checks:
-                took = await _turns(server)
+                took = await _measure_recoveries(server)
     plain, checked = costs[0], costs[CHECKS]
     yield Row(
         number="21",
@@ -38,7 +38,7 @@ async def run() -> AsyncIterator[Row]:
         value=percentile(took, 0.99),
         unit="ms",
         goal=10.0,
-        detail=f"from the report that says so; {spread(took, 'ms')}",
+        detail=f"from the report; {spread(took, 'ms')}",
     )
 
 
@@ -51,18 +51,18 @@ async def _report_all(server: fleet.Server, count: int) -> None:
         await asyncio.gather(*(report(agent) for agent in server.agents))
 
 
-async def _cost(server: fleet.Server) -> float:
+async def _measure_cost(server: fleet.Server) -> float:
     """Seconds of the server's processor time for one report and its answer."""
-    before = (await server.quiet())["cpu"]
+    before = (await server.wait_idle())["cpu"]
     await _report_all(server, REPORTS)
     used: float = (await server.ask("usage"))["cpu"] - before
     return used / (REPORTS * len(server.agents))
 
 
-async def _turns(server: fleet.Server) -> list[float]:
+async def _measure_recoveries(server: fleet.Server) -> list[float]:
     await server.ask("note_readiness")
     sent = {}
-    for agent in server.agents[:TURNS]:
+    for agent in server.agents[:RECOVERIES]:
         agent.failing = True
         await agent.report()
         agent.failing = False

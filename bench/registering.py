@@ -1,4 +1,4 @@
-"""Row 15: registrations per second, each over a connection of its own: proof, record, certificate, cache."""
+"""Row 15: registrations per second, each over its own connection: proof, record, certificate, cache."""
 
 import asyncio
 import random
@@ -15,7 +15,7 @@ from nstance.wire import tls
 from nstance.wire.call import call
 
 AGENTS = 1000
-AT_ONCE = 48
+CONCURRENT = 48
 
 
 async def run() -> AsyncIterator[Row]:
@@ -24,12 +24,12 @@ async def run() -> AsyncIterator[Row]:
             await server.count_created(AGENTS)
         booted = (await server.ask("nonces"))["booted"]
         random.shuffle(booted)
-        requests = [registration(server.told["seed"], id, nonce) for id, nonce in booted]
+        requests = [registration(server.settings["seed"], id, nonce) for id, nonce in booted]
         context = tls.client_context(ca_pem=server.ca.pem)
-        left, took = iter(requests), []
+        remaining, took = iter(requests), []
 
         async def register() -> None:
-            for request in left:
+            for request in remaining:
                 began = time.monotonic()
                 channel = server.channel(context, Service.REGISTRATION)
                 try:
@@ -38,9 +38,9 @@ async def run() -> AsyncIterator[Row]:
                     channel.close()
                 took.append(1000 * (time.monotonic() - began))
 
-        cpu = (await server.quiet())["cpu"]
+        cpu = (await server.wait_idle())["cpu"]
         began = time.monotonic()
-        await asyncio.gather(*(register() for _ in range(AT_ONCE)))
+        await asyncio.gather(*(register() for _ in range(CONCURRENT)))
         seconds = time.monotonic() - began
         cpu = (await server.ask("usage"))["cpu"] - cpu
         yield Row(

@@ -1,6 +1,6 @@
-"""Rows 1 and 2: from a sign that an instance is going to the provider's create call, with 1,000 agents connected.
+"""Rows 1 and 2: the time from a signal that an instance ends to the create call, with 1,000 agents connected.
 
-One sign at a time, so that each is measured alone. Storage is in memory: a real store adds one write.
+One signal at a time. Storage is in memory: a real store adds one write.
 """
 
 import time
@@ -11,13 +11,13 @@ from bench.rows import Row, percentile, spread
 from nstance.v1 import agent_pb2
 
 GROUPS, SIZE = 50, 20
-SIGNS = 60  # of each kind
+SIGNALS = 60  # of each kind
 
 
 async def run() -> AsyncIterator[Row]:
     async with fleet.serving(groups=GROUPS, size=SIZE) as server:
         await server.connect_all()
-        await server.quiet()
+        await server.wait_idle()
         victims = iter([agent for place in range(SIZE) for agent in server.agents[place::SIZE]])
 
         async def spot(agent: fleet.LightAgent) -> float:
@@ -35,18 +35,18 @@ async def run() -> AsyncIterator[Row]:
             await server.ask("destroy", id=agent.id)
             return agent.die(reset=True)
 
-        async def measure(sign: Callable[[fleet.LightAgent], Awaitable[float]]) -> list[float]:
+        async def measure(signal: Callable[[fleet.LightAgent], Awaitable[float]]) -> list[float]:
             seconds = []
-            for _ in range(SIGNS):
+            for _ in range(SIGNALS):
                 agent = next(victims)
                 began = time.monotonic()
-                sent = await sign(agent)
+                sent = await signal(agent)
                 seconds.append(await server.created(agent.group, began) - sent)
             return [1000 * each for each in seconds]
 
         kinds = {"spot notice": spot, "shutdown notice": shutdown, "VM gone": killed}
-        for what, sign in kinds.items():
-            took = await measure(sign)
+        for what, signal in kinds.items():
+            took = await measure(signal)
             for share, goal in ((0.5, 5.0), (0.99, 25.0)):
                 yield Row(
                     number="1",

@@ -1,4 +1,4 @@
-"""The table, its JSON, its picture, and the comparison with the last result kept in the repository."""
+"""Prints the table, compares it with the kept result, and stores JSON, chart and documentation page."""
 
 import json
 import os
@@ -12,22 +12,21 @@ from typing import Any
 from bench.rows import Row
 
 KEPT = Path(__file__).parent / "results" / "last.json"
-PICTURE = KEPT.with_suffix(".svg")
+CHART = KEPT.with_suffix(".svg")
 PAGE = Path(__file__).parents[1] / "docs" / "benchmarks.md"
 BEGIN, END = "<!-- table: written by make bench -->\n", "<!-- end of the table -->\n"
-NOTABLE = 1.25  # a change by less than this is noise
+NOTABLE_FACTOR = 1.25  # a smaller change is noise
 
 GOOD, BAD, INK, PAPER = "#2e7d5b", "#b3412e", "#222", "#fff"
-LINE, LEFT, WIDTH, SCALE = 22, 470, 1040, 90  # of the picture; SCALE: pixels for a factor of two
-FURTHEST = 4.0  # factors of two that a bar may reach
+LINE, LEFT, WIDTH, SCALE = 22, 470, 1040, 90  # of the chart; SCALE: pixels per factor of two
+MAX_DOUBLINGS = 4.0  # length of a bar
 
 
-def say(row: Row) -> None:
-    """One row, as soon as it is there."""
+def print_row(row: Row) -> None:
     print(_line(row, ""), flush=True)
 
 
-def note(text: str) -> None:
+def print_note(text: str) -> None:
     print(f"  ({text})", file=sys.stderr, flush=True)
 
 
@@ -36,7 +35,7 @@ def load_average() -> float:
 
 
 def publish(rows: list[Row], *, keep: bool, seconds: float, load_before: float) -> None:
-    """Print everything together; `keep` puts these rows in the place of the kept ones with the same numbers."""
+    """Print all rows; `keep` replaces the kept rows with the same numbers."""
     kept = _kept()
     print("\n" + "\n".join(_table(rows, {_name(row): row.value for row in kept})))
     missed = [row for row in rows if not row.met]
@@ -44,16 +43,16 @@ def publish(rows: list[Row], *, keep: bool, seconds: float, load_before: float) 
         print(f"\n{len(missed)} of {len(rows)} goals MISSED: " + "; ".join(f"{r.number} {r.what}" for r in missed))
     else:
         print(f"\nall {len(rows)} goals met")
-    print(f"{seconds:.0f} s in all, load average {load_before} before and {load_average()} after")
+    print(f"{seconds:.0f} s in total, load average {load_before} before and {load_average()} after")
     if keep and rows:
         measured = {row.number for row in rows}
         rows = sorted([*rows, *(row for row in kept if row.number not in measured)], key=lambda row: int(row.number))
         runs = _runs(measured, seconds, load_before)
         KEPT.parent.mkdir(exist_ok=True)
         KEPT.write_text(json.dumps(_document(rows, runs), indent=1, ensure_ascii=False) + "\n")
-        PICTURE.write_text(picture(rows))
+        CHART.write_text(draw_chart(rows))
         _write_page(rows, runs)
-        print(f"kept in {KEPT.parent.name}/{KEPT.name}, {PICTURE.name} and docs/{PAGE.name}")
+        print(f"kept in {KEPT.parent.name}/{KEPT.name}, {CHART.name} and docs/{PAGE.name}")
 
 
 def _document(rows: list[Row], runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -69,12 +68,12 @@ def _document(rows: list[Row], runs: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _runs(measured: set[str], seconds: float, load_before: float) -> list[dict[str, Any]]:
-    """Which rows were measured in which run, and how busy the machine was: rows of different runs are not comparable."""
+    """The rows of each run and the load of the machine: rows of different runs are not comparable."""
     older = json.loads(KEPT.read_text())["runs"] if KEPT.exists() else []
-    left = [{**run, "rows": [number for number in run["rows"] if number not in measured]} for run in older]
+    remaining = [{**run, "rows": [number for number in run["rows"] if number not in measured]} for run in older]
     load = {"load_average_before": load_before, "load_average_after": load_average()}
     now = {"rows": sorted(measured, key=int), "seconds": round(seconds), **load}
-    return [now, *(run for run in left if run["rows"])]
+    return [now, *(run for run in remaining if run["rows"])]
 
 
 def _write_page(rows: list[Row], runs: list[dict[str, Any]]) -> None:
@@ -89,10 +88,10 @@ def _write_page(rows: list[Row], runs: list[dict[str, Any]]) -> None:
         f"| {'' if row.met else '**missed**'} | {row.detail} |"
         for row in rows
     ]
-    told = f"{os.cpu_count()} cores, Python {platform.python_version()}."
+    machine = f"{os.cpu_count()} cores, Python {platform.python_version()}."
     before, _, rest = PAGE.read_text().partition(BEGIN)
     after = rest.partition(END)[2]
-    PAGE.write_text(f"{before}{BEGIN}{told}\n\n" + "\n".join(lines) + f"\n{END}{after}")
+    PAGE.write_text(f"{before}{BEGIN}{machine}\n\n" + "\n".join(lines) + f"\n{END}{after}")
 
 
 def _kept() -> list[Row]:
@@ -131,7 +130,7 @@ def _change(row: Row, kept: dict[str, float]) -> str:
     if before is None:
         return "new"
     gain = row.value / before if row.at_least and before else before / row.value if row.value else 1.0
-    if 1 / NOTABLE <= gain <= NOTABLE:
+    if 1 / NOTABLE_FACTOR <= gain <= NOTABLE_FACTOR:
         return "same"
     return f"{gain:.1f}× better" if gain > 1 else f"{1 / gain:.1f}× worse" if gain else "worse"
 
@@ -140,15 +139,15 @@ def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
 
 
-def picture(rows: list[Row]) -> str:
-    """A bar per row: how far on the good side of its goal, one grid line for each factor of two."""
+def draw_chart(rows: list[Row]) -> str:
+    """A bar per row that shows how much better than its goal it is, with a grid line per factor of two."""
     middle = LEFT + SCALE
     height = LINE * (len(rows) + 2) + 10
     shapes = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" font-family="sans-serif" font-size="12">',
         f'<rect width="{WIDTH}" height="{height}" fill="{PAPER}"/>',
     ]
-    for doublings in range(-1, int(FURTHEST) + 1):
+    for doublings in range(-1, int(MAX_DOUBLINGS) + 1):
         place, label = middle + SCALE * doublings, "goal" if not doublings else f"{2.0**doublings:g}×"
         shapes.append(
             f'<line x1="{place}" y1="{LINE}" x2="{place}" y2="{height - 8}" stroke="#{"888" if not doublings else "ddd"}"/>'
@@ -156,7 +155,7 @@ def picture(rows: list[Row]) -> str:
         shapes.append(f'<text x="{place}" y="{LINE - 6}" text-anchor="middle" fill="{INK}">{label}</text>')
     for number, row in enumerate(rows):
         y = LINE * (number + 1) + 4
-        reach = SCALE * max(-1.0, min(FURTHEST, _doublings(row.ratio)))
+        reach = SCALE * max(-1.0, min(MAX_DOUBLINGS, _doublings(row.ratio)))
         x, width = (middle, reach) if reach >= 0 else (middle + reach, -reach)
         shapes.append(f'<text x="8" y="{y + 13}" fill="{INK}">{row.number}  {escape(row.what)}</text>')
         shapes.append(
@@ -169,9 +168,9 @@ def picture(rows: list[Row]) -> str:
 
 def _doublings(ratio: float) -> float:
     if ratio == float("inf"):
-        return FURTHEST
+        return MAX_DOUBLINGS
     doublings = 0.0
-    while ratio >= 2 and doublings < FURTHEST:
+    while ratio >= 2 and doublings < MAX_DOUBLINGS:
         ratio, doublings = ratio / 2, doublings + 1
     while 0 < ratio < 1 and doublings > -2:
         ratio, doublings = ratio * 2, doublings - 1

@@ -1,4 +1,4 @@
-"""A measured row: what, how much, and what the goal is."""
+"""A measured row with its goal."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    number: str  # of the list of goals
+    number: str
     what: str
     value: float
     unit: str
@@ -20,7 +20,7 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """How far on the good side: 1 is the goal, 2 is twice as good."""
+        """1 meets the goal, 2 is twice as good."""
         if self.at_least:
             return self.value / self.goal
         return self.goal / self.value if self.value else float("inf")

@@ -1,7 +1,7 @@
-"""Row 3: agents that fall silent while their VMs run, with the default timings and real seconds.
+"""Row 3: agents that become unresponsive while their VMs run, with the default timings in real time.
 
-Three agents of three groups stall: their connections stay open, nothing comes out of them. Two stay silent; one comes
-back after half of the time, and its replacement is called off.
+Three agents of three groups hang: their connections stay open and send nothing. One recovers after half of the time, and
+its replacement is cancelled.
 """
 
 import asyncio
@@ -12,8 +12,8 @@ from bench import fleet
 from bench.rows import Row
 
 SUSPECT_AFTER, DEAD_AFTER = 10.0, 60.0
-BACK_AFTER = 30.0
-LATE = 0.25  # what it may take beyond the timing
+RECOVER_AFTER = 30.0
+TOLERANCE_SECONDS = 0.25
 
 
 async def run() -> AsyncIterator[Row]:
@@ -21,22 +21,24 @@ async def run() -> AsyncIterator[Row]:
         await server.connect_all()
         began = time.monotonic()
         *lost, returning = (server.agents[5 * number] for number in range(3))
-        fell = {agent.id: agent.fall_silent() for agent in (*lost, returning)}
+        hung_at = {agent.id: agent.hang() for agent in (*lost, returning)}
 
-        async def come_back() -> None:
-            await asyncio.sleep(BACK_AFTER)
-            returning.come_back()
+        async def recover() -> None:
+            await asyncio.sleep(RECOVER_AFTER)
+            returning.recover()
             await returning.connected.wait()
 
-        coming = asyncio.create_task(come_back())
+        recovering = asyncio.create_task(recover())
         replaced = [
-            await server.created(agent.group, began, seconds=DEAD_AFTER) - fell[agent.id]
+            await server.created(agent.group, began, seconds=DEAD_AFTER) - hung_at[agent.id]
             for agent in (*lost, returning)
         ]
-        yield _row("agent silent, VM running → replacement's create call, worst of 3", max(replaced), SUSPECT_AFTER)
-        deleted = [await server.deleted(agent.id, seconds=DEAD_AFTER + 20) - fell[agent.id] for agent in lost]
-        yield _row("agent silent, VM running → its VM deleted, worst of 2", max(deleted), DEAD_AFTER)
-        await coming
+        yield _row(
+            "agent unresponsive, VM running → replacement's create call, worst of 3", max(replaced), SUSPECT_AFTER
+        )
+        deleted = [await server.deleted(agent.id, seconds=DEAD_AFTER + 20) - hung_at[agent.id] for agent in lost]
+        yield _row("agent unresponsive, VM running → its VM deleted, worst of 2", max(deleted), DEAD_AFTER)
+        await recovering
         replacement = next(id for _, id, group in server.creates if group == returning.group)
         kept = returning.id not in server.deletes and replacement in server.deletes
         yield Row(
@@ -46,7 +48,7 @@ async def run() -> AsyncIterator[Row]:
             unit="yes",
             goal=1.0,
             at_least=True,
-            detail=f"{len(server.creates)} created, {len(server.deletes)} deleted in all",
+            detail=f"{len(server.creates)} created, {len(server.deletes)} deleted in total",
         )
 
 
@@ -57,6 +59,6 @@ def _row(what: str, seconds: float, timing: float) -> Row:
         what=what,
         value=seconds,
         unit="s",
-        goal=timing + LATE,
+        goal=timing + TOLERANCE_SECONDS,
         detail=f"{1000 * late:+.0f} ms from {timing:.0f} s",
     )

@@ -1,7 +1,7 @@
-"""Row 16: real servers on a store that becomes slow, with a standby and alone. Somebody leads, and no leader is changed.
+"""Row 16: leadership of real servers while storage is slow, with and without a standby.
 
-Their storage is dev-s3 behind a proxy that holds back each answer. They start while it is fast; half a minute after it has
-become slow, it is asked twice a second for a minute who leads and has its ports open.
+The storage is dev-s3 behind a proxy that delays each answer. The servers start while it is fast. From half a minute after it
+became slow, the leader is sampled twice a second for a minute.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ from bench.rows import Row
 from bench.wires import Wire
 from nstance.dev.s3 import main as s3
 
-SLOW = (0.8, 2.0, 5.0)  # seconds that a request takes
-ALONE = (2.0,)  # the same without a standby
-SETTLING, SECONDS, EVERY = 30.0, 60.0, 0.5
+DELAYS = (0.8, 2.0, 5.0)  # seconds per request
+DELAYS_WITHOUT_STANDBY = (2.0,)
+SETTLE_SECONDS, SECONDS, SAMPLE_SECONDS = 30.0, 60.0, 0.5
 
 
 @dataclass
@@ -30,7 +30,7 @@ class Shard:
     servers: tuple[str, ...]
 
     def leader(self) -> tuple[str, int] | None:
-        """Who leads, and its epoch."""
+        """The leader and its epoch."""
         for id in self.servers:
             found = self.pair.lease(id) if self.pair.acts(id) else None
             if found is not None:
@@ -42,25 +42,25 @@ class Shard:
         for id in self.servers:
             await self.pair.start(id, pairs.s3_environment(f"http://{self.wire.address}"))
         if len(self.servers) > 1:
-            await self.pair.whole()
+            await self.pair.wait_complete()
         else:
             await self.pair.until_acts(self.servers[0])
 
     async def measure(self) -> Row:
         before = await asyncio.to_thread(self.leader)
         self.wire.delay = self.slow
-        await asyncio.sleep(SETTLING)
+        await asyncio.sleep(SETTLE_SECONDS)
         found = []
-        for _ in range(round(SECONDS / EVERY)):
+        for _ in range(round(SECONDS / SAMPLE_SECONDS)):
             found.append(await asyncio.to_thread(self.leader))
-            await asyncio.sleep(EVERY)
+            await asyncio.sleep(SAMPLE_SECONDS)
         present = [each for each in found if each is not None]
         epochs = {epoch for _, epoch in present}
-        beside = "with a standby" if len(self.servers) > 1 else "alone"
+        standby = "with a standby" if len(self.servers) > 1 else "without a standby"
         changes = max(epochs, default=0) - (before[1] if before is not None else 0)
         return Row(
             number="16",
-            what=f"storage takes {self.slow:g} s a request, {beside}: leader present after {SETTLING:.0f} s",
+            what=f"storage takes {self.slow:g} s per request, {standby}: leader present after {SETTLE_SECONDS:.0f} s",
             value=100.0 * len(present) / len(found),
             unit="%",
             goal=95.0,
@@ -73,7 +73,7 @@ class Shard:
         await self.wire.close()
 
 
-def _made(folder: Path, bucket: Path) -> Pair:
+def _make_pair(folder: Path, bucket: Path) -> Pair:
     folder.mkdir()
     pair = Pair(folder, ("--storage=s3", f"--bucket={folder.name}"))
     pairs.put_config(bucket, pair)
@@ -81,14 +81,14 @@ def _made(folder: Path, bucket: Path) -> Pair:
 
 
 async def run() -> AsyncIterator[Row]:
-    wanted = [*((slow, ("a", "b")) for slow in SLOW), *((slow, ("a",)) for slow in ALONE)]
+    cases = [*((slow, ("a", "b")) for slow in DELAYS), *((slow, ("a",)) for slow in DELAYS_WITHOUT_STANDBY)]
     with tempfile.TemporaryDirectory(prefix="nstance-bench-") as home:
         async with contextlib.AsyncExitStack() as stack:
-            buckets = {f"shard{number}": Path(home, f"bucket-{number}") for number in range(len(wanted))}
+            buckets = {f"shard{number}": Path(home, f"bucket-{number}") for number in range(len(cases))}
             port = await stack.enter_async_context(s3.serving(buckets, port=0, credentials={"dev": "dev"}))
             shards = []
-            for (name, bucket), (slow, servers) in zip(buckets.items(), wanted, strict=True):
-                shards.append(Shard(slow, _made(Path(home, name), bucket), Wire(port), servers))
+            for (name, bucket), (slow, servers) in zip(buckets.items(), cases, strict=True):
+                shards.append(Shard(slow, _make_pair(Path(home, name), bucket), Wire(port), servers))
                 stack.push_async_callback(shards[-1].close)
             await asyncio.gather(*(shard.start() for shard in shards))
             for row in await asyncio.gather(*(shard.measure() for shard in shards)):

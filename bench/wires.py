@@ -1,7 +1,6 @@
-"""Proxies: what goes through them can be held back, as by a stopped process or a network that swallows packets.
+"""TCP proxies that can hold bytes back, as a stopped process or a network that drops packets.
 
-Nothing is reset when something is held back, and new connections are accepted: silence is harder to tell from slowness
-than a reset is.
+While bytes are held back nothing is reset, and new connections are accepted.
 """
 
 import asyncio
@@ -14,7 +13,7 @@ from typing import TypeVar
 
 
 class Server:
-    """Listens, and ends what it began."""
+    """A listener that ends its connections when it is closed."""
 
     def __init__(self, upstream: int, host: str = "127.0.0.1") -> None:
         self.upstream, self.host = upstream, host
@@ -46,11 +45,11 @@ class Server:
             writer.transport.abort()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection, until it ends."""
+        """Serve one connection until it ends."""
         raise NotImplementedError
 
 
-class Line:
+class _Connection:
     """One connection through a wire."""
 
     def __init__(self, client: asyncio.StreamWriter) -> None:
@@ -60,75 +59,80 @@ class Line:
 
 
 class Wire(Server):
-    """Passes bytes on and knows nothing of them."""
+    """Forwards bytes."""
 
     def __init__(self, upstream: int, host: str = "127.0.0.1") -> None:
         super().__init__(upstream, host)
-        self._lines: set[Line] = set()
+        self._connections: set[_Connection] = set()
         self._held = False
-        self.delay = 0.0  # seconds that each answer takes longer
+        self.delay = 0.0  # seconds, of each answer
 
     @property
     def connections(self) -> int:
-        return len(self._lines)
+        return len(self._connections)
 
     def hold(self) -> None:
-        """All bytes of all connections, new ones too."""
+        """Hold all bytes of all connections, also new ones."""
         self._held = True
-        for line in self._lines:
-            line.passes.clear()
-        self.counts["connections held"] += len(self._lines)
+        for connection in self._connections:
+            connection.passes.clear()
+        self.counts["connections held"] += len(self._connections)
 
     def hold_some(self, share: float, r: random.Random) -> int:
-        """Some of the connections that there are; new ones pass. How many."""
-        chosen = r.sample(sorted(self._lines, key=id), round(share * len(self._lines)))
-        for line in chosen:
-            line.passes.clear()
+        """Hold some of the current connections; new ones pass. Returns how many."""
+        chosen = r.sample(sorted(self._connections, key=id), round(share * len(self._connections)))
+        for connection in chosen:
+            connection.passes.clear()
         self.counts["connections held"] += len(chosen)
         return len(chosen)
 
     def pass_on(self) -> None:
         self._held = False
-        for line in self._lines:
-            line.passes.set()
+        for connection in self._connections:
+            connection.passes.set()
 
     def reset(self) -> None:
-        """All connections that there are."""
-        for line in self._lines:
-            line.client.transport.abort()
+        """Reset all current connections."""
+        for connection in self._connections:
+            connection.client.transport.abort()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        line = Line(writer)
+        connection = _Connection(writer)
         if self._held:
-            line.passes.clear()
+            connection.passes.clear()
             self.counts["connections held"] += 1
-        self._lines.add(line)
+        self._connections.add(connection)
         try:
-            await line.passes.wait()
+            await connection.passes.wait()
             theirs, ours = await asyncio.open_connection(self.host, self.upstream)
             try:
-                await asyncio.gather(_pump(line, reader, ours), _pump(line, theirs, writer, lambda: self.delay))
+                await asyncio.gather(
+                    _pump(connection, reader, ours), _pump(connection, theirs, writer, lambda: self.delay)
+                )
             finally:
                 ours.transport.abort()
         finally:
-            self._lines.discard(line)
+            self._connections.discard(connection)
 
 
 async def _pump(
-    line: Line, source: asyncio.StreamReader, sink: asyncio.StreamWriter, delay: Callable[[], float] = lambda: 0.0
+    connection: _Connection,
+    source: asyncio.StreamReader,
+    sink: asyncio.StreamWriter,
+    delay: Callable[[], float] = lambda: 0.0,
 ) -> None:
     with contextlib.suppress(OSError):
         while data := await source.read(65536):
             await asyncio.sleep(delay())
-            await line.passes.wait()
+            await connection.passes.wait()
             sink.write(data)
             await sink.drain()
-    await line.passes.wait()  # an end is news as well: a cut line does not tell it
+    await connection.passes.wait()  # a held connection does not forward its end either
     sink.close()
 
 
 async def answer(upstream: int, request: bytes) -> bytes:
-    """What the server there says to it."""
+    """The answer of the server at that port."""
     reader, writer = await asyncio.open_connection("127.0.0.1", upstream)
     try:
         writer.write(request)

@@ -1,4 +1,4 @@
-"""`make chaos`: two servers, dev-s3, and many real agents on this machine, broken in many ways. Linux only.
+"""`make chaos`: breaks two servers, dev-s3 and many real agents on this machine. Linux only.
 
 python -m chaos --agents 20 --seconds 60 --seed 7
 python -m chaos --faults kill_leader,cut_storage
@@ -25,12 +25,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not sys.platform.startswith("linux"):
         sys.exit("chaos: needs Linux (/proc, process limits, all of 127.0.0.0/8)")
     if options.what == "failovers":
-        return failovers.main(rounds=options.rounds, pairs=options.pairs, json=options.json, tell=_tell)
+        return failovers.main(rounds=options.rounds, pairs=options.pairs, json=options.json, log=_log)
     plan = run.Plan(agents=options.agents, seconds=options.seconds, seed=options.seed, faults=options.faults)
     try:
-        result = uvloop.run(_stoppable(run.Run(plan, _tell).play()))
+        result = uvloop.run(_stoppable(run.Run(plan, _log).play()))
     except (asyncio.CancelledError, KeyboardInterrupt):
-        _tell("interrupted; everything that was started has ended")
+        _log("interrupted: all started processes have ended")
         return 130
     except TimeoutError as problem:
         sys.exit(f"chaos: {problem} (seed {plan.seed})")
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 async def _stoppable(work: Coroutine[Any, Any, T]) -> T:
-    """Ctrl-C and SIGTERM end the work in order; a second one does not interrupt the tidying up."""
+    """Ctrl-C and SIGTERM end the work in order; a second one does not interrupt the cleanup."""
     task = asyncio.ensure_future(work)
     loop = asyncio.get_running_loop()
 
@@ -55,7 +55,7 @@ async def _stoppable(work: Coroutine[Any, Any, T]) -> T:
     return await task
 
 
-def _tell(line: str) -> None:
+def _log(line: str) -> None:
     sys.stderr.write(f"{line}\n")
     sys.stderr.flush()
 
@@ -65,7 +65,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("what", nargs="?", choices=("run", "failovers"), default="run", help="default: run")
     add("--agents", type=int, default=200, help="real agents, about 34 MB each (200)")
-    add("--seconds", type=float, default=300.0, help="how long things are broken (300)")
+    add("--seconds", type=float, default=300.0, help="duration of the faults (300)")
     add("--seed", type=int, default=1, help="decides the order of the faults (1)")
     add("--faults", type=_faults, default=tuple(FAULTS), metavar="NAME,…", help="some of: " + ", ".join(FAULTS))
     add("--rounds", type=int, default=4, help="failovers: rounds of each kind (4)")

@@ -1,4 +1,4 @@
-"""The verdict at the end: is the shard at rest, is every VM accounted for, did every process behave?"""
+"""The verdict of a run: the shard is at rest, every VM is accounted for, every process behaved."""
 
 import asyncio
 import json
@@ -15,17 +15,17 @@ from nstance.model.instance import State
 from nstance.objects.port import Key
 
 OPEN = frozenset({State.PENDING, State.STARTING, State.DRAINING, State.DELETING})
-NOTHING_NEW = 5.0  # after this long without trouble the shard must still be at rest
+REST_SECONDS = 5.0  # for which a shard at rest must stay at rest
 SERVER_KILOBYTES = 160_000
-AGENT_KILOBYTES = 300  # of a server, for each agent
+AGENT_KILOBYTES = 300  # of a server, per agent
 SERVER_DESCRIPTORS = 200
-ENOUGH = 12  # problems of one kind are shown
+MAX_SHOWN = 12  # problems of one kind
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     problems: list[str]
-    settled: float | None  # seconds from the last cure to rest
+    settled: float | None  # seconds from the last repair to rest
     causes: Counter[str]  # why instances left
     slots: int
     epochs: int
@@ -35,13 +35,13 @@ class Verdict:
 
 
 def settle_within(agents: int) -> float:
-    """Time to make up for what is missing: a lost VM costs about half a second of processor time here, twice over."""
+    """Seconds to replace what is missing: a lost VM costs about half a second of processor time, twice."""
     return 90.0 + agents * 0.6
 
 
-async def judge(world: World, watch: Watch, told: list[str]) -> Verdict:
-    """Wait for rest, see that it lasts, and look at everything. `told`: problems that faults have met."""
-    problems = list(told)
+async def judge(world: World, watch: Watch, fault_problems: list[str]) -> Verdict:
+    """Wait for rest, check that it lasts, and audit everything. `fault_problems`: found while faults were active."""
+    problems = list(fault_problems)
     began = time.monotonic()
     within = settle_within(world.agents)
     settled: float | None = None
@@ -54,9 +54,9 @@ async def judge(world: World, watch: Watch, told: list[str]) -> Verdict:
         problems.append(f"I4: no rest {within:.0f} s after the faults stopped: {await unrest(world, watch)}")
     else:
         before = sorted(world.vms.ids())
-        await asyncio.sleep(NOTHING_NEW)
+        await asyncio.sleep(REST_SECONDS)
         if sorted(world.vms.ids()) != before:
-            problems.append("I4: VMs are still made or deleted although everything was at rest")
+            problems.append("I4: VMs are created or deleted although everything was at rest")
     world.vms.look()
     replay = journal.Replay(world)
     await replay.run()
@@ -64,7 +64,7 @@ async def judge(world: World, watch: Watch, told: list[str]) -> Verdict:
     certificates, wrong = await _certificates(world, replay)
     problems += wrong
     return Verdict(
-        problems=list(_short(problems)),
+        problems=list(_shorten(problems)),
         settled=settled,
         causes=replay.causes,
         slots=replay.tail,
@@ -86,7 +86,7 @@ async def unrest(world: World, watch: Watch) -> str:
     connected = sample.servers[leading[0]].connected
     if connected != world.agents:
         return f"{connected} of {world.agents} agents are connected"
-    records = await journal.fold(world)
+    records = await journal.read_records(world)
     for group, size in world.sizes.items():
         counting = [m for m in records.values() if m.group == group and m.counts]
         if len(counting) != size:
@@ -94,10 +94,10 @@ async def unrest(world: World, watch: Watch) -> str:
     for record in records.values():
         if record.state in OPEN or (record.suspect and record.counts):
             return f"{record.id} is {record.state.value}, suspect: {record.suspect}"
-    return _accounts({str(id) for id, record in records.items() if record.state is State.RUNNING}, world)
+    return _compare_vms({str(id) for id, record in records.items() if record.state is State.RUNNING}, world)
 
 
-def _accounts(expected: set[str], world: World) -> str:
+def _compare_vms(expected: set[str], world: World) -> str:
     running, there = set(world.vms.running()), set(world.vms.ids())
     if lost := expected - running:
         return f"{len(lost)} VMs are lost, {min(lost)} among them"
@@ -107,7 +107,7 @@ def _accounts(expected: set[str], world: World) -> str:
 
 
 async def _certificates(world: World, replay: journal.Replay) -> tuple[int, list[str]]:
-    """I7: certificates were given only to instances that were registered by then, each key to one instance only."""
+    """I7: only known instances have certificates, and each key belongs to one instance."""
     problems, owners = [], dict[str, str]()
     store = world.store()
     count = 0
@@ -120,7 +120,7 @@ async def _certificates(world: World, replay: journal.Replay) -> tuple[int, list
                 if owner != raw["instance"]:
                     problems.append(f"I7: {owner} and {raw['instance']} have certificates for one key")
             if raw["instance"] not in replay.intents:
-                problems.append(f"I7: certificates were issued to {raw['instance']}, which nobody wished")
+                problems.append(f"I7: certificates were issued to {raw['instance']}, which has no intent")
     finally:
         await store.close()
     return count, problems
@@ -132,7 +132,7 @@ def _logs(world: World) -> Iterator[str]:
             for record in journal.records(life.log.read_text(errors="replace")):
                 if "level" not in record:
                     if "Traceback" in record["message"] or "Error" in record["message"]:
-                        yield f"{life.name} wrote past its log: {record['message'][:200]}"
+                        yield f"{life.name} wrote outside of its log: {record['message'][:200]}"
                 elif "traceback" in record:
                     last = str(record["traceback"]).strip().splitlines()[-1]
                     yield f"{life.name} logged a traceback: {record['message']}: {last[:200]}"
@@ -151,14 +151,14 @@ def _resources(world: World, watch: Watch) -> Iterator[str]:
             yield f"I9: {name} has {count} open files and connections"
 
 
-def _short(problems: list[str]) -> Iterator[str]:
-    """Not the same thing a hundred times."""
+def _shorten(problems: list[str]) -> Iterator[str]:
+    """At most a few problems of each kind."""
     kinds = Counter[str]()
     for problem in problems:
         kind = " ".join(word for word in problem.split() if not any(c.isdigit() for c in word))
         kinds[kind] += 1
-        if kinds[kind] <= ENOUGH:
+        if kinds[kind] <= MAX_SHOWN:
             yield problem
     for kind, count in kinds.items():
-        if count > ENOUGH:
-            yield f"… and {count - ENOUGH} more like: {kind}"
+        if count > MAX_SHOWN:
+            yield f"… and {count - MAX_SHOWN} more like: {kind}"

@@ -1,8 +1,8 @@
-"""Processes that this run starts itself: servers and their storage. Each one is ended by its own number.
+"""The processes that a run starts itself: servers and their storage. Each one is ended by its own PID.
 
-A server writes its log into a pipe that a thread empties into a file: a full disk, made by a limit on what the server's
-process may write, must not hide what it has to say about it. Every start is an incarnation with a log of its own, and
-the agents that it creates carry its name in their environment (`LOGNAME`), so a VM says who made it.
+A server writes its log into a pipe that a thread copies to a file: a full disk, simulated by a limit on what the server's
+process may write, must not suppress its log. Every start is an incarnation with a log of its own, and the agents that it
+creates carry its name in their environment (`LOGNAME`), so that every VM names its creator.
 """
 
 import asyncio
@@ -18,20 +18,20 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-PATIENCE = 20.0
+END_TIMEOUT_SECONDS = 20.0
 
 
 @dataclass
 class Life:
-    """One process from start to end, as far as this run caused it."""
+    """One process from start to end."""
 
     name: str  # a.1, a.2, …
     process: subprocess.Popen[bytes]
     log: Path
     began: float
     ended: float | None = None
-    meant: bool = False  # its end was our doing
-    stops: list[tuple[float, float]] = field(default_factory=list)  # when it was stopped and continued
+    is_end_expected: bool = False
+    stops: list[tuple[float, float]] = field(default_factory=list)  # (SIGSTOP at, SIGCONT at)
 
     @property
     def runs(self) -> bool:
@@ -39,7 +39,7 @@ class Life:
 
 
 class Child:
-    """A program that is started again and again under one name."""
+    """A program that is restarted under one name."""
 
     def __init__(self, name: str, command: Sequence[str], logs: Path, environment: Mapping[str, str]) -> None:
         self.name = name
@@ -79,7 +79,7 @@ class Child:
             )
         finally:
             os.close(writing)
-        threading.Thread(target=_keep, args=(reading, log), daemon=True).start()
+        threading.Thread(target=_copy_log, args=(reading, log), daemon=True).start()
         self.lives.append(Life(name, process, log, time.time()))
 
     def send(self, number: signal.Signals) -> None:
@@ -96,22 +96,21 @@ class Child:
             self.life.stops[-1] = (self.life.stops[-1][0], time.time())
 
     async def end(self, number: signal.Signals = signal.SIGKILL) -> int:
-        """Its exit status, after it really ended."""
+        """End it and return its exit status."""
         life = self.life
-        life.meant = True
+        life.is_end_expected = True
         self.resume()
         self.send(number)
         try:
-            status = await asyncio.to_thread(life.process.wait, PATIENCE)
+            status = await asyncio.to_thread(life.process.wait, END_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             life.process.kill()
-            status = await asyncio.to_thread(life.process.wait, PATIENCE)
+            status = await asyncio.to_thread(life.process.wait, END_TIMEOUT_SECONDS)
         life.ended = time.time()
         return status
 
     def fill_disk(self) -> None:
-        """From now on it can write to no file: the largest one it may make has no bytes. Needs no privilege, and
-        can be taken back; the limit that counts is the soft one."""
+        """Set its file size limit to 0, so that it can write to no file. Only the soft limit: it can be raised again."""
         _, hard = resource.prlimit(self.life.process.pid, resource.RLIMIT_FSIZE)
         resource.prlimit(self.life.process.pid, resource.RLIMIT_FSIZE, (0, hard))
 
@@ -134,15 +133,15 @@ def free_disk(pid: int) -> None:
         resource.prlimit(pid, resource.RLIMIT_FSIZE, (hard, hard))
 
 
-def _status(pid: int, what: str) -> int:
+def _status(pid: int, field: str) -> int:
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-            if line.startswith(what):
+            if line.startswith(field):
                 return int(line.split()[1])
     return 0
 
 
-def _keep(source: int, log: Path) -> None:
+def _copy_log(source: int, log: Path) -> None:
     with open(source, "rb", buffering=0) as reading, log.open("ab", buffering=0) as file:
         while data := reading.read(65536):
             file.write(data)

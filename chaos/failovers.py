@@ -1,9 +1,9 @@
-"""Do the simulator's fail-overs take as long as real ones? Both are measured here, side by side.
+"""Compares the duration of the simulator's failovers with real ones.
 
-Real: pairs of `nstance-server` processes, a fault, and the moment at which the standby's ports are open (the benchmark's
-rows 4 and 5). Virtual: the same faults in the simulator, with storage as slow as this machine's was found to be meanwhile.
-The trap: virtual time knows no processor time, and a hand-over of some milliseconds is mostly that. So the processor time
-that the real standbys used until they acted (its median) is added to what the simulator says.
+Real: pairs of `nstance-server` processes, from a fault until the standby's ports are open (rows 4 and 5 of the benchmark).
+Virtual: the same faults in the simulator, with storage as slow as it was measured here at the same time. The trap: virtual
+time has no processor time, which is most of a handover of some milliseconds. So the median processor time that the real
+standbys used is added to the simulator's results.
 """
 
 import asyncio
@@ -24,8 +24,8 @@ from nstance.objects import file
 from nstance.objects.port import Key
 
 FACTOR = 2.0
-SEEDS = 100  # virtual fail-overs of each kind
-PROBE_EVERY = 0.1
+SEEDS = 100  # virtual failovers of each kind
+PROBE_INTERVAL_SECONDS = 0.1
 BREAKS: dict[str, virtual.Break] = dict(
     zip(failover.GOALS, (virtual.kill, virtual.pause, virtual.resign, virtual.cut), strict=True)
 )
@@ -36,7 +36,7 @@ class Compared:
     what: str
     real: list[float]
     virtual: list[float]
-    busy: float  # processor time of a takeover, which is part of both
+    busy: float  # processor seconds of a takeover, part of both
 
     def ratio(self, share: float) -> float:
         """Real to virtual."""
@@ -44,13 +44,13 @@ class Compared:
 
     @property
     def agree(self) -> bool:
-        """By the middle and the ninth decile: the longest of a few and the longest of many are not comparable."""
+        """Compares p50 and p90: the maximum of a few and the maximum of many are not comparable."""
         return all(1 / FACTOR <= self.ratio(share) <= FACTOR for share in (0.5, 0.9))
 
 
-def main(*, rounds: int, pairs: int, json: bool, tell: Callable[[str], None]) -> int:
-    real, storage = uvloop.run(_real(rounds=rounds, pairs=pairs, tell=tell))
-    tell(f"a write takes {storage * 1000:.1f} ms here; {SEEDS} virtual fail-overs of each kind follow")
+def main(*, rounds: int, pairs: int, json: bool, log: Callable[[str], None]) -> int:
+    real, storage = uvloop.run(_real(rounds=rounds, pairs=pairs, log=log))
+    log(f"a write takes {storage * 1000:.1f} ms here; {SEEDS} virtual failovers of each kind follow")
     found = []
     for what, took in real:
         busy = percentile([each.busy for each in took], 0.5)
@@ -64,15 +64,15 @@ def main(*, rounds: int, pairs: int, json: bool, tell: Callable[[str], None]) ->
 
 
 async def _real(
-    *, rounds: int, pairs: int, tell: Callable[[str], None]
+    *, rounds: int, pairs: int, log: Callable[[str], None]
 ) -> tuple[list[tuple[str, list[failover.Took]]], float]:
-    """What was measured, and the middle of what a write to storage took meanwhile."""
+    """The real failovers, and the median of a write to storage at the same time."""
     found, writes = [], list[float]()
     probing = asyncio.create_task(_probe(writes))
     try:
         async for what, took in failover.measured(count=pairs, rounds=rounds):
             middle = percentile([each.seconds for each in took], 0.5)
-            tell(f"leader {what}: {len(took)} real fail-overs, {middle:.3f} s in the middle")
+            log(f"leader {what}: {len(took)} real failovers, median {middle:.3f} s")
             found.append((what, took))
     finally:
         probing.cancel()
@@ -89,7 +89,7 @@ async def _probe(writes: list[float]) -> None:
                 began = time.monotonic()
                 version = await store.replace(Key("probe"), f"{began}".encode(), seen=version)
                 writes.append(time.monotonic() - began)
-                await asyncio.sleep(PROBE_EVERY)
+                await asyncio.sleep(PROBE_INTERVAL_SECONDS)
         finally:
             await store.close()
 

@@ -1,7 +1,7 @@
-"""Clients that mean harm: slow ones, floods, forged and replayed nonces, an agent that plays operator.
+"""Hostile clients: slow ones, floods, forged and replayed nonces, an agent that pretends to be an operator.
 
-They talk to the leader's own ports, without the proxies. What they must never get is a certificate, an INTERNAL status, or
-a connection for as long as they like.
+They connect to the leader's own ports, without the proxies. They must never receive a certificate or an INTERNAL status, or
+keep a connection for as long as they like.
 """
 
 import asyncio
@@ -29,14 +29,14 @@ from nstance.wire.call import call
 from nstance.wire.channel import Channel
 from nstance.wire.status import UnreachableError
 
-CHANCE, CLOCK = SystemRng(), SystemClock()
+RNG, CLOCK = SystemRng(), SystemClock()
 SLOW_CLIENTS = 200
-SHOWN_THE_DOOR_WITHIN = 25.0
+DISCONNECT_SECONDS = 25.0
 FLOODS_AT_ONCE = 6
 FLOOD = 5_000  # frames
 FORGERIES = 40
 UNANSWERED = "no answer"
-WRONG = frozenset({"OK", "INTERNAL", "UNKNOWN", "UNIMPLEMENTED"})
+WRONG_STATUSES = frozenset({"OK", "INTERNAL", "UNKNOWN", "UNIMPLEMENTED"})
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 HEADERS = [
     (":method", "POST"),
@@ -49,56 +49,58 @@ HEADERS = [
 
 
 @dataclass
-class Said:
-    """What came back."""
+class Outcome:
+    """How the server answered."""
 
     counts: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
 
 
-Attack = Callable[[World], Awaitable[Said]]
+Attack = Callable[[World], Awaitable[Outcome]]
 
 
-async def _served(world: World, service: Service) -> None:
-    """Wait a moment for somebody to attack."""
+async def _wait_for_port(world: World, service: Service) -> None:
+    """Wait a moment for an open port of the leader."""
     with contextlib.suppress(TimeoutError):
         await world.until(lambda: (place := world.address(service)) and accepts(*place), 15.0, "an open port")
 
 
-def _at_home(world: World) -> tuple[str, int] | None:
-    """Who leads, and how often it was stopped: a server that is killed or stopped in between shows nobody the door."""
-    leader = world.leader()
-    return (leader.life.name, len(leader.life.stops)) if leader is not None and leader.answers else None
+def _identify_leader(world: World) -> tuple[str, int] | None:
+    """The leader and how often it was stopped: one that is killed or stopped meanwhile disconnects no client."""
+    child = world.leader()
+    return (child.life.name, len(child.life.stops)) if child is not None and child.answers else None
 
 
 # ---- slow clients
 
 
-async def slowloris(world: World) -> Said:
-    """Slow clients take their time (B24)."""
-    said = Said()
+async def slowloris(world: World) -> Outcome:
+    """Slow clients occupy connections."""
+    outcome = Outcome()
     places = [world.address(service) for service in Service]
     if None in places:
-        return said
-    context, home = tls.client_context(ca_pem=world.ca()), _at_home(world)
+        return outcome
+    context, leader = tls.client_context(ca_pem=world.ca()), _identify_leader(world)
     kinds = (_mute, _drip, _mute_after_tls, _half_a_request)
     tasks = []
     for number in range(SLOW_CLIENTS):
         place = places[number % len(places)]
         assert place is not None
         tasks.append(asyncio.create_task(kinds[number // len(places) % len(kinds)](place, context)))
-    _, patient = await asyncio.wait(tasks, timeout=SHOWN_THE_DOOR_WITHIN)
-    said.counts["slow clients shown the door"] += len(tasks) - len(patient)
-    if patient and _at_home(world) == home:
-        said.problems.append(f"B24: {len(patient)} of {SLOW_CLIENTS} slow clients were still served after a while")
-    for task in patient:
+    _, connected = await asyncio.wait(tasks, timeout=DISCONNECT_SECONDS)
+    outcome.counts["slow clients disconnected"] += len(tasks) - len(connected)
+    if connected and _identify_leader(world) == leader:
+        outcome.problems.append(
+            f"{len(connected)} of {SLOW_CLIENTS} slow clients were still connected after {DISCONNECT_SECONDS:.0f} s"
+        )
+    for task in connected:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    return said
+    return outcome
 
 
 async def _until_closed(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, drops: bytes = b"") -> None:
-    """Say a byte a second, until nobody listens any more."""
+    """Send a byte a second until the server closes the connection."""
 
     async def drip() -> None:
         for byte in drops:
@@ -140,40 +142,41 @@ async def _half_a_request(place: tuple[str, int], context: ssl.SSLContext) -> No
 # ---- floods
 
 
-async def stream_flood(world: World) -> Said:
-    """An agent's own certificate is used for floods (B23)."""
-    said = Said()
+async def stream_flood(world: World) -> Outcome:
+    """Floods with an agent's own certificate."""
+    outcome = Outcome()
     place, context = world.address(Service.AGENT), _stolen_identity(world)
     if place is None or context is None:
-        return said
-    home = _at_home(world)
+        return outcome
+    leader = _identify_leader(world)
     block = hpack.Encoder().encode(HEADERS)
-    odd = range(1, 2 * FLOOD, 2)
-    opened = b"".join(HeadersFrame(n, data=block, flags=["END_HEADERS"]).serialize() for n in odd)
+    streams = range(1, 2 * FLOOD, 2)
+    opened = b"".join(HeadersFrame(n, data=block, flags=["END_HEADERS"]).serialize() for n in streams)
     reset = b"".join(
-        HeadersFrame(n, data=block, flags=["END_HEADERS"]).serialize() + RstStreamFrame(n, 8).serialize() for n in odd
+        HeadersFrame(n, data=block, flags=["END_HEADERS"]).serialize() + RstStreamFrame(n, 8).serialize()
+        for n in streams
     )
     pings = (struct.pack(">HBBBL", 0, 8, 6, 0, 0) + b"pingping") * FLOOD
     settings = SettingsFrame(0, settings={3: 9}).serialize() * FLOOD
-    garbage = CHANCE.bytes(100_000)
+    garbage = RNG.bytes(100_000)
     floods = [opened, reset, pings, settings, garbage] * FLOODS_AT_ONCE
     ended = await asyncio.gather(*(_flood(place, context, frames) for frames in floods))
-    said.counts["floods ended by the server"] += ended.count(True)
-    if False in ended and _at_home(world) == home:
-        said.problems.append(f"B23: {ended.count(False)} of {len(floods)} floods were never ended")
-    return said
+    outcome.counts["floods ended by the server"] += ended.count(True)
+    if False in ended and _identify_leader(world) == leader:
+        outcome.problems.append(f"{ended.count(False)} of {len(floods)} floods were never ended")
+    return outcome
 
 
 async def _flood(place: tuple[str, int], context: ssl.SSLContext, frames: bytes) -> bool | None:
     """Whether the server ended it; None if there was no connection."""
     try:
         reader, writer = await asyncio.wait_for(
-            asyncio.open_connection(*place, ssl=context, server_hostname=""), SHOWN_THE_DOOR_WITHIN
+            asyncio.open_connection(*place, ssl=context, server_hostname=""), DISCONNECT_SECONDS
         )
     except (OSError, TimeoutError):
         return None
     try:
-        async with asyncio.timeout(SHOWN_THE_DOOR_WITHIN):
+        async with asyncio.timeout(DISCONNECT_SECONDS):
             with contextlib.suppress(OSError):
                 writer.write(PREFACE + SettingsFrame(0).serialize() + frames)
                 while await reader.read(65536):
@@ -201,7 +204,7 @@ def _stolen_identity(world: World) -> ssl.SSLContext | None:
 
 
 def _stolen_nonces(world: World) -> dict[str, str]:
-    """Of agents that have used theirs."""
+    """Nonces of agents that have registered."""
     found = {}
     for id in world.vms.running():
         with contextlib.suppress(OSError):
@@ -210,23 +213,23 @@ def _stolen_nonces(world: World) -> dict[str, str]:
     return found
 
 
-async def forged_nonces(world: World) -> Said:
-    """Somebody registers with forged nonces (B1, B2, B4, B6, B8)."""
-    said = Said()
+async def forged_nonces(world: World) -> Outcome:
+    """Registrations with forged nonces."""
+    outcome = Outcome()
     real = list(_stolen_nonces(world).values())
     if not real:
-        return said
+        return outcome
     tokens = [_forged(real[n % len(real)], n) for n in range(FORGERIES)]
-    await _served(world, Service.REGISTRATION)
+    await _wait_for_port(world, Service.REGISTRATION)
     for token in tokens:
-        said.counts[await _register(world, token, said)] += 1
-    return said
+        outcome.counts[await _register(world, token, outcome)] += 1
+    return outcome
 
 
 def _forged(token: str, number: int) -> str:
     header, body, signature = token.split(".")
     claims = json.loads(_decode(body))
-    key = keys.generate(CHANCE)
+    key = keys.generate(RNG)
     match number % 8:
         case 0:
             return f"{_encode(json.dumps({'alg': 'none', 'typ': 'JWT'}).encode())}.{body}."
@@ -246,20 +249,20 @@ def _forged(token: str, number: int) -> str:
             return f"{header}.{_encode(b'[' * 1000)}.{signature}"
 
 
-async def replayed_nonces(world: World) -> Said:
-    """Nonces that were used are used again, with other keys (B7)."""
-    said = Said()
-    await _served(world, Service.REGISTRATION)
+async def replayed_nonces(world: World) -> Outcome:
+    """Used nonces are replayed with other keys."""
+    outcome = Outcome()
+    await _wait_for_port(world, Service.REGISTRATION)
     for token in list(_stolen_nonces(world).values())[:20]:
-        said.counts[await _register(world, token, said)] += 1
-    return said
+        outcome.counts[await _register(world, token, outcome)] += 1
+    return outcome
 
 
-async def _register(world: World, token: str, said: Said) -> str:
+async def _register(world: World, token: str, outcome: Outcome) -> str:
     place = world.address(Service.REGISTRATION)
     if place is None:
         return UNANSWERED
-    key = keys.generate(CHANCE)
+    key = keys.generate(RNG)
     channel = Channel(
         f"{place[0]}:{place[1]}",
         context=tls.client_context(ca_pem=world.ca()),
@@ -282,21 +285,21 @@ async def _register(world: World, token: str, said: Said) -> str:
         status = UNANSWERED
     finally:
         channel.close()
-    if status in WRONG:
-        said.problems.append(f"I7: a forged or replayed nonce was answered with {status}")
+    if status in WRONG_STATUSES:
+        outcome.problems.append(f"I7: a forged or replayed nonce was answered with {status}")
     return status
 
 
 # ---- others
 
 
-async def impostor(world: World) -> Said:
-    """An agent plays operator (B14)."""
-    said = Said()
+async def impostor(world: World) -> Outcome:
+    """An agent pretends to be an operator."""
+    outcome = Outcome()
     place, context = world.address(Service.OPERATOR), _stolen_identity(world)
     if place is None or context is None:
-        return said
-    await _served(world, Service.OPERATOR)
+        return outcome
+    await _wait_for_port(world, Service.OPERATOR)
     for _ in range(10):
         channel = Channel(
             f"{place[0]}:{place[1]}", context=context, expect_cluster=CLUSTER, expect_shard=SHARD, clock=CLOCK
@@ -311,10 +314,10 @@ async def impostor(world: World) -> Said:
             status = UNANSWERED
         finally:
             channel.close()
-        said.counts[status] += 1
-        if status in WRONG:
-            said.problems.append(f"I8: an agent that plays operator was answered with {status}")
-    return said
+        outcome.counts[status] += 1
+        if status in WRONG_STATUSES:
+            outcome.problems.append(f"I8: an agent that pretends to be an operator was answered with {status}")
+    return outcome
 
 
 def _encode(data: bytes) -> str:

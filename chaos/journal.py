@@ -1,9 +1,9 @@
-"""The journal as it lies in the bucket, replayed slot by slot and compared with what was done to the shard.
+"""Replays the journal slot by slot and compares it with what was done to the shard.
 
-The same invariants as the simulator's auditor has, by the same marks: I1 no leaked VM, I2 no doubled VM, I3 no deletion
-without a committed tombstone, I5 one writer, I6 what was acknowledged survives, I7 one key, I10 in doubt nothing is
-deleted. What the simulator knows from inside its world is known here from the outside: VMs by their directories,
-deletions by the provider's marks, harm by this run's own notes. All clocks are this machine's.
+The invariants are those of the simulator's auditor: I1 no leaked VM, I2 no duplicate VM, I3 no deletion without a committed
+tombstone, I5 one writer, I6 what was acknowledged survives, I7 one key, I10 in doubt nothing is deleted. What the simulator
+knows from inside is observed here from outside: VMs by their directories, deletions by the provider's marks, harm by the
+notes of this run. All clocks are this machine's.
 """
 
 import json
@@ -22,18 +22,20 @@ from nstance.objects import journal, slots
 from nstance.objects.port import Key
 
 LEAVING = frozenset({State.DRAINING, State.DELETING})
-CLOCK_ERROR = 0.5  # between a file's time and a server's slewed clock
-FINDS_ITS_WAY = 20.0  # seconds in which an agent that is well again comes back, on a busy machine
-ALLOWANCE = 6.5  # seconds: a server counts from an agent's last byte, and asks for one every 5 s
-IN_FLIGHT = 12.0  # seconds that a call to the provider may take
+CLOCK_ERROR_SECONDS = 0.5  # between the time of a file and a server's slewed clock
+RECONNECT_SECONDS = 20.0  # within which a healthy agent connects again on a busy machine
+TOLERANCE_SECONDS = 6.5  # a server counts from an agent's last byte, and asks for one every 5 s
+IN_FLIGHT_SECONDS = 12.0  # that a call to the provider may take
+# The log message of a new leader; the second one is that of older servers.
+LEADERSHIP_MESSAGES = ("leadership acquired", "this server leads")
 
 
 @dataclass
 class Replay:
-    """The fold, and what was wrong on the way."""
+    """The records after all slots, and the problems found on the way."""
 
     world: World
-    fold: dict[InstanceId, Instance] = field(default_factory=dict)
+    records: dict[InstanceId, Instance] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     causes: Counter[str] = field(default_factory=Counter)
     tail: int = 0
@@ -50,78 +52,78 @@ class Replay:
             for key in sorted(keys):
                 number = int(key[len(prefix) : -len(".json")])
                 try:
-                    self._slot(slots.decode_slot(number, (await store.get(Key(key))).body))
+                    self._check_slot(slots.decode_slot(number, (await store.get(Key(key))).body))
                 except slots.DamagedError as damage:
-                    self._wrong("I6", str(damage))
+                    self._report("I6", str(damage))
         finally:
             await store.close()
         try:
-            if await fold(self.world) != self.fold:
-                self._wrong("I6", "a new reader of the journal, beginning with a snapshot, finds something else")
+            if await read_records(self.world) != self.records:
+                self._report("I6", "reading the journal from a snapshot gives other records")
         except slots.DamagedError as damage:
-            self._wrong("I6", f"a new reader of the journal finds it damaged: {damage}")
-        self._vms()
+            self._report("I6", f"failed to read the journal again: {damage}")
+        self._check_vms()
 
     # ---- slots
 
-    def _slot(self, slot: slots.Slot) -> None:
+    def _check_slot(self, slot: slots.Slot) -> None:
         if slot.number != self.tail + 1:
-            self._wrong("I5", f"slot {slot.number} follows slot {self.tail}")
+            self._report("I5", f"slot {slot.number} follows slot {self.tail}")
         if self.fences and slot.epoch < self.fences[-1][1]:
-            self._wrong("I5", f"slot {slot.number} has epoch {slot.epoch} after {self.fences[-1][1]}")
+            self._report("I5", f"slot {slot.number} has epoch {slot.epoch} after {self.fences[-1][1]}")
         if not self.fences or slot.epoch > self.fences[-1][1]:
             self.fences.append((slot.at, slot.epoch))
         self.tail = slot.number
         for entry in slot.entries:
-            before = dict(self.fold)
-            slots.apply(self.fold, entry.changes)
+            before = dict(self.records)
+            slots.apply(self.records, entry.changes)
             for change in entry.changes:
-                self._changed(slot.at, before, change)
-        for problem in violations(self.fold):
-            self._wrong("I6", f"slot {slot.number} leaves an inconsistent record: {problem}")
+                self._check_change(slot.at, before, change)
+        for problem in violations(self.records):
+            self._report("I6", f"slot {slot.number} leaves an inconsistent record: {problem}")
 
-    def _changed(self, at: float, before: dict[InstanceId, Instance], change: Put | Remove) -> None:
+    def _check_change(self, at: float, before: dict[InstanceId, Instance], change: Put | Remove) -> None:
         if isinstance(change, Remove):
             gone = before.get(change.id)
             if gone is not None and gone.ended is None:
-                self._wrong("I6", f"the record of {change.id} was removed while it was {gone.state.value}")
+                self._report("I6", f"the record of {change.id} was removed in state {gone.state.value}")
             return
         new = change.instance
         old = before.get(new.id)
         if new.state is State.DELETING:
             self.tombstones.setdefault(new.id, at)
         if old is None:
-            self._appeared(at, new)
+            self._check_new(at, new)
             return
         if new.state is not old.state and not _reachable(old.state, new.state):
-            self._wrong("I6", f"{new.id} went from {old.state.value} to {new.state.value}")
+            self._report("I6", f"{new.id} changed from {old.state.value} to {new.state.value}")
         if old.public_key and new.public_key != old.public_key:
-            self._wrong("I7", f"{new.id} was given another key")
+            self._report("I7", f"{new.id} has another key")
         if old.state in CAPACITY and new.state in LEAVING:
-            self._left(at, old, new)
+            self._check_departure(at, old, new)
 
-    def _appeared(self, at: float, new: Instance) -> None:
+    def _check_new(self, at: float, new: Instance) -> None:
         if new.id in self.intents:
-            self._wrong("I2", f"the ID {new.id} was used again")
+            self._report("I2", f"the ID {new.id} was used again")
         self.intents[new.id] = at
         if new.state is State.DELETING:
-            self._wrong("I10", f"{new.id} was taken for an orphan ({new.cause})")
+            self._report("I10", f"{new.id} was considered an orphan ({new.cause})")
             return
-        members = [m for m in self.fold.values() if m.key == new.key and m.counts]
+        members = [m for m in self.records.values() if m.key == new.key and m.counts]
         known = {m.id for m in members}
         places, size = sum(m.replaces not in known for m in members), self.world.sizes[new.group]
         if places > size:
-            self._wrong("I2", f"{new.key} has {places} places filled, {size} were wished: {new.id} is one too many")
+            self._report("I2", f"{new.key} has {places} places filled of {size}: {new.id} is one too many")
         if new.replaces is not None:
             rivals = [m.id for m in members if m.replaces == new.replaces]
             if len(rivals) > 1:
-                self._wrong("I2", f"{new.replaces} is replaced by {rivals}")
+                self._report("I2", f"{new.replaces} is replaced by {rivals}")
             if new.replaces_for is Cause.UNHEALTHY:
-                self._silent(at, new.replaces, SUSPECT_AFTER, "got a replacement")
+                self._check_unresponsive(at, new.replaces, SUSPECT_AFTER, "got a replacement")
 
-    # ---- why something left
+    # ---- departures
 
-    def _left(self, at: float, old: Instance, new: Instance) -> None:
+    def _check_departure(self, at: float, old: Instance, new: Instance) -> None:
         cause = new.cause or (new.drain.cause if new.drain is not None else None)
         word = cause.value if cause is not None else "no cause"
         self.causes[word] += 1
@@ -129,118 +131,121 @@ class Replay:
         harm = self.world.harm.get(new.id, [])
         match cause:
             case Cause.GONE:
-                if not any(h.kind == "killed" and h.began <= at + CLOCK_ERROR for h in harm):
-                    self._wrong("I10", f"{new.id} was taken for gone, but nobody killed it")
+                if not any(h.kind == "killed" and h.began <= at + CLOCK_ERROR_SECONDS for h in harm):
+                    self._report("I10", f"{new.id} was considered gone, but was not killed")
             case Cause.UNHEALTHY:
-                self._silent(at, new.id, DEAD_AFTER, "was given up")
-                if not any(m.replaces == new.id and m.state is not State.PENDING for m in self.fold.values()):
-                    self._wrong("I10", f"{new.id} goes for silence before its replacement was made")
+                self._check_unresponsive(at, new.id, DEAD_AFTER, "was given up")
+                if not any(m.replaces == new.id and m.state is not State.PENDING for m in self.records.values()):
+                    self._report("I10", f"{new.id} is unresponsive and leaves before its replacement was created")
             case Cause.SUPERSEDED:
                 if old.replaces is None:
-                    self._wrong("I10", f"{new.id} was superseded, but replaced nobody")
+                    self._report("I10", f"{new.id} was superseded, but did not replace any instance")
             case _:
-                self._wrong("I10", f"{new.id} left for {word}, and nothing was done that explains it")
+                self._report("I10", f"{new.id} left for {word}, which no fault explains")
 
-    def _silent(self, at: float, id: InstanceId, least: float, what: str) -> None:
-        """Whether it was away for so long, and the leader that says so led for so long (F60)."""
+    def _check_unresponsive(self, at: float, id: InstanceId, least: float, action: str) -> None:
+        """It must have been unreachable for so long, and the leader must have listened for so long."""
         fences = [began for began, _ in self.fences]
-        away = unheard([*self.world.harm.get(id, []), *self.world.cuts], fences, at)
-        if away < least - ALLOWANCE:
-            self._wrong("I10", f"{id} {what} as unhealthy, but was away for {away:.1f} s only")
+        away = unreachable_for([*self.world.harm.get(id, []), *self.world.cuts], fences, at)
+        if away < least - TOLERANCE_SECONDS:
+            self._report("I10", f"{id} {action} as unhealthy, but was unreachable for only {away:.1f} s")
         led = at - max(fences)
-        if led < least - CLOCK_ERROR:
-            self._wrong("I10", f"{id} {what} as unhealthy by a leader that had listened for {led:.1f} s only")
+        if led < least - CLOCK_ERROR_SECONDS:
+            self._report("I10", f"{id} {action} as unhealthy by a leader that had listened for only {led:.1f} s")
 
     # ---- VMs
 
-    def _vms(self) -> None:
-        """I1, I3, I5: each VM was made after its intent, by somebody who led; each deletion came after its tombstone."""
-        reigns = dict(_reigns(self.world))  # epoch → incarnation
+    def _check_vms(self) -> None:
+        """I1, I3, I5: each VM was created by a leader after its intent; each deletion began after its tombstone."""
+        leaders = dict(_read_leaders(self.world))  # epoch → incarnation
         for id, seen in self.world.vms.seen.items():
             intent = self.intents.get(InstanceId(id))
             if intent is None:
-                self._wrong("I1", f"a VM for {id} was made without an intent in the journal")
-            elif seen.made < intent - CLOCK_ERROR:
-                self._wrong("I1", f"the VM of {id} was made {intent - seen.made:.2f} s before its intent was stored")
-            self._maker(id, seen.maker, seen.made, reigns)
-        for id, at in self.world.vms.buried().items():
+                self._report("I1", f"a VM for {id} was created without an intent in the journal")
+            elif seen.made < intent - CLOCK_ERROR_SECONDS:
+                self._report(
+                    "I1", f"the VM of {id} was created {intent - seen.made:.2f} s before its intent was stored"
+                )
+            self._check_maker(id, seen.maker, seen.made, leaders)
+        for id, at in self.world.vms.deletions().items():
             tombstone = self.tombstones.get(InstanceId(id))
             if tombstone is None:
-                self._wrong("I3", f"the deletion of {id} has no committed tombstone")
-            elif at < tombstone - CLOCK_ERROR:
-                self._wrong("I3", f"{id} was deleted {tombstone - at:.2f} s before its tombstone was stored")
+                self._report("I3", f"the deletion of {id} has no committed tombstone")
+            elif at < tombstone - CLOCK_ERROR_SECONDS:
+                self._report("I3", f"{id} was deleted {tombstone - at:.2f} s before its tombstone was stored")
 
-    def _maker(self, id: str, maker: str, made: float, reigns: dict[int, str]) -> None:
-        led = [epoch for epoch, name in reigns.items() if name == maker]
+    def _check_maker(self, id: str, maker: str, made: float, leaders: dict[int, str]) -> None:
+        led = [epoch for epoch, name in leaders.items() if name == maker]
         if not led:
-            self._wrong("I5", f"the VM of {id} was made by {maker}, which never led")
+            self._report("I5", f"the VM of {id} was created by {maker}, which never led")
             return
-        current = max((epoch for at, epoch in self.fences if at <= made - CLOCK_ERROR), default=0)
+        current = max((epoch for at, epoch in self.fences if at <= made - CLOCK_ERROR_SECONDS), default=0)
         if current in led or max(led) > current:
             return
         over = min(at for at, epoch in self.fences if epoch > max(led))
         stops = next(life.stops for c in self.world.servers.values() for life in c.lives if life.name == maker)
         slept = max((end for begin, end in stops if begin <= made), default=0.0)
-        if made > max(over, slept) + IN_FLIGHT:
-            self._wrong("I5", f"{maker} made the VM of {id} {made - over:.1f} s after its epoch was over")
+        if made > max(over, slept) + IN_FLIGHT_SECONDS:
+            self._report("I5", f"{maker} created the VM of {id} {made - over:.1f} s after its epoch was over")
 
-    def _wrong(self, mark: str, what: str) -> None:
-        self.problems.append(f"{mark}: {what}")
+    def _report(self, invariant: str, text: str) -> None:
+        self.problems.append(f"{invariant}: {text}")
 
 
-async def fold(world: World) -> Mapping[InstanceId, Instance]:
+async def read_records(world: World) -> Mapping[InstanceId, Instance]:
     """The records as a new leader would read them."""
     store = world.store()
     try:
-        books = journal.Journal(
+        reader = journal.Journal(
             store,
             journal_prefix=storage_keys.journal_prefix(SHARD),
             snapshot_prefix=storage_keys.snapshot_prefix(SHARD),
             clock=SystemClock(),
         )
-        book, _ = await books.load()
-        return book.instances
+        state, _ = await reader.load()
+        return state.instances
     finally:
         await store.close()
 
 
-def unheard(harm: list[Harm], fences: list[float], at: float) -> float:
-    """For how long an agent may have been out of reach at that time. It needs a moment to come back after it was silenced
-    and after each change of leaders, and trouble that comes within that moment counts as one; but trouble that it
-    shared with everybody, a new leader, explains nothing alone."""
-    troubles = sorted([(each.began, each.ended) for each in harm] + [(fence, fence) for fence in fences])
-    own, began, ended = False, at, float("-inf")
-    for first, last in troubles:
+def unreachable_for(harm: list[Harm], fences: list[float], at: float) -> float:
+    """For how long an agent may have been unreachable at that time.
+
+    It needs a moment to connect after it was cut off and after each change of leaders; faults within that moment count as
+    one. A change of leaders, which concerns all agents, explains nothing by itself."""
+    faults = sorted([(each.began, each.ended) for each in harm] + [(fence, fence) for fence in fences])
+    is_own, began, ended = False, at, float("-inf")
+    for first, last in faults:
         if first > at:
             break
-        if first > ended + FINDS_ITS_WAY:
-            own, began = False, first
-        own |= last > first
+        if first > ended + RECONNECT_SECONDS:
+            is_own, began = False, first
+        is_own |= last > first
         ended = max(ended, last)
-    return at - began if own and at <= ended + FINDS_ITS_WAY else 0.0
+    return at - began if is_own and at <= ended + RECONNECT_SECONDS else 0.0
 
 
 def _reachable(old: State, new: State) -> bool:
-    """In one step, or in several that one decision took together."""
-    reached, todo = {old}, [old]
-    while todo:
-        for following in TRANSITIONS[todo.pop()] - reached:
+    """In one step, or in several steps of one decision."""
+    reached, queue = {old}, [old]
+    while queue:
+        for following in TRANSITIONS[queue.pop()] - reached:
             reached.add(following)
-            todo.append(following)
+            queue.append(following)
     return new in reached
 
 
-def _reigns(world: World) -> Iterator[tuple[int, str]]:
-    """Which incarnation led in which epoch, by their own logs."""
+def _read_leaders(world: World) -> Iterator[tuple[int, str]]:
+    """Epochs and incarnations of leaders, by their own logs."""
     for child in world.servers.values():
         for life in child.lives:
             for record in records(life.log.read_text(errors="replace")):
-                if record.get("message") == "leadership acquired":
+                if record.get("message") in LEADERSHIP_MESSAGES:
                     yield int(record["epoch"]), life.name
 
 
 def records(text: str) -> Iterator[dict[str, Any]]:
-    """Log lines; what is no record of ours is given back as one without a level."""
+    """Log records; a line that is not JSON becomes a record without a level."""
     for line in text.splitlines():
         try:
             found = json.loads(line)

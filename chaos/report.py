@@ -1,4 +1,4 @@
-"""What a run showed: one table of faults, one list of what was wrong."""
+"""The report of a run: a table of faults and a list of violations."""
 
 import itertools
 import json
@@ -10,11 +10,11 @@ from chaos import hostile
 from chaos.faults import Strike
 from chaos.run import Result
 
-AFTERWARDS = 5.0  # seconds after its cure in which a fault still costs
+AFTERMATH_SECONDS = 5.0  # after its repair, in which a fault still has an effect
 
 
 def rows(result: Result) -> Iterator[dict[str, Any]]:
-    """One for each fault that was asked for."""
+    """One for each requested fault."""
     for name in result.plan.faults:
         strikes = [strike for strike in result.strikes if strike.name == name]
         proof = sum((strike.proof for strike in strikes), Counter[str]())
@@ -24,32 +24,34 @@ def rows(result: Result) -> Iterator[dict[str, Any]]:
             "times": len(strikes),
             "seconds": round(sum(strike.ended - strike.began for strike in strikes), 1),
             "leaderless": round(sum(_leaderless(result, strike) for strike in strikes), 1),
-            "fewest_connected": min((_fewest(result, strike) for strike in strikes), default=result.plan.agents),
+            "fewest_connected": min(
+                (_fewest_connected(result, strike) for strike in strikes), default=result.plan.agents
+            ),
             "proof": {what: count for what, count in sorted(proof.items()) if count},
-            "verdict": _word(len(strikes), bool(proof.total() - proof[hostile.UNANSWERED]), bool(problems)),
+            "verdict": _verdict(len(strikes), bool(proof.total() - proof[hostile.UNANSWERED]), bool(problems)),
         }
 
 
-def _word(times: int, mattered: bool, wrong: bool) -> str:
+def _verdict(times: int, has_effect: bool, has_problems: bool) -> str:
     if not times:
         return "not tried"
-    if wrong:
+    if has_problems:
         return "WRONG"
-    return "held" if mattered else "no proof"
+    return "held" if has_effect else "no proof"
 
 
 def _leaderless(result: Result, strike: Strike) -> float:
-    samples = [s for s in result.watched.samples if strike.began <= s.at <= strike.ended + AFTERWARDS]
+    samples = [s for s in result.watched.samples if strike.began <= s.at <= strike.ended + AFTERMATH_SECONDS]
     return sum(now.at - before.at for before, now in itertools.pairwise(samples) if now.leaderless)
 
 
-def _fewest(result: Result, strike: Strike) -> int:
-    samples = [s for s in result.watched.samples if strike.began <= s.at <= strike.ended + AFTERWARDS]
+def _fewest_connected(result: Result, strike: Strike) -> int:
+    samples = [s for s in result.watched.samples if strike.began <= s.at <= strike.ended + AFTERMATH_SECONDS]
     return min((s.connected for s in samples if s.leader), default=0)
 
 
 def table(result: Result) -> str:
-    head = ("fault", "times", "lasted", "leaderless", "connected ≥", "proof that it mattered", "verdict")
+    head = ("fault", "times", "lasted", "leaderless", "connected ≥", "proof of effect", "verdict")
     body = [
         (
             row["fault"],
@@ -76,8 +78,8 @@ def summary(result: Result) -> str:
     rest = f"{verdict.settled:.0f} s" if verdict.settled is not None else "NEVER"
     lines = [
         f"{plan.agents} agents were connected after {result.booted:.0f} s; {len(result.strikes)} faults in"
-        f" {plan.seconds:.0f} s; at rest {rest} after the last cure; {result.seconds:.0f} s in all",
-        f"{verdict.epochs} epochs, {verdict.slots} journal slots, {verdict.made} VMs made, instances that left: {causes}",
+        f" {plan.seconds:.0f} s; at rest {rest} after the last repair; {result.seconds:.0f} s in total",
+        f"{verdict.epochs} epochs, {verdict.slots} journal slots, {verdict.made} VMs created, instances that left: {causes}",
         f"{verdict.certificates} workload certificates; a server's memory was at most {verdict.most_kilobytes >> 10} MB",
     ]
     if verdict.problems:
@@ -89,7 +91,7 @@ def summary(result: Result) -> str:
 
 def as_json(result: Result) -> str:
     plan, verdict = result.plan, result.verdict
-    found = {
+    fields = {
         "agents": plan.agents,
         "seconds": plan.seconds,
         "seed": plan.seed,
@@ -105,4 +107,4 @@ def as_json(result: Result) -> str:
         "faults": list(rows(result)),
         "problems": verdict.problems,
     }
-    return json.dumps(found, indent=2)
+    return json.dumps(fields, indent=2)

@@ -1,7 +1,7 @@
-"""One run: a shard comes up, is broken for a while, is left alone, and is judged.
+"""One run: starts a shard, breaks it for a while, waits for rest and judges the result.
 
-The seed decides which faults come in which order, how long each lasts and whom it hits among those that are there. Real
-processes do not replay exactly: the same seed gives the same plan, not the same run.
+The seed decides the order of the faults, their durations and their targets. Real processes do not replay exactly: the same
+seed gives the same plan, not the same run.
 """
 
 import asyncio
@@ -17,11 +17,11 @@ from pathlib import Path
 from chaos import audit, faults, watch, world
 from chaos.faults import Fault, Strike
 
-OVERLAP = 0.5  # how often the next fault does not wait for the end of this one
-AT_ONCE = 3
-LONGEST = 120.0  # for one fault, cure included
-PAUSE = (0.3, 2.0)  # between two faults
-TELL_EVERY = 5.0
+OVERLAP_SHARE = 0.5  # of faults that do not wait for the end of the one before
+MAX_ACTIVE = 3
+FAULT_TIMEOUT_SECONDS = 120.0  # repair included
+PAUSE_SECONDS = (0.3, 2.0)  # between two faults
+PROGRESS_SECONDS = 5.0
 EVIDENCE = ("logs", "bucket")
 
 
@@ -31,7 +31,7 @@ class Plan:
     seconds: float = 300.0
     seed: int = 1
     faults: Sequence[str] = tuple(faults.FAULTS)
-    evidence: Path = Path("temp")  # what is left of a run that went wrong
+    evidence: Path = Path("temp")  # for logs and bucket of a run with violations
 
     @property
     def boot_within(self) -> float:
@@ -51,17 +51,17 @@ class Result:
 @dataclass
 class Run:
     plan: Plan
-    tell: Callable[[str], None]
+    log: Callable[[str], None]
     strikes: list[Strike] = field(default_factory=list)
     phase: str = "starting"
     began: float = field(default_factory=time.monotonic)
 
     async def play(self) -> Result:
         plan = self.plan
-        # A stop that is late by a moment must not tear down half of the directory that a dying agent writes to.
+        # A dying agent may still write to the directory when it is removed.
         with tempfile.TemporaryDirectory(prefix="nstance-chaos-", ignore_cleanup_errors=True) as folder:
             made = world.World(Path(folder), plan.agents, random.Random(f"chaos-{plan.seed}"))
-            async with world.running(made), watch.watching(made) as watched, self._telling(made, watched):
+            async with world.running(made), watch.watching(made) as watched, self._showing_progress(made, watched):
                 try:
                     booted = await made.until(
                         lambda: bool(watched.samples) and watched.samples[-1].connected == plan.agents,
@@ -69,36 +69,36 @@ class Run:
                         f"{plan.agents} agents connected",
                     )
                     self.phase = "faults"
-                    await self._strike(made)
-                    made.cure()
+                    await self._break(made)
+                    made.repair()
                     self.phase = "waiting for rest"
-                    told = [problem for strike in self.strikes for problem in strike.problems]
-                    verdict = await audit.judge(made, watched, told)
+                    problems = [problem for strike in self.strikes for problem in strike.problems]
+                    verdict = await audit.judge(made, watched, problems)
                 except Exception:
-                    self._keep(made)
+                    self._keep_evidence(made)
                     raise
                 if verdict.problems:
-                    self._keep(made)
+                    self._keep_evidence(made)
                 return Result(plan, booted, self.strikes, watched, verdict, time.monotonic() - self.began)
 
-    async def _strike(self, made: world.World) -> None:
+    async def _break(self, made: world.World) -> None:
         rng = random.Random(f"order-{self.plan.seed}")
         until = time.monotonic() + self.plan.seconds
         running: dict[asyncio.Task[None], Fault] = {}
         try:
             for chosen in self._order(rng):
-                overlap = rng.random() < OVERLAP
+                overlap = rng.random() < OVERLAP_SHARE
                 while running and (
                     not overlap
-                    or len(running) >= AT_ONCE
+                    or len(running) >= MAX_ACTIVE
                     or any(other.touches & chosen.touches for other in running.values())
                 ):
                     await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                     running = {task: other for task, other in running.items() if not task.done()}
-                await asyncio.sleep(rng.uniform(*PAUSE))
+                await asyncio.sleep(rng.uniform(*PAUSE_SECONDS))
                 if time.monotonic() >= until:
                     break
-                running[asyncio.create_task(self._one(made, chosen))] = chosen
+                running[asyncio.create_task(self._run_fault(made, chosen))] = chosen
             if running:
                 await asyncio.wait(running)
         finally:
@@ -107,31 +107,31 @@ class Run:
             await asyncio.gather(*running, return_exceptions=True)
 
     def _order(self, rng: random.Random) -> Iterator[Fault]:
-        """Like cards: each once, shuffled, then again."""
+        """Each once, shuffled, then again."""
         while True:
             for name in rng.sample(list(self.plan.faults), len(self.plan.faults)):
                 yield faults.FAULTS[name]
 
-    async def _one(self, made: world.World, chosen: Fault) -> None:
+    async def _run_fault(self, made: world.World, chosen: Fault) -> None:
         strike = Strike(chosen.name)
         self.strikes.append(strike)
         try:
-            async with asyncio.timeout(LONGEST):
+            async with asyncio.timeout(FAULT_TIMEOUT_SECONDS):
                 await chosen.act(made, strike)
         except TimeoutError:
-            strike.problems.append(f"{chosen.name} took longer than {LONGEST:.0f} s")
+            strike.problems.append(f"{chosen.name} took longer than {FAULT_TIMEOUT_SECONDS:.0f} s")
         finally:
             strike.ended = time.time()
             strike.now = ""
 
     @contextlib.asynccontextmanager
-    async def _telling(self, made: world.World, watched: watch.Watch) -> AsyncIterator[None]:
-        async def talk() -> None:
+    async def _showing_progress(self, made: world.World, watched: watch.Watch) -> AsyncIterator[None]:
+        async def show() -> None:
             while True:
-                await asyncio.sleep(TELL_EVERY)
-                self.tell(self._line(made, watched))
+                await asyncio.sleep(PROGRESS_SECONDS)
+                self.log(self._line(made, watched))
 
-        task = asyncio.create_task(talk())
+        task = asyncio.create_task(show())
         try:
             yield
         finally:
@@ -148,11 +148,10 @@ class Run:
             f"  {f'{leader} leads' if leader else 'no leader':9}  epoch {made.lease()[0]:<3d}  {broken}"
         )
 
-    def _keep(self, made: world.World) -> None:
-        """Logs and bucket, for whoever wants to know why."""
+    def _keep_evidence(self, made: world.World) -> None:
         place = self.plan.evidence / f"chaos-{self.plan.seed}"
         shutil.rmtree(place, ignore_errors=True)
         for name in EVIDENCE:
             with contextlib.suppress(OSError, shutil.Error):
-                shutil.copytree(made.home / name, place / name)
-        self.tell(f"logs and bucket are kept in {place}")
+                shutil.copytree(made.dir / name, place / name)
+        self.log(f"logs and bucket were copied to {place}")

@@ -1,5 +1,4 @@
-"""Storage behind a proxy that knows HTTP, so it can spoil one request: refuse it, let it happen and lose the answer, or
-let it happen much later than the client believes."""
+"""A proxy in front of storage that can spoil single HTTP requests: refuse them, lose their answers, or apply them late."""
 
 import asyncio
 import random
@@ -14,34 +13,34 @@ REFUSED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Weather:
-    """How storage is today: how long a request waits, and how likely each bad ending is."""
+class FaultModel:
+    """The delay of requests, and the probability of each bad ending."""
 
     delay: tuple[float, float] = (0.0, 0.0)
-    refused: float = 0.0  # 503, nothing was done
-    lost: float = 0.0  # it was done, and the connection ends without an answer
-    denied: float = 0.0  # it was done, and the answer is an error
+    refused: float = 0.0  # 503, not applied
+    lost: float = 0.0  # applied, and the connection ends without an answer
+    denied: float = 0.0  # applied, and the answer is an error
 
 
-FAIR = Weather()
+NO_FAULTS = FaultModel()
 
 
 class Storage(wires.Server):
     def __init__(self, upstream: int, r: random.Random) -> None:
         super().__init__(upstream)
-        self.fault_model = FAIR
+        self.fault_model = NO_FAULTS
         self._r = r
         self._open = asyncio.Event()
         self._open.set()
 
     def hold(self) -> None:
-        """Requests wait here. Those whose clients gave up long ago still happen afterwards: late."""
+        """Hold requests back. They are applied afterwards, although their clients gave up."""
         self._open.clear()
 
     def pass_on(self) -> None:
-        """Nothing is held back or spoiled any more."""
+        """Stop all faults."""
         self._open.set()
-        self.fault_model = FAIR
+        self.fault_model = NO_FAULTS
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while await self._one(reader, writer):

@@ -1,4 +1,4 @@
-"""The same fail-overs in the simulator: the product's leadership code in virtual time, over a loopback's latencies.
+"""The same failovers in the simulator: the product's leadership code in virtual time, with the latencies of loopback.
 
 Nothing costs processor time there, so what is compared is the protocol: heartbeats, promises, lease, fence.
 """
@@ -11,12 +11,12 @@ from nstance.sim.server import SimServer
 from nstance.sim.setup import Setup
 from nstance.sim.world import World, world
 
-CLOUD = 0.028  # seconds, the simulator's middle latency of storage
-HEARTBEAT = 0.1  # as servers have it by default
-LEADS_WITHIN = 60.0
-SETTLING = 5.0
-STEP = 0.001
-ACTS_WITHIN = 30.0
+MEDIAN_LATENCY_SECONDS = 0.028  # of the simulator's storage
+HEARTBEAT_SECONDS = 0.1  # the default of servers
+ELECTION_SECONDS = 60.0
+SETTLE_SECONDS = 5.0
+STEP_SECONDS = 0.001
+TAKEOVER_SECONDS = 30.0
 
 Break = Callable[[World, SimServer], None]
 
@@ -40,32 +40,32 @@ def cut(w: World, leader: SimServer) -> None:
 
 def measure(breaks: Break, *, count: int, storage: float) -> list[float]:
     """Seconds from the fault to the standby's open ports, `count` times, each with a seed of its own."""
-    return [_one(breaks, seed, storage) for seed in range(count)]
+    return [_measure_one(breaks, seed, storage) for seed in range(count)]
 
 
-def _one(breaks: Break, seed: int, storage: float) -> float:
+def _measure_one(breaks: Break, seed: int, storage: float) -> float:
     setup = Setup(
         servers=2,
         operator=False,
         audited=False,
-        latency=storage / CLOUD,
-        desired_groups=DesiredGroups(groups={"web": DesiredGroup(size=0)}, heartbeat=HEARTBEAT),
+        latency=storage / MEDIAN_LATENCY_SECONDS,
+        desired_groups=DesiredGroups(groups={"web": DesiredGroup(size=0)}, heartbeat=HEARTBEAT_SECONDS),
     )
     with world(seed, setup) as w:
         w.begin()
         while w.leader() is None:
-            if w.now > LEADS_WITHIN:
-                raise TimeoutError(f"nobody leads after {LEADS_WITHIN:.0f} virtual seconds with seed {seed}")
+            if w.now > ELECTION_SECONDS:
+                raise TimeoutError(f"no leader after {ELECTION_SECONDS:.0f} virtual seconds with seed {seed}")
             w.advance(0.1)
-        # Not at the same beat of the heart each time.
-        w.advance(SETTLING + random.Random(seed).uniform(0.0, 1.0))
+        # Each time at another moment between two heartbeats.
+        w.advance(SETTLE_SECONDS + random.Random(seed).uniform(0.0, 1.0))
         leader = w.leader()
         assert leader is not None
         (standby,) = (server for server in w.servers if server is not leader)
         began = w.now
         w.do(breaks, w, leader)
         while standby.door is None:
-            if w.now - began > ACTS_WITHIN:
-                raise TimeoutError(f"nobody took over within {ACTS_WITHIN:.0f} virtual seconds with seed {seed}")
-            w.advance(STEP)
+            if w.now - began > TAKEOVER_SECONDS:
+                raise TimeoutError(f"no takeover within {TAKEOVER_SECONDS:.0f} virtual seconds with seed {seed}")
+            w.advance(STEP_SECONDS)
         return w.now - began

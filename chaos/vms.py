@@ -1,7 +1,7 @@
-"""The VMs as they are, seen from the outside: the provider's directory and the machine's own list of processes.
+"""The VMs as observed from outside: the provider's directory and the processes of this machine.
 
-A VM is a directory with an agent process. The servers' opinion does not count here: whether an agent runs, which server
-made it and when its deletion began is read from files and from /proc. Killing goes by number and start time.
+A VM is a directory with an agent process. Whether an agent runs, which server created it and when its deletion began is read
+from files and /proc, not from the servers. Processes are killed by PID and start time.
 """
 
 import contextlib
@@ -20,10 +20,10 @@ from nstance.providers import processes
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What is left of a VM's making, also after it is gone."""
+    """How a VM was created; kept after it is gone."""
 
     id: str
-    maker: str  # the server's incarnation
+    maker: str  # the incarnation of the server that created it
     made: float
 
 
@@ -48,7 +48,7 @@ class Vms:
         return {id: process for id, process in found.items() if process is not None and processes.runs(process)}
 
     def look(self) -> None:
-        """Remember who made which VM: its directory goes with it."""
+        """Remember the creators of all VMs: they are unknown once the directory is gone."""
         for id in self.ids():
             if id not in self.seen:
                 with contextlib.suppress(OSError, ValueError):
@@ -56,8 +56,8 @@ class Vms:
                     raw = json.loads(path.read_text())
                     self.seen[id] = Seen(id, str(raw["env"].get("LOGNAME", "")), path.stat().st_mtime)
 
-    def buried(self) -> dict[str, float]:
-        """Deletions: of which instance, and when they began."""
+    def deletions(self) -> dict[str, float]:
+        """When the deletion of each instance began."""
         found = {}
         with contextlib.suppress(FileNotFoundError):
             for entry in os.scandir(self.root / ".ids"):
@@ -68,7 +68,7 @@ class Vms:
         return found
 
     def send(self, id: str, number: signal.Signals) -> float | None:
-        """When it was sent; None if there is nobody any more."""
+        """When it was sent; None if no process is left."""
         process = self.process(id)
         if process is None or not processes.runs(process):
             return None
@@ -79,7 +79,7 @@ class Vms:
         return None
 
     def duplicate_vms(self) -> list[str]:
-        """Instances for which two agents run. An agent is the first of its session; what it starts itself is not."""
+        """Instances for which two agents run. An agent is the leader of its session."""
         agents: dict[str, int] = {}
         for pid, environment in self._processes():
             with contextlib.suppress(OSError):
@@ -89,18 +89,18 @@ class Vms:
         return [id for id, count in agents.items() if count > 1]
 
     def free_disks(self) -> None:
-        """An agent that was started by a server with a full disk has a full disk as well."""
+        """An agent inherits the full disk of the server that started it."""
         for pid, _ in self._processes():
             children.free_disk(pid)
 
     def end(self) -> int:
-        """Kill all that belongs to this directory, until nothing is left. How many are left."""
-        left = 0
+        """Kill all processes of this directory. Returns how many are left."""
+        remaining = 0
         for _ in range(200):
             found = [
                 processes.Process(pid, start) for pid, _ in self._processes() if (start := processes.start_of(pid))
             ]
-            left = len(found)
+            remaining = len(found)
             if not found:
                 break
             for process in found:
@@ -108,10 +108,10 @@ class Vms:
                     if processes.runs(process):
                         os.kill(process.pid, signal.SIGKILL)
             time.sleep(0.05)
-        return left
+        return remaining
 
     def _processes(self) -> Iterator[tuple[int, dict[bytes, bytes]]]:
-        """All processes that work in this directory, by their environment or their command line."""
+        """All processes of this directory, by their environment or their command line."""
         mark = os.fsencode(self.root)
         for name in os.listdir("/proc"):
             if not name.isdecimal() or int(name) == os.getpid():

@@ -1,7 +1,7 @@
-"""Looks at everything, a few times a second, from the outside: metrics, the lease in the bucket, processes, VMs.
+"""Samples the shard from outside a few times a second: metrics, the lease in the bucket, processes, VMs.
 
-The trap: a server that is stopped does not answer, and one that is cut off from storage keeps its ports open and says
-that it leads, although it does nothing. So what counts is who *acts*: whose provider calls go up.
+The trap: a stopped server does not answer, and one that is cut off from storage keeps its ports open and claims to lead,
+although it does nothing. So what counts is which server *acts*: whose provider calls increase.
 """
 
 import asyncio
@@ -14,21 +14,21 @@ import aiohttp
 
 from chaos.world import World
 
-EVERY = 0.25
-VMS_EVERY = 1.0
-DOUBLES_EVERY = 10.0
-GRACE = 2.0  # seconds after a fence in which calls that were in flight may end
+SAMPLE_SECONDS = 0.25
+VMS_SECONDS = 1.0
+DUPLICATES_SECONDS = 10.0
+GRACE_SECONDS = 2.0  # after a fence, for calls that were in flight
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """What one server says of itself."""
+    """The metrics of one server."""
 
     leads: bool
     epoch: int
     connected: int
     changes: int  # create and delete calls to the provider that have ended
-    running: int  # instances, as it believes
+    running: int  # instances, according to this server
     kilobytes: int
 
 
@@ -38,17 +38,17 @@ class Sample:
     epoch: int
     holder: str
     servers: dict[str, Server]  # those that answered
-    busy: frozenset[str]  # those that run and were too slow to answer
+    busy: frozenset[str]  # those that accept connections and were too slow to answer
 
     @property
     def leader(self) -> str:
-        """Who leads and can be reached, or nothing."""
-        told = [(s.epoch, name) for name, s in self.servers.items() if s.leads]
-        return max(told)[1] if told else ""
+        """The leader that can be reached, or empty."""
+        leading = [(s.epoch, name) for name, s in self.servers.items() if s.leads]
+        return max(leading)[1] if leading else ""
 
     @property
     def leaderless(self) -> bool:
-        """Nobody leads; a holder of the lease that is only too busy to say so does."""
+        """No server leads. A lease holder that is only too busy to answer leads."""
         return not self.leader and self.holder not in self.busy
 
     @property
@@ -62,41 +62,41 @@ class Watch:
     samples: list[Sample] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     most_kilobytes: int = 0
-    running: int = 0  # VMs, as they are
+    running: int = 0  # VMs
     _superseded: dict[str, float] = field(default_factory=dict)  # incarnations, and when a later epoch was seen
-    _noticed: set[str] = field(default_factory=set)
+    _reported: set[str] = field(default_factory=set)
 
     async def run(self) -> None:
         timeout = aiohttp.ClientTimeout(total=2.0)
-        vms_at = doubles_at = 0.0
+        vms_at = duplicates_at = 0.0
         async with aiohttp.ClientSession(timeout=timeout) as session:
             while True:
                 began = time.monotonic()
-                await self._look(session)
-                self._lives()
-                if began - vms_at >= VMS_EVERY:
+                await self._sample(session)
+                self._check_processes()
+                if began - vms_at >= VMS_SECONDS:
                     vms_at = began
                     self.world.vms.look()
                     self.running = len(self.world.vms.running())
-                if began - doubles_at >= DOUBLES_EVERY:
-                    doubles_at = began
+                if began - duplicates_at >= DUPLICATES_SECONDS:
+                    duplicates_at = began
                     for id in self.world.vms.duplicate_vms():
-                        self._problem(f"I2: two agents run for {id}")
-                await asyncio.sleep(max(0.05, EVERY - (time.monotonic() - began)))
+                        self._report(f"I2: two agents run for {id}")
+                await asyncio.sleep(max(0.05, SAMPLE_SECONDS - (time.monotonic() - began)))
 
-    # ---- one look
+    # ---- one sample
 
-    async def _look(self, session: aiohttp.ClientSession) -> None:
+    async def _sample(self, session: aiohttp.ClientSession) -> None:
         epoch, holder = self.world.lease()
         names = [name for name, child in self.world.servers.items() if child.answers]
-        told = await asyncio.gather(*(self._ask(session, name) for name in names))
-        servers = {name: server for name, server in zip(names, told, strict=True) if server is not None}
+        answers = await asyncio.gather(*(self._ask(session, name) for name in names))
+        servers = {name: server for name, server in zip(names, answers, strict=True) if server is not None}
         busy = frozenset(name for name in names if name not in servers and self.world.accepts(name, "health"))
         sample = Sample(time.time(), epoch, holder, servers, busy)
         if self.samples:
-            self._one_actor(self.samples[-1], sample)
+            self._check_single_actor(self.samples[-1], sample)
             if epoch < self.samples[-1].epoch:
-                self._problem(f"I5: the lease went from epoch {self.samples[-1].epoch} back to {epoch}")
+                self._report(f"I5: the lease went from epoch {self.samples[-1].epoch} back to {epoch}")
         self.samples.append(sample)
         self.most_kilobytes = max([self.most_kilobytes, *(s.kilobytes for s in servers.values())])
 
@@ -128,8 +128,8 @@ class Watch:
             kilobytes=child.kilobytes(),
         )
 
-    def _one_actor(self, before: Sample, now: Sample) -> None:
-        """I5: a server whose epoch is over calls the provider no more, beyond what was in flight."""
+    def _check_single_actor(self, before: Sample, now: Sample) -> None:
+        """I5: a server whose epoch is over begins no call to the provider."""
         for name, server in now.servers.items():
             life = self.world.servers[name].life
             if server.epoch >= now.epoch:
@@ -138,23 +138,23 @@ class Watch:
             since = self._superseded.setdefault(life.name, now.at)
             woke = max((end for _, end in life.stops), default=0.0)
             earlier = before.servers.get(name)
-            if earlier is None or before.at < max(since, woke) + GRACE or earlier.epoch != server.epoch:
+            if earlier is None or before.at < max(since, woke) + GRACE_SECONDS or earlier.epoch != server.epoch:
                 continue
             if server.changes > earlier.changes:
-                self._problem(
+                self._report(
                     f"I5: {life.name} called the provider {now.at - since:.1f} s after its epoch {server.epoch} was over"
                 )
 
-    def _lives(self) -> None:
+    def _check_processes(self) -> None:
         for child in (self.world.s3, *self.world.servers.values()):
             for life in child.lives:
-                if not life.meant and not life.runs and life.name not in self._noticed:
-                    self._noticed.add(life.name)
-                    self._problem(f"{life.name} ended by itself with status {life.process.returncode}")
+                if not life.is_end_expected and not life.runs and life.name not in self._reported:
+                    self._reported.add(life.name)
+                    self._report(f"{life.name} ended by itself with status {life.process.returncode}")
 
-    def _problem(self, what: str) -> None:
-        if what not in self.problems:
-            self.problems.append(what)
+    def _report(self, text: str) -> None:
+        if text not in self.problems:
+            self.problems.append(text)
 
 
 @contextlib.asynccontextmanager

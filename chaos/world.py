@@ -1,11 +1,11 @@
-"""One shard of real processes: two servers, dev-s3 behind proxies, and as many agents as are asked for.
+"""One shard of real processes: two servers, dev-s3 behind proxies, and any number of agents.
 
     agents ──Wire──> server a ──Storage──┐
     agents ──Wire──> server b ──Storage──┴─> dev-s3        a <──Wire──> b
 
-Everything is on loopback (servers on 127.0.0.1, the proxies in front of them on the same ports of 127.0.0.2), in a
-private directory, and gone at the end. What this run does to a VM is written into `harm`, because only that decides
-later whether a replacement was right.
+Everything runs on loopback (servers on 127.0.0.1, the proxies in front of them on the same ports of 127.0.0.2) in a private
+directory, and is removed at the end. What the run does to a VM is noted in `harm`: it decides later whether a replacement
+was justified.
 """
 
 import asyncio
@@ -37,17 +37,17 @@ from nstance.providers import local
 CLUSTER, SHARD = ClusterId("chaos"), ShardId("one")
 NAMES = ("health", "election", "registration", "operator", "agent")
 OFFSET = 10
-FRONT = "127.0.0.2"  # where everybody looks for the servers: at a proxy
+FRONT = "127.0.0.2"  # the advertised address of the servers: that of the proxies
 SUSPECT_AFTER, DEAD_AFTER = 10.0, 30.0
 GROUPS = 4
 KEY = "chaos-needs-32-bytes-of-a-key---"
-# Before it becomes the agent, a VM leaves a copy of its nonce behind, as one whose userdata can be read would.
+# Before a VM starts its agent, it leaves a copy of its nonce, as if its userdata could be read by others.
 STEAL = 'cp identity/nonce.jwt stolen.jwt 2>/dev/null; exec "$0" "$@"'
 
 
 @dataclass
 class Harm:
-    """What was done to one VM: killed, or silenced from one moment to another."""
+    """What was done to one VM: killed, or stopped for a while."""
 
     kind: str
     began: float
@@ -56,31 +56,29 @@ class Harm:
 
 @dataclass
 class World:
-    home: Path
+    dir: Path
     agents: int
     rng: random.Random
     base: int = 0
     servers: dict[str, children.Child] = field(default_factory=dict)
     storage: dict[str, Storage] = field(default_factory=dict)
     peers: dict[str, Wire] = field(default_factory=dict)
-    fronts: dict[str, list[Wire]] = field(default_factory=dict)  # what agents see of each server
+    fronts: dict[str, list[Wire]] = field(default_factory=dict)  # the proxies of each server for its clients
     harm: dict[str, list[Harm]] = field(default_factory=dict)
-    cuts: list[Harm] = field(default_factory=list)  # of many agents at once, whichever
+    cuts: list[Harm] = field(default_factory=list)  # of many agents at once
     s3: children.Child = field(init=False)
     vms: Vms = field(init=False)
 
     def __post_init__(self) -> None:
-        self.vms = Vms(self.home / "instances")
+        self.vms = Vms(self.dir / "instances")
         numbers = range(len(NAMES))
         storage = 2 * OFFSET - 1  # the last of the row
         self.base = ports.free_base([*numbers, *(OFFSET + n for n in numbers), storage], {"127.0.0.1", FRONT})
         self._s3_port = self.base + storage
 
-    # ---- what it is made of
-
     @property
     def bucket(self) -> Path:
-        return self.home / "bucket"
+        return self.dir / "bucket"
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -105,7 +103,7 @@ class World:
                 },
                 "bind": {f"{name}_addr": f"127.0.0.1:{port}" for name, port in ports.items()},
                 "advertise": {
-                    **{f"{name}_addr": told for name, told in both.items()},
+                    **{f"{name}_addr": addresses for name, addresses in both.items()},
                     "election_addr": f"{FRONT}:{ports['election']}",
                 },
                 "health": {"suspect_after": f"{SUSPECT_AFTER}s", "dead_after": f"{DEAD_AFTER}s"},
@@ -139,27 +137,28 @@ class World:
 
     async def begin(self) -> None:
         for folder in ("logs", "bucket"):
-            (self.home / folder).mkdir(parents=True, exist_ok=True)
+            (self.dir / folder).mkdir(parents=True, exist_ok=True)
         path = self.bucket / storage_keys.config(SHARD)
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps(self.config(), indent=2))
         command = ("-m", "nstance.dev.s3.main", f"--port={self._s3_port}", f"--dir={self.bucket}")
-        self.s3 = children.Child("s3", command, self.home / "logs", {})
+        self.s3 = children.Child("s3", command, self.dir / "logs", {})
         self.s3.start()
         await self.until(lambda: accepts("127.0.0.1", self._s3_port), 20.0, "dev-s3 listens")
         for name in ("a", "b"):
-            await self._front(name)
+            await self._start_proxies(name)
             self.servers[name] = self._server(name)
             self.servers[name].start()
 
-    async def _front(self, name: str) -> None:
+    async def _start_proxies(self, name: str) -> None:
         storage = self.storage[name] = Storage(self._s3_port, self.rng)
         await storage.start("127.0.0.1")
-        made = {what: Wire(self.port(name, what)) for what in ("election", "registration", "agent", "operator")}
-        for what, wire in made.items():
-            await wire.start(FRONT, self.port(name, what))
-        self.peers[name] = made.pop("election")
-        self.fronts[name] = list(made.values())
+        services = ("election", "registration", "agent", "operator")
+        wires = {service: Wire(self.port(name, service)) for service in services}
+        for service, wire in wires.items():
+            await wire.start(FRONT, self.port(name, service))
+        self.peers[name] = wires.pop("election")
+        self.fronts[name] = list(wires.values())
 
     def _server(self, name: str) -> children.Child:
         command = (
@@ -168,7 +167,7 @@ class World:
             f"--id={name}",
             f"--shard={SHARD}",
             "--bucket=dev",
-            f"--cachedir={self.home / f'cache-{name}'}",
+            f"--cachedir={self.dir / f'cache-{name}'}",
             f"--port-offset={OFFSET if name == 'b' else 0}",
             "--log-json",
         )
@@ -180,10 +179,10 @@ class World:
             "AWS_SECRET_ACCESS_KEY": "dev",
             "AWS_ALLOW_HTTP": "true",
         }
-        return children.Child(name, command, self.home / "logs", environment)
+        return children.Child(name, command, self.dir / "logs", environment)
 
-    def cure(self) -> None:
-        """Undo everything that a fault may have left behind, whatever it was."""
+    def repair(self) -> None:
+        """Undo the effects of all faults."""
         for proxy in self._proxies():
             proxy.pass_on()
         for child in (self.s3, *self.servers.values()):
@@ -193,20 +192,20 @@ class World:
             child.free_disk()
         self.vms.free_disks()
         for id in self.vms.running():
-            self.release(id)
+            self.resume_agent(id)
         for cut in self.cuts:
             cut.ended = min(cut.ended, time.time())
 
     async def end(self) -> None:
-        """Nothing of it is left running."""
+        """End all processes and proxies."""
         for child in [*self.servers.values(), *([self.s3] if hasattr(self, "s3") else [])]:
             if child.runs:
                 await child.end()
-        left = await asyncio.to_thread(self.vms.end)
+        remaining = await asyncio.to_thread(self.vms.end)
         for proxy in self._proxies():
             await proxy.close()
-        if left:
-            sys.stderr.write(f"{left} processes of {self.vms.root} could not be ended\n")
+        if remaining:
+            sys.stderr.write(f"failed to end {remaining} processes of {self.vms.root}\n")
 
     def _proxies(self) -> list[Storage | Wire]:
         fronts = (wire for wires in self.fronts.values() for wire in wires)
@@ -220,22 +219,22 @@ class World:
             self.harm.setdefault(id, []).append(Harm("killed", at))
         return at is not None
 
-    def silence(self, id: str) -> bool:
+    def stop_agent(self, id: str) -> bool:
         at = self.vms.send(id, signal.SIGSTOP)
         if at is not None:
-            self.harm.setdefault(id, []).append(Harm("silenced", at))
+            self.harm.setdefault(id, []).append(Harm("stopped", at))
         return at is not None
 
-    def release(self, id: str) -> None:
+    def resume_agent(self, id: str) -> None:
         for each in self.harm.get(id, []):
-            if each.kind == "silenced" and each.ended == float("inf"):
+            if each.kind == "stopped" and each.ended == float("inf"):
                 self.vms.send(id, signal.SIGCONT)
                 each.ended = time.time()
 
-    # ---- looking
+    # ---- observations
 
     def lease(self) -> tuple[int, str]:
-        """Epoch and holder (a server's name) as they lie in the bucket."""
+        """Epoch and holder (a server's name) in the bucket."""
         with contextlib.suppress(OSError, ValueError, KeyError):
             raw = json.loads((self.bucket / storage_keys.lease(SHARD)).read_bytes())
             return int(raw["epoch"]), str(raw["holder"]["server"])
@@ -249,26 +248,26 @@ class World:
         return next((child for name, child in self.servers.items() if name != holder), None)
 
     def store(self) -> file.FileStore:
-        """The bucket, past the server that serves it."""
+        """The bucket itself, without dev-s3."""
         return file.FileStore(self.bucket, clock=SystemClock())
 
     def ca(self) -> str:
         return (self.bucket / "cluster/ca.crt").read_text()
 
     def address(self, service: Service) -> tuple[str, int] | None:
-        """Where the leader can be reached, without the proxies."""
+        """The leader's own address, not that of a proxy."""
         leader = self.leader()
         return ("127.0.0.1", self.port(leader.name, service.value)) if leader is not None else None
 
     def accepts(self, server: str, name: str) -> bool:
         return self.servers[server].answers and accepts("127.0.0.1", self.port(server, name))
 
-    async def until(self, look: Callable[[], object], seconds: float, what: str) -> float:
-        """How long it took. Raises TimeoutError."""
+    async def until(self, condition: Callable[[], object], seconds: float, what: str) -> float:
+        """Wait for a condition; returns how long it took. Raises TimeoutError."""
         began = time.monotonic()
-        while not look():
+        while not condition():
             if time.monotonic() - began > seconds:
-                raise TimeoutError(f"did not see within {seconds:.0f} s: {what}")
+                raise TimeoutError(f"not seen within {seconds:.0f} s: {what}")
             await asyncio.sleep(0.05)
         return time.monotonic() - began
 

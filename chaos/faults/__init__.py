@@ -1,4 +1,4 @@
-"""Everything that is done to a shard, by name. Importing the modules is what fills the table."""
+"""All faults by name. Importing the modules fills the table."""
 
 from chaos.faults import clients as clients
 from chaos.faults import machines as machines

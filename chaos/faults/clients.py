@@ -7,11 +7,11 @@ from chaos.world import World
 
 def _hostile(act: hostile.Attack) -> Act:
     async def strike_with(world: World, strike: Strike) -> None:
-        about = (act.__doc__ or "").rstrip(".")
-        strike.now = about[:1].lower() + about[1:]
-        said = await act(world)
-        strike.proof += said.counts
-        strike.problems += said.problems
+        summary = (act.__doc__ or "").rstrip(".")
+        strike.now = summary[:1].lower() + summary[1:]
+        outcome = await act(world)
+        strike.proof += outcome.counts
+        strike.problems += outcome.problems
 
     strike_with.__name__ = act.__name__
     return fault("hostile")(strike_with)

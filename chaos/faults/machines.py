@@ -1,9 +1,9 @@
-"""VMs die, and agents fall silent while their VMs run."""
+"""VMs die, and agents become unresponsive while their VMs run."""
 
 import asyncio
 import contextlib
 
-from chaos.faults.strike import Strike, fault, kill_some, some
+from chaos.faults.strike import Strike, fault, kill_some, pick
 from chaos.world import DEAD_AFTER, SUSPECT_AFTER, World
 
 SHARE_KILLED = 0.15
@@ -11,7 +11,7 @@ SHARE_KILLED = 0.15
 
 @fault("agents")
 async def kill_vms(world: World, strike: Strike) -> None:
-    """F13: a few VMs end."""
+    """A few VMs end."""
     strike.now = "a few VMs die"
     kill_some(world, strike, world.rng.randint(1, 3))
     await asyncio.sleep(2.0)
@@ -28,30 +28,30 @@ async def kill_many_vms(world: World, strike: Strike) -> None:
 
 @fault("agents")
 async def silence_vms(world: World, strike: Strike) -> None:
-    """F60: agents stand still, longer than it takes to become suspect, and come back: they stay."""
-    chosen = some(world, world.rng.randint(1, 3))
+    """Agents hang for longer than `suspect_after` and recover: their instances stay."""
+    chosen = pick(world, world.rng.randint(1, 3))
     seconds = world.rng.uniform(SUSPECT_AFTER + 2.0, DEAD_AFTER - 12.0)
-    strike.now = f"{len(chosen)} agents stand still for {seconds:.0f} s"
+    strike.now = f"{len(chosen)} agents hang for {seconds:.0f} s"
     try:
-        strike.proof["agents silenced"] += sum(world.silence(id) for id in chosen)
+        strike.proof["agents stopped"] += sum(world.stop_agent(id) for id in chosen)
         await asyncio.sleep(seconds)
     finally:
         for id in chosen:
-            world.release(id)
+            world.resume_agent(id)
 
 
 @fault("agents")
 async def silence_vms_for_good(world: World, strike: Strike) -> None:
-    """Agents stand still for so long that they are given up."""
-    chosen = some(world, 1)
-    strike.now = f"{len(chosen)} agents stand still for good"
+    """Agents hang until their instances are given up."""
+    chosen = pick(world, 1)
+    strike.now = f"{len(chosen)} agents hang for good"
     try:
-        strike.proof["agents silenced"] += sum(world.silence(id) for id in chosen)
+        strike.proof["agents stopped"] += sum(world.stop_agent(id) for id in chosen)
         with contextlib.suppress(TimeoutError):
-            buried = world.vms.buried
+            deletions = world.vms.deletions
             seconds = DEAD_AFTER + 20.0
-            await world.until(lambda: all(id in buried() for id in chosen), seconds, "their deletion")
+            await world.until(lambda: all(id in deletions() for id in chosen), seconds, "their deletion")
             strike.proof["given up"] += len(chosen)
     finally:
         for id in chosen:
-            world.release(id)
+            world.resume_agent(id)

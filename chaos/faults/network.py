@@ -1,4 +1,4 @@
-"""Peers and agents are cut off. Nothing is reset: it is only not heard any more."""
+"""Peers and agents are cut off without a reset: packets are only lost."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from chaos.world import DEAD_AFTER, SUSPECT_AFTER, Harm, World
 
 @fault("peers")
 async def cut_peers(world: World, strike: Strike) -> None:
-    """F18: leader and standby do not hear each other; storage decides."""
+    """Leader and standby are cut off from each other; storage decides."""
     seconds = world.rng.uniform(1.0, 12.0)
     strike.now = f"a and b are cut off from each other for {seconds:.1f} s"
     await _hold_wires(list(world.peers.values()), strike, seconds)
@@ -20,10 +20,10 @@ async def cut_peers(world: World, strike: Strike) -> None:
 
 @fault("peers", "storage")
 async def cut_leader(world: World, strike: Strike) -> None:
-    """The leader is cut off from storage and peers, without a reset; its agents still hear it."""
+    """The leader is cut off from storage and peers, but not from its agents."""
     epoch, name = world.lease()
     seconds = world.rng.uniform(3.0, 15.0)
-    strike.now = f"{name} is cut off from everything but its agents for {seconds:.1f} s"
+    strike.now = f"{name} is cut off from storage and peers for {seconds:.1f} s"
     storage = world.storage[name]
     held = storage.counts["requests held"]
     storage.hold()
@@ -53,7 +53,7 @@ def _fronts(world: World) -> list[Wire]:
 
 @fault("network")
 async def cut_agents(world: World, strike: Strike) -> None:
-    """F59: nobody hears any agent. The fault is here and not there, so nothing may be replaced."""
+    """All agents are cut off. The fault is on the servers' side, so nothing may be replaced."""
     seconds = world.rng.uniform(SUSPECT_AFTER + 2.0, DEAD_AFTER - 6.0)
     strike.now = f"all agents are cut off for {seconds:.0f} s"
     cut = Harm("cut", time.time())
@@ -65,7 +65,7 @@ async def cut_agents(world: World, strike: Strike) -> None:
         cut.ended = time.time()
     made = len(set(world.vms.ids()) - before)
     if made > world.agents / 3 + 3:  # other faults may have killed some meanwhile
-        strike.problems.append(f"F59: {made} VMs were made while all agents were cut off")
+        strike.problems.append(f"{made} VMs were created while all agents were cut off")
 
 
 @fault("network")

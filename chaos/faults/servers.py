@@ -1,22 +1,21 @@
-"""Servers are killed, stopped, asked to end, and lose their disks."""
+"""Servers are killed, stopped, terminated, and lose their disks."""
 
 import asyncio
 import signal
 
-from chaos.faults.strike import Strike, fault, kill_some, restart, taken_over
+from chaos.faults.strike import Strike, fault, kill_some, restart, wait_for_takeover
 from chaos.world import World
 
 
 @fault("servers")
 async def kill_leader(world: World, strike: Strike) -> None:
-    """F14."""
     epoch, leader = world.lease()[0], world.leader()
     if leader is None:
         return
     strike.now = f"{leader.name} is killed"
     await leader.end()
     try:
-        await taken_over(world, strike, epoch)
+        await wait_for_takeover(world, strike, epoch)
     finally:
         await restart(world, leader, world.rng.uniform(0.0, 2.0))
 
@@ -34,7 +33,7 @@ async def kill_standby(world: World, strike: Strike) -> None:
 
 @fault("servers")
 async def kill_both(world: World, strike: Strike) -> None:
-    """F27 in small: nobody is there; whoever starts first leads."""
+    """There is no server for a while; the one that starts first leads."""
     epoch = world.lease()[0]
     strike.now = "both servers are killed"
     try:
@@ -45,12 +44,12 @@ async def kill_both(world: World, strike: Strike) -> None:
     finally:
         for child in world.servers.values():
             await restart(world, child, 0.0)
-    await taken_over(world, strike, epoch)
+    await wait_for_takeover(world, strike, epoch)
 
 
 @fault("servers")
 async def stop_leader(world: World, strike: Strike) -> None:
-    """F15: SIGSTOP, for shorter or longer than a lease; then it wakes up in the middle of what it was doing."""
+    """SIGSTOP for less or more than a lease; then it continues in the middle of its work."""
     epoch, leader = world.lease()[0], world.leader()
     if leader is None:
         return
@@ -86,24 +85,24 @@ async def end_leader(world: World, strike: Strike) -> None:
     epoch, leader = world.lease()[0], world.leader()
     if leader is None:
         return
-    strike.now = f"{leader.name} is asked to end"
+    strike.now = f"{leader.name} is terminated"
     try:
         status = await leader.end(signal.SIGTERM)
         if status != 0:
-            strike.problems.append(f"{leader.life.name} ended with status {status} when asked to end")
-        await taken_over(world, strike, epoch)
+            strike.problems.append(f"{leader.life.name} ended with status {status} after SIGTERM")
+        await wait_for_takeover(world, strike, epoch)
     finally:
         await restart(world, leader, world.rng.uniform(0.0, 2.0))
 
 
 @fault("servers")
 async def spoil_cache(world: World, strike: Strike) -> None:
-    """F42: a server that comes back finds garbage in the place of its database."""
+    """A server that restarts finds garbage instead of its database."""
     child = world.rng.choice(list(world.servers.values()))
     strike.now = f"{child.name} is killed and its cache spoiled"
     await child.end()
     try:
-        for path in (world.home / f"cache-{child.name}").rglob("*.db"):
+        for path in (world.dir / f"cache-{child.name}").rglob("*.db"):
             path.write_bytes(world.rng.randbytes(20_000))
             strike.proof["databases spoiled"] += 1
     finally:
@@ -112,7 +111,7 @@ async def spoil_cache(world: World, strike: Strike) -> None:
 
 @fault("servers", "agents")
 async def full_disk(world: World, strike: Strike) -> None:
-    """F41: the leader can write to no file, neither its cache nor a new VM's directory; meanwhile a VM dies."""
+    """The leader can write to no file, neither its cache nor the directory of a VM; meanwhile a VM dies."""
     leader = world.leader()
     if leader is None or not leader.answers:
         return
@@ -127,6 +126,6 @@ async def full_disk(world: World, strike: Strike) -> None:
         world.vms.free_disks()
     with life.log.open("rb") as log:
         log.seek(before)
-        said = log.read().decode(errors="replace")
-    strike.proof["cache left the disk"] += said.count("goes on in memory")
-    strike.proof["creates failed"] += said.count('"reason": "create-failed"') + said.count("File too large")
+        text = log.read().decode(errors="replace")
+    strike.proof["cache left the disk"] += text.count("continuing in memory") + text.count("goes on in memory")
+    strike.proof["creates failed"] += text.count('"reason": "create-failed"') + text.count("File too large")

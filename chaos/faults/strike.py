@@ -1,8 +1,8 @@
-"""What one fault is, and what several of them need.
+"""The definition of a fault, and what several faults need.
 
-A fault is a function that breaks something, waits, and cures it again, whatever happens. It writes down what shows that it
-mattered (`strike.proof`): a fault that nobody noticed proves nothing. `touches` says what it breaks, so that two faults
-at a time never work on the same thing.
+A fault is a function that breaks something, waits and repairs it, also after an error. It counts what shows its effect
+(`strike.proof`): a fault without an effect proves nothing. `touches` names what it breaks, so that two concurrent faults
+never break the same thing.
 """
 
 import asyncio
@@ -15,17 +15,17 @@ from dataclasses import dataclass, field
 from chaos.children import Child
 from chaos.world import World
 
-TAKEN_OVER_WITHIN = 30.0  # with a lease of 15 s, if the leader was alone
+TAKEOVER_SECONDS = 30.0  # the lease is 15 s if the leader was the only server
 
 
 @dataclass
 class Strike:
-    """One fault, from its beginning to its cure."""
+    """One execution of a fault."""
 
     name: str
     began: float = field(default_factory=time.time)
     ended: float = float("inf")
-    now: str = ""  # in words, for whoever watches
+    now: str = ""  # for the progress line
     proof: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
 
@@ -44,17 +44,17 @@ FAULTS: dict[str, Fault] = {}
 
 
 def fault(*touches: str) -> Callable[[Act], Act]:
-    def note(act: Act) -> Act:
+    def register(act: Act) -> Act:
         name = act.__name__
         FAULTS[name] = Fault(name, act, frozenset(touches))
         return act
 
-    return note
+    return register
 
 
-async def taken_over(world: World, strike: Strike, epoch: int) -> None:
+async def wait_for_takeover(world: World, strike: Strike, epoch: int) -> None:
     with contextlib.suppress(TimeoutError):
-        await world.until(lambda: world.lease()[0] > epoch, TAKEN_OVER_WITHIN, "another epoch")
+        await world.until(lambda: world.lease()[0] > epoch, TAKEOVER_SECONDS, "another epoch")
         strike.proof["takeovers"] += world.lease()[0] - epoch
 
 
@@ -65,15 +65,15 @@ async def restart(world: World, child: Child, wait: float) -> None:
 
 
 def healthy(world: World) -> list[str]:
-    """Registered, running, and never harmed."""
+    """IDs of registered, running VMs that were never harmed."""
     ids = [id for id in world.vms.running() if id not in world.harm]
     return [id for id in ids if (world.vms.root / id / "recv" / "motd").exists()]
 
 
-def some(world: World, count: int) -> list[str]:
+def pick(world: World, count: int) -> list[str]:
     found = healthy(world)
     return world.rng.sample(found, min(count, len(found)))
 
 
 def kill_some(world: World, strike: Strike, count: int) -> None:
-    strike.proof["VMs killed"] += sum(world.kill(id) for id in some(world, count))
+    strike.proof["VMs killed"] += sum(world.kill(id) for id in pick(world, count))

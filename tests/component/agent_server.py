@@ -7,7 +7,7 @@ empty script means that the server behaves well.
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -28,16 +28,6 @@ TENANT = TenantId("default")
 DAY = 86400.0
 
 T = TypeVar("T")
-
-
-async def eventually(find: Callable[[], T], *, seconds: float = 60.0) -> T:
-    """What `find` returns once it is true. Waits for the thing, not for a time."""
-    async with asyncio.timeout(seconds):
-        while True:
-            found = find()
-            if found:
-                return found
-            await asyncio.sleep(0.005)
 
 
 @dataclass

@@ -1,11 +1,10 @@
 """A cache on a real file, and what tests put into it."""
 
-import asyncio
 import contextlib
 import itertools
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -62,15 +61,6 @@ def event(cache: Cache, message: str, **more: Any) -> None:
     """One more, behind all others."""
     id = next(IDS)
     cache.put_events(id, lambda: [happened(id, message, **more)], count=1)
-
-
-async def until(condition: Callable[[], bool], what: str) -> None:
-    try:
-        async with asyncio.timeout(SECONDS):
-            while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-    except TimeoutError:
-        raise AssertionError(f"{what} did not come") from None
 
 
 async def filled(path: Path) -> None:

@@ -7,9 +7,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from component.wire_world import CLUSTER, SECONDS, SHARD, Paper, World, until
+from component.wire_world import CLUSTER, SECONDS, SHARD, Paper, World
 from nstance.objects import lease as leases
 from nstance.server.election import peer_http, peers
+from support.eventually import eventually
 
 
 def server_side(world: World, paper: Paper) -> ssl.SSLContext:
@@ -67,7 +68,7 @@ async def linked(world: World) -> AsyncIterator[tuple[Side, peers.Link, peers.Li
     async with listening(world) as side:
         here = await dialer(world, world.server(id="server-2")).dial((side.address,), fingerprint(side.paper))
         try:
-            await until(lambda: side.links, "the link")
+            await eventually(lambda: side.links, "the link")
             yield side, side.links[0], here
         finally:
             here.close()

@@ -3,7 +3,8 @@
 from pathlib import Path
 
 from component.admin_shell import shell
-from component.whole_server import Json, World, config, eventually, ready, states
+from component.whole_server import Json, World, config, ready, states
+from support.eventually import eventually
 
 GROUPS = {"default": {"workers": {"template": "web", "size": 2}}}
 

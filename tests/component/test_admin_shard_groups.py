@@ -5,7 +5,8 @@ import re
 from pathlib import Path
 
 from component.admin_shell import operator_addresses, shell
-from component.whole_server import SHARD, World, config, eventually, states
+from component.whole_server import SHARD, World, config, states
+from support.eventually import eventually
 
 STATIC = {"default": {"static": {"template": "web", "size": 1}}}
 DEAD = "127.0.0.1:1"

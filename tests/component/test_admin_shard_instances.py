@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from component.admin_shell import operator_addresses, shell, write_identity
-from component.whole_server import SECONDS, SHARD, World, config, eventually, states
+from component.whole_server import SECONDS, SHARD, World, config, states
 from nstance.admin import client as clients
 from nstance.clock import SystemClock
 from nstance.objects.file import FileStore
 from nstance.objects.port import Key
 from nstance.pki import keys
+from support.eventually import eventually
 
 STATIC = {"default": {"web": {"template": "web", "size": 2, "drain_timeout": "0"}}}
 UNKNOWN = "web-01jw51srryegh9snf9cmeh3k4q"

@@ -5,9 +5,10 @@ from typing import Any
 
 from component.admin_shell import shell
 from component.test_admin_shard_serve import ALL, HERE, post, said, served
-from component.whole_server import World, config, eventually
+from component.whole_server import World, config
 from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName
 from nstance.model.rollout import Outcome
+from support.eventually import eventually
 
 KEY = GroupKey(DEFAULT_TENANT, GroupName("web"))
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 
 from component.admin_shell import shell
-from component.whole_server import SHARD, World, config, eventually, states
+from component.whole_server import SHARD, World, config, states
 from nstance.admin import main
 from nstance.v1.operator_pb2 import GroupConfig
+from support.eventually import eventually
 
 
 def told(size: int = 2, **group: object) -> dict[str, object]:

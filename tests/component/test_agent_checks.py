@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from component import agent_world
-from component.agent_server import AgentServer, eventually
+from component.agent_server import AgentServer
 from component.agent_world import Agent
 from nstance.agent import probes
 from nstance.pki import ca, keys, names
 from nstance.v1 import agent_pb2
 from nstance.wire import tls
+from support.eventually import eventually
 
 agent = agent_world.agent
 instance = agent_world.instance

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from component.admin_shell import shell
-from component.whole_server import LightAgent, World, config, eventually, states
+from component.whole_server import LightAgent, World, config, states
 from nstance.config.addresses import Service
 from nstance.v1 import agent_grpc, agent_pb2
+from support.eventually import eventually
 
 GROUPS = {"default": {"web": {"template": "web", "size": 2}}}
 

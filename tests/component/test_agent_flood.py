@@ -9,10 +9,11 @@ import pytest
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
-from component.whole_server import SECONDS, World, config, eventually, states
+from component.whole_server import SECONDS, World, config, states
 from nstance.config.addresses import Service
 from nstance.server.liveness.agent_quota import MESSAGE_BURST, MESSAGES_PER_SECOND, TokenBucket
 from nstance.v1 import agent_grpc, agent_pb2
+from support.eventually import eventually
 
 GROUPS = {"acme": {"web": {"template": "web", "size": 2}}}
 

@@ -9,7 +9,7 @@ import pytest
 from cryptography import x509
 
 from component import agent_world
-from component.agent_server import AgentServer, eventually
+from component.agent_server import AgentServer
 from component.agent_world import Agent
 from nstance.agent import files, on_receive
 from nstance.model.ids import InstanceId
@@ -17,6 +17,7 @@ from nstance.pki import keys as pki_keys
 from nstance.tasks.backoff import Backoff
 from nstance.v1 import agent_pb2
 from nstance.wire import status
+from support.eventually import eventually
 
 agent = agent_world.agent
 instance = agent_world.instance

@@ -10,13 +10,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from component.whole_server import CLUSTER, SECONDS, LightAgent, World, config, eventually, states
+from component.whole_server import CLUSTER, SECONDS, LightAgent, World, config, states
 from nstance.config.addresses import Service
 from nstance.model.instance import State
 from nstance.pki import keys, proof
 from nstance.server.liveness.agent_quota import WRITE_BURST
 from nstance.v1 import agent_grpc, agent_pb2, registration_grpc, registration_pb2
 from nstance.wire.call import call
+from support.eventually import eventually
 
 FLOOD = 150  # fewer than the messages that are allowed in a burst
 

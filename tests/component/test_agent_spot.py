@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from component.agent_server import AgentServer, eventually
+from component.agent_server import AgentServer
 from component.metadata_server import AwsMetadata, GoogleMetadata, MetadataServer
 from nstance.agent import lifecycle, metadata, settings, spot
 from nstance.agent.metadata import MetadataUnavailableError
 from nstance.agent.settings import Address
 from nstance.clock import SystemClock, SystemRng
 from nstance.v1 import agent_pb2
+from support.eventually import eventually
 
 TERMINATION, REBALANCE = agent_pb2.Notice.SPOT_TERMINATION, agent_pb2.Notice.SPOT_REBALANCE
 ACTION = {"action": "terminate", "time": "2026-11-15T12:00:00Z"}

@@ -12,7 +12,8 @@ from nstance import clock as clocks
 from nstance.dev.k8s.files import Files
 from nstance.model.ids import ClusterId, GroupName, InstanceId, Kind, ProviderId, ShardId, TenantId
 from nstance.providers import instance_dirs, nodes, port
-from support.k8s_server import Server, serving, until
+from support.eventually import eventually
+from support.k8s_server import Server, serving
 
 POOLS = "/apis/cluster.x-k8s.io/v1beta2/namespaces/default/machinepools"
 POOL = "machinepools/default/a.json"
@@ -67,14 +68,14 @@ async def test_own_writes_are_no_edits(server: Server, caplog: pytest.LogCapture
         )
     version = (await server.get(POOLS))["metadata"]["resourceVersion"]
     server.edit("configmaps/default/late.json", {"metadata": {}})  # found after all of the above were looked at
-    await until(lambda: (server.file("configmaps/default/late.json") or {}).get("metadata"))
+    await eventually(lambda: (server.file("configmaps/default/late.json") or {}).get("metadata"))
     assert int((await server.get(POOLS))["metadata"]["resourceVersion"]) == int(version) + 1
     assert [vars(each)["file"] for each in caplog.records] == [str(server.folder / "configmaps/default/late.json")]
 
 
 async def test_a_file_without_metadata_becomes_an_object(server: Server) -> None:
     server.edit("configmaps/elsewhere/a.json", {"data": {"x": "y"}})
-    made = await until(lambda: (server.file("configmaps/elsewhere/a.json") or {}).get("metadata"))
+    made = await eventually(lambda: (server.file("configmaps/elsewhere/a.json") or {}).get("metadata"))
     assert made["uid"]
     assert (made["name"], made["namespace"]) == ("a", "elsewhere")
     found = await server.get("/api/v1/namespaces/elsewhere/configmaps/a")
@@ -108,7 +109,7 @@ async def test_a_write_never_overwrites_an_edit_that_was_not_seen(server: Server
 async def test_a_removed_file_is_a_deletion(server: Server) -> None:
     await make_pool(server)
     (server.folder / POOL).unlink()
-    await until(lambda: _empty(server))
+    await eventually(lambda: _empty(server))
 
 
 async def _empty(server: Server) -> bool:
@@ -118,11 +119,11 @@ async def _empty(server: Server) -> bool:
 async def test_finalizers_bring_a_removed_file_back(server: Server) -> None:
     await make_pool(server, finalizers=["x/y"])
     (server.folder / POOL).unlink()
-    back = await until(lambda: server.file(POOL))
+    back = await eventually(lambda: server.file(POOL))
     assert back["metadata"]["deletionTimestamp"]
     back["metadata"]["finalizers"] = []
     server.edit(POOL, back)
-    await until(lambda: not (server.folder / POOL).exists())
+    await eventually(lambda: not (server.folder / POOL).exists())
     assert await _empty(server)
 
 
@@ -132,12 +133,12 @@ async def test_broken_json_is_told_and_the_last_good_object_stays(
     await make_pool(server)
     with caplog.at_level(logging.WARNING, "nstance.dev.k8s"):
         server.edit(POOL, '{\n  "spec": {"replicas": 5,}\n}')
-        await until(lambda: caplog.records)
+        await eventually(lambda: caplog.records)
     record = vars(caplog.records[0])
     assert (record["file"], record["line"]) == (str(server.folder / POOL), 2)
     assert await replicas(server) == 1
     server.edit(POOL, {"spec": {"replicas": 6}})
-    await until(lambda: (server.file(POOL) or {}).get("metadata"))
+    await eventually(lambda: (server.file(POOL) or {}).get("metadata"))
     assert await replicas(server) == 6
 
 
@@ -157,7 +158,7 @@ async def test_files_that_are_no_objects(
 ) -> None:
     with caplog.at_level(logging.WARNING, "nstance.dev.k8s"):
         server.edit(path, body)
-        await until(lambda: caplog.records)
+        await eventually(lambda: caplog.records)
     assert said in caplog.records[0].getMessage()
     assert await _empty(server)
     assert server.file(path) == body, "it is left as it is, for its author to mend"
@@ -165,7 +166,7 @@ async def test_files_that_are_no_objects(
 
 async def test_protected_namespaces_come_back(server: Server) -> None:
     (server.folder / "namespaces/default.json").unlink()
-    await until(lambda: server.file("namespaces/default.json"))
+    await eventually(lambda: server.file("namespaces/default.json"))
 
 
 async def test_a_copied_file_is_another_object(server: Server) -> None:
@@ -244,7 +245,7 @@ async def test_kinds_that_share_a_plural_do_not_share_a_folder(tmp_path: pathlib
         server.edit("widgets.example.com/default/early.json", {})
         widgets = {**spec, "names": {"plural": "widgets", "kind": "Widget"}}
         await server.call("POST", crds, {"metadata": {"name": "widgets.example.com"}, "spec": widgets}, code=201)
-        await until(lambda: server.file("widgets.example.com/default/early.json").get("metadata"))
+        await eventually(lambda: server.file("widgets.example.com/default/early.json").get("metadata"))
 
 
 async def test_what_cannot_be_kept_has_not_happened(server: Server) -> None:

@@ -7,7 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from support.k8s_server import KUBECTL, NO_KUBECTL, Server, serving, until
+from support.eventually import eventually
+from support.k8s_server import KUBECTL, NO_KUBECTL, Server, serving
 
 pytestmark = pytest.mark.skipif(KUBECTL is None, reason=NO_KUBECTL)
 
@@ -144,7 +145,7 @@ async def test_deletion_waits_for_finalizers_and_goes_through_owners(server: Ser
     patch = {"metadata": {"ownerReferences": [reference], "finalizers": ["x/y"]}}
     await server.kubectl("patch", "nmp", "nstance-test", "--type=merge", "-p", json.dumps(patch))
     deleting = asyncio.ensure_future(server.kubectl("delete", "mp", "nstance-test", "--cascade=foreground"))
-    await until(
+    await eventually(
         lambda: server.file("nstancemachinepools/default/nstance-test.json")["metadata"].get("deletionTimestamp")
     )
     assert server.file("machinepools/default/nstance-test.json")["metadata"]["finalizers"] == ["foregroundDeletion"]
@@ -211,7 +212,7 @@ async def test_drain_and_cordon(server: Server) -> None:
         pod = {"metadata": {"labels": {"app": "web"}}, "spec": {"nodeName": "n", "containers": [{"name": "c"}]}}
         ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
         server.edit(f"pods/default/web-{number}.json", {**pod, "status": ready})
-    await until(lambda: (server.file("pods/default/web-2.json") or {}).get("metadata", {}).get("uid"))
+    await eventually(lambda: (server.file("pods/default/web-2.json") or {}).get("metadata", {}).get("uid"))
     await server.kubectl("create", "pdb", "guard", "--selector=app=web", "--min-available=1")
     assert words(await server.kubectl("get", "pdb"))[1][1:4] == ["1", "N/A", "1"]
     await server.kubectl("cordon", "n")

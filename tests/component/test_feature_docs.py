@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from component.admin_shell import Shell, shell
-from component.whole_server import World, config, eventually, ready, states
+from component.whole_server import World, config, ready, states
 from nstance.config import jsonc
+from support.eventually import eventually
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -8,12 +8,13 @@ from aiohttp import web
 
 from component.admin_shell import shell
 from component.test_feature_docs import _page
-from component.whole_server import World, config, eventually, states
+from component.whole_server import World, config, states
 from nstance.config import jsonc
 from nstance.model.ids import InstanceId
 from nstance.providers.errors import NoCapacityError
 from nstance.providers.memory_behavior import Call, Outcome, Script
 from nstance.providers.memory_cloud import Image
+from support.eventually import eventually
 
 DOCS = Path(__file__).parents[2] / "docs"
 

@@ -11,7 +11,7 @@ import pytest
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
-from component.whole_server import SECONDS, SHARD, Operator, Running, World, eventually, states
+from component.whole_server import SECONDS, SHARD, Operator, Running, World, states
 from nstance.admin import client
 from nstance.admin.shard import history as following
 from nstance.clock import SystemClock
@@ -23,6 +23,7 @@ from nstance.server.cache.cache import Event
 from nstance.server.leader import history
 from nstance.v1.operator_pb2 import GroupConfig
 from nstance.wire.call import call
+from support.eventually import eventually
 from support.off_clock import OffClock
 
 HOUR = 3600.0

@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-from component.whole_server import CLUSTER, SHARD, World, config, eventually, states
+from component.whole_server import CLUSTER, SHARD, World, config, states
 from nstance.providers import errors
 from nstance.providers.memory_behavior import Call, Outcome
 from nstance.providers.port import Scope
+from support.eventually import eventually
 
 SCOPE = Scope(cluster=CLUSTER, shard=SHARD)
 

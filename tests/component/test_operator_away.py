@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
-from component.whole_server import World, eventually, states
+from component.whole_server import World, states
 from nstance.model.instance import State
 from nstance.sim.desired_groups import DesiredGroup, DesiredGroups
 from nstance.sim.setup import Setup
 from nstance.sim.world import world
 from nstance.v1.operator_pb2 import GroupConfig
+from support.eventually import eventually
 
 LONG = 1200.0  # twice as long as an operator counts as present; whatever depends on it has happened by then
 

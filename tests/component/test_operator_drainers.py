@@ -2,9 +2,10 @@
 
 from pathlib import Path
 
-from component.whole_server import Operator, World, config, eventually, new_uuid, states
+from component.whole_server import Operator, World, config, new_uuid, states
 from nstance.model.ids import TenantId
 from nstance.v1.operator_pb2 import GroupConfig
+from support.eventually import eventually
 
 GROUPS = {"acme": {"web": {"template": "web", "size": 2}}}
 ACME = TenantId("acme")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from component.whole_server import CLUSTER, SECONDS, SHARD, World, config, eventually
+from component.whole_server import CLUSTER, SECONDS, SHARD, World, config
 from nstance.clock import SystemClock, SystemRng
 from nstance.config.addresses import Service
 from nstance.kube import errors, kinds, memory
@@ -26,6 +26,7 @@ from nstance.operator.shards.ports import ShardUnreachableError
 from nstance.pki import ca, keys
 from nstance.v1 import registration_pb2
 from nstance.wire.limits import Limits
+from support.eventually import eventually
 
 NAMES = Names(namespace="default")
 SECRETS = (NAMES.key_secret, NAMES.cert_secret)

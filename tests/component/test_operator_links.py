@@ -11,7 +11,7 @@ import pytest
 from bench import wires
 from bench.wires import Wire
 
-from component.whole_server import CLUSTER, SHARD, Operator, World, config, eventually, states
+from component.whole_server import CLUSTER, SHARD, Operator, World, config, states
 from nstance.config.addresses import Service
 from nstance.model.ids import ShardId, TenantId
 from nstance.operator.config_file import Configuration, Endpoints
@@ -25,6 +25,7 @@ from nstance.tasks.backoff import Backoff
 from nstance.v1 import operator_pb2 as pb
 from nstance.wire import credentials
 from nstance.wire.limits import Limits
+from support.eventually import eventually
 
 OTHER = ShardId("zone-b")
 GROUPS = {"default": {"web": {"template": "web", "size": 2}}}

@@ -3,13 +3,14 @@
 import asyncio
 from pathlib import Path
 
-from component.whole_server import World, eventually, states
+from component.whole_server import World, states
 from nstance.model.decision import ReasonCode
 from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName
 from nstance.objects.errors import UnavailableError
 from nstance.objects.memory import Fate
 from nstance.server.state import event_log
 from nstance.v1.operator_pb2 import GroupConfig
+from support.eventually import eventually
 
 WEB = GroupKey(DEFAULT_TENANT, GroupName("web"))
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from grpclib.const import Status
 
-from component.whole_server import SHARD, Operator, World, config, eventually, ready, states
+from component.whole_server import SHARD, Operator, World, config, ready, states
 from nstance.config import jsonc
 from nstance.model.events import VmState
 from nstance.model.ids import GroupKey, GroupName, TenantId
@@ -18,6 +18,7 @@ from nstance.providers.errors import PermanentError
 from nstance.providers.memory_behavior import Call, Outcome
 from nstance.server.api import grpc_ports
 from nstance.v1.operator_pb2 import GroupConfig
+from support.eventually import eventually
 
 GROUPS = f"shard/{SHARD}/groups.jsonc"
 STATIC = {"acme": {"static": {"template": "web", "size": 1}}}

@@ -7,7 +7,7 @@ import pytest
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
-from component.whole_server import SECONDS, Operator, World, config, eventually, states
+from component.whole_server import SECONDS, Operator, World, config, states
 from nstance.config.addresses import Service
 from nstance.model.ids import TenantId
 from nstance.objects import errors
@@ -18,6 +18,7 @@ from nstance.server.api import operator_service as api
 from nstance.v1 import operator_grpc
 from nstance.v1.operator_pb2 import GroupConfig, ListGroupsRequest
 from nstance.wire.call import call
+from support.eventually import eventually
 
 GROUPS = {"acme": {"web": {"template": "web", "size": 1}}}
 

@@ -10,8 +10,9 @@ from google.protobuf.message import Message
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from component.whole_server import Operator, World, config, eventually, new_uuid, states
+from component.whole_server import Operator, World, config, new_uuid, states
 from nstance.v1 import operator_pb2
+from support.eventually import eventually
 
 ROUNDS = 300
 NUMBERS = {

@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 from grpclib.const import Status
 
-from component.whole_server import World, config, eventually, new_uuid, ready, states
+from component.whole_server import World, config, new_uuid, ready, states
 from nstance.model import ids
 from nstance.server.api import operator_service as api
 from nstance.v1.operator_pb2 import GroupConfig
 from nstance.wire import limits
+from support.eventually import eventually
 
 GROUPS = {"acme": {"web": {"template": "web", "size": 2}}}
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from grpclib.const import Status
 
-from component.whole_server import Operator, World, config, eventually, new_uuid, states
+from component.whole_server import Operator, World, config, new_uuid, states
 from nstance.model import events as ev
 from nstance.model import ids
 from nstance.model.decision import Rejection
@@ -16,6 +16,7 @@ from nstance.model.events import VmState
 from nstance.model.ids import GroupKey, GroupName, TenantId
 from nstance.model.vm import SeenVm
 from nstance.v1.operator_pb2 import DESCRIPTOR, GroupConfig
+from support.eventually import eventually
 
 GROUPS = {
     "acme": {"web": {"template": "web", "size": 2}, "own": {"template": "web", "size": 1}},

@@ -5,8 +5,9 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from component.whole_server import Operator, World, config, eventually, states
+from component.whole_server import Operator, World, config, states
 from nstance.v1.operator_pb2 import GroupConfig
+from support.eventually import eventually
 
 
 @contextlib.asynccontextmanager

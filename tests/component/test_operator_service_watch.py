@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 from grpclib.const import Status
 
-from component.whole_server import World, config, eventually, ready, states
+from component.whole_server import World, config, ready, states
 from nstance.server.api import watchers
 from nstance.v1.operator_pb2 import GroupConfig, WatchMessage
+from support.eventually import eventually
 
 GROUPS = {"acme": {"web": {"template": "web", "size": 2}}}
 

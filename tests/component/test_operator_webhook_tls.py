@@ -11,13 +11,14 @@ import aiohttp
 
 from component import operator_site
 from component.operator_site import LOOPBACK, Site, running, site
-from component.whole_server import CLUSTER, eventually
+from component.whole_server import CLUSTER
 from nstance.clock import SystemClock
 from nstance.kube import kinds
 from nstance.operator.options import WEBHOOK_CONFIGURATION
 from nstance.operator.serving import webhook_certificate
 from nstance.operator.serving.webhook_certificate import WebhookCertificate
 from nstance.operator.wiring import Operator
+from support.eventually import eventually
 
 impatient = operator_site.impatient
 

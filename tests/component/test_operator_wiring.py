@@ -16,7 +16,7 @@ import yaml
 
 from component import operator_site
 from component.operator_site import NAME, get, is_ready, ready, running, site
-from component.whole_server import SHARD, eventually
+from component.whole_server import SHARD
 from nstance.clock import SystemClock, SystemRng
 from nstance.kube import errors, kinds, kubeconfig, lease, memory
 from nstance.kube.kubeconfig import Access
@@ -28,6 +28,7 @@ from nstance.operator.controllers import clusters
 from nstance.operator.errors import FatalError
 from nstance.operator.options import BindAddress, Endpoint, Environment
 from nstance.operator.shards import registration
+from support.eventually import eventually
 
 impatient = operator_site.impatient
 

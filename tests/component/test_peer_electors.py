@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import aiohttp
 
 from component.peer_world import dialer, fingerprint, server_side
-from component.wire_world import CHANCE, CLOCK, CLUSTER, SHARD, Pipe, World, on_both_loops, until
+from component.wire_world import CHANCE, CLOCK, CLUSTER, SHARD, Pipe, World, on_both_loops
 from nstance.core import election as rules
 from nstance.objects import errors
 from nstance.objects import lease as leases
@@ -18,6 +18,7 @@ from nstance.server.election import peer_http
 from nstance.server.election.context import ElectionContext
 from nstance.server.election.elector import Elector
 from nstance.server.election.term import Term
+from support.eventually import eventually
 
 
 class Shard:
@@ -115,9 +116,9 @@ async def leader_and_member() -> AsyncIterator[tuple[Shard, Member, Member]]:
     async with contextlib.AsyncExitStack() as stack:
         shard = Shard()
         leader = await shard.add(stack, "server-1")
-        await until(lambda: leader.leads, "a first leader")
+        await eventually(lambda: leader.leads, "a first leader")
         standby = await shard.add(stack, "server-2")
-        await until(lambda: [m.server for m in shard.lease().members] == ["server-2"], "the standby in the lease")
+        await eventually(lambda: [m.server for m in shard.lease().members] == ["server-2"], "the standby in the lease")
         yield shard, leader, standby
 
 
@@ -136,7 +137,7 @@ async def test_a_standby_joins_and_leads_as_soon_as_the_lease_is_given_back() ->
         member = shard.lease().members[0]
         assert member.fingerprint == fingerprint(standby.paper)
         leader.elector.stop()
-        await until(lambda: standby.leads, "the standby's term")
+        await eventually(lambda: standby.leads, "the standby's term")
         assert shard.lease().epoch == 2
         assert not standby.others_leading
         assert await leadership(standby) == 200
@@ -149,11 +150,11 @@ async def test_a_leader_that_is_cut_off_stops_before_the_standby_starts() -> Non
     async with leader_and_member() as (shard, leader, standby):
         leader.pipe.freeze()
         leader.storage_cut = True
-        await until(lambda: standby.leads, "the standby's term")
+        await eventually(lambda: standby.leads, "the standby's term")
         assert not standby.others_leading
         assert shard.lease().holder.server == "server-2"
         leader.storage_cut = False
-        await until(lambda: leader.elector.term is None, "the old leader's insight")
+        await eventually(lambda: leader.elector.term is None, "the old leader's insight")
 
 
 @on_both_loops
@@ -161,6 +162,6 @@ async def test_a_leader_that_still_reaches_the_store_keeps_leading_without_its_s
     async with leader_and_member() as (shard, leader, standby):
         sequence = shard.lease().sequence
         leader.pipe.freeze()
-        await until(lambda: shard.lease().sequence >= sequence + 6, "renewals in the store")
-        await until(lambda: leader.leads, "the leader leads")
+        await eventually(lambda: shard.lease().sequence >= sequence + 6, "renewals in the store")
+        await eventually(lambda: leader.leads, "the leader leads")
         assert not standby.terms

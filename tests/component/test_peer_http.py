@@ -21,11 +21,12 @@ from component.peer_world import (
     received,
     server_side,
 )
-from component.wire_world import CHANCE, CLUSTER, SECONDS, SHARD, Paper, Pipe, World, on_both_loops, until
+from component.wire_world import CHANCE, CLUSTER, SECONDS, SHARD, Paper, Pipe, World, on_both_loops
 from nstance.objects import lease as leases
 from nstance.pki import ca, fields, keys
 from nstance.server.election import peer_http, peers
 from nstance.wire import http_listener
+from support.eventually import eventually
 
 JOIN = peers.Join("server-2", "inc-2", ("127.0.0.1:1",), "ab")
 BEAT = peers.Heartbeat(epoch=1, sequence=2, version="v", tail=3, number=4, member=False)
@@ -41,7 +42,7 @@ async def test_a_link_carries_messages_both_ways_and_knows_its_ends() -> None:
     async with listening(world) as side:
         here = await dialer(world, other).dial((side.address,), fingerprint(side.paper))
         here.send(JOIN)
-        await until(lambda: side.links)
+        await eventually(lambda: side.links)
         there = side.links[0]
         assert await received(there) == JOIN
         assert (there.server, there.fingerprint) == ("server-2", fingerprint(other))
@@ -97,14 +98,14 @@ async def test_closing_ends_a_link_whose_other_side_is_silent_for_good() -> None
         here = await dialer(world, world.server(id="server-2")).dial(
             (f"127.0.0.1:{pipe.port}",), fingerprint(side.paper)
         )
-        await until(lambda: side.links)
+        await eventually(lambda: side.links)
         pipe.freeze()
         there = side.links[0]
         there.send(BEAT)
         there.close()
         side.released.set()
         await closed(there)
-        await until(lambda: not side.server._listener._per_address, "the connection's end")
+        await eventually(lambda: not side.server._listener._per_address, "the connection's end")
         here.close()
 
 
@@ -120,7 +121,7 @@ async def test_closing_tells_whoever_waits_at_once(monkeypatch: pytest.MonkeyPat
         here = await dialer(world, world.server(id="server-2")).dial(
             (f"127.0.0.1:{pipe.port}",), fingerprint(side.paper)
         )
-        await until(lambda: side.links)
+        await eventually(lambda: side.links)
         pipe.freeze()  # a polite goodbye would wait for its answer
         waiting = asyncio.create_task(closed(side.links[0]))
         await asyncio.sleep(0)
@@ -136,7 +137,7 @@ async def test_b24_who_says_nothing_is_cut_off_and_a_link_is_not() -> None:
     side.server._listener._request_seconds = 1.0
     await side.server.start("127.0.0.1", 0)
     here = await dialer(world, world.server(id="server-2")).dial((side.address,), fingerprint(side.paper))
-    await until(lambda: side.links)
+    await eventually(lambda: side.links)
     context = world.client_context()
     reader, writer = await asyncio.open_connection("127.0.0.1", side.server.port, ssl=context, server_hostname="")
     with contextlib.suppress(ConnectionError):
@@ -157,7 +158,7 @@ async def test_b24_a_client_that_never_shakes_hands_is_cut_off(monkeypatch: pyte
             with contextlib.suppress(ConnectionError):
                 assert await reader.read() == b""
         writer.close()
-        await until(lambda: not side.server._listener._per_address, "the connection's end")
+        await eventually(lambda: not side.server._listener._per_address, "the connection's end")
 
 
 async def test_silence_ends_a_link(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +202,7 @@ async def test_what_no_peer_says_ends_the_link(frame: bytes | str, error: type[E
         context = client_side(world, world.server(id="server-2"))
         async with session.ws_connect(f"wss://{side.address}/peer", ssl=context) as raw:
             await (raw.send_bytes(frame) if isinstance(frame, bytes) else raw.send_str(frame))
-            await until(lambda: side.links)
+            await eventually(lambda: side.links)
             with pytest.raises(error):
                 await received(side.links[0])
             side.released.set()
@@ -378,7 +379,7 @@ async def test_a_renewed_certificate_is_used_by_the_next_connection() -> None:
         renewed = world.server()
         side.context = server_side(world, renewed)
         second = await dialer(world, world.server(id="server-3")).dial((side.address,), fingerprint(renewed))
-        await until(lambda: len(side.links) == 2)
+        await eventually(lambda: len(side.links) == 2)
         side.links[0].send(BEAT)
         assert await received(first) == BEAT  # the old link goes on
         first.close()

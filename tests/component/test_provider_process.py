@@ -9,16 +9,17 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from contracts import provider_worlds as worlds
-from contracts.provider_worlds import LocalWorld, eventually, marked, request, scope
+from contracts.provider_worlds import LocalWorld, marked, request, scope, tick_until
 from nstance.model.ids import InstanceId
 from nstance.providers import errors, instance_dirs, launch, local, port, processes
 from nstance.providers.port import Status
+from support.eventually import eventually
 
 HERE = scope()
 
@@ -35,14 +36,6 @@ async def world() -> AsyncIterator[LocalWorld]:
 
 def run(command: list[str], **pipes: int) -> subprocess.Popen[str]:
     return subprocess.Popen(command, **{"stdout": subprocess.DEVNULL, **pipes}, text=True)  # type: ignore[call-overload,no-any-return]
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    for _ in range(6000):
-        if holds():
-            return
-        await asyncio.sleep(0.01)
-    raise AssertionError("it did not come true in time")
 
 
 async def test_the_home_of_an_instance(world: LocalWorld) -> None:
@@ -84,7 +77,7 @@ async def test_the_agents_environment(monkeypatch: pytest.MonkeyPatch) -> None:
         async def holds() -> bool:
             return (await door.console_output(vm.id, None)).endswith("}\n")
 
-        await eventually(world, holds)
+        await tick_until(world, holds)
         seen = json.loads(await door.console_output(vm.id, None))
         home = world.root / vm.id
         ours = {name: value for name, value in seen.items() if name.startswith("NSTANCE_")}
@@ -172,7 +165,7 @@ async def test_of_many_launchers_one_becomes_the_agent(world: LocalWorld) -> Non
     world.end_by_hand(vm.id)
     (home / "process.json").unlink()
     launchers = [run(launch.command(home), stderr=subprocess.DEVNULL) for _ in range(6)]
-    await until(lambda: sum(each.poll() is None for each in launchers) == 1)
+    await eventually(lambda: sum(each.poll() is None for each in launchers) == 1)
     (alive,) = [each for each in launchers if each.poll() is None]
     assert json.loads((home / "process.json").read_bytes())["pid"] == alive.pid
     alive.kill()
@@ -197,7 +190,7 @@ async def test_delete_ends_everything(code: str) -> None:
         async def holds() -> bool:
             return "up" in await door.console_output(vm.id, None)
 
-        await eventually(world, holds)
+        await tick_until(world, holds)
         assert await door.delete(vm.id, None) is Status.DELETED
         assert marked(vm.id) == []
 
@@ -325,7 +318,7 @@ async def test_a_program_that_fails_at_once_is_a_stopped_vm() -> None:
         async def holds() -> bool:
             return (await door.get(vm.id, None)).status is Status.STOPPED
 
-        await eventually(world, holds)
+        await tick_until(world, holds)
         assert "no configuration" in await door.console_output(vm.id, None)
 
 
@@ -379,7 +372,7 @@ async def test_the_loop_is_not_blocked(world: LocalWorld) -> None:
         async def holds() -> bool:
             return "up" in await door.console_output(vm.id, None)
 
-        await eventually(stubborn, holds)
+        await tick_until(stubborn, holds)
         delete = asyncio.create_task(door.delete(vm.id, None))
         turns = 0
         while not delete.done():
@@ -398,7 +391,7 @@ async def test_the_default_command_is_the_real_agent() -> None:
         async def holds() -> bool:
             return "nstance-agent" in await door.console_output(vm.id, None)
 
-        await eventually(world, holds)
+        await tick_until(world, holds)
         assert str(world.root / vm.id / "identity") in await door.console_output(vm.id, None)
         assert await door.delete(vm.id, None) is Status.DELETED
 
@@ -436,7 +429,7 @@ async def test_zombies_are_stopped() -> None:
     known = processes.Process(child.pid, start)
     assert processes.runs(known)
     child.kill()
-    await until(lambda: not processes.runs(known))
+    await eventually(lambda: not processes.runs(known))
     assert str(child.pid) in os.listdir("/proc"), "nobody has reaped it"
     assert processes._start_by_ps(child.pid) is None
     child.wait()

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from contracts import provider_worlds as worlds
-from contracts.provider_worlds import LocalWorld, eventually, marked, one, request, scope
+from contracts.provider_worlds import LocalWorld, marked, one, request, scope, tick_until
 from nstance.model.ids import InstanceId
 from nstance.providers import port, tmux
 from nstance.providers.port import Status
@@ -39,7 +39,7 @@ async def status_is(world: LocalWorld, door: port.Instances, id: InstanceId, wan
     async def holds() -> bool:
         return (await door.get(id, None)).status is wanted
 
-    await eventually(world, holds)
+    await tick_until(world, holds)
 
 
 async def test_a_window_per_instance(world: LocalWorld) -> None:
@@ -89,7 +89,7 @@ async def test_what_an_agent_says_at_once_is_kept(tmp_path: Path, monkeypatch: p
             async def holds(id: InstanceId = vm.id) -> bool:
                 return "said at once" in await door.console_output(id, None)
 
-            await eventually(world, holds)
+            await tick_until(world, holds)
 
 
 async def test_a_missing_session_and_server_are_made_anew(world: LocalWorld) -> None:
@@ -170,7 +170,7 @@ async def test_the_agent_starts_anew_when_its_code_changes(tmp_path: Path) -> No
         async def says(text: str) -> bool:
             return text in await door.console_output(vm.id, None)
 
-        await eventually(world, lambda: says("one"))
+        await tick_until(world, lambda: says("one"))
 
         async def reloaded() -> bool:
             # Written again and again: the watcher may have begun to watch only after the first agent spoke.
@@ -178,7 +178,7 @@ async def test_the_agent_starts_anew_when_its_code_changes(tmp_path: Path) -> No
             await asyncio.sleep(0.2)
             return await says("two")
 
-        await eventually(world, reloaded)
+        await tick_until(world, reloaded)
         assert (await door.get(vm.id, None)).status is Status.RUNNING
         assert len(marked(vm.id)) >= 2, "the watcher and the agent"
         assert await door.delete(vm.id, None) is Status.DELETED

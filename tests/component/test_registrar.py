@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from component.whole_server import CLUSTER, SECONDS, World, config, eventually, states
+from component.whole_server import CLUSTER, SECONDS, World, config, states
 from nstance.model.ids import ClusterId, GroupName, InstanceId, ShardId, TenantId
 from nstance.model.instance import Instance
 from nstance.pki import keys, nonce, proof
@@ -20,6 +20,7 @@ from nstance.server.api import registrar
 from nstance.server.api.registrar import FAILURES, INVALID, WINDOW, Registrar
 from nstance.server.config.advertised import Advertised
 from nstance.v1 import registration_pb2
+from support.eventually import eventually
 
 AWAY = "203.0.113.7"
 

@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from component.admin_shell import shell
-from component.whole_server import World, config, eventually, states
+from component.whole_server import World, config, states
 from nstance.providers.memory_behavior import Call, Outcome, Script
+from support.eventually import eventually
 
 VMS = 5
 

@@ -9,13 +9,14 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from component.whole_server import SECONDS, SHARD, World, eventually
+from component.whole_server import SECONDS, SHARD, World
 from nstance.config.addresses import Address, Service
 from nstance.objects.errors import UnavailableError
 from nstance.objects.memory import Fate, Verb
 from nstance.server import reserved_ports, wiring
 from nstance.server.errors import FatalError
 from support import ports
+from support.eventually import eventually
 
 free_port = ports.free_port
 

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from component import cache_world
-from component.cache_world import WEB, A, cached, event, filled, instance, run_child, until
+from component.cache_world import WEB, A, cached, event, filled, instance, run_child
 from nstance.model.ids import DEFAULT_TENANT, InstanceId
 from nstance.server.cache import disk
+from support.eventually import eventually
 
 path = cache_world.path
 soon = cache_world.soon
@@ -121,7 +122,7 @@ async def test_f42_damage_while_running_costs_the_content_and_nothing_else(path:
         for number in range(300):
             cache.put_public_keys(InstanceId(f"knc-{number:026d}"), {"k": "v"})
         assert len(await cache.all_public_keys()) == 300
-        await until(lambda: cache.on_disk, "the way back to the disk")
+        await eventually(lambda: cache.on_disk, "the way back to the disk")
         assert await cache.sync(config_hash="c", group_hashes={}, instances=[instance()])
         assert [i.id for i in await cache.instances()] == [A]
 

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from component import cache_world
-from component.cache_world import SECONDS, A, B, cached, event, filled, instance, opened, run_child, until
+from component.cache_world import SECONDS, A, B, cached, event, filled, instance, opened, run_child
 from nstance.model.instance import State
 from nstance.server.cache import disk, thread
 from nstance.server.cache.cache import Cache, CacheUnavailableError
+from support.eventually import eventually
 
 path = cache_world.path
 soon = cache_world.soon
@@ -82,7 +83,7 @@ async def test_f41_a_full_disk_moves_the_cache_into_memory_and_room_brings_it_ba
         assert not cache.on_disk
         assert sum("in memory" in r.message for r in caplog.records) == 1
         ballast.unlink()
-        await until(lambda: cache.on_disk, "the way back to the disk")
+        await eventually(lambda: cache.on_disk, "the way back to the disk")
         assert len(await cache.public_keys(A)) == 501
 
 
@@ -96,7 +97,7 @@ async def test_f41_without_a_usable_disk_the_cache_lives_in_memory(
         assert await cache.public_keys(A) == {"k": "pem"}
         assert not cache.on_disk
         (tmp_path / "db").unlink()
-        await until(lambda: cache.on_disk, "the disk")
+        await eventually(lambda: cache.on_disk, "the disk")
         assert await cache.public_keys(A) == {"k": "pem"}
     assert sum("in memory" in r.message for r in caplog.records) == 1
     async with cached(tmp_path / "db" / "nstance.db") as cache:
@@ -157,7 +158,7 @@ async def test_f44_a_lock_of_another_process_moves_the_cache_into_memory_for_its
             cache.put_public_keys(A, {"during": "pem"})
             assert await cache.public_keys(A) == {"kubelet.pub": "pem", "during": "pem"}
             assert not cache.on_disk
-        await until(lambda: cache.on_disk, "the way back to the disk")
+        await eventually(lambda: cache.on_disk, "the way back to the disk")
     async with cached(path) as cache:
         assert await cache.public_keys(A) == {"kubelet.pub": "pem", "during": "pem"}
         assert len(await cache.events()) == 20
@@ -173,7 +174,7 @@ async def test_f44_a_file_that_is_locked_at_the_start_keeps_its_content(path: Pa
         assert not await cache.sync(config_hash="new", group_hashes={})
         assert await cache.all_public_keys() == {B: {"during": "pem"}}
         assert cache.stale
-    await until(lambda: cache.on_disk, "the disk")
+    await eventually(lambda: cache.on_disk, "the disk")
     assert await cache.all_public_keys() == {A: {"kubelet.pub": "pem"}, B: {"during": "pem"}}
     await cache.close()
 
@@ -189,7 +190,7 @@ class Stuck:
 async def test_f44_a_disk_that_does_not_answer_stops_nobody(path: Path) -> None:
     cache = opened(path)
     stuck = Stuck(cache)
-    await until(stuck.entered.is_set, "the standstill")
+    await eventually(stuck.entered.is_set, "the standstill")
     for number in range(1000):
         cache.put_instance(instance(state=State.RUNNING if number % 2 else State.DRAINING))
     with pytest.raises(CacheUnavailableError, match="did not answer"):
@@ -213,7 +214,7 @@ async def test_f44_a_full_queue_forgets_rather_than_tell_something_wrong(
     assert await cache.sync(config_hash="c", group_hashes={}, instances=[instance(B)])
     assert not cache.stale
     stuck = Stuck(cache)
-    await until(stuck.entered.is_set, "the standstill")
+    await eventually(stuck.entered.is_set, "the standstill")
     for number in range(15):
         cache.put_public_keys(A, {str(number): "pem"})
         event(cache, str(number))
@@ -235,7 +236,7 @@ async def test_f44_closing_does_not_wait_for_a_disk_that_does_not_answer(
 ) -> None:
     cache = opened(path)
     stuck = Stuck(cache)
-    await until(stuck.entered.is_set, "the standstill")
+    await eventually(stuck.entered.is_set, "the standstill")
     await cache._thread.close(timeout=0.01)
     assert "left behind" in caplog.text
     with pytest.raises(CacheUnavailableError, match="closed"):
@@ -248,7 +249,7 @@ async def test_f44_closing_does_not_wait_for_a_disk_that_does_not_answer(
 async def test_a_cancelled_question_harms_nobody(path: Path) -> None:
     cache = opened(path)
     stuck = Stuck(cache)
-    await until(stuck.entered.is_set, "the standstill")
+    await eventually(stuck.entered.is_set, "the standstill")
     asking = asyncio.create_task(cache.events())
     await asyncio.sleep(0)
     asking.cancel()

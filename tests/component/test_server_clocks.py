@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from component.whole_server import World, config, eventually, states
+from component.whole_server import World, config, states
+from support.eventually import eventually
 from support.off_clock import OffClock
 
 HOUR = 3600.0

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from component.whole_server import Json, Running, World, config, eventually, states
+from component.whole_server import Json, Running, World, config, states
 from nstance.v1.operator_pb2 import GroupConfig
+from support.eventually import eventually
 
 TOLD = config(
     groups={"acme": {"web": {"template": "web", "size": 2}, "api": {"template": "web", "size": 1}}},

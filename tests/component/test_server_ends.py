@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from component.whole_server import SECONDS, SHARD, World, config, eventually, states
+from component.whole_server import SECONDS, SHARD, World, config, states
 from nstance.config import storage_keys
 from nstance.objects import lease
 from nstance.objects.memory import Fate, Verb
 from nstance.server.errors import FatalError
 from nstance.telemetry import loop_lag
+from support.eventually import eventually
 
 
 async def test_a_part_that_dies_gives_the_lease_back_and_ends_the_server(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
-from component.whole_server import SECONDS, LightAgent, World, config, eventually, states
+from component.whole_server import SECONDS, LightAgent, World, config, states
 from nstance.config.addresses import Service
 from nstance.objects import errors
 from nstance.objects.memory import Fate, Verb
@@ -16,6 +16,7 @@ from nstance.providers.errors import UnavailableError
 from nstance.providers.memory_behavior import Call, Outcome
 from nstance.v1 import agent_grpc, agent_pb2
 from nstance.wire.call import call
+from support.eventually import eventually
 
 GROUPS = {"acme": {"web": {"template": "web", "size": 2}}}
 ONE = {"acme": {"web": {"template": "web", "size": 1}}}

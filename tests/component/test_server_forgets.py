@@ -5,8 +5,9 @@ import gc
 from pathlib import Path
 from typing import Any
 
-from component.whole_server import World, config, eventually, states
+from component.whole_server import World, config, states
 from nstance.model.ids import InstanceId
+from support.eventually import eventually
 
 GROUPS = {"acme": {"web": {"template": "web", "size": 2}}}
 

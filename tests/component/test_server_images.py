@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from component.whole_server import Json, World, config, eventually, new_uuid, states
+from component.whole_server import Json, World, config, new_uuid, states
 from nstance.config import load
 from nstance.providers import errors
 from nstance.providers.memory_behavior import Call, Outcome, Script
@@ -14,6 +14,7 @@ from nstance.server.cloud import images
 from nstance.server.liveness import agent_liveness
 from nstance.tasks.backoff import Backoff
 from nstance.v1.operator_pb2 import GroupConfig
+from support.eventually import eventually
 
 DOCS = Path(__file__).parents[2] / "docs" / "images-and-userdata.md"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from component.whole_server import CLUSTER, SECONDS, SHARD, Json, World, config, eventually, states
+from component.whole_server import CLUSTER, SECONDS, SHARD, Json, World, config, states
 from nstance.clock import SystemClock
 from nstance.config import load
 from nstance.model.ids import InstanceId, ProviderId
@@ -16,6 +16,7 @@ from nstance.providers.memory_behavior import Call, Outcome, Script
 from nstance.server.cache.cache import Cache
 from nstance.server.cloud import load_balancers
 from nstance.v1.operator_pb2 import GroupConfig
+from support.eventually import eventually
 
 QUICK = {"garbage_collection": {"interval": "300ms", "registration_timeout": "60s"}}
 AWAY = Outcome(applied=False, error=errors.UnavailableError("the balancer is away"))

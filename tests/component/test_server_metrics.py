@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from component.whole_server import SECONDS, World, config, eventually, states
+from component.whole_server import SECONDS, World, config, states
+from support.eventually import eventually
 
 
 @pytest.mark.parametrize("usable", [True, False])

@@ -7,11 +7,12 @@ from contextlib import asynccontextmanager, suppress
 import aiohttp
 import pytest
 
-from component.wire_world import SECONDS, on_both_loops, until
+from component.wire_world import SECONDS, on_both_loops
 from nstance.model.decision import ReasonCode
 from nstance.server.probes import Probes
 from nstance.telemetry.metrics import Metrics
 from nstance.wire import http_listener
+from support.eventually import eventually
 
 
 class Well:
@@ -116,7 +117,7 @@ async def test_b24_a_slow_client_is_cut_off(said: bytes) -> None:
             async with asyncio.timeout(SECONDS):
                 await reader.read()
         writer.close()
-        await until(lambda: not probes._listener._per_address, "the connection's end")
+        await eventually(lambda: not probes._listener._per_address, "the connection's end")
 
 
 async def test_b24_a_client_that_never_reads_is_cut_off() -> None:
@@ -127,8 +128,8 @@ async def test_b24_a_client_that_never_reads_is_cut_off() -> None:
     async with probing(metrics=Huge(), request_seconds=1.0) as probes:
         _, writer = await asyncio.open_connection("127.0.0.1", probes.port, limit=1024)
         writer.write(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
-        await until(lambda: probes._listener._per_address.total() == 1)
-        await until(lambda: not probes._listener._per_address, "the connection's end")
+        await eventually(lambda: probes._listener._per_address.total() == 1)
+        await eventually(lambda: not probes._listener._per_address, "the connection's end")
         writer.transport.abort()
 
 
@@ -138,7 +139,7 @@ async def test_b24_who_has_waited_longest_makes_room(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(http_listener, "MAX_CONNECTIONS", 2)
     async with probing() as probes:
         first, second = [await asyncio.open_connection("127.0.0.1", probes.port) for _ in range(2)]
-        await until(lambda: probes._listener._per_address.total() == 2)
+        await eventually(lambda: probes._listener._per_address.total() == 2)
         assert (await ask(probes, "/health"))[0] == 200
         async with asyncio.timeout(SECONDS):
             with suppress(ConnectionError):
@@ -148,7 +149,7 @@ async def test_b24_who_has_waited_longest_makes_room(monkeypatch: pytest.MonkeyP
             assert (await second[0].read()).startswith(b"HTTP/1.1 200")
         for _, writer in (first, second):
             writer.transport.abort()
-        await until(lambda: not probes._listener._per_address and not probes._listener._waiting)
+        await eventually(lambda: not probes._listener._per_address and not probes._listener._waiting)
 
 
 async def test_b24_many_idle_connections_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +168,7 @@ async def test_closing_ends_open_connections_and_frees_the_port() -> None:
     async with probing() as probes:
         port = probes.port
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        await until(lambda: probes._listener._per_address.total() == 1)
+        await eventually(lambda: probes._listener._per_address.total() == 1)
     async with asyncio.timeout(SECONDS):
         with suppress(ConnectionError):
             assert await reader.read() == b""

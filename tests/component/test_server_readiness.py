@@ -7,11 +7,12 @@ import pytest
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from component.whole_server import Json, LightAgent, Operator, World, config, eventually, ready, states
+from component.whole_server import Json, LightAgent, Operator, World, config, ready, states
 from nstance.model.ids import InstanceId
 from nstance.server.api import agent_service as agent_api
 from nstance.tasks.backoff import Backoff
 from nstance.v1 import agent_pb2
+from support.eventually import eventually
 
 UP: Json = {"kind": "tcp", "port": 8080}
 DISK: Json = {"kind": "command", "argv": ["df", "/"]}

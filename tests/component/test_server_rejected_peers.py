@@ -8,11 +8,12 @@ import pytest
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
-from component.whole_server import SECONDS, Operator, World, config, eventually, states
+from component.whole_server import SECONDS, Operator, World, config, states
 from nstance.config.addresses import Service
 from nstance.v1 import agent_grpc, agent_pb2, operator_grpc, operator_pb2
 from nstance.wire import tls
 from nstance.wire.call import call
+from support.eventually import eventually
 
 GROUPS = {"acme": {"web": {"template": "web", "size": 1}}}
 

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from component.admin_shell import shell
-from component.whole_server import SHARD, World, config, eventually, states
+from component.whole_server import SHARD, World, config, states
 from nstance.providers.port import Status
 from nstance.v1.operator_pb2 import GroupConfig
+from support.eventually import eventually
 
 PREFIX = f"shard/{SHARD}/"
 GROUPS = f"{PREFIX}groups.jsonc"

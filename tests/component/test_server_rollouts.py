@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from grpclib.const import Status
 
-from component.whole_server import Json, Operator, World, config, eventually
+from component.whole_server import Json, Operator, World, config
 from nstance.model.ids import GroupKey, GroupName, TenantId
 from nstance.model.instance import ENDED, State
 from nstance.model.rollout import Outcome, Revision
 from nstance.server.state.commits import Committed
 from nstance.v1 import operator_pb2
+from support.eventually import eventually
 
 KEY = GroupKey(TenantId("acme"), GroupName("web"))
 TOKEN = {"token": {"kind": "storage", "source": "data/token"}}

@@ -3,7 +3,8 @@
 import asyncio
 from pathlib import Path
 
-from component.whole_server import World, config, eventually, states
+from component.whole_server import World, config, states
+from support.eventually import eventually
 
 AGENTS = 10
 CUT = 6

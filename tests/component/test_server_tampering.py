@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from component.whole_server import SHARD, World, config, eventually
+from component.whole_server import SHARD, World, config
 from nstance.clock import SystemClock, SystemRng
 from nstance.config.addresses import Service
 from nstance.server import main, options
 from support import ports
+from support.eventually import eventually
 
 JOURNAL = f"shard/{SHARD}/journal/"
 

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from component.whole_server import Json, World, config, eventually, states
+from component.whole_server import Json, World, config, states
 from nstance.providers.port import Traits
 from nstance.server.workload import http_fetch, userdata
 from nstance.server.workload.http_fetch import FetchError, fetch
 from nstance.tasks.backoff import Backoff
 from nstance.v1.operator_pb2 import GroupConfig
+from support.eventually import eventually
 
 LOCAL = ["127.0.0.1"]
 

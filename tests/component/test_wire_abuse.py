@@ -30,11 +30,11 @@ from component.wire_world import (
     listening,
     on_both_loops,
     raw,
-    until,
     wait_for_ever,
 )
 from nstance.v1 import agent_grpc, agent_pb2
 from nstance.wire import call, limits, listener, status, tls
+from support.eventually import eventually
 
 WORLD = World()
 AGENT = WORLD.agent()
@@ -75,7 +75,7 @@ async def test_b23_frames_that_only_cost_us(frame: bytes, reason: str) -> None:
         attacker.send(frame * 5_000)
         await attacker.until_gone()
         assert attacker.goodbye() == CALM
-        await until(lambda: port.refused == [reason])
+        await eventually(lambda: port.refused == [reason])
 
 
 async def test_b23_a_few_of_them_are_fine() -> None:
@@ -102,7 +102,7 @@ async def test_b23_rapid_reset() -> None:
             attacker.h2.reset_stream(stream)
         attacker.send()
         await attacker.until_gone()
-        await until(lambda: port.refused == ["too many resets"])
+        await eventually(lambda: port.refused == ["too many resets"])
         assert len(service.entered) < 200
 
 
@@ -116,8 +116,8 @@ async def test_streams_that_are_reset_are_forgotten() -> None:
         attacker.send()
         await attacker.until(lambda: any(isinstance(e, h2.events.PingAckReceived) for e in attacker.events))
         assert len(port._protocols) == 2
-        await until(lambda: sum(len(p.processor.streams) for p in port._protocols) == 1)  # the neighbour's
-        await until(lambda: sum(len(p.calls.tasks) for p in port._protocols) == 1)
+        await eventually(lambda: sum(len(p.processor.streams) for p in port._protocols) == 1)  # the neighbour's
+        await eventually(lambda: sum(len(p.calls.tasks) for p in port._protocols) == 1)
 
 
 @on_both_loops
@@ -129,7 +129,7 @@ async def test_b23_ten_thousand_streams() -> None:
         attacker.writer.write(b"".join(frames))
         await attacker.until_gone()
         assert len(service.entered) <= limits.Limits().max_streams + 1
-        await until(lambda: len(port.refused) == 1)
+        await eventually(lambda: len(port.refused) == 1)
 
 
 async def test_b23_calls_that_outlive_their_streams_count_against_the_limit() -> None:
@@ -145,7 +145,7 @@ async def test_b23_calls_that_outlive_their_streams_count_against_the_limit() ->
         async with attacked(service, limits=limits.Limits(max_streams=4)) as (_, attacker):
             for count in range(4):
                 stream = attacker.request(KEYS)
-                await until(lambda count=count: len(service.entered) == count + 2)  # the neighbour's is the first
+                await eventually(lambda count=count: len(service.entered) == count + 2)  # the neighbour's is the first
                 attacker.h2.reset_stream(stream)
                 attacker.send()
             refused = attacker.request(KEYS)
@@ -162,7 +162,7 @@ async def test_b23_metadata_beyond_the_limit() -> None:
         attacker.request(KEYS, *((f"x-{n}", "y" * 1000) for n in range(70)))
         await attacker.until_gone()
         assert attacker.goodbye() == CALM
-        await until(lambda: port.refused)
+        await eventually(lambda: port.refused)
         assert port.refused[0].startswith("invalid HTTP/2")
 
 
@@ -173,14 +173,14 @@ async def test_b23_headers_without_end() -> None:
         more = ContinuationFrame(1, data=b"\x00" * 16_000)
         attacker.send(first.serialize() + more.serialize() * 200)
         await attacker.until_gone()
-        await until(lambda: port.refused)
+        await eventually(lambda: port.refused)
 
 
 async def test_b23_metadata_that_is_not_ascii() -> None:
     async with attacked() as (port, attacker):
         attacker.request(KEYS, ("x-name", "ä"))
         await attacker.until_gone()
-        await until(lambda: port.refused)
+        await eventually(lambda: port.refused)
         assert port.refused[0].startswith("invalid HTTP/2")
 
 
@@ -189,7 +189,7 @@ async def test_b23_empty_data_frames() -> None:
         stream = attacker.request(HEALTH)
         attacker.send(DataFrame(stream, data=b"").serialize() * 5_000)
         await attacker.until_gone()
-        await until(lambda: port.refused == ["too many empty frames"])
+        await eventually(lambda: port.refused == ["too many empty frames"])
 
 
 @on_both_loops
@@ -258,7 +258,7 @@ async def test_b23_a_peer_that_does_not_read_its_socket_is_cut_off() -> None:
                 attacker.h2.ping(b"not dead")
                 attacker.send()
                 await asyncio.sleep(0.02)
-        await until(lambda: port.refused == ["the peer reads nothing"])
+        await eventually(lambda: port.refused == ["the peer reads nothing"])
 
 
 @on_both_loops
@@ -269,7 +269,7 @@ async def test_b24_tcp_without_tls() -> None:
         async with asyncio.timeout(SECONDS):
             assert await reader.read() == b""
         writer.close()
-        await until(lambda: port.refused == ["handshake: too slow"])
+        await eventually(lambda: port.refused == ["handshake: too slow"])
 
 
 @on_both_loops
@@ -283,8 +283,8 @@ async def test_b24_a_handshake_of_one_byte_at_a_time() -> None:
                 assert await reader.read() == b""
         drip.cancel()
         writer.transport.abort()
-        await until(lambda: len(port.refused) == 1)
-        await until(lambda: port.refused)
+        await eventually(lambda: len(port.refused) == 1)
+        await eventually(lambda: port.refused)
         assert port.refused[0].startswith("handshake")
 
 
@@ -301,7 +301,7 @@ async def test_b24_tls_without_http2() -> None:
         async with asyncio.timeout(SECONDS):
             with contextlib.suppress(OSError):
                 await mute.reader.read()
-        await until(lambda: port.refused == ["no call in time after the handshake"])
+        await eventually(lambda: port.refused == ["no call in time after the handshake"])
 
 
 async def test_b24_http2_without_a_call() -> None:
@@ -309,7 +309,7 @@ async def test_b24_http2_without_a_call() -> None:
     async with listening(WORLD, limits=quick) as port, raw(WORLD, port.port, AGENT) as attacker:
         await attacker.until_gone()
         assert attacker.goodbye() == CALM
-        await until(lambda: port.refused == ["no call in time after the handshake"])
+        await eventually(lambda: port.refused == ["no call in time after the handshake"])
 
 
 async def test_b24_a_call_without_its_message() -> None:
@@ -370,7 +370,7 @@ async def test_b25_not_tls(said: bytes) -> None:
             with suppress(ConnectionResetError):
                 assert await reader.read() == b""
         writer.transport.abort()
-        await until(lambda: port.refused == ["handshake: the peer does not speak TLS"])
+        await eventually(lambda: port.refused == ["handshake: the peer does not speak TLS"])
 
 
 @pytest.mark.parametrize("protocols", [["http/1.1"], []])
@@ -386,14 +386,14 @@ async def test_b25_http1_over_tls(protocols: list[str]) -> None:
             with suppress(OSError):
                 assert await reader.read() == b""
         writer.transport.abort()
-        await until(lambda: port.refused == ["handshake: the peer does not offer HTTP/2"])
+        await eventually(lambda: port.refused == ["handshake: the peer does not offer HTTP/2"])
 
 
 async def test_b25_http1_in_the_place_of_http2() -> None:
     async with attacked() as (port, _), raw(WORLD, port.port, AGENT, preface=False) as attacker:
         attacker.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         await attacker.until_gone()
-        await until(lambda: port.refused)
+        await eventually(lambda: port.refused)
         assert port.refused[0].startswith("invalid HTTP/2")
 
 
@@ -405,8 +405,8 @@ async def test_b25_tls_1_2() -> None:
     async with attacked() as (port, _):
         with pytest.raises(OSError):
             await asyncio.open_connection("127.0.0.1", port.port, ssl=context, server_hostname="")
-        await until(lambda: port.refused)
-        await until(lambda: port.refused)
+        await eventually(lambda: port.refused)
+        await eventually(lambda: port.refused)
         assert port.refused[0].startswith("handshake")
 
 
@@ -424,7 +424,7 @@ async def test_b25_a_server_asked_for_by_a_wrong_name_does_not_answer() -> None:
             await asyncio.open_connection(
                 "127.0.0.1", port.port, ssl=plain_context(), server_hostname="elsewhere.example"
             )
-        await until(lambda: port.refused)  # type: ignore[attr-defined]
+        await eventually(lambda: port.refused)  # type: ignore[attr-defined]
         assert "CALLBACK_FAILED" in port.refused[-1], port.refused  # type: ignore[attr-defined]
 
 
@@ -456,8 +456,8 @@ async def test_connections_beyond_the_limit_are_refused_and_come_back_later() ->
                         agent_pb2.SubmitPublicKeysRequest(),
                         timeout=SECONDS,
                     )
-            await until(lambda: port.refused == ["too many connections"])
-        await until(lambda: not port.connections)
+            await eventually(lambda: port.refused == ["too many connections"])
+        await eventually(lambda: not port.connections)
         async with raw(WORLD, port.port, AGENT) as again:
             await again.until(lambda: again.events)
 
@@ -475,4 +475,4 @@ async def test_one_address_has_its_own_limit_but_loopback_has_none(monkeypatch: 
         async with asyncio.timeout(SECONDS):
             assert await reader.read() == b""
         writer.close()
-        await until(lambda: port.refused == ["too many connections from one address"])
+        await eventually(lambda: port.refused == ["too many connections from one address"])

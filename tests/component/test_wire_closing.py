@@ -19,12 +19,12 @@ from component.wire_world import (
     listening,
     on_both_loops,
     raw,
-    until,
     wait_for_ever,
 )
 from nstance import clock
 from nstance.v1 import agent_grpc, agent_pb2
 from nstance.wire import call, channel, limits, listener, status
+from support.eventually import eventually
 
 WORLD = World()
 AGENT = WORLD.agent()
@@ -59,7 +59,7 @@ async def test_a_deposed_leader_answers_nothing_on_old_connections() -> None:
         stream = busy.request(KEYS)
         busy.data(stream, framed(b""), end=True)
         await idle.receive()
-        await until(lambda: service.entered and len(port.connections) == 2)
+        await eventually(lambda: service.entered and len(port.connections) == 2)
         go.set()  # the answer is due in the very same moment
         await port.close()
         late = idle.request(KEYS)
@@ -79,7 +79,7 @@ async def test_a_port_can_be_opened_again_at_once() -> None:
         await ask(through)
         number = port.port
         await port.close()
-        await until(lambda: not through.connected)
+        await eventually(lambda: not through.connected)
         context = WORLD.server_context()
         again = listener.Listener([agents()], context=lambda: context, limits=limits.Limits(), clock=CLOCK)
         await again.start("127.0.0.1", number)
@@ -120,14 +120,14 @@ async def test_closing_a_channel_fails_its_calls_and_makes_no_new_ones() -> None
     async with listening(WORLD, agents(SubmitPublicKeys=wait_for_ever)) as port:
         through = WORLD.channel(port.port, AGENT)
         waiting = asyncio.create_task(ask(through))
-        await until(lambda: port.connections and through.connected)
+        await eventually(lambda: port.connections and through.connected)
         through.close()
         with pytest.raises(status.UnreachableError):
             await waiting
         with pytest.raises(status.UnreachableError, match="closed"):
             await ask(through)
         assert not through.connected
-        await until(lambda: not port.connections)
+        await eventually(lambda: not port.connections)
 
 
 @on_both_loops
@@ -136,7 +136,7 @@ async def test_a_channel_whose_server_is_gone_can_be_closed() -> None:
     async with listening(WORLD) as port, WORLD.channel(port.port, AGENT) as through:
         await ask(through)
         await port.close()
-        await until(lambda: not through.connected)
+        await eventually(lambda: not through.connected)
         through.close()
         with pytest.raises(status.UnreachableError):
             await ask(through)
@@ -149,7 +149,7 @@ async def test_a_call_that_waits_for_a_free_stream_fails_with_the_connection() -
         through = WORLD.channel(port.port, AGENT)
         stub = agent_grpc.AgentServiceStub(through)
         calls = [asyncio.create_task(stub.SubmitPublicKeys(REQUEST)) for _ in range(3)]  # without deadlines
-        await until(lambda: service.entered)
+        await eventually(lambda: service.entered)
         port.connections[0].abort()
         done, waiting = await asyncio.wait(calls, timeout=SECONDS)
         assert not waiting
@@ -167,7 +167,7 @@ async def test_a_silent_server_is_noticed_by_the_client() -> None:
     ):
         await ask(through)
         stream = asyncio.create_task(agent_grpc.AgentServiceStub(through).ReceiveFiles(agent_pb2.ReceiveFilesRequest()))
-        await until(lambda: len(service.entered) == 2)
+        await eventually(lambda: len(service.entered) == 2)
         pipe.freeze()
         done, _ = await asyncio.wait([stream], timeout=SECONDS)
         assert done, "the stream on a dead connection went on"
@@ -192,7 +192,7 @@ async def test_a_silent_client_is_noticed_by_the_server() -> None:
         WORLD.channel(pipe.port, AGENT, limits=PATIENT) as through,
     ):
         stream = asyncio.create_task(agent_grpc.AgentServiceStub(through).ReceiveFiles(agent_pb2.ReceiveFilesRequest()))
-        await until(lambda: service.entered)
+        await eventually(lambda: service.entered)
         connection = port.connections[0]
         pipe.freeze()
         async with asyncio.timeout(SECONDS):
@@ -213,7 +213,7 @@ async def test_pings_keep_a_quiet_connection_and_move_heard() -> None:
         connection = port.connections[0]
         for _ in range(4):  # each needs a ping and its answer, as nothing else is sent
             before = connection.last_seen
-            await until(lambda before=before: connection.last_seen > before)
+            await eventually(lambda before=before: connection.last_seen > before)
         assert through.connected
         assert not connection.closed.is_set()
         assert through.last_seen is not None
@@ -240,7 +240,7 @@ async def test_a_process_that_was_frozen_does_not_blame_its_peers() -> None:
         for _ in range(3):
             time.ahead += 100.0
             frozen = connection.last_seen
-            await until(lambda frozen=frozen: connection.last_seen > frozen)
+            await eventually(lambda frozen=frozen: connection.last_seen > frozen)
         assert not connection.closed.is_set()
         assert through.connected
 
@@ -260,7 +260,7 @@ async def test_addresses_are_tried_in_turn_and_the_good_one_remembered() -> None
         dialled = record_dials(through)
         await ask(through)
         good.connections[0].abort()
-        await until(lambda: not through.connected)
+        await eventually(lambda: not through.connected)
         await ask(through)
         assert dialled == [dead, good.port, good.port]
         through.close()
@@ -315,11 +315,11 @@ async def test_close_during_handshakes_leaves_no_task_and_no_socket() -> None:
         opened = [await asyncio.open_connection("127.0.0.1", port.port) for _ in range(3)]
         opened[0][1].write(b"\x16")
         opened[1][1].write(b"\x16\x03\x01\x02\x00\x01")
-        await until(lambda: len(asyncio.all_tasks()) >= len(before) + 4)
+        await eventually(lambda: len(asyncio.all_tasks()) >= len(before) + 4)
         await port.close()
         for reader, writer in opened:
             async with asyncio.timeout(SECONDS):
                 with contextlib.suppress(ConnectionResetError):
                     assert await reader.read() == b""
             writer.transport.abort()
-    await until(lambda: asyncio.all_tasks() <= before)
+    await eventually(lambda: asyncio.all_tasks() <= before)

@@ -18,11 +18,11 @@ from component.wire_world import (
     agents,
     listening,
     on_both_loops,
-    until,
 )
 from nstance.pki import ca, names
 from nstance.v1 import agent_grpc, agent_pb2
 from nstance.wire import call, channel, peer, status, tls
+from support.eventually import eventually
 
 WORLD = World()
 OTHER = World()  # the same name, another CA
@@ -114,7 +114,7 @@ async def test_certificates_that_tls_ends(paper: Paper | None) -> None:
         with pytest.raises(status.UnreachableError):
             await ask(through)
         assert not through.connected
-        await until(lambda: any(reason.startswith("handshake") for reason in port.refused))
+        await eventually(lambda: any(reason.startswith("handshake") for reason in port.refused))
         assert not port.connections
 
 
@@ -139,7 +139,7 @@ async def test_nothing_is_sent_to_a_false_server(server: Paper, why: str) -> Non
     ):
         with pytest.raises(status.UnreachableError, match=why):
             await ask(through)
-        await until(lambda: not port.connections)
+        await eventually(lambda: not port.connections)
         assert not service.entered
 
 

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
-from component.wire_world import SECONDS, World, agents, listening, on_both_loops, until, wait_for_ever
+from component.wire_world import SECONDS, World, agents, listening, on_both_loops, wait_for_ever
 from nstance.v1 import agent_grpc, agent_pb2
 from nstance.wire import call, channel, listener, status
+from support.eventually import eventually
 
 WORLD = World()
 AGENT = WORLD.agent()
@@ -60,7 +61,7 @@ async def test_an_ended_connection_needs_no_garbage_collection(end: Ending) -> N
         async with listening(WORLD, service) as port:
             through = WORLD.channel(port.port, AGENT)
             async with talking(through):
-                await until(lambda: len(service.entered) == 4)
+                await eventually(lambda: len(service.entered) == 4)
                 [protocol] = port._protocols
                 kept = [protocol, protocol.processor, protocol.connection._connection, protocol.calls]
                 kept += protocol.calls.tasks.values()
@@ -71,8 +72,8 @@ async def test_an_ended_connection_needs_no_garbage_collection(end: Ending) -> N
                 await end(port, through)
                 await asyncio.sleep(0)
             through.close()
-            await until(lambda: not port.connections)
-            await until(
+            await eventually(lambda: not port.connections)
+            await eventually(
                 lambda: all(ref() is None for ref in seen),
                 f"the end of {sorted(seen.values())}",
             )

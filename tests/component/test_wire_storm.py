@@ -2,9 +2,10 @@
 
 import asyncio
 
-from component.wire_world import AGENT_ID, SECONDS, World, listening, on_both_loops, until
+from component.wire_world import AGENT_ID, SECONDS, World, listening, on_both_loops
 from nstance.v1 import agent_grpc, agent_pb2
 from nstance.wire import call, limits
+from support.eventually import eventually
 
 WORLD = World()
 AGENT = WORLD.agent(id=AGENT_ID)
@@ -55,9 +56,9 @@ async def test_f58_who_waits_too_long_for_a_handshake_is_shed() -> None:
         thieves = [await asyncio.open_connection("127.0.0.1", port.port) for _ in range(5)]
         for _, writer in thieves:
             writer.write(b"\x16")
-        await until(lambda: "handshake: too slow" in port.refused)
+        await eventually(lambda: "handshake: too slow" in port.refused)
         for _, writer in thieves:
             writer.transport.abort()
         async with WORLD.channel(port.port, AGENT) as honest:
-            await until(lambda: len(port._entering) == 0)
+            await eventually(lambda: len(port._entering) == 0)
             await call.call(agent_grpc.AgentServiceStub(honest).SubmitPublicKeys, REQUEST, timeout=SECONDS)

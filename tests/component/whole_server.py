@@ -48,6 +48,7 @@ from nstance.wire import tls
 from nstance.wire.call import call
 from nstance.wire.channel import Channel
 from support import ports
+from support.eventually import eventually
 
 CLUSTER = ClusterId("demo")
 SHARD = ShardId("zone-a")
@@ -80,15 +81,6 @@ def config(*, groups: Json | None = None, tenants: tuple[str, ...] = ("acme", "g
         },
         "groups": groups or {},
     }
-
-
-async def eventually(find: Callable[[], T], *, seconds: float = SECONDS) -> T:
-    """What `find` returns once it is true. Waits for the thing, not for a time."""
-    async with asyncio.timeout(seconds):
-        while True:
-            if found := find():
-                return found
-            await asyncio.sleep(0.005)
 
 
 class World:

@@ -168,16 +168,6 @@ async def listening(world: World, *services: Any, **more: Any) -> AsyncIterator[
         await made.close()
 
 
-async def until(condition: Callable[[], Any], what: str = "the condition") -> None:
-    """Waits for a thing, with a deadline."""
-    try:
-        async with asyncio.timeout(SECONDS):
-            while not condition():  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
-    except TimeoutError:
-        raise AssertionError(f"{what} did not come") from None
-
-
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.new_event_loop,
     "uvloop": uvloop.new_event_loop,

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -19,6 +19,7 @@ from nstance.kube import errors, kinds, kubeconfig, memory
 from nstance.kube.http import HttpKube
 from nstance.kube.kubeconfig import Access
 from nstance.kube.port import Change, Kube, Object
+from support.eventually import eventually
 
 REAL = "NSTANCE_TEST_KUBECONFIG"  # names the kubeconfig of a real API server
 WINDOW = 60  # changes that the imitations remember: few, so that a version can be made to expire
@@ -111,14 +112,6 @@ class World:
             "metadata": {"name": name, "namespace": self.namespace, "labels": labels or {}},
             "spec": {"containers": [{"name": "main", "image": "pause"}]},
         }
-
-
-async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(DEADLINE):
-        while True:
-            if await holds():
-                return
-            await asyncio.sleep(0.02)
 
 
 async def changes(watch: AsyncIterator[tuple[Change, Object]], count: int) -> list[tuple[Change, Object]]:

@@ -196,7 +196,7 @@ async def one(world: World, id: InstanceId) -> bool:
     return world.count(id) == 1
 
 
-async def eventually(world: World, holds: Callable[[], Awaitable[bool]]) -> None:
+async def tick_until(world: World, holds: Callable[[], Awaitable[bool]]) -> None:
     for _ in range(3000):
         if await holds():
             return

@@ -10,11 +10,12 @@ from contextlib import aclosing, suppress
 import pytest
 
 from contracts import kube_worlds as worlds
-from contracts.kube_worlds import DEADLINE, WIDGET, World, changes, eventually, names, told
+from contracts.kube_worlds import DEADLINE, WIDGET, World, changes, names, told
 from nstance.clock import SystemClock, SystemRng
 from nstance.kube import errors, kinds
 from nstance.kube.mirror import Mirror
 from nstance.kube.port import Change, Object
+from support.eventually import eventually
 
 CONFIG_MAP, POD = kinds.CONFIG_MAP, kinds.POD
 NOWHERE = kinds.Kind("contract.nstance.dev", "v1", "Nothing", "nothings")

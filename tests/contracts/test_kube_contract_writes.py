@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from contracts import kube_worlds as worlds
-from contracts.kube_worlds import DEADLINE, WIDGET, World, changes, eventually, told
+from contracts.kube_worlds import DEADLINE, WIDGET, World, changes, told
 from nstance.clock import SystemClock, SystemRng
 from nstance.kube import errors, kinds
 from nstance.kube.events import Recorder
 from nstance.kube.lease import Election
 from nstance.kube.port import Object, Patch
+from support.eventually import eventually
 
 CONFIG_MAP, POD = kinds.CONFIG_MAP, kinds.POD
 NOWHERE = kinds.Kind("contract.nstance.dev", "v1", "Nothing", "nothings")

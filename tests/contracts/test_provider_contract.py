@@ -1,4 +1,4 @@
-"""One suite for all providers: memory, memory as an eventually consistent cloud, process and tmux."""
+"""One suite for all providers: memory, memory as an tick_until consistent cloud, process and tmux."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from contracts import provider_worlds as worlds
-from contracts.provider_worlds import World, eventually, one, request, scope
+from contracts.provider_worlds import World, one, request, scope, tick_until
 from nstance.model.ids import InstanceId, ProviderId
 from nstance.providers import errors, port
 from nstance.providers.memory_behavior import Script
@@ -39,7 +39,7 @@ async def shown(world: World, door: port.Instances, id: InstanceId, *wanted: Sta
         except errors.NotFoundError:
             return False
 
-    await eventually(world, holds)
+    await tick_until(world, holds)
     return found[0]
 
 
@@ -51,14 +51,14 @@ async def gone(world: World, door: port.Instances, id: InstanceId) -> None:
             return id not in [vm.id for vm in await door.list()]
         return False
 
-    await eventually(world, holds)
+    await tick_until(world, holds)
 
 
 async def deleted(world: World, door: port.Instances, id: InstanceId, provider_id: ProviderId | None) -> None:
     async def holds() -> bool:
         return await door.delete(id, provider_id) is Status.DELETED
 
-    await eventually(world, holds)
+    await tick_until(world, holds)
     assert world.count(id) == 0 or isinstance(world, worlds.MemoryWorld)
 
 
@@ -244,7 +244,7 @@ async def test_console(world: World) -> None:
     async def holds() -> bool:
         return "up" in await console.console_output(vm.id, vm.provider_id)
 
-    await eventually(world, holds)
+    await tick_until(world, holds)
     with pytest.raises(errors.NotFoundError):
         await console.console_output(worlds.fresh_id(), None)
 

@@ -9,7 +9,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,18 +27,6 @@ T = TypeVar("T")
 
 KEY = "thisisatest32bytekey123456789012"
 PATIENCE = 90.0
-
-
-def wait_for(what: str, look: Callable[[], T | None], *, seconds: float = PATIENCE) -> T:
-    """Look until there is something to see. The deadline is generous: it ends a hang, it measures nothing."""
-    until = time.monotonic() + seconds
-    while True:
-        found = look()
-        if found is not None and found is not False:
-            return found
-        if time.monotonic() > until:
-            raise AssertionError(f"did not see within {seconds:.0f} s: {what}")
-        time.sleep(0.02)
 
 
 NAMES = ("health", "election", "registration", "operator", "agent")

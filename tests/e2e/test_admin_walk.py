@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from e2e.processes import KEY, ServerProcess, ShardWorld, settings, shard_world, wait_for
+from e2e.processes import KEY, ServerProcess, ShardWorld, settings, shard_world
 from nstance.admin import main
+from support.eventually import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

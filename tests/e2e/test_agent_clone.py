@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from e2e.processes import ShardWorld, settings, shard_world, wait_for
+from e2e.processes import ShardWorld, settings, shard_world
 from nstance.model.instance import State
+from support.eventually import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

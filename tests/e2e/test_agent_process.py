@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from component.agent_server import AgentServer, eventually
+from component.agent_server import AgentServer
 from nstance.v1 import agent_pb2
+from support.eventually import eventually
 
 pytestmark = pytest.mark.e2e
 

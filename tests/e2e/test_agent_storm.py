@@ -23,7 +23,7 @@ async def test_f58_two_thousand_agents_at_once_do_not_cost_the_leader_its_lease(
 async def storm() -> tuple[int, int, int, int]:
     """How many agents are connected afterwards; how often the leader changed; what was created and deleted meanwhile."""
     async with fleet.serving(groups=GROUPS, size=SIZE, files=True) as server, server.standby():
-        server.entering = asyncio.Semaphore(GROUPS * SIZE)
+        server.connecting = asyncio.Semaphore(GROUPS * SIZE)
         before = await server.ask("usage")
         await server.connect_all()
         after = await server.ask("usage")

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from e2e.processes import ShardWorld, settings, shard_world, wait_for
+from e2e.processes import ShardWorld, settings, shard_world
 from e2e.test_admin_walk import Terminal, open_terminal
 from nstance.providers import processes
+from support.eventually import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.processes import wait_for
+from support.eventually import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from e2e.processes import wait_for
 from nstance.dev import leftovers
 from nstance.providers import processes
 from support import docs_pages, ports
+from support.eventually import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from e2e.processes import wait_for
 from nstance.dev import clean, leftovers
 from nstance.providers import processes
 from support import dev_tmux, docs_pages, ports
 from support.dev_tmux import HONCHO, ROOT, windows
+from support.eventually import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900), *dev_tmux.NEEDS]
 own_tmux = dev_tmux.own_tmux

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from e2e.processes import wait_for
 from nstance.dev import clean
 from nstance.providers import tmux
 from support import dev_tmux, ports
 from support.dev_tmux import HONCHO, ROOT, windows
+from support.eventually import wait_for
 
 POD = {
     "apiVersion": "v1",

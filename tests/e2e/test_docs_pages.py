@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from e2e.processes import wait_for
 from e2e.test_dev_run import running
 from nstance.dev import leftovers
 from support import docs_pages, ports
+from support.eventually import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from e2e.processes import OFFSET, ServerProcess, ShardWorld, settings, shard_world, wait_for
+from e2e.processes import OFFSET, ServerProcess, ShardWorld, settings, shard_world
 from nstance.model.instance import Cause, State
+from support.eventually import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

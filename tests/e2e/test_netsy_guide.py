@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from e2e.processes import ShardWorld, settings, shard_world, wait_for
+from e2e.processes import ShardWorld, settings, shard_world
 from nstance.config import jsonc
+from support.eventually import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

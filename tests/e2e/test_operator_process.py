@@ -16,7 +16,7 @@ import aiohttp
 import pytest
 import yaml
 
-from component.whole_server import World, config, eventually
+from component.whole_server import World, config
 from nstance.clock import SystemClock, SystemRng
 from nstance.config.addresses import Service
 from nstance.dev.k8s import main as dev_k8s
@@ -27,6 +27,7 @@ from nstance.kube.port import Object
 from nstance.model.ids import TenantId
 from nstance.operator.options import WEBHOOK_CONFIGURATION
 from support import ports
+from support.eventually import eventually
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from e2e.processes import ShardWorld, settings, shard_world, wait_for
+from e2e.processes import ShardWorld, settings, shard_world
 from e2e.test_admin_walk import PATIENCE, Terminal, open_terminal
+from support.eventually import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 

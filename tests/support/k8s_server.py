@@ -9,7 +9,7 @@ import pathlib
 import re
 import shutil
 import subprocess
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
@@ -106,15 +106,3 @@ async def serving(folder: pathlib.Path, *, window: int = 10_000) -> AsyncIterato
     home.mkdir(exist_ok=True)
     async with main.serving(folder, port=0, window=window) as port, aiohttp.ClientSession() as session:
         yield Server(folder, home, port, session)
-
-
-async def until(holds: Callable[[], Any]) -> Any:
-    """What it gives as soon as that is true."""
-    async with asyncio.timeout(DEADLINE):
-        while True:
-            found = holds()
-            if asyncio.iscoroutine(found):
-                found = await found
-            if found:
-                return found
-            await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""The auditor of the chaos runs must see what is wrong: each defect is written into a journal or a directory by hand."""
+"""The audit of chaos runs finds violations: each one is written into a journal or a directory by hand."""
 
 import dataclasses
 import json
@@ -31,8 +31,8 @@ def leaving(id: InstanceId, cause: Cause, **fields: object) -> Instance:
     return made(id, State.DELETING, cause=cause, **fields)
 
 
-class Story:
-    """A world of one VM, led by a.1 since epoch 1, and what was written about it."""
+class Shard:
+    """A shard of one VM, led by a.1 since epoch 1, and its journal."""
 
     def __init__(self, folder: Path) -> None:
         self.world = World(folder, 1, random.Random(1))
@@ -57,7 +57,7 @@ class Story:
         self._touch(home / "instance.json", at)
         self.world.vms.look()
 
-    def buried(self, id: InstanceId, *, at: float) -> None:
+    def mark_deleted(self, id: InstanceId, *, at: float) -> None:
         mark = self.world.vms.root / ".ids" / id
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.write_text("deleted\n")
@@ -72,128 +72,128 @@ class Story:
         return {problem.partition(":")[0] for problem in replay.problems}
 
 
-def well(story: Story) -> None:
+def well(shard: Shard) -> None:
     """A VM is made, dies, and is replaced, as it should be."""
-    story.slot()
-    story.slot(Put(made(A)))
-    story.vm(A)
-    story.world.harm[A] = [Harm("killed", NOW + 5)]
-    story.slot(Put(leaving(A, Cause.GONE)), Put(made(B, replaces=None)), at=NOW + 6)
-    story.vm(B, at=NOW + 7)
-    story.buried(A, at=NOW + 7)
-    story.slot(Put(made(A, State.DELETED, cause=Cause.GONE, ended=NOW + 8)), at=NOW + 8)
+    shard.slot()
+    shard.slot(Put(made(A)))
+    shard.vm(A)
+    shard.world.harm[A] = [Harm("killed", NOW + 5)]
+    shard.slot(Put(leaving(A, Cause.GONE)), Put(made(B, replaces=None)), at=NOW + 6)
+    shard.vm(B, at=NOW + 7)
+    shard.mark_deleted(A, at=NOW + 7)
+    shard.slot(Put(made(A, State.DELETED, cause=Cause.GONE, ended=NOW + 8)), at=NOW + 8)
 
 
-def taken_for_gone(story: Story) -> None:
-    story.slot(Put(made(A)))
-    story.slot(Put(leaving(A, Cause.GONE)))
+def taken_for_gone(shard: Shard) -> None:
+    shard.slot(Put(made(A)))
+    shard.slot(Put(leaving(A, Cause.GONE)))
 
 
-def given_up_too_early(story: Story) -> None:
-    story.slot(Put(made(A)))
-    story.world.harm[A] = [Harm("silenced", NOW, NOW + 12)]
-    story.slot(Put(leaving(A, Cause.UNHEALTHY)), Put(made(B, State.STARTING, replaces=A)), at=NOW + 20)
+def given_up_too_early(shard: Shard) -> None:
+    shard.slot(Put(made(A)))
+    shard.world.harm[A] = [Harm("stopped", NOW, NOW + 12)]
+    shard.slot(Put(leaving(A, Cause.UNHEALTHY)), Put(made(B, State.STARTING, replaces=A)), at=NOW + 20)
 
 
-def given_up_without_a_replacement(story: Story) -> None:
-    story.slot(Put(made(A)))
-    story.world.harm[A] = [Harm("silenced", NOW, NOW + 60)]
-    story.slot(Put(leaving(A, Cause.UNHEALTHY)), at=NOW + DEAD_AFTER + 1)
+def given_up_without_a_replacement(shard: Shard) -> None:
+    shard.slot(Put(made(A)))
+    shard.world.harm[A] = [Harm("stopped", NOW, NOW + 60)]
+    shard.slot(Put(leaving(A, Cause.UNHEALTHY)), at=NOW + DEAD_AFTER + 1)
 
 
-def given_up_by_a_new_leader(story: Story) -> None:
-    """F60: long silent, but this leader has listened for a moment only."""
-    story.slot(Put(made(A)))
-    story.world.harm[A] = [Harm("silenced", NOW, NOW + 90)]
-    story.slot(epoch=2, at=NOW + 50)
-    story.slot(Put(made(B, State.STARTING, replaces=A)), at=NOW + 51, epoch=2)
-    story.slot(Put(leaving(A, Cause.UNHEALTHY)), at=NOW + 60, epoch=2)
+def given_up_by_a_new_leader(shard: Shard) -> None:
+    """It was unresponsive for long, but this leader has listened only for a moment."""
+    shard.slot(Put(made(A)))
+    shard.world.harm[A] = [Harm("stopped", NOW, NOW + 90)]
+    shard.slot(epoch=2, at=NOW + 50)
+    shard.slot(Put(made(B, State.STARTING, replaces=A)), at=NOW + 51, epoch=2)
+    shard.slot(Put(leaving(A, Cause.UNHEALTHY)), at=NOW + 60, epoch=2)
 
 
-def replaced_although_well(story: Story) -> None:
-    story.slot(Put(made(A)))
-    story.slot(Put(made(B, replaces=A, replaces_for=Cause.UNHEALTHY)), at=NOW + 60)
+def replaced_although_well(shard: Shard) -> None:
+    shard.slot(Put(made(A)))
+    shard.slot(Put(made(B, replaces=A, replaces_for=Cause.UNHEALTHY)), at=NOW + 60)
 
 
-def left_for_nothing(story: Story) -> None:
-    story.slot(Put(made(A)))
-    story.slot(Put(leaving(A, Cause.SCALE_DOWN)))
+def left_for_nothing(shard: Shard) -> None:
+    shard.slot(Put(made(A)))
+    shard.slot(Put(leaving(A, Cause.SCALE_DOWN)))
 
 
-def one_too_many(story: Story) -> None:
-    story.slot(Put(made(A)))
-    story.slot(Put(made(B)))
+def one_too_many(shard: Shard) -> None:
+    shard.slot(Put(made(A)))
+    shard.slot(Put(made(B)))
 
 
-def replaced_twice(story: Story) -> None:
-    story.slot(Put(made(A)))
-    story.slot(Put(made(B, replaces=A)), Put(made(C, replaces=A)))
+def replaced_twice(shard: Shard) -> None:
+    shard.slot(Put(made(A)))
+    shard.slot(Put(made(B, replaces=A)), Put(made(C, replaces=A)))
 
 
-def id_used_again(story: Story) -> None:
-    story.slot(Put(made(A)))
-    story.slot(Put(leaving(A, Cause.SUPERSEDED, replaces=B)))
-    story.slot(Put(made(A, State.DELETED, ended=NOW, cause=Cause.SUPERSEDED)))
-    story.slot(Remove(A))
-    story.slot(Put(made(A)))
+def id_used_again(shard: Shard) -> None:
+    shard.slot(Put(made(A)))
+    shard.slot(Put(leaving(A, Cause.SUPERSEDED, replaces=B)))
+    shard.slot(Put(made(A, State.DELETED, ended=NOW, cause=Cause.SUPERSEDED)))
+    shard.slot(Remove(A))
+    shard.slot(Put(made(A)))
 
 
-def removed_while_it_ran(story: Story) -> None:
-    story.slot(Put(made(A)))
-    story.slot(Remove(A))
+def removed_while_it_ran(shard: Shard) -> None:
+    shard.slot(Put(made(A)))
+    shard.slot(Remove(A))
 
 
-def two_writers(story: Story) -> None:
-    story.slot(epoch=2)
-    story.slot(Put(made(A)), epoch=1)
+def two_writers(shard: Shard) -> None:
+    shard.slot(epoch=2)
+    shard.slot(Put(made(A)), epoch=1)
 
 
-def a_hole(story: Story) -> None:
-    story.slot()
-    story.slot(number=3)
+def a_hole(shard: Shard) -> None:
+    shard.slot()
+    shard.slot(number=3)
 
 
-def another_key(story: Story) -> None:
-    story.slot(Put(made(A, State.RUNNING, public_key="a2V5", registered=NOW)))
-    story.slot(Put(made(A, State.RUNNING, public_key="b3RoZXI=", registered=NOW)))
+def another_key(shard: Shard) -> None:
+    shard.slot(Put(made(A, State.RUNNING, public_key="a2V5", registered=NOW)))
+    shard.slot(Put(made(A, State.RUNNING, public_key="b3RoZXI=", registered=NOW)))
 
 
-def made_without_an_intent(story: Story) -> None:
-    story.slot()
-    story.vm(A)
+def made_without_an_intent(shard: Shard) -> None:
+    shard.slot()
+    shard.vm(A)
 
 
-def made_before_its_intent(story: Story) -> None:
-    story.slot()
-    story.slot(Put(made(A)), at=NOW + 10)
-    story.vm(A, at=NOW + 2)
+def made_before_its_intent(shard: Shard) -> None:
+    shard.slot()
+    shard.slot(Put(made(A)), at=NOW + 10)
+    shard.vm(A, at=NOW + 2)
 
 
-def made_by_a_standby(story: Story) -> None:
-    story.slot(Put(made(A)))
-    story.vm(A, maker="b.1")
+def made_by_a_standby(shard: Shard) -> None:
+    shard.slot(Put(made(A)))
+    shard.vm(A, maker="b.1")
 
 
-def made_after_its_epoch(story: Story) -> None:
-    story.slot(Put(made(A)))
-    story.slot(epoch=2, at=NOW + 10)
-    story.vm(A, at=NOW + 60)
+def made_after_its_epoch(shard: Shard) -> None:
+    shard.slot(Put(made(A)))
+    shard.slot(epoch=2, at=NOW + 10)
+    shard.vm(A, at=NOW + 60)
 
 
-def deleted_without_a_tombstone(story: Story) -> None:
-    story.slot(Put(made(A)))
-    story.buried(A, at=NOW + 1)
+def deleted_without_a_tombstone(shard: Shard) -> None:
+    shard.slot(Put(made(A)))
+    shard.mark_deleted(A, at=NOW + 1)
 
 
-def deleted_before_its_tombstone(story: Story) -> None:
-    well(story)
-    story.buried(A, at=NOW + 1)
+def deleted_before_its_tombstone(shard: Shard) -> None:
+    well(shard)
+    shard.mark_deleted(A, at=NOW + 1)
 
 
-def flipped(story: Story) -> None:
-    story.slot()
-    story.slot(Put(made(A)))
-    path = story.world.bucket / storage_keys.journal(SHARD, 2)
+def flipped(shard: Shard) -> None:
+    shard.slot()
+    shard.slot(Put(made(A)))
+    path = shard.world.bucket / storage_keys.journal(SHARD, 2)
     path.write_bytes(path.read_bytes().replace(b"group-0", b"group-1"))
 
 
@@ -222,26 +222,26 @@ def flipped(story: Story) -> None:
         (flipped, "I6"),
     ],
 )
-async def test_what_is_wrong_is_seen(tell: Callable[[Story], None], mark: str, tmp_path: Path) -> None:
-    story = Story(tmp_path)
-    tell(story)
-    assert mark in await story.marks()
+async def test_what_is_wrong_is_seen(tell: Callable[[Shard], None], mark: str, tmp_path: Path) -> None:
+    shard = Shard(tmp_path)
+    tell(shard)
+    assert mark in await shard.marks()
 
 
-def silenced(story: Story) -> None:
+def silenced(shard: Shard) -> None:
     """A VM is silent for good, replaced, and goes."""
-    story.slot(Put(made(A)))
-    story.world.harm[A] = [Harm("silenced", NOW + 1)]
-    story.slot(Put(made(B, replaces=A, replaces_for=Cause.UNHEALTHY)), at=NOW + 12)
-    story.slot(Put(made(B, State.STARTING, replaces=A, provider_id=ProviderId("2"))), at=NOW + 13)
-    story.slot(Put(leaving(A, Cause.UNHEALTHY)), at=NOW + 32)
+    shard.slot(Put(made(A)))
+    shard.world.harm[A] = [Harm("stopped", NOW + 1)]
+    shard.slot(Put(made(B, replaces=A, replaces_for=Cause.UNHEALTHY)), at=NOW + 12)
+    shard.slot(Put(made(B, State.STARTING, replaces=A, provider_id=ProviderId("2"))), at=NOW + 13)
+    shard.slot(Put(leaving(A, Cause.UNHEALTHY)), at=NOW + 32)
 
 
 @pytest.mark.parametrize("tell", [well, silenced])
-async def test_what_is_right_is_not_accused(tell: Callable[[Story], None], tmp_path: Path) -> None:
-    story = Story(tmp_path)
-    tell(story)
-    assert await story.marks() == set()
+async def test_what_is_right_is_not_accused(tell: Callable[[Shard], None], tmp_path: Path) -> None:
+    shard = Shard(tmp_path)
+    tell(shard)
+    assert await shard.marks() == set()
 
 
 @pytest.mark.parametrize(
@@ -249,14 +249,14 @@ async def test_what_is_right_is_not_accused(tell: Callable[[Story], None], tmp_p
     [
         pytest.param([], [], 100, 0, id="nothing was done"),
         pytest.param([], [80], 100, 0, id="only a new leader"),
-        pytest.param([Harm("silenced", 60)], [], 100, 40, id="silent until now"),
-        pytest.param([Harm("silenced", 60, 90)], [], 100, 40, id="not yet back"),
-        pytest.param([Harm("silenced", 20, 50)], [], 100, 0, id="back long ago"),
-        pytest.param([Harm("cut", 60, 70), Harm("silenced", 80, 95)], [], 100, 40, id="one after the other"),
-        pytest.param([Harm("cut", 10, 20), Harm("silenced", 80, 95)], [], 100, 20, id="well in between"),
-        pytest.param([Harm("silenced", 85, 95)], [70], 100, 30, id="before it had found the new leader"),
-        pytest.param([Harm("silenced", 85, 95)], [20], 100, 15, id="long after a new leader"),
+        pytest.param([Harm("stopped", 60)], [], 100, 40, id="silent until now"),
+        pytest.param([Harm("stopped", 60, 90)], [], 100, 40, id="not yet back"),
+        pytest.param([Harm("stopped", 20, 50)], [], 100, 0, id="back long ago"),
+        pytest.param([Harm("cut", 60, 70), Harm("stopped", 80, 95)], [], 100, 40, id="one after the other"),
+        pytest.param([Harm("cut", 10, 20), Harm("stopped", 80, 95)], [], 100, 20, id="well in between"),
+        pytest.param([Harm("stopped", 85, 95)], [70], 100, 30, id="before it had found the new leader"),
+        pytest.param([Harm("stopped", 85, 95)], [20], 100, 15, id="long after a new leader"),
     ],
 )
 def test_how_long_an_agent_was_out_of_reach(harm: list[Harm], fences: list[float], at: float, seconds: float) -> None:
-    assert journal.unheard(harm, fences, at) == pytest.approx(seconds)
+    assert journal.unreachable_for(harm, fences, at) == pytest.approx(seconds)

@@ -1,11 +1,11 @@
-"""Who watches a chaos run must see a deposed server that goes on acting, and no others."""
+"""The watch of a chaos run reports a deposed server that still acts, and no other."""
 
 import random
 from pathlib import Path
 
 import pytest
 from chaos.children import Child, Life
-from chaos.watch import GRACE, Sample, Server, Watch
+from chaos.watch import GRACE_SECONDS, Sample, Server, Watch
 from chaos.world import World
 
 
@@ -20,29 +20,29 @@ def watch(tmp_path: Path) -> Watch:
 
 def sample(at: float, epoch: int, **servers: tuple[int, int]) -> Sample:
     """`servers`: epoch and changes of each."""
-    told = {
+    servers_by_name = {
         name: Server(leads=own == epoch, epoch=own, connected=0, changes=changes, running=0, kilobytes=0)
         for name, (own, changes) in servers.items()
     }
-    return Sample(at, epoch, "", told, frozenset())
+    return Sample(at, epoch, "", servers_by_name, frozenset())
 
 
 def show(watch: Watch, *samples: Sample) -> list[str]:
     for before, now in zip(samples, samples[1:], strict=False):  # noqa: RUF007
-        watch._one_actor(before, now)
+        watch._check_single_actor(before, now)
     return watch.problems
 
 
 def test_a_deposed_server_that_acts_is_seen(watch: Watch) -> None:
-    late = 11 + GRACE + 1
-    told = show(
+    late = 11 + GRACE_SECONDS + 1
+    problems = show(
         watch,
         sample(10, 1, a=(1, 5)),
         sample(11, 2, a=(1, 5)),
         sample(late, 2, a=(1, 5)),
         sample(late + 1, 2, a=(1, 6)),
     )
-    assert [problem.partition(":")[0] for problem in told] == ["I5"]
+    assert [problem.partition(":")[0] for problem in problems] == ["I5"]
 
 
 def test_calls_in_flight_may_end(watch: Watch) -> None:

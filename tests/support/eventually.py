@@ -1,0 +1,47 @@
+"""Waiting for a condition. The deadline is generous: it ends a hang and measures nothing."""
+
+import asyncio
+import inspect
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+SECONDS = 60.0
+
+
+async def eventually(
+    find: Callable[[], T | Awaitable[T]],
+    what: str = "the condition",
+    *,
+    seconds: float = SECONDS,
+    interval: float = 0.005,
+) -> T:
+    """The first true result of `find`."""
+    deadline = asyncio.timeout(seconds)
+    try:
+        async with deadline:
+            while True:
+                found = find()
+                if inspect.isawaitable(found):
+                    found = await found
+                if found:
+                    return found
+                await asyncio.sleep(interval)
+    except TimeoutError:
+        if deadline.expired():
+            raise AssertionError(f"not seen within {seconds:.0f} s: {what}") from None
+        raise
+
+
+def wait_for(what: str, find: Callable[[], T | None], *, seconds: float = 90.0) -> T:
+    """The first result of `find` that is neither None nor False, without an event loop."""
+    until = time.monotonic() + seconds
+    while True:
+        found = find()
+        if found is not None and found is not False:
+            return found
+        if time.monotonic() > until:
+            raise AssertionError(f"not seen within {seconds:.0f} s: {what}")
+        time.sleep(0.02)
