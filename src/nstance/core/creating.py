@@ -24,11 +24,9 @@ def can_create(draft: Draft) -> bool:
     """Whether the group may create an instance now; if it backs off, a wake-up is scheduled."""
     if draft.view.blocked:
         return False
-    trend, desired = draft.trend, draft.desired
-    if draft.now < trend.retry_at and desired is not None and desired.infra_hash == trend.infra_hash:
-        draft.wake(trend.retry_at)
-        return False
-    return True
+    desired = draft.desired
+    is_new = desired is None or desired.infra_hash != draft.trend.infra_hash
+    return is_new or draft.is_due(draft.trend.retry_at)
 
 
 def create_instance(
@@ -98,8 +96,7 @@ def on_create_failed(draft: Draft, instance: Instance, event: ev.VmCreateFailed)
             rollout.count_failure(draft, instance, event.message)
         case ev.Failure.STALE:
             message = "configuration changed before the provider was called"
-            draft.add_reason(ReasonCode.SUPERSEDED, message, instance.id)
-            leaving.delete_instance(draft, instance, Cause.SUPERSEDED, message)
+            leaving.remove_instance(draft, instance, Cause.SUPERSEDED, message)
         case ev.Failure.UNAVAILABLE | ev.Failure.UNKNOWN | ev.Failure.UNSENT:
             calls = draft.observation(instance.id).calls
             attempts = calls.create_attempts + 1
@@ -220,14 +217,13 @@ def abandon_unregistered(draft: Draft) -> None:
         if instance.state is not State.PENDING and instance.state is not State.STARTING:
             continue
         due = max(registration_deadline(draft, instance), grace_ends)
-        if draft.now < due:
-            draft.wake(due)
-        elif draft.view.mass_silence:
+        if not draft.is_due(due):
+            continue
+        if draft.view.mass_silence:
             draft.wake(draft.now + RETRY_MAX_SECONDS)  # probably our fault: nothing is deleted for silence
         else:
             what = "provider did not create the VM" if instance.state is State.PENDING else "agent did not register"
             message = f"{what} within {draft.now - instance.created:.0f} s"
-            draft.add_reason(ReasonCode.UNREGISTERED, message, instance.id)
-            leaving.delete_instance(draft, instance, Cause.UNREGISTERED, message)
+            leaving.remove_instance(draft, instance, Cause.UNREGISTERED, message)
             if not draft.observation(instance.id).calls.creating:  # a call that waits its turn is not the group's fault
                 count_startup_failure(draft, instance, message)

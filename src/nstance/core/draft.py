@@ -270,6 +270,13 @@ class Draft:
         if at < inf and (self._wake_at is None or at < self._wake_at):
             self._wake_at = at
 
+    def is_due(self, at: float) -> bool:
+        """Whether that time has come; if not, the group is decided again then."""
+        if self.now >= at:
+            return True
+        self.wake(at)
+        return False
+
     def clear_wake(self) -> None:
         """The steps are repeated: what they waited for may have changed."""
         self._wake_at = None

@@ -39,8 +39,7 @@ def _advance_drain(draft: Draft, instance: Instance, drain: Drain) -> None:
     if draft.view.mass_silence and drain.cause in _FOR_SILENCE and draft.now >= drain.deadline:
         draft.wake(draft.now + health.CHECK_INTERVAL_SECONDS)  # probably our fault: nothing is deleted for silence
         return
-    if draft.now < drain.deadline:
-        draft.wake(drain.deadline)
+    if not draft.is_due(drain.deadline):
         return
     draft.add_reason(ReasonCode.DRAIN_DEADLINE, "drain was not acknowledged before its deadline", instance.id)
     leaving.delete_instance(draft, instance, drain.cause, f"{instance.message}; drain deadline passed")

@@ -50,11 +50,9 @@ def _create_vm(draft: Draft, instance: Instance) -> None:
     calls = draft.observation(instance.id).calls
     if calls.creating or draft.now >= creating.registration_deadline(draft, instance):
         return  # with an expired nonce the VM could never register; the instance is abandoned instead
-    if draft.now < calls.create_due:
-        draft.wake(calls.create_due)
-        return
-    draft.observe(instance.id, calls=replace(calls, creating=True))
-    draft.add_effect(CreateVm(instance.id))
+    if draft.is_due(calls.create_due):
+        draft.observe(instance.id, calls=replace(calls, creating=True))
+        draft.add_effect(CreateVm(instance.id))
 
 
 def _delete_vm(draft: Draft, instance: Instance) -> None:
@@ -74,8 +72,7 @@ def _delete_vm(draft: Draft, instance: Instance) -> None:
         if vm.state is VmState.ABSENT:
             return
         due = accepted_at + DELETE_REPEAT_SECONDS
-    if draft.now < due:
-        draft.wake(due)
+    if not draft.is_due(due):
         return
     draft.observe(instance.id, calls=replace(calls, deleting=True, delete_accepted_at=None))
     console = instance.cause is Cause.UNREGISTERED and calls.delete_attempts == 0 and instance.provider_id is not None
@@ -83,14 +80,12 @@ def _delete_vm(draft: Draft, instance: Instance) -> None:
 
 
 def _is_deleted(observed: Observation) -> bool:
-    return observed.vm.state is VmState.DELETED or _is_long_absent(observed)
-
-
-def _is_long_absent(observed: Observation) -> bool:
     """Shortly after a create or delete "not found" may be wrong; after two minutes it is believed."""
-    since, checked_at = observed.vm.absent_since, observed.vm.checked_at
-    accepted_at = observed.calls.delete_accepted_at
-    if observed.vm.state is not VmState.ABSENT or since is None or accepted_at is None or checked_at is None:
+    vm, accepted_at = observed.vm, observed.calls.delete_accepted_at
+    if vm.state is VmState.DELETED:
+        return True
+    since, checked_at = vm.absent_since, vm.checked_at
+    if vm.state is not VmState.ABSENT or since is None or accepted_at is None or checked_at is None:
         return False
     return checked_at >= max(since, accepted_at) + ABSENCE_CERTAIN_AFTER_SECONDS
 
@@ -111,16 +106,12 @@ def _check_vm(draft: Draft, instance: Instance) -> None:
     calls = draft.observation(instance.id).calls
     if calls.checking or calls.check_due is None or is_ended(draft.members[instance.id]):
         return
-    if draft.now < calls.check_due:
-        draft.wake(calls.check_due)
-        return
-    draft.observe(instance.id, calls=replace(calls, checking=True, check_due=None, checks=calls.checks + 1))
-    draft.add_effect(CheckVm(instance.id, instance.provider_id))
+    if draft.is_due(calls.check_due):
+        draft.observe(instance.id, calls=replace(calls, checking=True, check_due=None, checks=calls.checks + 1))
+        draft.add_effect(CheckVm(instance.id, instance.provider_id))
 
 
 def _drop_record(draft: Draft, instance: Instance) -> None:
     due = (instance.ended or 0.0) + draft.policy.deleted_retention
-    if draft.now < due:
-        draft.wake(due)
-    elif draft.view.listed:  # a VM that appears late is better found while its record exists
+    if draft.is_due(due) and draft.view.listed:  # a VM that appears late is better found while its record exists
         draft.remove(instance.id)

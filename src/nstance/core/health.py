@@ -49,8 +49,7 @@ def _check_instance(draft: Draft, instance: Instance) -> None:
 
 def _remove_gone(draft: Draft, instance: Instance, state: VmState) -> None:
     message = f"provider reports that the VM is {state.value}"
-    draft.add_reason(ReasonCode.GONE, message, instance.id)
-    leaving.delete_instance(draft, instance, Cause.GONE, message)
+    leaving.remove_instance(draft, instance, Cause.GONE, message)
     if instance.ready_at is None:
         creating.count_startup_failure(draft, instance, f"VM ended before it was ready: {state.value}")
 
@@ -83,7 +82,6 @@ def _act_on_notice(draft: Draft, instance: Instance, agent: AgentObservation) ->
     ):
         spot = cause is Cause.SPOT
         message = "provider is about to reclaim the VM" if spot else "VM announced its shutdown"
-        draft.add_reason(ReasonCode.SPOT if spot else ReasonCode.SHUTDOWN, message, instance.id)
         leaving.remove_instance(draft, instance, cause, message, deadline=deadline if spot else None)
         return True
     # No operator will drain it, so it serves until its replacement VM exists.
@@ -102,8 +100,7 @@ def _check_silence(draft: Draft, instance: Instance, agent: AgentObservation, vm
     expected = agent.last_seen + CONNECT_SECONDS if agent.awaiting_connection else agent.lost_at
     _schedule_checks_after(draft, instance, expected)
     suspect_at, dead_at = silence_deadlines(draft, agent)
-    if draft.now < suspect_at:
-        draft.wake(suspect_at)
+    if not draft.is_due(suspect_at):
         return
     if vm.state is not VmState.RUNNING or vm.checked_at is None or vm.checked_at < agent.last_seen:
         # Only if the provider says after the last sign of life that the VM runs does the instance become suspect.
@@ -121,12 +118,11 @@ def _check_silence(draft: Draft, instance: Instance, agent: AgentObservation, vm
         if agent.awaiting_connection:  # as bad as one that never registers, and likely to happen to the next one too
             failure = f"agent registered and did not connect for {seconds:.0f} s"
             creating.count_startup_failure(draft, instance, failure)
-    if draft.now < dead_at:
-        draft.wake(dead_at)
-    elif vm.checked_at < dead_at:
+    if not draft.is_due(dead_at):
+        return
+    if vm.checked_at < dead_at:
         _schedule_check(draft, instance, draft.now)  # no deletion because of an old answer
     elif draft.can_delete and (instance.on_demand or has_replacement_vm(draft, instance)):
-        draft.add_reason(ReasonCode.UNHEALTHY, message, instance.id)
         leaving.remove_instance(draft, instance, Cause.UNHEALTHY, message)
 
 

@@ -19,6 +19,7 @@ def remove_instance(
     draft: Draft, instance: Instance, cause: Cause, message: str, *, deadline: float | None = None
 ) -> None:
     """Drain the instance, or delete it if nothing can be drained. `deadline`: when the provider takes the VM anyway."""
+    draft.add_reason(ReasonCode(cause.value), message, instance.id)  # every cause is a reason too
     if instance.state is not State.RUNNING or draft.is_stopped(instance):
         delete_instance(draft, instance, cause, message)
         return

@@ -70,10 +70,9 @@ def check_readiness(draft: Draft) -> None:
         agent = draft.observation(instance.id).agent
         if instance.state is not State.RUNNING or agent.ready or not draft.is_responsive(instance.id):
             continue
-        due = draft.unready_deadline(instance)
-        if draft.now < due:
-            draft.wake(due)
-        elif (why := explain_unhealthy(draft, instance)) is not None:
+        if not draft.is_due(draft.unready_deadline(instance)):
+            continue
+        if (why := explain_unhealthy(draft, instance)) is not None:
             found.append((instance, why))
         elif agent.blocked:
             rollout.halt_if_blocked(draft, instance)
@@ -84,7 +83,6 @@ def check_readiness(draft: Draft) -> None:
     for instance, why in found:
         if instance.id in held or not (instance.ready_at is None or instance.on_demand):
             continue
-        draft.add_reason(ReasonCode.UNHEALTHY, why, instance.id)
         leaving.remove_instance(draft, instance, Cause.UNHEALTHY, why)
         if instance.ready_at is None:
             creating.count_startup_failure(draft, instance, why)

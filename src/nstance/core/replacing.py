@@ -8,19 +8,11 @@ from operator import attrgetter
 
 from nstance.core import creating, health, leaving, readiness, rollout
 from nstance.core.draft import Draft, drifted
-from nstance.model.decision import ReasonCode
 from nstance.model.events import NoticeKind
 from nstance.model.instance import Cause, Instance, State
 
 VOLUNTARY = frozenset({Cause.DRIFT, Cause.ELIGIBLE_EXPIRY, Cause.SPOT})  # SPOT: a rebalance hint
-_CODES = {
-    Cause.UNHEALTHY: ReasonCode.UNHEALTHY,
-    Cause.DRIFT: ReasonCode.DRIFT,
-    Cause.ELIGIBLE_EXPIRY: ReasonCode.ELIGIBLE_EXPIRY,
-    Cause.FORCED_EXPIRY: ReasonCode.FORCED_EXPIRY,
-    Cause.REQUESTED: ReasonCode.REQUESTED,
-    Cause.SPOT: ReasonCode.SPOT,
-}
+_FINISHED = VOLUNTARY | {Cause.UNHEALTHY, Cause.FORCED_EXPIRY, Cause.REQUESTED}
 
 
 def involuntary_cause(draft: Draft, instance: Instance) -> Cause | None:
@@ -48,12 +40,7 @@ def voluntary_cause(draft: Draft, instance: Instance) -> Cause | None:
 
 
 def _is_older_than(draft: Draft, instance: Instance, age: float | None) -> bool:
-    if age is None:
-        return False
-    if draft.now >= instance.created + age:
-        return True
-    draft.wake(instance.created + age)
-    return False
+    return age is not None and draft.is_due(instance.created + age)
 
 
 def is_worth_keeping(draft: Draft, instance: Instance) -> bool:
@@ -88,7 +75,6 @@ def drop_unneeded_replacements(draft: Draft) -> None:
             unneeded.append((member, f"no longer needed: {kept.id} is kept"))
     # All are found before the first one is removed: in a chain, each depends on the one before.
     for member, message in unneeded:
-        draft.add_reason(ReasonCode.SUPERSEDED, message, member.id)
         leaving.remove_instance(draft, member, Cause.SUPERSEDED, message)
 
 
@@ -134,7 +120,7 @@ def finish_replacements(draft: Draft) -> None:
         if old.suspect or health.imminent_end(draft, old) is not None:
             continue  # `health` removes these
         cause = involuntary_cause(draft, old) or voluntary_cause(draft, old) or replacements[0].replaces_for
-        if cause is None or cause not in _CODES or not _can_finish(draft, cause):
+        if cause is None or cause not in _FINISHED or not _can_finish(draft, cause):
             continue
         forced, counted = cause is Cause.FORCED_EXPIRY, draft.is_ready(old)
         successor = next((m for m in replacements if (_has_vm(m) if forced else _can_take_over(draft, m))), None)
@@ -143,9 +129,7 @@ def finish_replacements(draft: Draft) -> None:
         if not forced and not draft.is_unready(old) and ready - counted < desired.size - desired.max_unavailable:
             continue
         ready -= counted
-        message = f"replaced by {successor.id}"
-        draft.add_reason(_CODES[cause], message, old.id)
-        leaving.remove_instance(draft, old, cause, message)
+        leaving.remove_instance(draft, old, cause, f"replaced by {successor.id}")
 
 
 def _can_take_over(draft: Draft, replacement: Instance) -> bool:

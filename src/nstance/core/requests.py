@@ -52,8 +52,7 @@ def request_deletion(draft: Draft, instance: Instance, event: ev.DeletionRequest
             draft.put(replace(instance, drain=drain, cause=Cause.REQUESTED))
             draft.add_reason(ReasonCode.REQUESTED, f"{message} while it drains", instance.id)
     else:
-        draft.add_reason(ReasonCode.REQUESTED, message, instance.id)
-        leaving.remove_instance(draft, instance, Cause.REQUESTED, "deletion requested")
+        leaving.remove_instance(draft, instance, Cause.REQUESTED, message)
 
 
 def request_replacement(draft: Draft, instance: Instance, event: ev.ReplacementRequested, position: int) -> None:
@@ -70,8 +69,7 @@ def request_replacement(draft: Draft, instance: Instance, event: ev.ReplacementR
         draft.add_reason(ReasonCode.REQUESTED, message, instance.id)
         draft.put(replace(instance, replace_wanted=True))
     else:
-        draft.add_reason(ReasonCode.REQUESTED, f"{message} before the agent registered", instance.id)
-        leaving.remove_instance(draft, instance, Cause.REQUESTED, "replacement requested")
+        leaving.remove_instance(draft, instance, Cause.REQUESTED, f"{message} before the agent registered")
 
 
 def _by(caller: str) -> str:

@@ -106,9 +106,7 @@ def halt_if_blocked(draft: Draft, instance: Instance) -> None:
     ):
         return
     due = (current.resumed_at or 0.0) + desired.ready_timeout  # a resumed rollout gets another chance
-    if draft.now < due:
-        draft.wake(due)
-    elif any(drifted(m, desired) for m in draft.capacity()):
+    if draft.is_due(due) and any(drifted(m, desired) for m in draft.capacity()):
         blocked = draft.observation(instance.id).agent.blocked
         failed = replace(current, failures=current.failures + 1)
         _halt(draft, failed, f"{instance.id}: its files cannot be rendered: {blocked}")
@@ -148,10 +146,7 @@ def _pause_after_canaries(draft: Draft, desired: Group, current: Revision) -> No
 def _end_pause(draft: Draft, desired: Group, current: Revision) -> None:
     if desired.pause_after_canary is None or current.paused_at is None:
         return
-    due = current.paused_at + desired.pause_after_canary
-    if draft.now < due:
-        draft.wake(due)
-    elif _are_canaries_ready(draft, desired):
+    if draft.is_due(current.paused_at + desired.pause_after_canary) and _are_canaries_ready(draft, desired):
         draft.add_reason(ReasonCode.ROLLOUT, f"{_title(current)} continues after its pause")
         _put_revision(draft, replace(current, outcome=Outcome.ROLLING, resumed_at=draft.now, message=""))
 

@@ -10,15 +10,14 @@ from collections.abc import Iterator
 
 from nstance.core import creating, health, leaving, replacing, rollout
 from nstance.core.draft import Draft, drifted
-from nstance.model.decision import ReasonCode
 from nstance.model.events import NoticeKind
 from nstance.model.group import Group, UpdateOrder
 from nstance.model.instance import Cause, Instance, State
 
-_WHY = {
-    Cause.DRIFT: (ReasonCode.DRIFT, "instance is of an outdated revision"),
-    Cause.SPOT: (ReasonCode.SPOT, "provider hints that it may reclaim the VM"),
-    Cause.ELIGIBLE_EXPIRY: (ReasonCode.ELIGIBLE_EXPIRY, "instance is past its eligible age"),
+_MESSAGES = {
+    Cause.DRIFT: "instance is of an outdated revision",
+    Cause.SPOT: "provider hints that it may reclaim the VM",
+    Cause.ELIGIBLE_EXPIRY: "instance is past its eligible age",
 }
 
 
@@ -53,7 +52,7 @@ def rotate_instances(draft: Draft) -> None:
                 unready -= 1
             else:
                 unavailable += 1
-            _remove_first(draft, cause, member)
+            leaving.remove_instance(draft, member, cause, _MESSAGES[cause])
         else:
             return
         steps -= 1
@@ -72,7 +71,7 @@ def _renew_oldest(draft: Draft, desired: Group, surge: int) -> None:
     if surge > 0:
         replacing.start_replacement(draft, Cause.ELIGIBLE_EXPIRY, oldest)
     elif desired.max_unavailable and creating.can_create(draft):
-        _remove_first(draft, Cause.ELIGIBLE_EXPIRY, oldest)
+        leaving.remove_instance(draft, oldest, Cause.ELIGIBLE_EXPIRY, _MESSAGES[Cause.ELIGIBLE_EXPIRY])
 
 
 def _order_candidates(draft: Draft) -> Iterator[tuple[Cause, Instance]]:
@@ -117,16 +116,9 @@ def _is_step_under_way(draft: Draft, desired: Group) -> bool:
         if not draft.is_ready(member):
             return True
         settled = draft.observation(member.id).agent.ready_since + desired.settle
-        if draft.now < settled:
-            draft.wake(settled)
+        if not draft.is_due(settled):
             return True
     return False
-
-
-def _remove_first(draft: Draft, cause: Cause, instance: Instance) -> None:
-    code, message = _WHY[cause]
-    draft.add_reason(code, message, instance.id)
-    leaving.remove_instance(draft, instance, cause, message)
 
 
 def max_surge(desired: Group) -> int:
@@ -147,8 +139,8 @@ def count_occupied_places(draft: Draft) -> int:
     """Places that voluntary work has emptied and that may not be filled yet: the VM that was removed first still exists,
     and one more would exceed `max_surge`."""
     desired = draft.desired
-    leaving = [m for m in draft.needs_attention() if is_leaving_voluntarily(draft, m)]
-    if desired is None or not leaving:
+    going = [m for m in draft.needs_attention() if is_leaving_voluntarily(draft, m)]
+    if desired is None or not going:
         return 0
     replaced = {m.replaces for m in draft.capacity()}
     starting = sum(
@@ -156,8 +148,8 @@ def count_occupied_places(draft: Draft) -> int:
         for old, group in draft.replacements().items()
         for m in group
     )
-    removed_first = sum(m.id not in replaced for m in leaving)
-    return min(removed_first, max(0, len(leaving) + starting - max_surge(desired)))
+    removed_first = sum(m.id not in replaced for m in going)
+    return min(removed_first, max(0, len(going) + starting - max_surge(desired)))
 
 
 def expire_on_demand(draft: Draft) -> None:
@@ -167,9 +159,6 @@ def expire_on_demand(draft: Draft) -> None:
     for instance in draft.needs_attention():
         if not instance.on_demand or instance.state is not State.RUNNING:
             continue
-        if draft.now < instance.created + age:
-            draft.wake(instance.created + age)
-            continue
-        message = "on-demand instance is past its maximum age"
-        draft.add_reason(ReasonCode.ONDEMAND_EXPIRY, message, instance.id)
-        leaving.remove_instance(draft, instance, Cause.ONDEMAND_EXPIRY, message)
+        if draft.is_due(instance.created + age):
+            message = "on-demand instance is past its maximum age"
+            leaving.remove_instance(draft, instance, Cause.ONDEMAND_EXPIRY, message)

@@ -10,7 +10,6 @@ from operator import attrgetter
 
 from nstance.core import adopting, creating, draining, leaving, rotation
 from nstance.core.draft import Draft, drifted
-from nstance.model.decision import ReasonCode
 from nstance.model.ids import InstanceId
 from nstance.model.instance import Cause, Instance, State
 
@@ -81,7 +80,6 @@ def scale_down(draft: Draft) -> None:
 
 
 def _remove_surplus(draft: Draft, instance: Instance, message: str) -> None:
-    draft.add_reason(ReasonCode.SCALE_DOWN, message, instance.id)
     # Without its link: if the group grows again, it gets a place of its own.
     instance = draft.put(replace(instance, replaces=None, replaces_for=None))
     leaving.remove_instance(draft, instance, Cause.SCALE_DOWN, message)

@@ -651,16 +651,16 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "drains-never-end",
         "nstance.core.draining",
-        "    if draft.now < drain.deadline:\n        draft.wake(drain.deadline)\n",
-        "    if True:\n        draft.wake(drain.deadline)\n",
+        "    if not draft.is_due(drain.deadline):\n",
+        "    if True:\n",
         "a drain that nobody acknowledges waits for ever",
         tests=("tests/unit/core/test_core_draining.py",),
     ),
     Mutant(
         "drains-cut-short",
         "nstance.core.draining",
-        "    if draft.now < drain.deadline:\n        draft.wake(drain.deadline)\n",
-        "    if False:\n        draft.wake(drain.deadline)\n",
+        "    if not draft.is_due(drain.deadline):\n",
+        "    if False:\n",
         "workloads get no time to leave",
         tests=("tests/unit/core/test_core_draining.py",),
     ),
@@ -674,8 +674,8 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "unregistered-stay",
         "nstance.core.creating",
-        "        if draft.now < due:\n            draft.wake(due)\n",
-        "        if True:\n            draft.wake(due)\n",
+        "        if not draft.is_due(due):\n            continue\n        if draft.view.mass_silence:\n",
+        "        if True:\n            continue\n        if draft.view.mass_silence:\n",
         "a VM whose agent never registers is kept for ever",
     ),
     Mutant(
@@ -992,9 +992,9 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "drain-begins-anew-with-the-leader",
         "nstance.core.draining",
-        "    if draft.now < drain.deadline:\n        draft.wake(drain.deadline)\n        return\n",
+        "    if not draft.is_due(drain.deadline):\n",
         "    until = max(drain.started, draft.view.listening_since) + drain.deadline - drain.started\n"
-        "    if draft.now < until:\n        draft.wake(until)\n        return\n",
+        "    if not draft.is_due(until):\n",
         "each fail-over makes drains longer (F66)",
         tests=DRAINING,
     ),

@@ -65,6 +65,10 @@ def test_trouble_is_a_code() -> None:
     assert set(ReasonCode) > TROUBLE
 
 
+def test_every_cause_is_a_reason() -> None:
+    assert {cause.value for cause in Cause} <= {code.value for code in ReasonCode}
+
+
 RUNNING = instance(R, registered=2.0, public_key="k", provider_id=ProviderId("i"))
 DRAIN = Drain(started=1.0, cause=Cause.SPOT, deadline=2.0, waits=True)
 
