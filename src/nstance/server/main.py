@@ -1,4 +1,4 @@
-"""`nstance-server`: parse, then run until a signal."""
+"""`nstance-server`: parse options, then run until a signal."""
 
 import asyncio
 import signal
@@ -32,24 +32,21 @@ def main() -> None:
 
 
 async def run(options: Options, clock: AnchoredClock, rng: Rng) -> int:
-    server = ServerProcess(options, clock=clock, rng=rng)
+    process = ServerProcess(options, clock=clock, rng=rng)
     loop = asyncio.get_running_loop()
-    loop_errors.install(loop, server.metrics.loop_failed)
+    loop_errors.install(loop, process.metrics.loop_failed)
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, server.stop)
+        loop.add_signal_handler(number, process.stop)
     collecting = asyncio.create_task(GcTuner(clock).run())
     try:
-        await server.run()
+        await process.run()
     except (FatalError, BadLeaseError) as problem:
-        print(f"nstance-server: {problem}", file=sys.stderr)  # noqa: T201
+        _print_error(f"nstance-server: {problem}")
         # Many servers that fail for one reason must not restart at the same time. People do not wait.
         if not sys.stderr.isatty() and not options.insecure_dev:
-            wait = rng.uniform(*server.exit_jitter)
-            print(  # noqa: T201
-                f"nstance-server: exiting in {wait:.0f} s, so that servers do not restart at the same time",
-                file=sys.stderr,
-            )
-            await server.pause(wait)
+            wait = rng.uniform(*process.exit_jitter)
+            _print_error(f"nstance-server: exiting in {wait:.0f} s, so that servers do not restart at the same time")
+            await process.pause(wait)
         return 1
     finally:
         collecting.cancel()
@@ -62,17 +59,19 @@ def validate(options: Options, clock: AnchoredClock, rng: Rng) -> int:
     try:
         warnings = uvloop.run(validation.validate(options, clock, rng))
     except (NoConfigurationError, errors.StorageError, TimeoutError, FatalError) as problem:
-        print(f"nstance-server: {problem or 'object storage did not answer in time'}", file=sys.stderr)  # noqa: T201
+        _print_error(f"nstance-server: {problem or 'object storage did not answer in time'}")
         return 1
     for each in warnings:
-        print(f"{'error' if options.strict else 'warning'}: {each}", file=sys.stderr)  # noqa: T201
+        _print_error(f"{'error' if options.strict else 'warning'}: {each}")
     if warnings and options.strict:
-        print(  # noqa: T201
-            f"nstance-server: {subject} has {len(warnings)} warnings, which --strict treats as errors", file=sys.stderr
-        )
+        _print_error(f"nstance-server: {subject} has {len(warnings)} warnings, which --strict treats as errors")
         return 1
     print(f"{subject} is valid" + (f", with {len(warnings)} warnings" if warnings else ""))  # noqa: T201
     return 0
+
+
+def _print_error(text: str) -> None:
+    print(text, file=sys.stderr)  # noqa: T201
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ class Unkept:
     def remove_instance(self, id: InstanceId) -> None:
         return
 
-    def put_events(self, *told: object, **more: object) -> None:
+    def put_events(self, *events: object, **fields: object) -> None:
         return
 
 
@@ -187,6 +187,8 @@ class SimServer:
         server = self.server = Server(self.env, me, configuration)
         self.elector = server.elector
         world.network.listen(machine, me.fingerprint, server.elector.accept)
+        # Not `server.run()`: its wait for the end of the follower would be one more step of each schedule, and the seeds
+        # that kill mutants would not be theirs any more.
         following = asyncio.create_task(server.follower.run(leading=lambda: server.elector.has_term))
         try:
             await server.elector.run(server.leader.run)

@@ -21,7 +21,7 @@ def test_ids_grow_within_a_slot_and_over_slots() -> None:
     )
     two = slots.Entry(id="1-2", reason=(slots.LoggedReason("b", "3", "", "acme", ""),))
     found = [*history.events(slot(7, one, two)), *history.events(slot(8, two))]
-    assert [event.id - history.first_id(7) for event in found] == [0, 1, 2, history.PLACES]
+    assert [event.id - history.first_id(7) for event in found] == [0, 1, 2, history.IDS_PER_SLOT]
     assert [(event.tenant, event.group) for event in found[:3]] == [
         ("default", "web"),
         ("default", "web"),

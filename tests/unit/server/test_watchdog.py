@@ -35,10 +35,10 @@ async def test_f23_a_blocked_loop_loses_its_permission_to_act(caplog: pytest.Log
     with Watchdog(bell, clock=clock.SystemClock(), length=0.2) as dog:
         await asyncio.sleep(0)
         assert bell.rung.wait(SECONDS), "the watchdog did not notice"
-        while not dog.barked:
+        while not dog.alarms:
             block(0.01)
     assert bell.by is not threading.main_thread()
-    assert dog.barked == 1
+    assert dog.alarms == 1
     (record,) = [r for r in caplog.records if r.levelno == logging.ERROR]
     assert "test_f23" in record.__dict__["where"]
 
@@ -108,5 +108,5 @@ async def test_one_standstill_is_one_line_in_the_log(caplog: pytest.LogCaptureFi
     bell = Counting()
     with Watchdog(bell, clock=clock.SystemClock(), length=0.1) as dog:
         assert bell.rung.wait(SECONDS)
-    assert dog.barked == 1
+    assert dog.alarms == 1
     assert sum(r.levelno == logging.ERROR for r in caplog.records) == 1

@@ -142,7 +142,7 @@ def assemble(env: Environment, active_config: ActiveConfig, start: TermStart) ->
         lambda change: effects.configured(),
         readiness.on_config_change,
         revisions.on_config_change,
-        lambda change: step_times.forget(set(change.after.groups)),
+        lambda change: step_times.keep(set(change.after.groups)),
         lambda change: _record_changes(parts.event_log, change),
     )
     parts.commits.subscribe(

@@ -1,9 +1,9 @@
-"""What happened and why: each decision's reasons, in the log, in metrics and in the cache for queries.
+"""What happened and why: the reasons of decisions, in the log, in metrics and in the cache for queries.
 
-Queries are answered from the journal's slots, the leader's own as well as those that a standby reads along: a slot's number
-and a reason's place in it are the event's ID, and the time is the slot's. So every server tells the same events with the
-same IDs, and whoever follows them goes on with the next leader where the last one stopped. The trap: what is not in the
-journal yet must not be told, because the next leader would give its ID to something else.
+Queries are answered from journal slots, on the leader and on standbys: an event's ID is made of the slot's number and the
+reason's position in it. So every server shows the same events with the same IDs, and a client that follows them continues
+with the next leader. The trap: what is not in the journal yet must not be shown, because the next leader would give its ID
+to something else.
 """
 
 import functools
@@ -23,12 +23,12 @@ from nstance.telemetry.metrics import Metrics
 log = logging.getLogger(__name__)
 
 TROUBLE_CODES = frozenset(code.value for code in TROUBLE)
-PLACES = 1 << 20  # for the reasons of one slot, far more than fit into it
-FIRST = 1 << 52  # behind all IDs that older versions made of the time, in microseconds; and exact in a double
+IDS_PER_SLOT = 1 << 20  # far more reasons than fit into one
+FIRST_ID = 1 << 52  # above all IDs that older versions made of the time in microseconds; exact in a double
 
 
 class Keeper(Protocol):
-    """Where history is kept for queries; never waits, never raises."""
+    """Keeps history for queries; never waits, never raises."""
 
     def put_instance(self, instance: Instance) -> None: ...
 
@@ -44,12 +44,12 @@ class History:
         self._clock = clock
 
     def restore(self, instances: Mapping[InstanceId, Instance]) -> None:
-        """A term begins: the projection follows its records."""
+        """A term begins with these records."""
         for instance in instances.values():
             self._keeper.put_instance(instance)
 
     def keep(self, slot: slots.Slot) -> None:
-        """It is in the journal, whoever wrote it. The same one may be told again."""
+        """Keep the events of a slot that is in the journal. The same slot may be kept again."""
         count = sum(len(entry.reason) for entry in slot.entries)
         if count:
             self._keeper.put_events(first_id(slot.number), functools.partial(events, slot), count=count)
@@ -78,11 +78,11 @@ class History:
 
 
 def first_id(slot: int) -> int:
-    return FIRST + slot * PLACES
+    return FIRST_ID + slot * IDS_PER_SLOT
 
 
 def events(slot: slots.Slot) -> list[Event]:
-    """What a slot tells. A reason without a tenant is about the group whose records its entry changes."""
+    """The events of a slot. A reason without a tenant is about the group whose records its entry changes."""
     numbered = zip(_reasons(slot), range(first_id(slot.number), first_id(slot.number + 1)), strict=False)
     return [
         Event(

@@ -1,8 +1,8 @@
-"""What each revision of a group is made of, kept in the bucket so that a group can be rolled back to it.
+"""What each revision of a group is made of, kept in storage so that a group can be rolled back to it.
 
-The configuration holds only what is wanted now. So the parts of a revision are stored while it is in force, before a
-rollout takes its first step. An object's key names what is in it, so it is written once and never changed. For each group
-only the revisions that its record remembers are kept.
+The configuration holds only the current revision. So the parts of a revision are stored while it is active, before a
+rollout takes its first step. An object's key names its content, so it is written once and never changed. For each group
+only the revisions in its record are kept.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 STORE_SECONDS = 10.0
 LIST_SECONDS = 60.0
 RETRY_SECONDS = 2.0
-WRITES_AT_ONCE = 8
+CONCURRENT_WRITES = 8
 
 
 class RevisionStore:
@@ -75,7 +75,7 @@ class RevisionStore:
                 self._wake.set()
 
     async def read(self, group: GroupKey, revision: Revision) -> RevisionSpec:
-        """Raises storage errors, ConfigError for an object that cannot be used."""
+        """Raises storage errors, and ConfigError for an object that is not valid."""
         key = self._key(group, revision.infra_hash, revision.runtime_hash)
         async with asyncio.timeout(STORE_SECONDS):
             stored = await self._store.get(key)
@@ -93,13 +93,13 @@ class RevisionStore:
         self._update()
         self._shard.inbox.look_again(before - self._unstored)
         for group in [group for group in found if group not in self._groups()]:
-            await self._forget(group)
+            await self._remove_old(group)
 
     async def _store_all(self) -> None:
         waiting = [key for key in self._groups() if key in self._unstored]
-        for start in range(0, len(waiting), WRITES_AT_ONCE):
+        for start in range(0, len(waiting), CONCURRENT_WRITES):
             await self._shard.term.ready()
-            await asyncio.gather(*(self._store_one(key) for key in waiting[start : start + WRITES_AT_ONCE]))
+            await asyncio.gather(*(self._store_one(key) for key in waiting[start : start + CONCURRENT_WRITES]))
 
     async def _store_one(self, group: GroupKey) -> None:
         resolved = self._groups().get(group)
@@ -110,16 +110,16 @@ class RevisionStore:
             async with asyncio.timeout(STORE_SECONDS):
                 await self._store.create(key, revision_spec.dump(resolved.spec))
         except errors.ConflictError:
-            pass  # it says the same: its key names its content
+            pass  # it has the same content, which its key names
         self._stored.setdefault(group, set()).add(key)
         now = self._groups().get(group)
         if now is None or self._is_stored(group, now):
             self._unstored.discard(group)
             self._shard.inbox.look_again([group])
-        await self._forget(group)
+        await self._remove_old(group)
 
-    async def _forget(self, group: GroupKey) -> None:
-        """Remove what nobody can be rolled back to any more."""
+    async def _remove_old(self, group: GroupKey) -> None:
+        """Remove revisions that the group cannot be rolled back to any more."""
         assert self._stored is not None
         record, resolved = self._shard.state.group_records.get(group), self._groups().get(group)
         kept = {self._key(group, r.infra_hash, r.runtime_hash) for r in (record.revisions if record else ())}

@@ -1,8 +1,7 @@
-"""Notices from outside when the event loop stands still (F23).
+"""Detects from a thread that the event loop is blocked.
 
-A loop that does not turn cannot notice that its lease runs out, but threads may still be acting for it. So a thread looks
-whether the loop has turned lately, and takes the permission to act away before somebody else may have it. The term gets
-it back by itself, with the next confirmation, if the lease is still ours.
+A blocked loop cannot notice that its lease runs out, although threads may still act for it. So a thread checks whether the
+loop ran lately, and revokes the term before another server may lead. The next confirmation of the lease restores it.
 """
 
 import asyncio
@@ -16,9 +15,9 @@ from nstance.clock import Clock
 
 log = logging.getLogger(__name__)
 
-SHARE = 0.8  # of the lease's length that the loop may stand still
-_TURNS = 16  # of the loop that are looked for in that time
-_LOOKS = 4
+MAX_BLOCKED_SHARE = 0.8  # of the lease's length
+_TICKS = 16  # of the loop within that time
+_CHECKS = 4  # of the thread within that time
 _FRAMES = 4
 
 
@@ -29,17 +28,17 @@ class Revocable(Protocol):
 
 
 class Watchdog:
-    """Use: `with Watchdog(term, clock=clock, length=timings.promise): …` around a reign, in the event loop's thread."""
+    """Use: `with Watchdog(term, clock=clock, length=timings.promise): …` around a term, in the event loop's thread."""
 
     def __init__(self, term: Revocable, *, clock: Clock, length: float) -> None:
         self._term = term
         self._clock = clock
-        self._limit = length * SHARE
-        self._turned = 0.0
-        self._turning: asyncio.TimerHandle | None = None
+        self._limit = length * MAX_BLOCKED_SHARE
+        self._ticked = 0.0
+        self._ticker: asyncio.TimerHandle | None = None
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
-        self.barked = 0
+        self.alarms = 0
 
     def __enter__(self) -> "Watchdog":
         self.start()
@@ -50,38 +49,38 @@ class Watchdog:
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
-        self._turn(loop)
+        self._tick(loop)
         self._thread = threading.Thread(target=self._watch, args=(threading.get_ident(),), name="watchdog", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         self._ended.set()
-        if self._turning is not None:
-            self._turning.cancel()
+        if self._ticker is not None:
+            self._ticker.cancel()
         if self._thread is not None:
-            self._thread.join(1.0)  # it only ever waits for the event that was just set
+            self._thread.join(1.0)  # it waits only for the event that was just set
 
-    def _turn(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._turned = self._clock.monotonic()
-        self._turning = loop.call_later(self._limit / _TURNS, self._turn, loop)
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._ticked = self._clock.monotonic()
+        self._ticker = loop.call_later(self._limit / _TICKS, self._tick, loop)
 
     def _watch(self, watched: int) -> None:
         noticed = False
-        while not self._ended.wait(self._limit / _LOOKS):
-            still = self._clock.monotonic() - self._turned
-            if still < self._limit:
+        while not self._ended.wait(self._limit / _CHECKS):
+            blocked = self._clock.monotonic() - self._ticked
+            if blocked < self._limit:
                 if noticed:
-                    log.info("the event loop turns again")
+                    log.info("event loop running again")
                 noticed = False
                 continue
-            self._term.revoke()  # again at each look: a confirmation may have been on its way
+            self._term.revoke()  # with each check: a confirmation may have been under way
             if not noticed:
                 noticed = True
                 log.error(
-                    "the event loop stands still: this server stops acting until its lease is confirmed again",
-                    extra={"seconds": round(still, 3), "where": _where(watched)},
+                    "event loop blocked: this server stops acting until its lease is confirmed again",
+                    extra={"seconds": round(blocked, 3), "where": _where(watched)},
                 )
-                self.barked += 1
+                self.alarms += 1
 
 
 def _where(thread: int) -> str:

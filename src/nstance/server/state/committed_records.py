@@ -1,7 +1,7 @@
-"""The shard's records as the journal has them: what may be shown to others.
+"""The shard's records as they are in the journal: what operators may see.
 
-The shard's own memory runs ahead of the journal. Whoever shows a drain that was never written would have nodes emptied
-for nothing, so what operators see follows the commits, not the decisions. After an answer to `Shard.ask` it is up to date.
+The shard's own memory runs ahead of the journal. An operator that saw a drain that was never written would drain a node
+for nothing, so it sees commits, not decisions. After an answer to `Shard.ask` these records are up to date.
 """
 
 from collections.abc import Iterator, Mapping

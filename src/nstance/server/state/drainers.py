@@ -1,8 +1,8 @@
-"""Tenants whose deletions wait for a drain: those with an operator that drains.
+"""Tenants whose deletions wait for a drain, because they have an operator that drains.
 
-An operator says so when it watches (`drains`), and nothing else makes it a drainer: reading, scaling and watching never
-change what happens to instances. It counts while such a watch is open, and for its lease after the last one ended. The
-journal keeps which tenants have one, so that a new leader waits for drainers that are about to reconnect.
+Only a watch with `drains` makes an operator a drainer; reading, scaling and other watches never change what happens to
+instances. It counts while such a watch is open, and for its lease after the last one ended. The journal keeps which
+tenants have one, so that a new leader waits for drainers that are about to reconnect.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ class Drainers:
         lease: Callable[[], float],
         record: Callable[[TenantId, bool], None],
     ) -> None:
-        """`known`: tenants that had a drainer when the last term ended. `record` writes to the journal that a tenant has
-        a drainer now, or has none any more."""
+        """`known`: tenants that had a drainer when the last term ended. `record` writes to the journal whether a tenant
+        has a drainer."""
         self._clock = clock
         self._lease = lease
         self._record = record
@@ -36,10 +36,10 @@ class Drainers:
         self._closed = False
 
     def start(self) -> None:
-        """The leases of those that are not back yet run from now on."""
+        """Start the leases of those that have not reconnected."""
         for tenant in self._last_seen:
             if not self._open[tenant] and tenant not in self._timers:
-                self._wait(tenant)
+                self._start_lease(tenant)
 
     def close(self) -> None:
         self._closed = True
@@ -47,12 +47,12 @@ class Drainers:
             timer.cancel()
 
     def last_seen(self, tenant: TenantId) -> float | None:
-        """Steady time; None if nobody drains."""
+        """Steady time; None if the tenant has no drainer."""
         return self._clock.steady() if self._open[tenant] else self._last_seen.get(tenant)
 
     @contextmanager
     def watching(self, tenant: TenantId) -> Iterator[None]:
-        """While an operator of the tenant watches that drains."""
+        """While a drainer of the tenant watches."""
         if tenant not in self._last_seen:
             self._record(tenant, True)
         if (timer := self._timers.pop(tenant, None)) is not None:
@@ -65,10 +65,10 @@ class Drainers:
             self._open[tenant] -= 1
             self._last_seen[tenant] = self._clock.steady()
             if not self._open[tenant]:
-                self._wait(tenant)
+                self._start_lease(tenant)
 
-    def _wait(self, tenant: TenantId) -> None:
-        """Nobody of the tenant watches to drain any more: its lease runs."""
+    def _start_lease(self, tenant: TenantId) -> None:
+        """The tenant's last drainer disconnected: its lease runs."""
         if not self._closed:
             loop = asyncio.get_running_loop()
             self._timers[tenant] = loop.call_later(self._lease(), self._expire, tenant)

@@ -1,7 +1,7 @@
-"""The VMs with this shard's tags that no record knows, as the leader has seen them in this term.
+"""VMs with this shard's tags that have no record, as listed in this term.
 
 They are held: shown to people, and adopted into their group as soon as it lacks an instance and their agent has presented
-its certificate. An agent may come before the listing that shows its VM, so what agents presented is kept for a while.
+its certificate. An agent may connect before the listing that shows its VM, so its identity is kept for a while.
 """
 
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ class UnknownVms:
         return tuple(u for u in self._vms.values() if key_of(u.vm) == key) if self._vms else ()
 
     def update(self, vms: Iterable[SeenVm], now: float) -> dict[GroupKey, list[UnknownVm]]:
-        """What a complete listing shows. Returns, by group, those that are new."""
+        """Take a complete listing over. Returns the new ones by group."""
         before = self._vms
         self._vms = {}
         for vm in vms:
@@ -46,7 +46,7 @@ class UnknownVms:
         return new
 
     def present(self, agent: AgentIdentity) -> GroupKey | None:
-        """An agent without a record has presented its certificate. Returns the group of its VM, if a listing has shown it."""
+        """An agent without a record has presented its certificate. Returns the group of its VM, if it was listed."""
         self._presented.pop(agent.id, None)
         while len(self._presented) >= MAX_PRESENTED:
             self._presented.pop(next(iter(self._presented)))
@@ -59,7 +59,7 @@ class UnknownVms:
         return key
 
     def forget(self, id: InstanceId) -> None:
-        """There is a record now."""
+        """The instance has a record now."""
         if self._vms:
             self._vms = {p: u for p, u in self._vms.items() if u.vm.id != id}
         self._presented.pop(id, None)
@@ -74,7 +74,7 @@ def key_of(vm: SeenVm) -> GroupKey:
 
 
 def describe(new: Sequence[UnknownVm]) -> str:
-    """For the event that tells of them."""
+    """The text of their event."""
     named = ", ".join(u.vm.id for u in new[:SHOWN_IN_EVENT])
     more = f" and {len(new) - SHOWN_IN_EVENT} more" if len(new) > SHOWN_IN_EVENT else ""
     return f"unknown VMs held, no record knows them: {named}{more}; adopt or release them"
