@@ -45,7 +45,7 @@ class Vms:
 
     def running(self) -> dict[str, processes.Process]:
         found = {id: self.process(id) for id in self.ids()}
-        return {id: process for id, process in found.items() if process is not None and processes.runs(process)}
+        return {id: process for id, process in found.items() if process is not None and processes.is_running(process)}
 
     def look(self) -> None:
         """Remember the creators of all VMs: they are unknown once the directory is gone."""
@@ -70,7 +70,7 @@ class Vms:
     def send(self, id: str, number: signal.Signals) -> float | None:
         """When it was sent; None if no process is left."""
         process = self.process(id)
-        if process is None or not processes.runs(process):
+        if process is None or not processes.is_running(process):
             return None
         with contextlib.suppress(ProcessLookupError):
             at = time.time()
@@ -105,7 +105,7 @@ class Vms:
                 break
             for process in found:
                 with contextlib.suppress(ProcessLookupError):
-                    if processes.runs(process):
+                    if processes.is_running(process):
                         os.kill(process.pid, signal.SIGKILL)
             time.sleep(0.05)
         return remaining

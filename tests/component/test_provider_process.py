@@ -343,8 +343,8 @@ async def test_a_half_finished_delete_is_finished(world: LocalWorld) -> None:
     asked, door = request(), world.door(HERE)
     vm = await door.create(asked)
     here = instance_dirs.InstanceDirs(world.root)
-    with here.hold(vm.id) as held:
-        here.bury(held)
+    with here.lock(vm.id) as held:
+        here.mark_deleted(held)
     assert [each.status for each in await door.list()] == [Status.DELETING]
     with pytest.raises(errors.PermanentError):
         await door.create(asked)
@@ -358,7 +358,7 @@ async def test_a_held_instance_is_waited_for_but_not_for_ever(
 ) -> None:
     monkeypatch.setattr(instance_dirs, "_LOCK_STEPS", 3)
     door, asked = world.door(HERE), request()
-    with instance_dirs.InstanceDirs(world.root).hold(asked.id), pytest.raises(errors.UnavailableError, match="holds"):
+    with instance_dirs.InstanceDirs(world.root).lock(asked.id), pytest.raises(errors.UnavailableError, match="holds"):
         await door.create(asked)
     assert (await door.create(asked)).status is Status.RUNNING
 
@@ -427,14 +427,14 @@ async def test_zombies_are_stopped() -> None:
     start = processes.start_of(child.pid)
     assert start is not None
     known = processes.Process(child.pid, start)
-    assert processes.runs(known)
+    assert processes.is_running(known)
     child.kill()
-    await eventually(lambda: not processes.runs(known))
+    await eventually(lambda: not processes.is_running(known))
     assert str(child.pid) in os.listdir("/proc"), "nobody has reaped it"
     assert processes._start_by_ps(child.pid) is None
     child.wait()
     assert processes.start_of(child.pid) is None
-    assert not processes.runs(known)
+    assert not processes.is_running(known)
 
 
 def test_systems_without_proc_ask_ps() -> None:

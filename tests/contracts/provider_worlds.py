@@ -99,7 +99,7 @@ class LocalWorld:
         assert known is not None
         os.kill(known.pid, signal.SIGKILL)
         for _ in range(6000):  # where there is little to run on, it takes a moment to die
-            if not processes.runs(known):
+            if not processes.is_running(known):
                 return
             time.sleep(0.01)
         raise AssertionError("it does not die")

@@ -186,7 +186,7 @@ class ShardWorld:
     def kill_agent(self, instance: str) -> None:
         process = self.agent(instance)
         assert process is not None
-        assert processes.runs(process)
+        assert processes.is_running(process)
         os.kill(process.pid, signal.SIGKILL)
 
     def end(self) -> None:
@@ -198,7 +198,7 @@ class ShardWorld:
         if self.instances_dir.is_dir():
             for home in self.instances_dir.iterdir():
                 process = self.agent(home.name)
-                if process is not None and processes.runs(process):
+                if process is not None and processes.is_running(process):
                     os.kill(process.pid, signal.SIGKILL)
 
 

@@ -27,7 +27,7 @@ def world(tmp_path: Path) -> Iterator[ShardWorld]:
 def alive(world: ShardWorld) -> dict[str, int]:
     """The agents that run, by instance."""
     found = {home.name: world.agent(home.name) for home in world.instances_dir.iterdir()}
-    return {id: process.pid for id, process in found.items() if process is not None and processes.runs(process)}
+    return {id: process.pid for id, process in found.items() if process is not None and processes.is_running(process)}
 
 
 def unknown(terminal: Terminal) -> set[str]:

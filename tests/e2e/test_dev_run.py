@@ -151,7 +151,7 @@ def test_the_leader_is_killed_then_everything_ends_with_ctrl_c(folder: Path) -> 
         started = run.started()
         assert len(started) == 5
         assert run.end(signal.SIGINT) == 0
-        assert [process for process in started if processes.runs(process)] == []
+        assert [process for process in started if processes.is_running(process)] == []
 
 
 def test_kept_agents_are_found_again_and_ended_ones_are_replaced(folder: Path) -> None:
@@ -183,12 +183,12 @@ def test_what_a_killed_run_leaves_behind_is_cleaned(folder: Path, tmp_path: Path
         assert len(started) == 5
         run.process.kill()
         run.process.wait()
-        assert all(processes.runs(process) for process in started)
+        assert all(processes.is_running(process) for process in started)
         command = [sys.executable, "-m", "nstance.dev.clean", "--temp", str(folder.parent)]
         own_tmux = {**os.environ, "TMUX_TMPDIR": str(tmp_path)}
         told = subprocess.run(command, env=own_tmux, capture_output=True, text=True, timeout=120, check=True)
         assert "ended 3 agents" in told.stdout
-        assert [process for process in started if processes.runs(process)] == []
+        assert [process for process in started if processes.is_running(process)] == []
         assert not folder.exists()
 
 

@@ -90,12 +90,12 @@ def test_two_shards_over_dev_s3_with_agents_in_tmux(tmp_path: Path, base: int) -
         honcho.send_signal(signal.SIGINT)
         honcho.wait(60)
         agents = [*first.values(), *second.values()]
-        assert all(processes.runs(agent) for agent in agents)  # instances survive their servers
+        assert all(processes.is_running(agent) for agent in agents)  # instances survive their servers
         for shard in ("dev-1", "dev-2"):
             assert f"2 agents of {shard} go on in the tmux session nstance-dev-agents: " in output.read_text()
         assert output.read_text().count("`make clean-dev` ends them") == 2
         assert "ended 4 agents" in clean.clean(temp)
-        assert [agent for agent in agents if processes.runs(agent)] == []
+        assert [agent for agent in agents if processes.is_running(agent)] == []
         assert windows() == set()
         assert not temp.exists()
     finally:

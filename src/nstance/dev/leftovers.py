@@ -25,7 +25,7 @@ class Busy(Exception):
 def claim(folder: Path, name: str) -> None:
     """Record this process as the one that runs here."""
     process = _recorded(folder / f"{name}.json")
-    if process is not None and processes.runs(process):
+    if process is not None and processes.is_running(process):
         raise Busy(f"it runs here already, as process {process.pid}; end that first (Ctrl+C, or make clean-dev)")
     remember(folder, name, os.getpid())
 
@@ -52,7 +52,7 @@ def end_server(folder: Path, name: str) -> bool:
     process = _recorded(path)
     if process is not None and process.pid == os.getpid():
         return False
-    runs = process is not None and processes.runs(process)
+    runs = process is not None and processes.is_running(process)
     if process is not None and runs:
         processes.end(process, mark=f"NSTANCE_DEV={folder}", grace=SERVER_GRACE)
     path.unlink(missing_ok=True)
@@ -69,7 +69,7 @@ def agents(instances: Path) -> Iterator[tuple[InstanceId, processes.Process]]:
             process = known.process(id)
         except instance_dirs.UnreadableError:
             continue  # being made, or damaged: nothing that could be ended for sure
-        if process is not None and processes.runs(process):
+        if process is not None and processes.is_running(process):
             yield id, process
 
 

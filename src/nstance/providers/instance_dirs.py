@@ -1,12 +1,12 @@
-"""Instances as directories: what the providers that run agents on this machine keep of each one.
+"""Instance directories: what providers that run agents on this machine store.
 
     {root}/{instance ID}/   identity/ keys/ recv/ instance.json process.json agent.pid agent.log
-    {root}/.ids/{instance ID}   locked while somebody works on the instance; not empty: it was deleted, for ever
-    {root}/.new/, {root}/.trash/   homes that are not there yet, or no more
+    {root}/.ids/{instance ID}   locked while a server works on the instance; not empty: the ID was deleted, forever
+    {root}/.new/, {root}/.trash/   directories that are being created or removed
 
-A home appears and disappears by one rename, so a half home is never seen. The trap: several servers, shards and clusters
-may share the root, and so may a person's own files. What cannot be read is `Unreadable`, which is not the same as
-absent; and what is not ours is never touched.
+A directory appears and disappears by one rename, so a partial one is never seen. The trap: several servers, shards and
+clusters may share the root, and so may a user's own files. An unreadable record is an `UnreadableError`, which is not
+the same as absent, and foreign files are never touched.
 """
 
 import contextlib
@@ -24,21 +24,21 @@ from nstance.model import ids
 from nstance.model.ids import ClusterId, GroupName, InstanceId, Kind, ShardId, TenantId
 from nstance.providers import errors, launch, processes
 
-REMEMBERED = 10_000  # deleted IDs
+MAX_REMEMBERED = 10_000  # deleted IDs
 SWEEP_EVERY = 1_000  # deletions
-_LOCK_STEP = 0.02
+_LOCK_STEP_SECONDS = 0.02
 _LOCK_STEPS = 750  # 15 seconds: longer than a create or delete takes
 _FOLDERS = ("identity", "keys", "recv")
 _DELETED = b"deleted\n"
 
 
 class UnreadableError(Exception):
-    """Something is there, but not what we would have written."""
+    """The file exists, but Nstance did not write it like this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """`instance.json`: a VM's tags, and how its agent is run."""
+    """`instance.json`: a VM's tags, and its agent's command."""
 
     id: InstanceId
     cluster: ClusterId
@@ -53,11 +53,11 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """The right to work on one instance. `lock` may be inherited by a process, which then holds it too."""
+class Lock:
+    """An exclusive lock on one instance. A process that inherits the descriptor holds it too."""
 
-    lock: int
-    deleted: bool
+    descriptor: int
+    is_deleted: bool
 
 
 class InstanceDirs:
@@ -66,38 +66,38 @@ class InstanceDirs:
         self._ids = root / ".ids"
         self._new = root / ".new"
         self._trash = root / ".trash"
-        self._buried = 0
+        self._deletions = 0
 
     def prepare(self) -> None:
-        """Make the root and its folders."""
+        """Create the root and its folders."""
         for folder in (self.root, self._ids, self._new, self._trash):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def sweep(self) -> None:
-        """Finish what a crash left half removed, and forget the oldest deleted IDs: one so old is in no journal."""
+        """Finish interrupted removals, and forget the oldest deleted IDs, which no journal contains any more."""
         for name in os.listdir(self._trash):
             shutil.rmtree(self._trash / name, ignore_errors=True)
-        spent = [name for name in os.listdir(self._ids) if not (self.root / name).exists()]
-        for name in sorted(spent, key=lambda name: name[4:])[:-REMEMBERED]:
+        unused = [name for name in os.listdir(self._ids) if not (self.root / name).exists()]
+        for name in sorted(unused, key=lambda name: name[4:])[:-MAX_REMEMBERED]:
             (self._ids / name).unlink(missing_ok=True)
 
-    def home(self, id: InstanceId) -> Path:
+    def directory(self, id: InstanceId) -> Path:
         if not ids.is_instance_id(id):
             raise errors.PermanentError(f"expected an instance ID like knc-01jw51srryegh9snf9cmeh3k4q, found {id!r}")
         return self.root / id
 
     @contextlib.contextmanager
-    def hold(self, id: InstanceId) -> Iterator[Held]:
-        """Work on an instance alone, across processes."""
-        path = self._ids / self.home(id).name
-        lock = self._lock(path)
+    def lock(self, id: InstanceId) -> Iterator[Lock]:
+        """Lock an instance against other processes."""
+        path = self._ids / self.directory(id).name
+        descriptor = self._lock(path)
         try:
-            yield Held(lock, deleted=os.fstat(lock).st_size > 0)
+            yield Lock(descriptor, is_deleted=os.fstat(descriptor).st_size > 0)
         finally:
-            os.close(lock)  # not LOCK_UN: a starting agent that inherited the lock keeps it
+            os.close(descriptor)  # not LOCK_UN: a starting agent that inherited the lock keeps it
 
-    def make(self, record: Record, identity: Mapping[str, str]) -> None:
-        """The home of a new instance, whole or not at all. The caller holds the instance."""
+    def create(self, record: Record, identity: Mapping[str, str]) -> None:
+        """The directory of a new instance, complete or not at all. The caller holds the lock."""
         draft = self._new / record.id
         _remove(draft)
         try:
@@ -112,26 +112,26 @@ class InstanceDirs:
             raise
 
     def read(self, id: InstanceId) -> Record | None:
-        """An instance's record, or None where there is no home."""
-        home = self.home(id)
+        """An instance's record, or None if there is no directory."""
+        directory = self.directory(id)
         try:
-            mode = home.lstat().st_mode
+            mode = directory.lstat().st_mode
         except FileNotFoundError:
             os.stat(self.root)  # a vanished root is an error, not an absence
             return None
         if not stat.S_ISDIR(mode):
-            raise UnreadableError(f"expected a directory, found something else at {home}")
+            raise UnreadableError(f"expected a directory, found something else at {directory}")
         try:
-            body = (home / launch.RECORD).read_bytes()
+            body = (directory / launch.RECORD).read_bytes()
         except FileNotFoundError:
-            if not home.exists():
-                return None  # removed between the two looks
-            raise UnreadableError(f"expected {launch.RECORD} in {home}, found none") from None
+            if not directory.exists():
+                return None  # removed in the meantime
+            raise UnreadableError(f"expected {launch.RECORD} in {directory}, found none") from None
         return _parse(body, id)
 
     def process(self, id: InstanceId) -> processes.Process | None:
-        """The process that runs, or ran, the agent; None if none was started yet."""
-        path = self.home(id) / launch.PROCESS
+        """The process that runs, or ran, the agent; None before it was started."""
+        path = self.directory(id) / launch.PROCESS
         try:
             value = json.loads(path.read_bytes())
         except FileNotFoundError:
@@ -144,35 +144,35 @@ class InstanceDirs:
         raise UnreadableError(f"expected a pid and a start in {path}, found something else")
 
     def ids(self) -> list[InstanceId]:
-        """All homes, ours and others'."""
+        """IDs of all directories, of all shards and clusters."""
         return sorted(InstanceId(name) for name in os.listdir(self.root) if ids.is_instance_id(name))
 
-    def deleted(self, id: InstanceId) -> bool:
+    def is_deleted(self, id: InstanceId) -> bool:
         try:
-            return (self._ids / self.home(id).name).stat().st_size > 0
+            return (self._ids / self.directory(id).name).stat().st_size > 0
         except FileNotFoundError:
             return False
 
-    def bury(self, held: Held) -> None:
-        """From here on the ID is never used again."""
-        os.pwrite(held.lock, _DELETED, 0)
-        os.fsync(held.lock)
-        self._buried += 1
-        if self._buried % SWEEP_EVERY == 0:
+    def mark_deleted(self, lock: Lock) -> None:
+        """Mark the ID as deleted: it can never be used again."""
+        os.pwrite(lock.descriptor, _DELETED, 0)
+        os.fsync(lock.descriptor)
+        self._deletions += 1
+        if self._deletions % SWEEP_EVERY == 0:
             self.sweep()
 
     def remove(self, id: InstanceId) -> None:
-        """Take the home away, with all that is in it. Links in it are removed, never followed."""
-        grave = self._trash / id
-        _remove(grave)
+        """Remove the directory and its content. Links are removed, never followed."""
+        trashed = self._trash / id
+        _remove(trashed)
         with contextlib.suppress(FileNotFoundError):
-            self.home(id).rename(grave)
-        _remove(grave)
+            self.directory(id).rename(trashed)
+        _remove(trashed)
 
     def tail(self, id: InstanceId, size: int) -> bytes:
         """The newest part of the agent's log."""
         try:
-            with (self.home(id) / launch.LOG).open("rb") as log:
+            with (self.directory(id) / launch.LOG).open("rb") as log:
                 log.seek(max(0, log.seek(0, os.SEEK_END) - size))
                 return log.read(size)
         except FileNotFoundError:
@@ -186,12 +186,12 @@ class InstanceDirs:
                 if path.exists() and os.path.samestat(os.fstat(lock), path.stat()):
                     return lock
             except BlockingIOError:
-                time.sleep(_LOCK_STEP)
+                time.sleep(_LOCK_STEP_SECONDS)
             except OSError:
                 os.close(lock)
                 raise
             os.close(lock)
-        raise errors.UnavailableError(f"expected to work on {path.name} alone, but another process holds {path}")
+        raise errors.UnavailableError(f"expected a free lock on {path.name}, but another process holds {path}")
 
 
 def _parse(body: bytes, id: InstanceId) -> Record:
@@ -210,8 +210,8 @@ def _parse(body: bytes, id: InstanceId) -> Record:
         *record.command,
         *record.env.values(),
     )
-    whole = all(isinstance(text, str) for text in texts) and isinstance(record.created, int | float)
-    if record.id != id or not whole:
+    is_valid = all(isinstance(text, str) for text in texts) and isinstance(record.created, int | float)
+    if record.id != id or not is_valid:
         raise UnreadableError(f"expected the record of {id} in its {launch.RECORD}, found another's or a damaged one")
     return record
 

@@ -1,8 +1,8 @@
-"""The first moments of an agent's process: says who it is, then becomes the agent.
+"""The launcher of an agent process: records the process, then becomes the agent.
 
-The agent's process records itself before it becomes the agent, and only one can: whoever finds a record ends at once. So
-a server may die at any moment of a create, and repeating the create never makes a second agent. The trap is the moment
-between the start and the record: a detached process inherits the instance's lock and keeps it until it is the agent.
+The process records itself before it becomes the agent, and a second one that finds a record exits at once. So a server
+may die at any moment of a create, and repeating the create never starts a second agent. The trap is the moment between
+the start and the record: a detached process inherits the instance's lock and keeps it until it is the agent.
 """
 
 import json
@@ -21,31 +21,31 @@ LOG = "agent.log"
 _BOOTSTRAP = "import sys; sys.path.insert(0, sys.argv.pop(1)); from nstance.providers import launch; launch.main()"
 
 
-def command(home: Path, *, lock: int | None = None) -> list[str]:
+def command(directory: Path, *, lock: int | None = None) -> list[str]:
     """The command line that starts an instance's agent: detached, holding the lock, or in the foreground."""
     packages = str(Path(__file__).resolve().parents[2])
     mode = [] if lock is None else ["--detach", str(lock)]
-    # -I and -S: it imports next to nothing, so that a start costs an interpreter's 10 ms and not the site packages'.
-    return [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, packages, str(home), *mode]
+    # -I and -S: few imports, so that a start costs the interpreter's 10 ms without site packages.
+    return [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, packages, str(directory), *mode]
 
 
 def main() -> None:
-    home = Path(sys.argv[1])
-    record = json.loads((home / RECORD).read_bytes())
+    directory = Path(sys.argv[1])
+    record = json.loads((directory / RECORD).read_bytes())
     if len(sys.argv) > 2:
         _detach(int(sys.argv[3]))
-    _claim(home)
-    # The environment is the recorded one and nothing else: the server's own holds secrets.
+    _record_process(directory)
+    # Only the recorded environment: the server's own contains secrets.
     environment: Mapping[str, str] = record["env"]
     if "TERM" in os.environ:
         environment = {**environment, "TERM": os.environ["TERM"]}
-    os.chdir(home)
+    os.chdir(directory)
     os.execvpe(record["command"][0], record["command"], environment)
 
 
 def _detach(lock: int) -> None:
-    """Leave the server's session and children behind. The first process stays until the second one has become the agent
-    or failed: only then does the server go on."""
+    """Leave the server's session. The first process waits until the second one has become the agent or failed: only then
+    does the server continue."""
     waiting, started = os.pipe()  # both ends close themselves when the agent takes over
     if os.fork():
         os.close(started)
@@ -57,18 +57,18 @@ def _detach(lock: int) -> None:
     os.set_inheritable(lock, False)
 
 
-def _claim(home: Path) -> None:
-    """Write down who we are, or end because somebody was first."""
+def _record_process(directory: Path) -> None:
+    """Record this process, or exit because another one was first."""
     pid = os.getpid()
     body = json.dumps({"pid": pid, "start": processes.start_of(pid)})
-    draft = home / f".{PROCESS}.{pid}"
-    draft.write_text(body)
+    temporary = directory / f".{PROCESS}.{pid}"
+    temporary.write_text(body)
     try:
-        os.link(draft, home / PROCESS)  # fails if there is one
+        os.link(temporary, directory / PROCESS)  # fails if there is one
     except FileExistsError:
-        raise SystemExit(f"the agent in {home} was started already") from None
+        raise SystemExit(f"the agent in {directory} was started already") from None
     finally:
-        draft.unlink()
-    pid_draft = home / f".{PID}.{pid}"
-    pid_draft.write_text(f"{pid}\n")
-    pid_draft.replace(home / PID)
+        temporary.unlink()
+    temporary_pid = directory / f".{PID}.{pid}"
+    temporary_pid.write_text(f"{pid}\n")
+    temporary_pid.replace(directory / PID)

@@ -1,8 +1,9 @@
-"""What the providers that run agents on this machine have in common: everything but how an agent is started.
+"""The common part of providers that run agents as processes on this machine.
 
-A VM is a home (see `homes`) and a process in it. No process yet is pending, a living one is running, a dead one or a
-zombie is stopped. The trap: the server may die between any two lines here. A create repeats its missing steps under
-the instance's lock; a delete marks the ID as deleted before it ends the process, so that nothing can bring it back.
+A VM is an instance directory (see `instance_dirs`) and a process. No process yet means pending, a living one running, a
+dead one or a zombie stopped. The trap: the server may die between any two lines here. A repeated create does the missing
+steps under the instance's lock; a delete marks the ID as deleted before it ends the process, so that nothing can bring
+it back.
 """
 
 import abc
@@ -19,13 +20,13 @@ from typing import ClassVar, TypeVar
 from nstance.model.ids import InstanceId, ProviderId
 from nstance.providers import errors, instance_dirs, port, processes
 
-# As its entry point calls it, but with this interpreter, whether or not the scripts are installed.
+# Like its entry point, but with this interpreter and without installed scripts.
 AGENT = (sys.executable, "-c", "import sys; from nstance.agent.main import main; sys.exit(main())")
-GRACE = 2.0  # seconds an agent has to say goodbye
-_THREADS = 32  # as many as creates run at once
+GRACE_SECONDS = 2.0  # for an agent to say goodbye
+_THREADS = 32  # the default number of concurrent creates
 _ADDRESS = "127.0.0.1"
-# What an agent may see of the server's environment. Everything else may be a secret.
-_ALLOWED = (
+# The only variables of the server that an agent inherits: the others may be secrets.
+_INHERITED_VARIABLES = (
     "PATH",
     "HOME",
     "USER",
@@ -44,7 +45,7 @@ T = TypeVar("T")
 
 
 def clean_environment() -> dict[str, str]:
-    return {name: os.environ[name] for name in _ALLOWED if name in os.environ}
+    return {name: os.environ[name] for name in _INHERITED_VARIABLES if name in os.environ}
 
 
 class LocalProvider(port.Instances, port.Console, abc.ABC):
@@ -56,9 +57,9 @@ class LocalProvider(port.Instances, port.Console, abc.ABC):
         self._scope = scope
         self._command = tuple(command)
         self._env = {**clean_environment(), **(env or {})}
-        self._homes = instance_dirs.InstanceDirs(dir.absolute())
-        self._homes.prepare()
-        self._homes.sweep()
+        self._dirs = instance_dirs.InstanceDirs(dir.absolute())
+        self._dirs.prepare()
+        self._dirs.sweep()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"nstance-{self.scheme}")
 
     @property
@@ -80,7 +81,7 @@ class LocalProvider(port.Instances, port.Console, abc.ABC):
     async def console_output(self, id: InstanceId, provider_id: ProviderId | None) -> str:
         def read() -> str:
             self._get(id, provider_id)
-            return self._homes.tail(id, port.MAX_CONSOLE_BYTES).decode(errors="replace")
+            return self._dirs.tail(id, port.MAX_CONSOLE_BYTES).decode(errors="replace")
 
         return await self._off_loop(read)
 
@@ -88,44 +89,44 @@ class LocalProvider(port.Instances, port.Console, abc.ABC):
         await asyncio.to_thread(self._threads.shutdown)
 
     @abc.abstractmethod
-    def _start(self, record: instance_dirs.Record, held: instance_dirs.Held) -> None:
-        """Start the agent; its process has recorded itself when this returns."""
+    def _start(self, record: instance_dirs.Record, lock: instance_dirs.Lock) -> None:
+        """Start the agent. When this returns, its process has recorded itself."""
 
     @abc.abstractmethod
-    def _started(self, record: instance_dirs.Record) -> None:
-        """Whatever else there is for an instance whose agent was started. Repeated with each repeated create."""
+    def _on_started(self, record: instance_dirs.Record) -> None:
+        """Called after the agent was started, also by each repeated create."""
 
     @abc.abstractmethod
-    def _ended(self, id: InstanceId) -> None:
-        """Take away what `_start` and `_started` made beside the home. Repeated with each repeated delete."""
+    def _on_ended(self, id: InstanceId) -> None:
+        """Remove what `_start` and `_on_started` created outside the directory. Called also by each repeated delete."""
 
     async def _off_loop(self, work: Callable[[], T]) -> T:
         def run() -> T:
             try:
                 return work()
             except instance_dirs.UnreadableError as error:
-                raise errors.UnknownOutcomeError(f"{error}; repair or remove it by hand") from error
+                raise errors.UnknownOutcomeError(f"{error}; repair or remove it") from error
             except OSError as error:
                 raise errors.UnavailableError(f"{self.scheme} provider: {error}") from error
 
         return await asyncio.get_running_loop().run_in_executor(self._threads, run)
 
     def _create(self, request: port.CreateRequest) -> port.Vm:
-        self._homes.prepare()
-        with self._homes.hold(request.id) as held:
-            if held.deleted:
+        self._dirs.prepare()
+        with self._dirs.lock(request.id) as lock:
+            if lock.is_deleted:
                 raise errors.PermanentError(f"{request.id} was deleted; a new instance needs a new ID")
-            record = self._homes.read(request.id)
+            record = self._dirs.read(request.id)
             if record is None:
-                record = self._make(request)
-            self._refuse_foreign(record)
-            with self._in_doubt(f"create of {request.id}"):
-                if self._homes.process(request.id) is None:
-                    self._start(record, held)
-                self._started(record)
-                return self._show(record)
+                record = self._make_directory(request)
+            self._check_owner(record)
+            with self._unknown_on_error(f"create of {request.id}"):
+                if self._dirs.process(request.id) is None:
+                    self._start(record, lock)
+                self._on_started(record)
+                return self._describe(record)
 
-    def _make(self, request: port.CreateRequest) -> instance_dirs.Record:
+    def _make_directory(self, request: port.CreateRequest) -> instance_dirs.Record:
         if shutil.which(self._command[0], path=self._env.get("PATH", os.defpath)) is None:
             raise errors.PermanentError(f"expected a program in option 'command', found no {self._command[0]!r}")
         record = instance_dirs.Record(
@@ -140,11 +141,11 @@ class LocalProvider(port.Instances, port.Console, abc.ABC):
             command=self._command,
             env=self._agent_environment(request),
         )
-        self._homes.make(record, {"ca.crt": request.ca_certificate, "nonce.jwt": request.nonce})
+        self._dirs.create(record, {"ca.crt": request.ca_certificate, "nonce.jwt": request.nonce})
         return record
 
     def _agent_environment(self, request: port.CreateRequest) -> dict[str, str]:
-        home = self._homes.home(request.id)
+        directory = self._dirs.directory(request.id)
         return {
             "NSTANCE_PROVIDER": "none",
             "NSTANCE_REPORT_INTERVAL": f"{round(request.report_interval * 1000)}ms",
@@ -156,31 +157,33 @@ class LocalProvider(port.Instances, port.Console, abc.ABC):
             "NSTANCE_INSTANCE_HOSTNAME": request.id,
             "NSTANCE_INSTANCE_FQDN": request.id,
             "NSTANCE_INSTANCE_IPV4": _ADDRESS,
-            "NSTANCE_IDENTITY_DIR": str(home / "identity"),
-            "NSTANCE_KEYS_DIR": str(home / "keys"),
-            "NSTANCE_RECV_DIR": str(home / "recv"),
+            "NSTANCE_IDENTITY_DIR": str(directory / "identity"),
+            "NSTANCE_KEYS_DIR": str(directory / "keys"),
+            "NSTANCE_RECV_DIR": str(directory / "recv"),
         }
 
     def _delete(self, id: InstanceId, provider_id: ProviderId | None) -> port.Status:
-        self._refuse_other(id, provider_id)
-        with self._homes.hold(id) as held:
-            self._refuse_undeletable(id, provider_id)
-            self._homes.bury(held)
-            with self._in_doubt(f"delete of {id}"):
-                process = self._homes.process(id)
-                if process is not None and not processes.end(process, mark=f"NSTANCE_INSTANCE_ID={id}", grace=GRACE):
+        self._check_provider_id(id, provider_id)
+        with self._dirs.lock(id) as lock:
+            self._check_deletable(id, provider_id)
+            self._dirs.mark_deleted(lock)
+            with self._unknown_on_error(f"delete of {id}"):
+                process = self._dirs.process(id)
+                if process is not None and not processes.end(
+                    process, mark=f"NSTANCE_INSTANCE_ID={id}", grace=GRACE_SECONDS
+                ):
                     return port.Status.DELETING
-                self._ended(id)
-                self._homes.remove(id)
+                self._on_ended(id)
+                self._dirs.remove(id)
         return port.Status.DELETED
 
-    def _refuse_undeletable(self, id: InstanceId, provider_id: ProviderId | None) -> None:
-        """Another's instance; one whose process is not known for sure; or one whose record is damaged, unless the caller
-        knows it by our provider ID."""
+    def _check_deletable(self, id: InstanceId, provider_id: ProviderId | None) -> None:
+        """Raises for an instance of another owner, one whose process is not known for sure, and one whose record is damaged,
+        unless the caller has its provider ID."""
         try:
-            process = self._homes.process(id)
+            process = self._dirs.process(id)
             try:
-                record = self._homes.read(id)
+                record = self._dirs.read(id)
             except instance_dirs.UnreadableError:
                 if provider_id is None or process is None:
                     raise
@@ -188,33 +191,33 @@ class LocalProvider(port.Instances, port.Console, abc.ABC):
         except instance_dirs.UnreadableError as error:
             raise errors.PermanentError(f"{error}; in doubt nothing is deleted: remove it by hand") from error
         if record is not None:
-            self._refuse_foreign(record)
+            self._check_owner(record)
 
     def _get(self, id: InstanceId, provider_id: ProviderId | None) -> port.Vm:
-        self._refuse_other(id, provider_id)
+        self._check_provider_id(id, provider_id)
         try:
-            record = self._homes.read(id)
+            record = self._dirs.read(id)
         except instance_dirs.UnreadableError:
             return self._damaged(id)
         if record is None:
-            raise errors.NotFoundError(f"there is no instance {id} in {self._homes.root}")
-        self._refuse_foreign(record)
-        return self._show(record)
+            raise errors.NotFoundError(f"there is no instance {id} in {self._dirs.root}")
+        self._check_owner(record)
+        return self._describe(record)
 
     def _list(self) -> Sequence[port.Vm]:
         found = []
-        for id in self._homes.ids():
+        for id in self._dirs.ids():
             try:
-                record = self._homes.read(id)
+                record = self._dirs.read(id)
             except instance_dirs.UnreadableError:
-                # It may be ours. Without tags it is nobody's orphan, and its status says nothing against it.
+                # It may belong to this shard. Without tags and with an unknown status nothing happens to it.
                 found.append(self._damaged(id))
                 continue
             if record is not None and self._owns(record):
-                found.append(self._show(record))
+                found.append(self._describe(record))
         return found
 
-    def _show(self, record: instance_dirs.Record) -> port.Vm:
+    def _describe(self, record: instance_dirs.Record) -> port.Vm:
         return port.Vm(
             id=record.id,
             provider_id=self._provider_id(record.id),
@@ -231,15 +234,15 @@ class LocalProvider(port.Instances, port.Console, abc.ABC):
         return port.Vm(id=id, provider_id=self._provider_id(id), status=port.Status.UNKNOWN)
 
     def _status(self, id: InstanceId) -> port.Status:
-        if self._homes.deleted(id):
+        if self._dirs.is_deleted(id):
             return port.Status.DELETING
         try:
-            process = self._homes.process(id)
+            process = self._dirs.process(id)
         except instance_dirs.UnreadableError:
             return port.Status.UNKNOWN
         if process is None:
             return port.Status.PENDING
-        return port.Status.RUNNING if processes.runs(process) else port.Status.STOPPED
+        return port.Status.RUNNING if processes.is_running(process) else port.Status.STOPPED
 
     def _provider_id(self, id: InstanceId) -> ProviderId:
         return ProviderId(f"{self.scheme}:///{self._scope.shard}/{id}")
@@ -247,20 +250,20 @@ class LocalProvider(port.Instances, port.Console, abc.ABC):
     def _owns(self, record: instance_dirs.Record) -> bool:
         return (record.cluster, record.shard) == (self._scope.cluster, self._scope.shard)
 
-    def _refuse_foreign(self, record: instance_dirs.Record) -> None:
+    def _check_owner(self, record: instance_dirs.Record) -> None:
         if not self._owns(record):
             raise errors.PermanentError(
                 f"expected {record.id} to belong to shard {self._scope.shard} of cluster {self._scope.cluster}, "
                 f"found shard {record.shard} of cluster {record.cluster}"
             )
 
-    def _refuse_other(self, id: InstanceId, provider_id: ProviderId | None) -> None:
+    def _check_provider_id(self, id: InstanceId, provider_id: ProviderId | None) -> None:
         if provider_id not in (None, self._provider_id(id)):
             raise errors.PermanentError(f"expected provider ID {self._provider_id(id)}, found {provider_id}")
 
     @contextmanager
-    def _in_doubt(self, what: str) -> Iterator[None]:
-        """From a certain step on, a failure leaves something behind."""
+    def _unknown_on_error(self, what: str) -> Iterator[None]:
+        """After its first effect, a failed operation has an unknown outcome."""
         try:
             yield
         except OSError as error:

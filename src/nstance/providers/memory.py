@@ -1,4 +1,4 @@
-"""The provider without a cloud: what tests, benchmarks and the simulator use. See `cloud` and `behaviour`."""
+"""The provider over a cloud in memory: for tests, benchmarks and the simulator. See `memory_cloud` and `memory_behavior`."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from nstance.providers.memory_cloud import MemoryCloud
 class MemoryProvider(
     port.Instances, port.LoadBalancers, port.Images, port.LeaderAddress, port.SubnetCapacity, port.Console
 ):
-    """One server's door to a cloud. `server` names the holder of the leader network."""
+    """One server's access to a cloud. `server` is who gets the leader address."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""How the cloud in memory behaves: what a test or a simulator decides about each call and each VM.
+"""How the cloud in memory behaves: what a test or the simulator decides about each call and each VM.
 
 The trap that all of this is for: applied and answered are two things. A call may be applied and its answer lost, answered
 and applied a minute later, or answered with success and never applied.
@@ -37,14 +37,14 @@ CHANGES = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How one call goes. Once it is sent, cancelling the caller does not stop it from being applied."""
+    """The outcome of one call. Cancelling the caller does not stop a sent call from being applied."""
 
     before: float = 0.0  # seconds until it is applied
     after: float = 0.0  # seconds from there to the answer
-    late: float = 0.0  # applied only this long after `before`, whatever the answer was (F46)
-    applied: bool = True  # False without an error: a delete that says yes and does nothing (F55)
+    late: float = 0.0  # applied this long after `before`, whatever the answer was
+    applied: bool = True  # False without an error: a delete that reports success and does nothing
     error: errors.ProviderError | None = None  # the answer, if it is not the result
-    first: int | None = None  # a listing quietly shows only so many VMs: against the contract, but seen (F50)
+    first: int | None = None  # a listing silently shows only so many VMs: against the contract, but real
 
     def __post_init__(self) -> None:
         if self.late and self.error is None:
@@ -53,12 +53,12 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Life:
-    """How one VM lives, in seconds. A lag shows the VM as it was so long ago."""
+    """Durations in one VM's life, in seconds. A lag shows the VM as it was so long ago."""
 
     boot: float = 0.0  # pending, then running
     dying: float = 0.0  # how long it runs on after a delete
     linger: float = 0.0  # how long it is shown as deleted
-    get_lag: float = 0.0  # F48, F49
+    get_lag: float = 0.0
     list_lag: float = 0.0
 
 
@@ -70,14 +70,14 @@ class Behaviour(Protocol):
 
 @dataclass(slots=True)
 class Script:
-    """Everything goes as usual, except for the outcomes queued with `then`."""
+    """The usual outcome, except for those queued with `then`."""
 
     usual: Outcome = field(default_factory=Outcome)
     lives: Life = field(default_factory=Life)
     _queued: Mapping[Call, deque[Outcome]] = field(default_factory=lambda: defaultdict(deque), repr=False)
 
     def then(self, call: Call, *outcomes: Outcome) -> None:
-        """The next calls of this kind go like this, one after the other."""
+        """Outcomes of the next calls of this kind, in order."""
         self._queued[call].extend(outcomes)
 
     def outcome(self, call: Call, id: InstanceId | None) -> Outcome:

@@ -1,8 +1,8 @@
-"""An account in memory, shared by the servers, shards and clusters that have a `MemoryProvider` on it.
+"""A cloud account in memory, shared by the servers, shards and clusters that have a `MemoryProvider` on it.
 
-It holds the truth and is deterministic: time comes from a clock, everything else from a `Behaviour`. A VM's status is a
-function of time, so a lagging answer is the truth of some seconds ago. The trap: a call that was sent is applied even if
-its caller is cancelled, times out or crashes, as in a real cloud; that work belongs to the cloud's own tasks.
+It is deterministic: time comes from a clock, everything else from a `Behaviour`. A VM's status is a function of time, so
+a lagging answer is the status of some seconds ago. The trap: a sent call is applied even if its caller is cancelled,
+times out or crashes, as in a real cloud; that work belongs to the cloud's own tasks.
 """
 
 import asyncio
@@ -32,27 +32,27 @@ class _Machine:
     provider_id: ProviderId
     ip4: str
     life: behaviours.Life
-    made: float
+    created_at: float
     cluster: ClusterId | None
     shard: ShardId | None
     tenant: TenantId | None
     group: GroupName | None
-    stopped: float | None = None
-    deleted: float | None = None
-    dead: float | None = None
+    stopped_at: float | None = None
+    deleted_at: float | None = None
+    dead_at: float | None = None
     console: str = ""
 
     def status(self, at: float) -> port.Status | None:
-        """What it is at a moment; None if it is not shown."""
-        if at < self.made:
+        """The status at a time; None if the VM is not shown."""
+        if at < self.created_at:
             return None
-        if self.dead is not None and at >= self.dead:
-            return port.Status.DELETED if at < self.dead + self.life.linger else None
-        if self.deleted is not None and at >= self.deleted:
+        if self.dead_at is not None and at >= self.dead_at:
+            return port.Status.DELETED if at < self.dead_at + self.life.linger else None
+        if self.deleted_at is not None and at >= self.deleted_at:
             return port.Status.DELETING
-        if self.stopped is not None and at >= self.stopped:
+        if self.stopped_at is not None and at >= self.stopped_at:
             return port.Status.STOPPED
-        return port.Status.RUNNING if at >= self.made + self.life.boot else port.Status.PENDING
+        return port.Status.RUNNING if at >= self.created_at + self.life.boot else port.Status.PENDING
 
     def show(self, status: port.Status) -> port.Vm:
         return port.Vm(
@@ -77,7 +77,7 @@ class Image:
 
 
 class MemoryCloud:
-    """One account. `on_boot` is called when a VM starts to run, `on_end` when it runs no more, whatever the reason."""
+    """One account. `on_boot` is called when a VM starts to run, `on_end` when it no longer runs, for any reason."""
 
     def __init__(
         self,
@@ -90,10 +90,10 @@ class MemoryCloud:
         on_end: Hook | None = None,
     ) -> None:
         self.behaviour: behaviours.Behaviour = behaviour or behaviours.Script()
-        self.subnets = dict(subnets or {})  # addresses in each; a subnet that is not named has room for all
+        self.subnets = dict(subnets or {})  # addresses in each; a subnet that is not listed is unlimited
         self.images = list(images)
         self.calls: Counter[Call] = Counter()
-        self.mismatched: list[InstanceId] = []  # creates repeated with another request: a fault of the caller
+        self.mismatched: list[InstanceId] = []  # creates repeated with another request, which is a bug of the caller
         self.leader_networks: dict[port.Scope, str] = {}
         self.load_balancers: dict[str, list[ProviderId]] = {}
         self._clock = clock
@@ -102,51 +102,51 @@ class MemoryCloud:
         self._machines: dict[ProviderId, _Machine] = {}
         self._by_id: dict[InstanceId, list[ProviderId]] = {}
         self._deleted: dict[InstanceId, None] = {}
-        self._made = 0
+        self._created = 0
         self._tasks: set[asyncio.Task[None]] = set()
-        # Hooks and late work run in the cloud's own context, not in that of the server that happened to call.
+        # Hooks and delayed work run in the cloud's own context, not in the calling server's.
         self._context = contextvars.copy_context()
 
-    # What a person does in the cloud's console, or the cloud by itself.
+    # What a person does in the cloud's console, or the cloud does by itself.
 
     def vms(self) -> list[port.Vm]:
-        """The truth: every VM of every scope that is shown now, without lag."""
+        """All VMs of all scopes as they are now, without lag."""
         now = self._clock.monotonic()
         return [m.show(status) for m in self._machines.values() if (status := m.status(now)) is not None]
 
     def stop(self, id: InstanceId) -> None:
-        """It stops by itself, and stays."""
+        """The VM stops, but is not deleted."""
         for machine in self._running(id):
-            machine.stopped = self._clock.monotonic()
+            machine.stopped_at = self._clock.monotonic()
             self._end(machine)
 
     def destroy(self, id: InstanceId) -> None:
-        """Deleted by hand: gone at once (F13)."""
-        for machine in self._of(id):
+        """Deleted by a person: gone at once."""
+        for machine in self._machines_of(id):
             self._kill(machine, after=0.0)
 
     def strip_tags(self, id: InstanceId) -> None:
-        """Somebody removed its tags (F53)."""
-        for machine in self._of(id):
+        """A person removed its tags."""
+        for machine in self._machines_of(id):
             machine.cluster = machine.shard = machine.tenant = machine.group = None
 
     def duplicate_vm(self, id: InstanceId) -> ProviderId:
-        """A second VM with the same ID, as clouds without idempotency make them."""
-        first = self._of(id)[0]
+        """A second VM with the same ID, as in clouds without idempotent creates."""
+        first = self._machines_of(id)[0]
         return self._boot(first.request, cluster=first.cluster, shard=first.shard).provider_id
 
     def write_console(self, id: InstanceId, text: str) -> None:
-        for machine in self._of(id):
+        for machine in self._machines_of(id):
             machine.console = (machine.console + text)[-port.MAX_CONSOLE_BYTES :]
 
     async def close(self) -> None:
-        """Forget work that is still to come."""
+        """Cancel delayed work."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    # What providers do.
+    # Called by providers.
 
     async def call(
         self,
@@ -156,8 +156,8 @@ class MemoryCloud:
         *,
         pretend: Callable[[], T] | None = None,
     ) -> T:
-        """One call from a server: counted, and going the way the behaviour says. `pretend` gives the answer of a call that
-        says yes and does nothing."""
+        """One call from a server, counted, with the outcome that the behaviour decides. `pretend` gives the answer of a call
+        that reports success and does nothing."""
         self.calls[call] += 1
         outcome = self.behaviour.outcome(call, id)
         applied: asyncio.Future[tuple[T, None] | tuple[None, errors.ProviderError]]
@@ -168,11 +168,11 @@ class MemoryCloud:
                 applied.set_result((work(outcome), None))
             except errors.ProviderError as error:
                 applied.set_result((None, error))
-            except Exception as error:  # a bug, in a hook for one: to be seen, not to leave the caller waiting
+            except Exception as error:  # a bug, for example in a hook: the caller must see it
                 applied.set_exception(error)
 
         if outcome.applied:
-            self._later(outcome.before + outcome.late, apply)
+            self._run_later(outcome.before + outcome.late, apply)
         if outcome.applied and not outcome.late:
             await asyncio.shield(applied)
             await self._clock.sleep(outcome.after)
@@ -181,7 +181,7 @@ class MemoryCloud:
         if outcome.error is not None:
             raise copy.copy(outcome.error)  # one outcome may serve many calls
         if not outcome.applied:
-            assert pretend is not None, f"a {call.value} that is not applied needs an error as its outcome"
+            assert pretend is not None, f"a {call.value} that is not applied needs an error"
             return pretend()
         match applied.result():
             case (None, errors.ProviderError() as error):
@@ -190,8 +190,8 @@ class MemoryCloud:
                 return result
 
     def create(self, scope: port.Scope, request: port.CreateRequest) -> port.Vm:
-        existing = self._of(request.id)
-        machine = next((m for m in existing if m.deleted is None), None)
+        existing = self._machines_of(request.id)
+        machine = next((m for m in existing if m.deleted_at is None), None)
         if machine is None:
             if existing or request.id in self._deleted:
                 raise errors.PermanentError(f"{request.id} was deleted; a new instance needs a new ID")
@@ -203,7 +203,7 @@ class MemoryCloud:
                     subject=request.subnet,
                 )
             machine = self._boot(request, cluster=scope.cluster, shard=scope.shard)
-        self._refuse_foreign(scope, machine)
+        self._check_owner(scope, machine)
         if machine.request != request:
             self.mismatched.append(request.id)
         status = machine.status(self._clock.monotonic())
@@ -211,21 +211,21 @@ class MemoryCloud:
         return machine.show(status)
 
     def delete(self, scope: port.Scope, id: InstanceId, provider_id: ProviderId | None) -> port.Status:
-        machines = self._of(id, provider_id)
+        machines = self._machines_of(id, provider_id)
         for machine in machines:
-            self._refuse_foreign(scope, machine)
+            self._check_owner(scope, machine)
         for machine in machines:
             self._kill(machine, after=machine.life.dying)
         now = self._clock.monotonic()
-        # Of an ID that was never seen, a VM may be on its way: only what was there can be positively gone.
+        # A VM of an unknown ID may still be created: only a known one can be positively gone.
         known = bool(machines) or id in self._deleted
-        gone = known and all(machine.dead is not None and machine.dead <= now for machine in machines)
+        gone = known and all(machine.dead_at is not None and machine.dead_at <= now for machine in machines)
         return port.Status.DELETED if gone else port.Status.DELETING
 
     def get(self, scope: port.Scope, id: InstanceId, provider_id: ProviderId | None) -> port.Vm:
         now = self._clock.monotonic()
-        for machine in self._of(id, provider_id):
-            self._refuse_foreign(scope, machine)
+        for machine in self._machines_of(id, provider_id):
+            self._check_owner(scope, machine)
             status = machine.status(now - machine.life.get_lag)
             if status is not None:
                 return machine.show(status)
@@ -242,28 +242,30 @@ class MemoryCloud:
 
     def console(self, scope: port.Scope, id: InstanceId, provider_id: ProviderId | None) -> str:
         self.get(scope, id, provider_id)
-        return self._of(id, provider_id)[0].console
+        return self._machines_of(id, provider_id)[0].console
 
     def free(self, subnet: str) -> int | None:
         if subnet not in self.subnets:
             return None
         now = self._clock.monotonic()
-        used = sum(m.request.subnet == subnet and (m.dead is None or m.dead > now) for m in self._machines.values())
+        used = sum(
+            m.request.subnet == subnet and (m.dead_at is None or m.dead_at > now) for m in self._machines.values()
+        )
         return self.subnets[subnet] - used
 
     def find_image(self, query: port.ImageQuery) -> str:
-        fitting = [image for image in self.images if _fits(image, query)]
-        if not fitting:
+        matching = [image for image in self.images if _is_match(image, query)]
+        if not matching:
             raise errors.NotFoundError(f"no image fits {dict(query.filters)}")
 
         def rank(image: Image) -> tuple[str, float]:
             return image.attributes.get(query.sort, ""), image.created
 
-        return (max if query.order == "desc" else min)(fitting, key=rank).id
+        return (max if query.order == "desc" else min)(matching, key=rank).id
 
     def register(self, name: str, provider_id: ProviderId) -> None:
         machine = self._machines.get(provider_id)
-        if machine is None or machine.dead is not None:
+        if machine is None or machine.dead_at is not None:
             raise errors.NotFoundError(f"there is no VM {provider_id} to register with {name!r}")
         members = self.load_balancers.setdefault(name, [])
         if provider_id not in members:
@@ -274,25 +276,25 @@ class MemoryCloud:
         if provider_id in members:
             members.remove(provider_id)
 
-    # How it works.
+    # Internals.
 
-    def _of(self, id: InstanceId, provider_id: ProviderId | None = None) -> list[_Machine]:
+    def _machines_of(self, id: InstanceId, provider_id: ProviderId | None = None) -> list[_Machine]:
         known = self._by_id.get(id, [])
         return [self._machines[each] for each in known if provider_id in (None, each)]
 
     def _running(self, id: InstanceId) -> Iterator[_Machine]:
         now = self._clock.monotonic()
-        return (m for m in self._of(id) if m.status(now) in (port.Status.PENDING, port.Status.RUNNING))
+        return (m for m in self._machines_of(id) if m.status(now) in (port.Status.PENDING, port.Status.RUNNING))
 
     def _boot(self, request: port.CreateRequest, *, cluster: ClusterId | None, shard: ShardId | None) -> _Machine:
-        self._made += 1
-        number = self._made
+        self._created += 1
+        number = self._created
         machine = _Machine(
             request=request,
             provider_id=ProviderId(f"memory-{number:06}"),
             ip4=f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}",
             life=self.behaviour.life(request),
-            made=self._clock.monotonic(),
+            created_at=self._clock.monotonic(),
             cluster=cluster,
             shard=shard,
             tenant=request.tenant,
@@ -301,27 +303,27 @@ class MemoryCloud:
         self._machines[machine.provider_id] = machine
         self._by_id.setdefault(request.id, []).append(machine.provider_id)
         if self._on_boot is not None:
-            self._later(machine.life.boot, lambda: self._booted(machine))
+            self._run_later(machine.life.boot, lambda: self._booted(machine))
         return machine
 
     def _booted(self, machine: _Machine) -> None:
-        if self._on_boot is not None and machine.stopped is None and machine.deleted is None:
+        if self._on_boot is not None and machine.stopped_at is None and machine.deleted_at is None:
             self._on_boot(machine.request, machine.show(port.Status.RUNNING))
 
     def _kill(self, machine: _Machine, *, after: float) -> None:
         now = self._clock.monotonic()
-        if machine.deleted is None:
-            machine.deleted = now
-        dead = now + after
-        if machine.dead is None or dead < machine.dead:
-            machine.dead = dead
-            self._later(after, lambda: self._died(machine, dead))
+        if machine.deleted_at is None:
+            machine.deleted_at = now
+        dead_at = now + after
+        if machine.dead_at is None or dead_at < machine.dead_at:
+            machine.dead_at = dead_at
+            self._run_later(after, lambda: self._died(machine, dead_at))
 
-    def _died(self, machine: _Machine, dead: float) -> None:
-        if machine.dead != dead:
-            return  # somebody destroyed it meanwhile
-        if machine.stopped is None:
-            machine.stopped = dead
+    def _died(self, machine: _Machine, dead_at: float) -> None:
+        if machine.dead_at != dead_at:
+            return  # it was destroyed earlier
+        if machine.stopped_at is None:
+            machine.stopped_at = dead_at
             self._end(machine)
         id = machine.request.id
         self._deleted[id] = None
@@ -330,7 +332,7 @@ class MemoryCloud:
         for name in self.load_balancers:
             self.deregister(name, machine.provider_id)
         shown = machine.life.linger + max(machine.life.get_lag, machine.life.list_lag)
-        self._later(shown, lambda: self._forget(machine))
+        self._run_later(shown, lambda: self._forget(machine))
 
     def _forget(self, machine: _Machine) -> None:
         del self._machines[machine.provider_id]
@@ -343,14 +345,14 @@ class MemoryCloud:
         if self._on_end is not None:
             self._on_end(machine.request, machine.show(port.Status.STOPPED))
 
-    def _refuse_foreign(self, scope: port.Scope, machine: _Machine) -> None:
-        """Tags that somebody stripped prove nothing; tags of another cluster or shard do (F54)."""
+    def _check_owner(self, scope: port.Scope, machine: _Machine) -> None:
+        """Raises for the tags of another cluster or shard; missing tags prove nothing."""
         if machine.cluster not in (None, scope.cluster) or machine.shard not in (None, scope.shard):
             raise errors.PermanentError(
                 f"{machine.request.id} belongs to shard {machine.shard} of cluster {machine.cluster}"
             )
 
-    def _later(self, delay: float, work: Callable[[], None]) -> None:
+    def _run_later(self, delay: float, work: Callable[[], None]) -> None:
         context = self._context.copy()
         if delay <= 0:
             context.run(work)
@@ -365,7 +367,7 @@ class MemoryCloud:
         task.add_done_callback(self._tasks.discard)
 
 
-def _fits(image: Image, query: port.ImageQuery) -> bool:
+def _is_match(image: Image, query: port.ImageQuery) -> bool:
     if query.owners and image.owner not in query.owners:
         return False
     return all(

@@ -1,4 +1,4 @@
-"""The Kubernetes Node of an instance that runs nowhere but in a terminal: a JSON file that dev-k8s shows as its own."""
+"""The Kubernetes Node of a tmux instance: a JSON file that dev-k8s serves."""
 
 import json
 import os
@@ -47,30 +47,30 @@ def node(record: instance_dirs.Record, vm: port.Vm) -> dict[str, object]:
 
 
 class Nodes:
-    """The folder `nodes` of dev-k8s. Its watchers see a file whole or not at all."""
+    """The folder `nodes` of dev-k8s. A file appears complete or not at all."""
 
     def __init__(self, dev_k8s_dir: Path) -> None:
         self._folder = dev_k8s_dir / "nodes"
 
     def add(self, record: instance_dirs.Record, vm: port.Vm) -> None:
-        """Write it unless it is there: others may have changed it since (a cordon, for one)."""
+        """Write the file unless it exists: others may have changed it (for example a cordon)."""
         path = self._path(record.id)
         if path.exists():
             return
         self._folder.mkdir(parents=True, exist_ok=True)
-        draft = self._folder / f".{record.id}.{os.getpid()}"
-        draft.write_text(json.dumps(node(record, vm), indent=2) + "\n")
-        draft.replace(path)
+        temporary = self._folder / f".{record.id}.{os.getpid()}"
+        temporary.write_text(json.dumps(node(record, vm), indent=2) + "\n")
+        temporary.replace(path)
 
     def remove(self, id: InstanceId, provider_id: ProviderId) -> None:
-        """Remove it, unless it is somebody else's."""
+        """Remove the file, unless it belongs to another provider ID."""
         path = self._path(id)
         try:
             value = json.loads(path.read_bytes())
         except FileNotFoundError:
             return
         except ValueError:
-            value = None  # torn or edited badly: nobody else would name a file after our instance
+            value = None  # damaged: its name still says whose it is
         if value is None or value.get("spec", {}).get("providerID") == provider_id:
             path.unlink(missing_ok=True)
 

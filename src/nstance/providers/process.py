@@ -1,6 +1,6 @@
-"""VMs as child processes of nobody: each one runs an agent, detached, so that it outlives the server.
+"""VMs as detached processes, each running an agent, so that they outlive the server.
 
-The embedded default for first tries and tests; it needs nothing but Python.
+The default for first tries and tests; it needs nothing but Python.
 """
 
 import subprocess
@@ -10,7 +10,7 @@ from pathlib import Path
 from nstance.model.ids import InstanceId
 from nstance.providers import errors, instance_dirs, launch, local, port
 
-_START_TIMEOUT = 10.0
+_START_TIMEOUT_SECONDS = 10.0
 
 
 class ProcessProvider(local.LocalProvider):
@@ -26,31 +26,31 @@ class ProcessProvider(local.LocalProvider):
     ) -> None:
         super().__init__(scope, dir=dir, command=command, env=env)
 
-    def _start(self, record: instance_dirs.Record, held: instance_dirs.Held) -> None:
-        home = self._homes.home(record.id)
-        with (home / launch.LOG).open("ab") as log:
+    def _start(self, record: instance_dirs.Record, lock: instance_dirs.Lock) -> None:
+        directory = self._dirs.directory(record.id)
+        with (directory / launch.LOG).open("ab") as log:
             launcher = subprocess.Popen(
-                launch.command(home, lock=held.lock),
+                launch.command(directory, lock=lock.descriptor),
                 env=local.clean_environment(),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                pass_fds=(held.lock,),
+                pass_fds=(lock.descriptor,),
                 start_new_session=True,
             )
         try:
-            launcher.wait(_START_TIMEOUT)
+            launcher.wait(_START_TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             launcher.kill()
             launcher.wait()
             raise errors.UnknownOutcomeError(
-                f"the agent of {record.id} was not started within {_START_TIMEOUT:g} s"
+                f"the agent of {record.id} did not start within {_START_TIMEOUT_SECONDS:g} s"
             ) from None
-        if self._homes.process(record.id) is None:
-            raise errors.UnknownOutcomeError(f"the agent of {record.id} could not be started: see {home / launch.LOG}")
+        if self._dirs.process(record.id) is None:
+            raise errors.UnknownOutcomeError(f"failed to start the agent of {record.id}: see {directory / launch.LOG}")
 
-    def _started(self, record: instance_dirs.Record) -> None:
-        """Nothing more to do."""
+    def _on_started(self, record: instance_dirs.Record) -> None:
+        """Nothing to do."""
 
-    def _ended(self, id: InstanceId) -> None:
-        """Nothing beside the home."""
+    def _on_ended(self, id: InstanceId) -> None:
+        """Nothing to do."""

@@ -1,8 +1,8 @@
-"""Processes known by more than their number.
+"""Processes identified by number and start time.
 
-A process number is reused, so a process is its number and the moment it started, in the machine's own words. The trap:
-a process that nobody has reaped still has a number and a start; it is a zombie, and it runs no more. This module needs
-the standard library only and imports fast, because the launcher of an agent uses it too.
+Process numbers are reused, so a process is its number and the time it started, as the system reports it. The trap: a
+process that was not reaped still has both; it is a zombie and no longer is_running. This module uses the standard library only
+and imports fast, because the launcher of an agent uses it too.
 """
 
 import os
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _PROC = Path("/proc")
-_STEP = 0.01  # seconds between two looks at a process that is to end
+_POLL_SECONDS = 0.01
 
 
 class Process(NamedTuple):
@@ -22,48 +22,48 @@ class Process(NamedTuple):
 
 
 def start_of(pid: int) -> str | None:
-    """When a process started, or None if there is none of that number or it is a zombie."""
+    """When a process started; None if it does not exist or is a zombie."""
     if not (_PROC / "self/stat").exists():
         return _start_by_ps(pid)
     fields = _stat(pid)
     if fields is None or fields[0] in "ZX":
         return None
-    boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()  # ticks count from boot, and so begin anew
+    boot = (_PROC / "sys/kernel/random/boot_id").read_text().strip()  # ticks count from boot
     return f"{boot}:{fields[19]}"
 
 
-def runs(process: Process) -> bool:
+def is_running(process: Process) -> bool:
     return start_of(process.pid) == process.start
 
 
 def end(process: Process, *, mark: str, grace: float) -> bool:
-    """Ask a process to end, make it end after the grace, and end what it left behind in its session with it, as far as
-    that carries the mark (`NAME=value`) in its environment. Whether all of it is positively dead."""
+    """Terminate a process, kill it after the grace, and kill the processes of its session that have the mark
+    (`NAME=value`) in their environment. Returns whether all of them are positively dead."""
     _signal(process, signal.SIGTERM)
-    if not _ended(process, grace):
+    if not _wait_ended(process, grace):
         _signal(process, signal.SIGKILL)
-        if not _ended(process, grace):
+        if not _wait_ended(process, grace):
             return False
     for _ in range(_steps(grace)):
-        left = session(process.pid, mark=mark)
-        if not left:
+        remaining = session(process.pid, mark=mark)
+        if not remaining:
             return True
-        for each in left:
+        for each in remaining:
             _signal(each, signal.SIGKILL)
-        time.sleep(_STEP)
+        time.sleep(_POLL_SECONDS)
     return False
 
 
 def session(leader: int, *, mark: str) -> list[Process]:
-    """The living members of a session that carry the mark. Two signs, because a session's number is reused as well.
-    Empty where the system has no /proc."""
+    """The running processes of a session that have the mark, because session numbers are reused as well. Empty on systems
+    without /proc."""
     found = []
     for entry in os.scandir(_PROC) if _PROC.is_dir() else ():
         if not entry.name.isdecimal():
             continue
         pid = int(entry.name)
         fields = _stat(pid)
-        if fields is None or int(fields[3]) != leader or not _marked(pid, mark):
+        if fields is None or int(fields[3]) != leader or not _has_mark(pid, mark):
             continue
         start = start_of(pid)
         if start is not None:
@@ -72,19 +72,19 @@ def session(leader: int, *, mark: str) -> list[Process]:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields of /proc/<pid>/stat from the third one (the state) on."""
+    """The fields of /proc/<pid>/stat from the third one, the state."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
-    return text.rpartition(")")[2].split()  # the second field is a program's name and may hold spaces and brackets
+    return text.rpartition(")")[2].split()  # the second field is a program name and may contain spaces and brackets
 
 
-def _marked(pid: int, mark: str) -> bool:
+def _has_mark(pid: int, mark: str) -> bool:
     try:
         environment = (_PROC / str(pid) / "environ").read_bytes()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return False  # gone, or somebody else's
+        return False  # gone, or another user's
     return mark.encode() in environment.split(b"\0")
 
 
@@ -103,13 +103,13 @@ def _start_by_ps(pid: int) -> str | None:
 
 
 def _signal(process: Process, number: signal.Signals) -> None:
-    """Through a handle on the process where the system has one, so that no other process of that number is hit."""
+    """Through a process handle where the system has one, so that no other process of that number gets the signal."""
     try:
         handle = os.pidfd_open(process.pid) if hasattr(os, "pidfd_open") else None
     except ProcessLookupError:
         return
     try:
-        if not runs(process):
+        if not is_running(process):
             return
         if handle is None:
             os.kill(process.pid, number)
@@ -122,13 +122,13 @@ def _signal(process: Process, number: signal.Signals) -> None:
             os.close(handle)
 
 
-def _ended(process: Process, within: float) -> bool:
+def _wait_ended(process: Process, within: float) -> bool:
     for _ in range(_steps(within)):
-        if not runs(process):
+        if not is_running(process):
             return True
-        time.sleep(_STEP)
-    return not runs(process)
+        time.sleep(_POLL_SECONDS)
+    return not is_running(process)
 
 
 def _steps(seconds: float) -> int:
-    return max(1, round(seconds / _STEP))
+    return max(1, round(seconds / _POLL_SECONDS))

@@ -1,5 +1,5 @@
-"""From the word in the configuration to a provider. A provider's module is imported only when it is configured, because
-an SDK may cost more memory than the rest of the server."""
+"""From the configuration to a provider. A provider's module is imported only when it is configured, because an SDK may cost
+more memory than the rest of the server."""
 
 import difflib
 from collections.abc import Mapping
@@ -21,15 +21,15 @@ def open_provider(
     clock: clocks.Clock,
     server: str = "",
 ) -> port.Instances:
-    """The provider of a kind. Raises Refused for a kind or an option that does not exist; it may make directories."""
-    given = Options(kind, options or {})
+    """Raises PermanentError for an unknown kind or option. It may create directories."""
+    parsed = Options(kind, options or {})
     match kind:
         case "memory" | "mock":
-            return _memory(given, scope, clock, server)
+            return _memory(parsed, scope, clock, server)
         case "process":
-            return _process(given, scope, cachedir)
+            return _process(parsed, scope, cachedir)
         case "tmux":
-            return _tmux(given, scope, cachedir)
+            return _tmux(parsed, scope, cachedir)
         case "aws" | "gcp" | "proxmox":
             raise errors.PermanentError(f"provider {kind!r} is not built yet; use one of memory, process, tmux")
     near = difflib.get_close_matches(kind, KINDS, 1)

@@ -1,8 +1,8 @@
-"""VMs as tmux windows, each one running an agent that starts anew when its code changes.
+"""VMs as tmux windows, each running an agent that restarts when its code changes.
 
-The window is a view; the VM is the process in it. So closing a window by hand, or losing the tmux server, is seen at
-once and for sure: the process died. The trap: the first command that finds no tmux server starts one with its own
-environment, and every later window would inherit that. Hence tmux is always called with a clean one.
+The window is a view; the VM is the process in it. So closing a window by hand, or losing the tmux server, is noticed at
+once: the process died. The trap: the first tmux command starts a server with its own environment, which every later
+window inherits. Hence tmux is always called with a clean one.
 """
 
 import importlib.util
@@ -20,11 +20,11 @@ from nstance.providers import errors, instance_dirs, launch, local, port
 from nstance.providers.nodes import Nodes
 
 SESSION = "nstance-dev-agents"
-_START_STEP = 0.02
+_START_STEP_SECONDS = 0.02
 _START_STEPS = 500  # 10 seconds
-_TMUX_TIMEOUT = 10.0
+_TMUX_TIMEOUT_SECONDS = 10.0
 _ATTEMPTS = 5
-# What tmux says when there is positively nothing there; anything else is an error.
+# tmux messages that mean "not found"; any other message is an error.
 _NO_SESSION = (
     "no server running",
     "can't find session",
@@ -36,11 +36,11 @@ _NO_WINDOW = (*_NO_SESSION, "can't find window")
 
 
 def agent_command() -> list[str]:
-    """The agent, and in a checkout of the sources also a watcher that starts it anew when they change."""
+    """The agent, and in a source is_checkout also a watcher that restarts it when the sources change."""
     sources = Path(__file__).resolve().parents[2]
-    checkout = sources.name == "src" and (sources.parent / "pyproject.toml").exists()
-    reloads = checkout and importlib.util.find_spec("watchfiles") is not None
-    return reloading(local.AGENT, sources) if reloads else list(local.AGENT)
+    is_checkout = sources.name == "src" and (sources.parent / "pyproject.toml").exists()
+    can_reload = is_checkout and importlib.util.find_spec("watchfiles") is not None
+    return reloading(local.AGENT, sources) if can_reload else list(local.AGENT)
 
 
 def reloading(command: Sequence[str], sources: Path) -> list[str]:
@@ -71,48 +71,48 @@ class TmuxProvider(local.LocalProvider):
         self._tmux = ["tmux"] if not socket else ["tmux", "-S" if "/" in socket else "-L", socket]
         self._nodes = None if dev_k8s_dir is None else Nodes(dev_k8s_dir.absolute())
 
-    def _start(self, record: instance_dirs.Record, held: instance_dirs.Held) -> None:
-        home = self._homes.home(record.id)
-        self._open(record.id, launch.command(home), log=home / launch.LOG)
+    def _start(self, record: instance_dirs.Record, lock: instance_dirs.Lock) -> None:
+        directory = self._dirs.directory(record.id)
+        self._open(record.id, launch.command(directory), log=directory / launch.LOG)
         for _ in range(_START_STEPS):
-            if self._homes.process(record.id) is not None:
+            if self._dirs.process(record.id) is not None:
                 return
-            time.sleep(_START_STEP)
+            time.sleep(_START_STEP_SECONDS)
         raise errors.UnknownOutcomeError(
-            f"the agent of {record.id} did not start in its window; look into session {self._session}"
+            f"the agent of {record.id} did not start in its window; see tmux session {self._session}"
         )
 
-    def _started(self, record: instance_dirs.Record) -> None:
+    def _on_started(self, record: instance_dirs.Record) -> None:
         if self._nodes is not None:
-            self._nodes.add(record, self._show(record))
+            self._nodes.add(record, self._describe(record))
 
-    def _ended(self, id: InstanceId) -> None:
+    def _on_ended(self, id: InstanceId) -> None:
         self._run("kill-window", "-t", f"={self._session}:={_window(id)}", absent=_NO_WINDOW)
         if self._nodes is not None:
             self._nodes.remove(id, self._provider_id(id))
 
     def _open(self, id: InstanceId, command: Sequence[str], *, log: Path) -> None:
-        """A new window; with it the session, and the tmux server, if they are missing. What it shows is kept in the log as
-        well, from the first word on, hence in one call: one that fails at once is gone before anybody looks."""
+        """Open a window, and create the session and the tmux server if they are missing. Its output is piped to the log in
+        the same call, so that the log also has the output of an agent that fails at once."""
         window = f"={self._session}:={_window(id)}"
-        within = ("--", *command, ";", "pipe-pane", "-t", window, f"cat >> {shlex.quote(str(log))}")
+        command_and_pipe = ("--", *command, ";", "pipe-pane", "-t", window, f"cat >> {shlex.quote(str(log))}")
         name = ("-d", "-n", _window(id))
         for _ in range(_ATTEMPTS):
-            made = self._run("new-window", *name, "-t", f"={self._session}:", *within, absent=_NO_SESSION)
-            if made is None:
+            opened = self._run("new-window", *name, "-t", f"={self._session}:", *command_and_pipe, absent=_NO_SESSION)
+            if opened is None:
                 size = ("-x", "200", "-y", "50")
-                # Another server may make the session at the same moment, or end the last window of it.
-                made = self._run(
-                    "new-session", *name, *size, "-s", self._session, *within, absent=("duplicate session",)
+                # Another server may create the session at the same moment, or close its last window.
+                opened = self._run(
+                    "new-session", *name, *size, "-s", self._session, *command_and_pipe, absent=("duplicate session",)
                 )
-            if made is not None:
+            if opened is not None:
                 return
         raise errors.UnknownOutcomeError(
-            f"tmux session {self._session} comes and goes; no window could be opened in it"
+            f"failed to open a window: tmux session {self._session} appears and disappears"
         )
 
     def _run(self, *arguments: str, absent: Sequence[str]) -> str | None:
-        """What tmux answers, or None if it says that what was asked for is not there (or there already)."""
+        """The output of tmux, or None if its error is one of `absent`."""
         environment = local.clean_environment()
         if "TMUX_TMPDIR" in os.environ:
             environment["TMUX_TMPDIR"] = os.environ["TMUX_TMPDIR"]
@@ -123,17 +123,19 @@ class TmuxProvider(local.LocalProvider):
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
-                timeout=_TMUX_TIMEOUT,
+                timeout=_TMUX_TIMEOUT_SECONDS,
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            raise errors.UnknownOutcomeError(f"tmux {arguments[0]} gave no answer within {_TMUX_TIMEOUT:g} s") from None
+            raise errors.UnknownOutcomeError(
+                f"tmux {arguments[0]}: no answer within {_TMUX_TIMEOUT_SECONDS:g} s"
+            ) from None
         if answer.returncode == 0:
             return answer.stdout.strip()
-        complaint = answer.stderr.strip()
-        if any(text in complaint.lower() for text in absent):
+        message = answer.stderr.strip()
+        if any(text in message.lower() for text in absent):
             return None
-        raise errors.UnknownOutcomeError(f"tmux {arguments[0]}: {complaint or f'exit code {answer.returncode}'}")
+        raise errors.UnknownOutcomeError(f"tmux {arguments[0]}: {message or f'exit code {answer.returncode}'}")
 
 
 def _window(id: InstanceId) -> str:

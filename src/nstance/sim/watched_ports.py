@@ -70,7 +70,7 @@ class WatchedCloud(MemoryCloud):
     def existing(self, id: InstanceId) -> list[port.Vm]:
         """The VMs that carry this ID and are not deleted, without any lag."""
         now = self._clock.monotonic()
-        shown = [(m, m.status(now)) for m in self._of(id)]
+        shown = [(m, m.status(now)) for m in self._machines_of(id)]
         return [m.show(s) for m, s in shown if s is not None and s is not port.Status.DELETED]
 
 

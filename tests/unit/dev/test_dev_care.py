@@ -88,11 +88,11 @@ async def test_new_code_starts_it_anew(scene: Scene) -> None:
 async def test_an_orphan_of_a_killed_keeper_is_ended_by_the_next_one(scene: Scene) -> None:
     orphan = leftovers._recorded(scene.pids / "server.json")
     assert orphan is not None
-    assert processes.runs(orphan)
+    assert processes.is_running(orphan)
     second = scene.make()
     await second.start()
     try:
-        assert not processes.runs(orphan)
+        assert not processes.is_running(orphan)
         assert second.code is None
         assert leftovers.end_servers(scene.pids) == ["server"]  # as `make clean-dev` does
     finally:
