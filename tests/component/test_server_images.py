@@ -7,11 +7,11 @@ import pytest
 
 from component.whole_server import Json, World, config, new_uuid, states
 from nstance.config import load
+from nstance.core import liveness
 from nstance.providers import errors
 from nstance.providers.memory_behavior import Call, Outcome, Script
 from nstance.providers.memory_cloud import Image
 from nstance.server.cloud import images
-from nstance.server.liveness import agent_liveness
 from nstance.tasks.backoff import Backoff
 from nstance.v1.operator_pb2 import GroupConfig
 from support.eventually import eventually
@@ -114,7 +114,7 @@ async def test_the_last_good_image_outlives_the_server(tmp_path: Path) -> None:
 
 async def test_what_a_vm_wrote_before_it_was_given_up_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its agent never registers: the console may say why. The nonce in it is not repeated."""
-    monkeypatch.setattr(agent_liveness, "RECONNECT_FLOOR", 0.1)
+    monkeypatch.setattr(liveness, "RECONNECT_MIN_SECONDS", 0.1)
     timings = {
         "health": {"suspect_after": "100ms", "dead_after": "1s"},
         "garbage_collection": {"interval": "200ms", "registration_timeout": "3s"},

@@ -1,4 +1,4 @@
-"""What must hold after each decision, whatever happened: stated anew here, in the words of the world."""
+"""Invariants after each decision, stated independently of the code and checked against the test world."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def check_wakes(world: "World") -> None:
-    """Nothing that is pending may wait for chance: it has a timer, or an answer is under way."""
+    """Everything unfinished has a timer or a call under way."""
     desired = world.desired
     if not world.listed or world.mass_absence or world.blocked or (desired is not None and desired.paused):
         return
@@ -80,7 +80,7 @@ def judge(world: "World", before: dict[InstanceId, Instance]) -> None:
 
 
 def check_cause(world: "World", old: Instance, record: Instance) -> None:
-    """No healthy VM dies by accident: each cause must be true in the world."""
+    """No healthy VM is deleted by mistake: each cause must be true in the test world."""
     vm = world.vm_of(record.id, record.provider_id)
     runs = vm is not None and vm.state is VmState.RUNNING
     desired = world.desired
@@ -148,7 +148,7 @@ def check_places(world: "World") -> None:
 
 
 def _is_unready(world: "World", old: Instance) -> bool:
-    """Its agent speaks, and it is not ready for longer than it may."""
+    """Its agent is connected, and it is not ready for longer than allowed."""
     agent, desired = world.observed[old.id].agent, world.desired
     if agent.ready or agent.blocked or not agent.connected or desired is None or old.registered is None:
         return False

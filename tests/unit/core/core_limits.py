@@ -1,4 +1,4 @@
-"""The limits of voluntary work, stated anew: how many VMs there may be, how many must be ready, and when it must wait."""
+"""The limits of voluntary work, stated independently of the code: how many VMs may exist and how many must be ready."""
 
 from typing import TYPE_CHECKING
 
@@ -36,7 +36,7 @@ def judge(world: "World", before: dict[InstanceId, Instance], record: GroupRecor
 
 
 def check_existing(world: "World") -> None:
-    """Never more than the size and `max_surge` together, but for what was not voluntary."""
+    """Never more VMs than size and `max_surge`, apart from involuntary work."""
     desired = world.desired
     assert desired is not None
     there = [r for r in world.records.values() if not r.on_demand and r.state not in ENDED]
@@ -100,10 +100,10 @@ def is_leaving(world: "World", record: Instance) -> bool:
 
 def _is_voluntary(world: "World", taker: Instance) -> bool:
     if taker.replaces is None or not _counts(world, taker.replaces):
-        return False  # it grows into a place that nobody has
+        return False  # it fills a free place
     notice = _observed(world, world.records[taker.replaces]).agent.notice
     if notice not in (None, NoticeKind.REBALANCE):
-        return False  # whatever it was begun for, the old one goes anyway
+        return False  # whatever it was started for, the old instance is removed anyway
     hint = taker.replaces_for is Cause.SPOT and notice is NoticeKind.REBALANCE
     return taker.replaces_for in VOLUNTARY or hint
 

@@ -1,4 +1,4 @@
-"""Short words for situations: members, what is known of them, and what follows from a decision."""
+"""Builders for group situations: members, observations, and the result of a decision."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -84,12 +84,12 @@ def healthy(**fields: Any) -> Observation:
 
 
 def unready(why: str = "its files are not installed yet", **fields: Any) -> Observation:
-    """Its agent speaks, and says that it is not ready."""
+    """Its agent is connected and reports that it is not ready."""
     return healthy(**{"ready": False, "not_ready": why} | fields)
 
 
 def lost(seconds: float, **fields: Any) -> Observation:
-    """Its connection ended and it was last heard of so long ago; the provider said just now that its VM runs."""
+    """Its connection ended and it was last seen so long ago; the provider just said that its VM runs."""
     since = NOW - seconds
     known = {"last_seen": since, "seen_this_term": True, "lost_at": since, "checks": 4}
     return observation(**known | {"vm": VmState.RUNNING, "checked_at": NOW} | fields)
@@ -137,7 +137,7 @@ def after(
     now: float = NOW,
     **view: Any,
 ) -> After:
-    """Decide. Running members of whom nothing else is said are healthy."""
+    """Decide. Running members without an observation are healthy."""
     known = {m.id: healthy() for m in members if m.state in (State.RUNNING, State.DRAINING)}
     known |= {name(letter): f for letter, f in (observed or {}).items()}
     situation = View(

@@ -1,7 +1,7 @@
-"""A small world around `decide`, in virtual time: a shell that commits and acts, a provider, agents and leaders.
+"""A test world around `decide` in virtual time: a shard that commits and acts, a provider, agents and leaders.
 
-The provider loses answers, applies creates late, lies about deletions and lists with a lag; agents register, fall silent
-and return; when the leader changes, everything but the records is forgotten.
+The provider loses answers, applies creates late, answers wrongly about deletions and lists with a lag; agents register, become
+unresponsive and return; when the leader changes, only the records remain.
 """
 
 import heapq
@@ -43,7 +43,7 @@ class Vm:
     state: VmState = VmState.RUNNING
     agent: str = "booting"  # never, up, hung
     connected: bool = False
-    last_seen: float = -1.0  # when the world last knows that a leader heard it
+    last_seen: float = -1.0  # when a leader last received something from its agent
     noticed: set[NoticeKind] = field(default_factory=set)
     tagged: bool = True
     unready: str = ""  # never, failing
@@ -339,7 +339,7 @@ class World:
                 self.destroy(vm, VmState.DELETED)
             self.deliver(term, ev.VmDeleteFailed(id, "no answer"))
         elif vm is None or self.happens(0.1):
-            self.deliver(term, ev.VmDeleted(id, final=False))  # and it keeps running, if it exists (F55)
+            self.deliver(term, ev.VmDeleted(id, final=False))  # and it keeps running, if it exists
         elif self.rng.random() < 0.5:
             self.destroy(vm, VmState.DOWN)
             self.later(10.0, lambda: self.destroy(vm, VmState.DELETED))
@@ -467,4 +467,4 @@ class World:
         where = (
             f"{self.now - 1e6:.1f} wake {self.wake_at} trend {self.trend} mass {self.mass_silence} {self.mass_absence}"
         )
-        return f"{where} wish {self.desired}\n{self.record}\n{trace}\nrecords:\n{records}\nVMs:\n{vms}"
+        return f"{where} desired {self.desired}\n{self.record}\n{trace}\nrecords:\n{records}\nVMs:\n{vms}"

@@ -1,4 +1,4 @@
-"""What a report says about readiness, as a table."""
+"""How readiness follows from an agent's report."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""An instance whose identity two agents use: told always, replaced only where the configuration says so."""
+"""An instance whose identity two agents use: replaced only if the configuration says so."""
 
 import pytest
 
@@ -11,7 +11,7 @@ SEEN = ev.CloneDetected(name("a"))
 REPLACE = Policy(replace_clones=True)
 
 
-def test_it_is_replaced_and_stays_until_the_other_one_serves() -> None:
+def test_a_cloned_instance_is_kept_until_its_replacement_is_ready() -> None:
     follows = after([member("a"), member("b")], SEEN, size=2, policy=REPLACE)
     assert [m.replaces for m in follows.made] == [name("a")]
     assert follows.in_state(State.RUNNING) == "ab"
@@ -29,7 +29,7 @@ def test_it_is_replaced_and_stays_until_the_other_one_serves() -> None:
         pytest.param(member("a", State.DRAINING), {}, id="leaving anyway"),
     ],
 )
-def test_nothing_follows(instance: Instance, fields: dict[str, object]) -> None:
+def test_a_clone_is_not_replaced(instance: Instance, fields: dict[str, object]) -> None:
     known = {"size": 1, "policy": REPLACE} | fields
     before = after([instance], ev.TimerFired(), **known)  # type: ignore[arg-type]
     follows = after([instance], SEEN, **known)  # type: ignore[arg-type]
@@ -37,7 +37,7 @@ def test_nothing_follows(instance: Instance, fields: dict[str, object]) -> None:
     assert "security" not in follows.codes()
 
 
-def test_more_evidence_is_no_news() -> None:
+def test_repeated_detection_adds_no_event() -> None:
     first = after([member("a")], SEEN, size=1, policy=REPLACE)
     members = [first["a"], replacement("n", "a", Cause.REQUESTED, State.STARTING)]
     again = after(members, SEEN, SEEN, size=1, policy=REPLACE)

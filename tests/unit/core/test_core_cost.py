@@ -1,4 +1,4 @@
-"""What an event costs does not grow with the rest of the shard (number 11 of the numbers to reach)."""
+"""The cost of an event does not grow with the rest of the shard."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -16,7 +16,7 @@ from unit.core.core_situation import KEY, NOW, desired, fresh_ids, healthy, memb
 
 
 class WholeShard(Mapping[InstanceId, Observation]):
-    """The observed of all groups: a decision may look some of them up, but neither copy nor count them."""
+    """The observations of all groups: a decision may look some of them up, but neither copy nor count them."""
 
     def __init__(self, known: dict[InstanceId, Observation]) -> None:
         self._known = known
@@ -33,10 +33,10 @@ class WholeShard(Mapping[InstanceId, Observation]):
         self._refuse()
 
     def _refuse(self) -> NoReturn:
-        raise AssertionError("a decision went through the observed of the whole shard")
+        raise AssertionError("a decision iterated over the observations of the whole shard")
 
 
-def test_a_decision_looks_only_at_its_own_group() -> None:
+def test_a_decision_reads_only_its_own_group() -> None:
     ours = [member("a"), member("b"), member("s", State.STARTING)]
     known = {m.id: healthy() for m in (*ours, member("x"), member("y"))}
     for event in (ev.AgentConnected(ours[0].id), ev.AgentLost(ours[1].id), ev.TimerFired(), ev.GroupChanged()):
@@ -46,8 +46,8 @@ def test_a_decision_looks_only_at_its_own_group() -> None:
         assert set(observed.asked) <= {m.id for m in ours}
 
 
-def test_a_rotation_looks_once_at_those_that_wait_for_their_turn() -> None:
-    """After a change of the configuration everybody is out of date: that must not make each event many times as dear."""
+def test_a_rotation_reads_waiting_members_once() -> None:
+    """After a change of the configuration all members are outdated, which must not make each event much more expensive."""
     waiting = [replace(member("a"), id=InstanceId(f"web-{n:026}"), infra_hash="old") for n in range(300)]
     taker = replace(member("z", State.STARTING), replaces=waiting[0].id, replaces_for=Cause.DRIFT)
     members = {m.id: m for m in (*waiting, taker)}
@@ -58,9 +58,8 @@ def test_a_rotation_looks_once_at_those_that_wait_for_their_turn() -> None:
     assert len(observed.asked) < len(waiting) + 20
 
 
-def test_those_that_come_up_or_are_only_kept_are_looked_at_once() -> None:
-    """A large group comes up, or was replaced lately: each event is about one member, and each step passes over the
-    others."""
+def test_starting_and_retained_members_are_read_once() -> None:
+    """A large group starts, or was replaced lately: each event is about one member, and each step skips the others."""
     coming = [replace(member("a", State.STARTING), id=InstanceId(f"web-{n:026}")) for n in range(200)]
     asked = [replace(member("p", State.PENDING), id=InstanceId(f"web-1{n:025}")) for n in range(200)]
     kept = [replace(member("d", State.DELETED), id=InstanceId(f"web-2{n:025}")) for n in range(200)]
@@ -76,7 +75,7 @@ def test_those_that_come_up_or_are_only_kept_are_looked_at_once() -> None:
     assert len(observed.asked) < len(members)
 
 
-def test_subnets_are_used_in_turn_without_counting_anew_for_each_instance() -> None:
+def test_subnets_are_used_in_turn_without_recounting_for_each_instance() -> None:
     group = desired(900, subnets=("a", "b", "c"))
     kept = [replace(member("a"), id=InstanceId(f"web-{n:026}"), subnet="a") for n in range(100)]
     leaving = [replace(member("x", State.DELETING), id=InstanceId(f"web-2{n:025}"), subnet="b") for n in range(50)]

@@ -38,7 +38,7 @@ def test_failures(failure: Failure, state: State, made: int, asked: str) -> None
     assert follows.effects(CreateVm) == asked
 
 
-def test_no_capacity_moves_on_and_remembers() -> None:
+def test_no_capacity_moves_to_the_next_subnet_and_avoids_the_full_one() -> None:
     group = desired(1, subnets=("s1", "s2"))
     asked = replace(PENDING, request_hash="of the request for s1")
     follows = after([asked], failed(Failure.NO_CAPACITY), group=group, observed=ASKED)
@@ -57,8 +57,8 @@ def test_no_capacity_moves_on_and_remembers() -> None:
 
 
 @pytest.mark.parametrize("created", [NOW - 10.0, NOW + 10.0], ids=["long ago", "by a clock that was ahead"])
-def test_an_intent_of_another_leader_is_not_asked_for_in_another_subnet(created: float) -> None:
-    """F4: that leader's call may be on its way. Who wrote an intent is not to be told from times (seed 8020)."""
+def test_an_intent_of_another_leader_stays_in_its_subnet(created: float) -> None:
+    """That leader's call may be on its way. Times do not tell who wrote an intent."""
     inherited = replace(PENDING, created=created)
     observed = {"a": observation(last_seen=0.0, creating=True)}
     view = {"group": desired(1, subnets=("s1", "s2")), "observed": observed, "listening_since": NOW - 20.0}
@@ -67,7 +67,7 @@ def test_an_intent_of_another_leader_is_not_asked_for_in_another_subnet(created:
     assert [m.subnet for m in follows.made] == ["s2"]
 
 
-def test_whoever_writes_an_intent_knows_that_it_is_the_first_to_ask() -> None:
+def test_a_new_intent_is_marked_as_own() -> None:
     follows = after([], size=1)
     assert follows.observed[follows.made[0].id].calls.own_intent
     wanted = ev.InstanceRequested(id=name("d"), vars={})
@@ -77,8 +77,10 @@ def test_whoever_writes_an_intent_knows_that_it_is_the_first_to_ask() -> None:
 @pytest.mark.parametrize(
     ("observed", "state"),
     [
-        pytest.param(observation(last_seen=0.0, own_intent=True, creating=True), State.DELETED, id="never asked for"),
-        pytest.param(observation(last_seen=0.0, creating=True), State.DELETING, id="an earlier leader may have asked"),
+        pytest.param(observation(last_seen=0.0, own_intent=True, creating=True), State.DELETED, id="never requested"),
+        pytest.param(
+            observation(last_seen=0.0, creating=True), State.DELETING, id="an earlier leader may have requested it"
+        ),
         pytest.param(
             observation(last_seen=0.0, own_intent=True, creating=True, create_attempts=1),
             State.DELETING,
@@ -86,8 +88,8 @@ def test_whoever_writes_an_intent_knows_that_it_is_the_first_to_ask() -> None:
         ),
     ],
 )
-def test_one_that_nobody_wants_any_more_and_that_was_not_sent(observed: Observation, state: State) -> None:
-    """Its record ends at once if it is certain that the provider never heard of it; else the provider is told to delete."""
+def test_an_unneeded_create_that_was_not_sent(observed: Observation, state: State) -> None:
+    """Its record ends at once if the provider was certainly never called; otherwise the VM is deleted."""
     leaving = replace(PENDING, state=State.DELETING, cause=Cause.SCALE_DOWN)
     waiting = after([leaving], ev.TimerFired(), size=0, observed={"a": observed})
     assert waiting.effects(DeleteVm) == ""  # not before the create that waits for its turn is settled
@@ -112,7 +114,6 @@ def test_subnets_are_filled_evenly() -> None:
 
 @pytest.mark.parametrize(("attempts", "wait"), [(0, 1.0), (1, 2.0), (4, 16.0), (5, 30.0), (500, 30.0)])
 def test_an_unknown_create_is_repeated_with_growing_waits(attempts: int, wait: float) -> None:
-    """F46."""
     observed = {"a": observation(last_seen=0.0, creating=True, create_attempts=attempts)}
     follows = after([PENDING], failed(Failure.UNKNOWN), size=1, observed=observed)
     assert follows.observation("a").calls.create_due == NOW + wait
@@ -121,8 +122,8 @@ def test_an_unknown_create_is_repeated_with_growing_waits(attempts: int, wait: f
     assert again.effects(CreateVm) == "a"
 
 
-def test_a_new_leader_asks_again_with_the_same_id() -> None:
-    """F3, F4, F5: nothing but the record is known."""
+def test_a_new_leader_repeats_the_create_with_the_same_id() -> None:
+    """After a crash before, during or after the create call: only the record is known."""
     follows = after([PENDING], ev.GroupChanged(), size=1, listed=False)
     assert follows.effects(CreateVm) == "a"
     assert follows.made == []
@@ -141,7 +142,7 @@ def test_repeated_failures_back_off(failures: int, wait: float) -> None:
         assert "back-off" in follows.codes()
 
 
-def test_failures_of_one_try_count_once() -> None:
+def test_failures_of_one_attempt_count_once() -> None:
     three = [member(letter, State.PENDING, created=NOW - 10.0) for letter in "abc"]
     trend = Trend(failures=1, counted_at=NOW - 1.0, infra_hash="h")
     follows = after(three, failed(Failure.REFUSED), size=3, trend=trend, observed=ASKED)
@@ -156,12 +157,12 @@ def test_failures_of_one_try_count_once() -> None:
         pytest.param(desired(1, infra_hash="corrected"), "no image", 0, id="blocked for another reason"),
     ],
 )
-def test_the_gate(group: object, blocked: str, made: int) -> None:
+def test_backoff_and_blocked_groups_create_nothing(group: object, blocked: str, made: int) -> None:
     trend = Trend(failures=4, retry_at=NOW + 100.0, infra_hash="h")
     assert len(after([], group=group, trend=trend, blocked=blocked).made) == made  # type: ignore[arg-type]
 
 
-def test_the_gate_keeps_needed_replacements_waiting_with_a_timer() -> None:
+def test_backoff_delays_replacements_with_a_timer() -> None:
     trend = Trend(failures=4, retry_at=NOW + 5.0, infra_hash="h")
     follows = after(
         [member("a", suspect=True)], size=1, trend=trend, observed={"a": healthy(last_seen=NOW - 20.0, checked_at=NOW)}
@@ -171,7 +172,7 @@ def test_the_gate_keeps_needed_replacements_waiting_with_a_timer() -> None:
     assert follows.decision.wake_at == NOW + 5.0
 
 
-def test_success_forgets_the_failures() -> None:
+def test_success_resets_the_backoff() -> None:
     registered = ev.Registered(id=name("a"), public_key="k", certificate_serial="1", certificate_expires=NOW)
     trend = Trend(failures=4, retry_at=NOW + 100.0, refused_subnets={"s": NOW + 9.0}, infra_hash="h")
     follows = after([member("a", State.STARTING)], registered, size=1, trend=trend)
@@ -186,7 +187,7 @@ def test_success_forgets_the_failures() -> None:
     assert follows["a"].ready_at == NOW
 
 
-def test_who_was_there_before_proves_nothing_for_newcomers() -> None:
+def test_an_older_instance_does_not_reset_the_backoff() -> None:
     trend = Trend(failures=4, retry_at=NOW + 100.0, infra_hash="h")
     ready = ev.ReadinessReported(name("a"), files=True)
     follows = after([member("a")], ev.AgentConnected(name("a")), ready, size=1, trend=trend)
@@ -203,7 +204,7 @@ NEVER_CONNECTED = observation(
 )
 
 
-def test_who_registers_and_never_connects_counts_as_a_failure_of_the_group() -> None:
+def test_an_agent_that_registers_and_never_connects_counts_as_a_failure() -> None:
     old = member("a", created=NOW - 30.0)
     first = after([old], size=1, observed={"a": NEVER_CONNECTED})
     assert first["a"].suspect
@@ -218,7 +219,7 @@ def test_who_registers_and_never_connects_counts_as_a_failure_of_the_group() -> 
     assert "back-off" in second.codes()
 
 
-def test_a_vm_that_ends_before_it_was_ready_counts_as_a_failure_of_the_group() -> None:
+def test_a_vm_that_ends_before_it_is_ready_counts_as_a_failure() -> None:
     observed = replace(NEVER_CONNECTED, vm=replace(NEVER_CONNECTED.vm, state=VmState.DOWN))
     assert after([member("a", ready_at=None)], size=1, observed={"a": observed}).decision.trend.failures == 1
     assert after([member("a")], size=1, observed={"a": observed}).decision.trend.failures == 0
@@ -231,7 +232,7 @@ def test_a_vm_that_ends_before_it_was_ready_counts_as_a_failure_of_the_group() -
         pytest.param(State.STARTING, 301.0, True, False, State.DELETING, id="never registered: deleted and replaced"),
         pytest.param(State.PENDING, 301.0, True, False, State.DELETING, id="never made: its nonce is out of date"),
         pytest.param(State.STARTING, 301.0, False, False, State.STARTING, id="not before the listing"),
-        pytest.param(State.STARTING, 301.0, True, True, State.STARTING, id="not while all are silent"),
+        pytest.param(State.STARTING, 301.0, True, True, State.STARTING, id="not during mass silence"),
     ],
 )
 def test_registration_timeout(state: State, age: float, listed: bool, silence: bool, state_after: State) -> None:
@@ -247,13 +248,15 @@ def test_registration_timeout(state: State, age: float, listed: bool, silence: b
     "doubt",
     [
         pytest.param({"listed": False}, id="the provider was not listed yet"),
-        pytest.param({"mass_silence": True}, id="while all are silent"),
+        pytest.param({"mass_silence": True}, id="during mass silence"),
         pytest.param({"listening_since": NOW - 1.0, "reconnect_grace": 60.0}, id="agents have time to come back"),
     ],
 )
 @pytest.mark.parametrize(("age", "asked"), [(299.0, "a"), (301.0, "")])
-def test_an_intent_is_not_asked_for_again_after_its_time(age: float, asked: str, doubt: dict[str, object]) -> None:
-    """Its nonce ran out, so that VM could never register; and a provider that forgot the token by now would make a second
+def test_an_intent_is_not_created_after_its_registration_deadline(
+    age: float, asked: str, doubt: dict[str, object]
+) -> None:
+    """Its nonce expired, so that VM could never register; and a provider that forgot the token by now would create a second
     VM. Where it may not be given up yet, it waits."""
     late = member("a", State.PENDING, created=NOW - age)
     follows = after([late], ev.TimerFired(), size=1, observed={"a": observation(last_seen=0.0)}, **doubt)
@@ -261,8 +264,8 @@ def test_an_intent_is_not_asked_for_again_after_its_time(age: float, asked: str,
     assert follows.effects(CreateVm) == asked
 
 
-def test_a_call_that_waits_too_long_for_its_turn_says_nothing_about_the_group() -> None:
-    """F45: it is the provider that is slow, so the group does not back off."""
+def test_a_call_that_waits_too_long_in_the_queue_is_no_failure_of_the_group() -> None:
+    """The provider is slow, so the group does not back off."""
     waiting = member("a", State.PENDING, created=NOW - 301.0, provider_id=None)
     follows = after(
         [waiting], ev.TimerFired(), size=1, observed={"a": observation(last_seen=0.0, creating=True, own_intent=True)}
@@ -272,8 +275,8 @@ def test_a_call_that_waits_too_long_for_its_turn_says_nothing_about_the_group() 
     assert follows.decision.trend.failures == 0
 
 
-def test_after_an_outage_late_vms_get_the_agents_grace() -> None:
-    """F27: nothing deleted until full inventory and agent grace."""
+def test_after_an_outage_late_vms_get_the_reconnect_grace() -> None:
+    """Nothing is deleted until the listing is complete and agents had their time."""
     old = member("a", State.STARTING, created=NOW - 86_400.0)
     follows = after([old], ev.TimerFired(), size=1, listening_since=NOW - 5.0, reconnect_grace=60.0)
     assert follows["a"].state is State.STARTING
@@ -299,7 +302,7 @@ def test_a_vm_that_ends_before_it_registers_counts_as_a_failure() -> None:
     [
         pytest.param(State.PENDING, State.STARTING, id="as expected"),
         pytest.param(State.RUNNING, State.RUNNING, id="the agent was faster"),
-        pytest.param(State.DELETING, State.DELETING, id="unwished meanwhile (F11)"),
+        pytest.param(State.DELETING, State.DELETING, id="no longer desired"),
         pytest.param(State.FAILED, State.DELETING, id="given up, and there it is"),
         pytest.param(State.DELETED, State.DELETING, id="closed, and there it is"),
     ],
@@ -324,8 +327,8 @@ def test_a_second_vm_does_not_take_over_the_record() -> None:
     assert follows["a"].provider_id == "i-a"
 
 
-def test_an_unwished_create_is_settled_before_it_is_deleted() -> None:
-    """F11: surplus intents are tombstoned, then resolved, then deleted."""
+def test_an_unneeded_create_is_settled_before_it_is_deleted() -> None:
+    """Surplus intents get a tombstone, then their outcome is awaited, then the VM is deleted."""
     first = after([PENDING], ev.GroupChanged(), size=0, observed=ASKED)
     assert first["a"].state is State.DELETING
     assert first.decision.effects == ()
@@ -338,7 +341,7 @@ def test_an_unwished_create_is_settled_before_it_is_deleted() -> None:
 ON_DEMAND = ev.InstanceRequested(name("z"), "big", {"k": "v"})
 
 
-def test_on_demand_comes_on_top_and_asking_twice_makes_one() -> None:
+def test_on_demand_is_above_the_size_and_idempotent() -> None:
     follows = after([member("a")], ON_DEMAND, ON_DEMAND, size=1)
     made = follows.made
     assert [(m.id, m.on_demand, m.instance_type, dict(m.vars)) for m in made] == [(name("z"), True, "big", {"k": "v"})]
@@ -355,13 +358,13 @@ def test_on_demand_comes_on_top_and_asking_twice_makes_one() -> None:
         pytest.param([], desired(0, paused=True), "paused", id="paused"),
     ],
 )
-def test_on_demand_refused(known: list[Instance], group: object, refusal: str) -> None:
+def test_on_demand_rejected(known: list[Instance], group: object, refusal: str) -> None:
     follows = after(known, ON_DEMAND, group=group)  # type: ignore[arg-type]
     assert [r.value for r in follows.decision.rejections.values()] == [refusal]
     assert follows.made == []
 
 
-def test_on_demand_failures_say_nothing_about_the_group() -> None:
+def test_on_demand_failures_do_not_count_for_the_group() -> None:
     odd = member("a", State.PENDING, on_demand=True)
     follows = after([odd], failed(Failure.REFUSED), size=0, observed=ASKED, trend=Trend(failures=3))
     assert follows["a"].state is State.FAILED

@@ -1,4 +1,4 @@
-"""Tombstones are carried out until the provider is certain; records end, are kept a while, and can come back."""
+"""Tombstones are followed up until the provider confirms the end; ended records are kept for a while."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def observed(**fields: Any) -> dict[str, Observation]:
 @pytest.mark.parametrize(
     ("known", "events", "state", "deleted", "checked"),
     [
-        pytest.param({}, [ev.TimerFired()], State.DELETING, "a", "", id="a new leader deletes what is tombstoned (F9)"),
+        pytest.param({}, [ev.TimerFired()], State.DELETING, "a", "", id="a new leader deletes what is tombstoned"),
         pytest.param({"deleting": True}, [ev.TimerFired()], State.DELETING, "", "", id="not twice at a time"),
         pytest.param(
             {"creating": True}, [ev.TimerFired()], State.DELETING, "", "", id="not while a create is under way"
@@ -36,7 +36,7 @@ def observed(**fields: Any) -> dict[str, Observation]:
             id="... and not closed either",
         ),
         pytest.param(
-            {"deleting": True}, [ev.VmDeleted(name("a"), final=True)], State.DELETED, "", "", id="positively gone (F10)"
+            {"deleting": True}, [ev.VmDeleted(name("a"), final=True)], State.DELETED, "", "", id="positively gone"
         ),
         pytest.param(
             {"deleting": True},
@@ -63,7 +63,7 @@ def observed(**fields: Any) -> dict[str, Observation]:
             State.DELETING,
             "a",
             "",
-            id="accepted and still running: asked for again (F55)",
+            id="accepted and still running: deleted again",
         ),
         pytest.param(
             {"delete_accepted_at": NOW - 9.0, "check_due": NOW},
@@ -79,7 +79,7 @@ def observed(**fields: Any) -> dict[str, Observation]:
             State.DELETING,
             "",
             "",
-            id="not found right after a delete may be a lie (F49)",
+            id="not found right after a delete may be wrong",
         ),
         pytest.param(
             {"delete_accepted_at": NOW - 130.0, "vm": VmState.ABSENT, "absent_since": NOW - 119.0, "checking": True},
@@ -115,7 +115,7 @@ def observed(**fields: Any) -> dict[str, Observation]:
         ),
     ],
 )
-def test_carrying_out_a_tombstone(
+def test_following_up_a_tombstone(
     known: dict[str, Any], events: list[ev.Event], state: State, deleted: str, checked: str
 ) -> None:
     follows = after([DOOMED], *events, observed=observed(**known))
@@ -129,12 +129,12 @@ def test_carrying_out_a_tombstone(
 
 @pytest.mark.parametrize("flag", [{"listed": False}, {"mass_absence": True}])
 def test_deletions_stop_in_doubt(flag: dict[str, bool]) -> None:
-    """F50: and what the provider positively ended is closed all the same."""
+    """A listing that is not believed stops deletions; what the provider confirmed as ended is closed all the same."""
     assert after([DOOMED], **flag).decision.effects == ()
     assert after([DOOMED], observed=observed(vm=VmState.DELETED), **flag)["a"].state is State.DELETED
 
 
-def test_what_is_confirmed_gone_is_replaced_also_all_of_it() -> None:
+def test_confirmed_losses_are_replaced_even_if_all_are_lost() -> None:
     follows = after(
         [member(x) for x in "abcd"],
         *(ev.VmChecked(name(x), VmState.DELETED) for x in "abcd"),
@@ -169,7 +169,7 @@ def test_retention(state: State, ago: float, listed: bool, kept: bool) -> None:
 
 
 @pytest.mark.parametrize("state", [State.DELETED, State.FAILED])
-def test_a_vm_that_turns_up_after_its_end_is_deleted(state: State) -> None:
+def test_a_vm_that_appears_after_its_record_ended_is_deleted(state: State) -> None:
     ended = member("a", state)
     seen = ev.VmChecked(name("a"), VmState.RUNNING, ProviderId("i-late"))
     follows = after([ended], seen, observed=observed(vm=VmState.DELETED))
@@ -187,8 +187,8 @@ def test_an_orphan_gets_a_tombstone_before_it_is_deleted() -> None:
     assert after([known], ev.OrphanFound(name("o"), ProviderId("i-o")), size=1).members == {known.id: known}
 
 
-class TestDoubles:
-    """Two VMs for one ID: the one that has not registered goes, after its tombstone."""
+class TestDuplicateVms:
+    """Two VMs with one ID: the one without the agent is deleted, after its tombstone."""
 
     FOUND = ev.DuplicateVmFound(name("a"), ProviderId("i-2"))
     SPEAKS = ev.AgentSeenOnVm(name("a"), ProviderId("i-2"), ip4="10.0.0.2")
@@ -199,7 +199,7 @@ class TestDoubles:
         assert follows["a"].state is State.RUNNING
         assert follows.decision.effects == (DeleteDuplicateVm(name("a"), ProviderId("i-2")),)
 
-    def test_asked_for_until_it_is_gone(self) -> None:
+    def test_its_delete_is_repeated_until_it_is_gone(self) -> None:
         doubled = member("a", duplicate_vm=ProviderId("i-2"))
         assert after([doubled], size=1, observed={"a": healthy(duplicate_delete_due=NOW + 5.0)}).decision.effects == ()
         assert len(after([doubled], size=1, observed={"a": healthy(duplicate_delete_due=NOW)}).decision.effects) == 1
@@ -207,11 +207,11 @@ class TestDoubles:
         assert gone["a"].duplicate_vm is None
 
     @pytest.mark.parametrize("record", [member("a", provider_id=None), member("a", provider_id=ProviderId("i-2"))])
-    def test_the_only_vm_is_no_double(self, record: Any) -> None:
+    def test_the_only_vm_is_no_duplicate(self, record: Any) -> None:
         assert after([record], self.FOUND, size=1)["a"].duplicate_vm is None
 
     @pytest.mark.parametrize("state", [State.RUNNING, State.DRAINING])
-    def test_the_one_that_registered_is_the_one(self, state: State) -> None:
+    def test_the_vm_with_the_agent_is_kept(self, state: State) -> None:
         """Nothing is deleted yet: the VM that was known is found as the double by the next listing."""
         follows = after([member("a", state, ip4="10.0.0.1")], self.SPEAKS, size=int(state is State.RUNNING))
         assert (follows["a"].provider_id, follows["a"].ip4, follows["a"].duplicate_vm) == ("i-2", "10.0.0.2", None)
@@ -221,17 +221,17 @@ class TestDoubles:
         "record",
         [
             pytest.param(member("a", duplicate_vm=ProviderId("i-2")), id="its tombstone is written"),
-            pytest.param(member("a", State.DELETING), id="the instance goes"),
+            pytest.param(member("a", State.DELETING), id="the instance is deleted"),
             pytest.param(member("a", State.DELETED), id="the instance is gone"),
         ],
     )
     def test_too_late_to_choose(self, record: Any) -> None:
         assert after([record], self.SPEAKS, size=1)["a"].provider_id == "i-a"
 
-    def test_not_in_doubt(self) -> None:
+    def test_not_deleted_in_doubt(self) -> None:
         assert after([member("a")], self.FOUND, size=1, listed=False).decision.effects == ()
 
-    def test_the_record_stays_open_for_it(self) -> None:
+    def test_the_record_stays_open_until_it_is_deleted(self) -> None:
         doomed = member("a", State.DELETING, duplicate_vm=ProviderId("i-2"))
         follows = after([doomed], observed=observed(vm=VmState.DELETED, duplicate_delete_due=NOW + 5.0))
         assert follows["a"].state is State.DELETING
@@ -261,7 +261,7 @@ EVENTS_OF_ONE = [
 
 
 @pytest.mark.parametrize("event", EVENTS_OF_ONE, ids=lambda e: type(e).__name__)
-def test_unknown_instances_are_refused_and_change_nothing(event: ev.Event) -> None:
+def test_events_of_unknown_instances_are_rejected(event: ev.Event) -> None:
     follows = after([member("a")], event, size=1)
     assert follows.decision.changes == ()
     assert follows.decision.effects == ()
@@ -271,7 +271,7 @@ def test_unknown_instances_are_refused_and_change_nothing(event: ev.Event) -> No
 @pytest.mark.parametrize("state", list(State))
 @pytest.mark.parametrize("event", EVENTS_OF_ONE, ids=lambda e: type(e).__name__)
 def test_any_event_in_any_state_also_twice(event: Any, state: State) -> None:
-    """Outcomes arrive late and out of order: nothing raises, and saying it twice says no more."""
+    """Outcomes arrive late and out of order: nothing raises, and a repetition changes nothing."""
     instance = member("q", state, created=NOW, provider_id=ProviderId("i"))
     size = int(instance.counts)
     once = after([instance], event, size=size)
@@ -288,7 +288,7 @@ REGISTERED = ev.Registered(id=name("a"), public_key="k", certificate_serial="1",
     [
         pytest.param(State.PENDING, "", None, id="faster than the provider's answer"),
         pytest.param(State.STARTING, "", None, id="as expected"),
-        pytest.param(State.RUNNING, "k", None, id="its reply was lost: the same key (F8)"),
+        pytest.param(State.RUNNING, "k", None, id="its reply was lost: the same key"),
         pytest.param(State.RUNNING, "other", "key-bound", id="the same nonce with another key (B7)"),
         pytest.param(State.DELETING, "", "ending", id="tombstoned (B9)"),
         pytest.param(State.FAILED, "", "ending", id="never launched (B9)"),
@@ -308,15 +308,15 @@ def test_registration(state: State, key: str, refusal: str | None) -> None:
         assert "security" in follows.codes()
 
 
-def test_two_registrations_race_and_one_wins() -> None:
-    """B10."""
+def test_of_two_registrations_only_the_first_wins() -> None:
+    """With two keys and one nonce, as an attacker would."""
     other = ev.Registered(id=name("a"), public_key="z", certificate_serial="2", certificate_expires=9.0)
     follows = after([member("a", State.STARTING)], REGISTERED, other, size=1)
     assert follows["a"].public_key == "k"
     assert follows.decision.rejections == {1: Rejection.KEY_BOUND}
 
 
-def test_an_agent_faster_than_its_vm_gets_its_provider_id() -> None:
+def test_an_agent_that_registers_before_the_create_answer_gets_its_provider_id() -> None:
     unknown = member("a", provider_id=None)
     failed = ev.VmCreateFailed(name("a"), ev.Failure.UNKNOWN, "")
     assert after([unknown], failed, size=1, observed={"a": healthy(creating=True)}).effects(CheckVm) == "a"
@@ -324,7 +324,7 @@ def test_an_agent_faster_than_its_vm_gets_its_provider_id() -> None:
     assert (known["a"].provider_id, known["a"].ip4) == ("i-9", "1.2.3.4")
 
 
-def test_a_status_that_says_nothing_still_shows_the_vm() -> None:
+def test_an_unknown_status_still_shows_that_the_vm_exists() -> None:
     instance = member("a", State.STARTING, seen=False, created=NOW)
     follows = after([instance], ev.VmChecked(name("a"), VmState.UNKNOWN, ProviderId("i-a")), size=1)
     assert follows["a"].seen

@@ -36,19 +36,19 @@ def test_a_member_that_never_answered_lets_the_holder_act_for_one_promise_after_
     [
         pytest.param({"b": answer(109.0)}, (), 110.0, id="it would have to read the lease first"),
         pytest.param({"b": answer(109.0)}, ("b",), 109.3, id="it may claim at once if it takes the leader for dead"),
-        pytest.param({"b": answer(109.0, 5.5, 5.2)}, ("b",), 114.2, id="as it was told, with a slow store"),
+        pytest.param({"b": answer(109.0, 5.5, 5.2)}, ("b",), 114.2, id="as announced, with a slow store"),
         pytest.param({"b": answer(99.0)}, (), 101.0, id="a renewal since its last answer: it knows an older version"),
     ],
 )
-def test_a_leader_counts_on_no_more_than_a_member_keeps_that_takes_it_for_dead(
+def test_a_leader_stops_before_a_member_that_believes_it_crashed_may_claim(
     answered: dict[str, Answer], offered: tuple[str, ...], until: float
 ) -> None:
-    """Whatever a connection that was reset and a port that refuses prove: the leader has stopped before the claim."""
+    """A reset connection and a refused port are no proof: the leader has stopped before the claim in any case."""
     members = Members(("b",), answered, offered)
     assert valid_until(members, sent=100.0, length=15.0, promise=TIMINGS.promise) == pytest.approx(until)
 
 
-def test_a_member_that_found_the_leader_dead_claims_after_it_has_stopped() -> None:
+def test_a_member_that_believes_the_leader_crashed_claims_after_it_has_stopped() -> None:
     holder = valid_until(Members(("b",), {"b": answer(0.0)}, ("b",)), sent=0.0, length=15.0, promise=1.0)
     assert promise_until(received=0.0, promise=TIMINGS.crash_wait) > holder * APART
 
@@ -59,23 +59,25 @@ def test_a_member_that_found_the_leader_dead_claims_after_it_has_stopped() -> No
         pytest.param({"b": answer(104.9)}, ("b",), 105.0, 105.1, id="at the moment when its answer is no longer fresh"),
         pytest.param({"b": answer(104.9)}, (), 105.0, 110.0, id="fresh"),
         pytest.param({"b": answer(99.0)}, ("b",), 105.0, 99.2, id="it could claim this version soon"),
-        pytest.param({"b": answer(99.0)}, (), 105.0, 100.5, id="it was not told this version: no hurry"),
+        pytest.param({"b": answer(99.0)}, (), 105.0, 100.5, id="it does not know this version: no hurry"),
         pytest.param({}, (), 105.0, 100.5, id="it never answered"),
     ],
 )
-def test_renewals_follow_doubt(answered: dict[str, Answer], offered: tuple[str, ...], now: float, due: float) -> None:
+def test_renewals_are_more_frequent_in_doubt(
+    answered: dict[str, Answer], offered: tuple[str, ...], now: float, due: float
+) -> None:
     members = Members(("b",), answered, offered)
     found = renew_at(TIMINGS, members, sent=100.0, now=now, standby_near=True)
     assert found == pytest.approx(due)
 
 
 @pytest.mark.parametrize(("near", "due"), [(True, 101.0), (False, 105.0)])
-def test_without_members_renewals_follow_the_clock(near: bool, due: float) -> None:
+def test_without_members_renewals_have_a_fixed_interval(near: bool, due: float) -> None:
     assert renew_at(TIMINGS, Members((), {}), sent=100.0, now=100.0, standby_near=near) == due
 
 
 @pytest.mark.parametrize("latency", [0.0, 0.03, 0.14])
-def test_a_store_that_answers_soon_changes_no_promise(latency: float) -> None:
+def test_a_fast_store_changes_no_promise(latency: float) -> None:
     assert adapted(TIMINGS, latency).promise == TIMINGS.promise
 
 

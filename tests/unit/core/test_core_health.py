@@ -1,4 +1,4 @@
-"""Noticing trouble: one table row per row of the specification's table, and the rules around it."""
+"""Finding failed instances: one case per row of the specification's table, and its rules."""
 
 import pytest
 
@@ -27,8 +27,8 @@ SHUTDOWN = ev.NoticeReceived(A.id, NoticeKind.SHUTDOWN)
     ("members", "observed", "events", "state", "made", "checked"),
     [
         pytest.param([A], {}, [spot(120.0)], State.DRAINING, 1, "a", id="spot notice: replace and drain now"),
-        pytest.param([A], {}, [SHUTDOWN], State.RUNNING, 0, "a", id="shutdown: the provider is asked at once"),
-        pytest.param([A], {}, [ev.AgentLost(A.id)], State.RUNNING, 0, "a", id="stream closed: asked at once"),
+        pytest.param([A], {}, [SHUTDOWN], State.RUNNING, 0, "a", id="shutdown: checked at once"),
+        pytest.param([A], {}, [ev.AgentLost(A.id)], State.RUNNING, 0, "a", id="stream closed: checked at once"),
         pytest.param(
             [A],
             {"a": lost(0.5, checks=1, checking=True)},
@@ -54,7 +54,7 @@ SHUTDOWN = ev.NoticeReceived(A.id, NoticeKind.SHUTDOWN)
             State.RUNNING,
             0,
             "",
-            id="not found, but a listing has shown it since that was asked (F48)",
+            id="not found, but a listing has shown it since the call",
         ),
         pytest.param(
             [member("a", created=NOW - 119.0)],
@@ -63,7 +63,7 @@ SHUTDOWN = ev.NoticeReceived(A.id, NoticeKind.SHUTDOWN)
             State.RUNNING,
             0,
             "",
-            id="not found, but young and shown a moment ago: asked again (F48)",
+            id="not found, but young and shown a moment ago: checked again",
         ),
         pytest.param(
             [member("a", created=NOW - 119.0)],
@@ -81,7 +81,7 @@ SHUTDOWN = ev.NoticeReceived(A.id, NoticeKind.SHUTDOWN)
             State.DELETING,
             1,
             "",
-            id="not found, asked after a listing has shown it: replace now",
+            id="not found, called after a listing has shown it: replace now",
         ),
         pytest.param(
             [A],
@@ -90,13 +90,13 @@ SHUTDOWN = ev.NoticeReceived(A.id, NoticeKind.SHUTDOWN)
             State.RUNNING,
             0,
             "a",
-            id="running: asked again after 1 s",
+            id="running: checked again after 1 s",
         ),
         pytest.param(
             [A], {"a": lost(1.5, checks=2)}, [ev.TimerFired()], State.RUNNING, 0, "", id="... and not before 2 s"
         ),
         pytest.param(
-            [A], {"a": lost(9.0)}, [ev.TimerFired()], State.RUNNING, 0, "", id="silent, but not for long enough"
+            [A], {"a": lost(9.0)}, [ev.TimerFired()], State.RUNNING, 0, "", id="unresponsive, but not for long enough"
         ),
         pytest.param(
             [A], {"a": lost(11.0)}, [ev.TimerFired()], State.RUNNING, 1, "", id="suspect: the replacement starts"
@@ -108,7 +108,7 @@ SHUTDOWN = ev.NoticeReceived(A.id, NoticeKind.SHUTDOWN)
             State.RUNNING,
             0,
             "",
-            id="silent, but nobody knows whether the VM runs",
+            id="unresponsive, but the VM state is unknown",
         ),
         pytest.param(
             [A],
@@ -162,7 +162,7 @@ SHUTDOWN = ev.NoticeReceived(A.id, NoticeKind.SHUTDOWN)
             State.RUNNING,
             0,
             "a",
-            id="a listing lacks it: asked for singly",
+            id="missing from a listing: looked up",
         ),
         pytest.param(
             [A],
@@ -171,7 +171,7 @@ SHUTDOWN = ev.NoticeReceived(A.id, NoticeKind.SHUTDOWN)
             State.RUNNING,
             0,
             "",
-            id="not found, but its agent speaks",
+            id="not found, but its agent is connected",
         ),
         pytest.param(
             [A],
@@ -183,7 +183,7 @@ SHUTDOWN = ev.NoticeReceived(A.id, NoticeKind.SHUTDOWN)
             id="an error is never read as an absence",
         ),
         pytest.param(
-            [A], {}, [ev.AgentRestarting(A.id)], State.RUNNING, 0, "", id="a restart is waited for, nobody is asked"
+            [A], {}, [ev.AgentRestarting(A.id)], State.RUNNING, 0, "", id="a restart is awaited without a check"
         ),
         pytest.param(
             [A],
@@ -200,7 +200,7 @@ SHUTDOWN = ev.NoticeReceived(A.id, NoticeKind.SHUTDOWN)
         ),
     ],
 )
-def test_noticing_trouble(
+def test_finding_failed_instances(
     members: list[Instance],
     observed: dict[str, Observation],
     events: list[ev.Event],
@@ -215,7 +215,7 @@ def test_noticing_trouble(
     assert (follows.effects(CreateVm) != "") == bool(made)
 
 
-def test_suspect_is_marked_and_says_why() -> None:
+def test_a_suspect_is_marked_with_a_reason() -> None:
     follows = after([A], ev.TimerFired(), size=1, observed={"a": lost(11.0)})
     assert follows["a"].suspect
     assert follows.made[0].replaces == A.id
@@ -223,7 +223,7 @@ def test_suspect_is_marked_and_says_why() -> None:
     assert follows.decision.wake_at == NOW + 49.0
 
 
-def test_agent_back_cancels_and_the_newcomer_goes() -> None:
+def test_agent_back_drops_the_replacement() -> None:
     follows = after([SUSPECT, STARTED], ev.AgentConnected(A.id), size=1, observed={"a": lost(30.0)})
     assert not follows["a"].suspect
     assert follows.in_state(State.DELETING) == "n"
@@ -236,10 +236,10 @@ def test_agent_back_cancels_and_the_newcomer_goes() -> None:
         pytest.param(member("a", suspect=True, infra_hash="old"), Policy(), id="drifted"),
         pytest.param(SUSPECT, Policy(eligible_age=50.0), id="expired"),
         pytest.param(SUSPECT, Policy(forced_age=50.0), id="past its forced age"),
-        pytest.param(member("a", suspect=True, replace_wanted=True), Policy(), id="somebody wants another one"),
+        pytest.param(member("a", suspect=True, replace_wanted=True), Policy(), id="replacement requested"),
     ],
 )
-def test_agent_back_but_the_newcomer_stays(old: Instance, policy: Policy) -> None:
+def test_agent_back_but_the_replacement_stays(old: Instance, policy: Policy) -> None:
     there = replacement("n", "a", Cause.UNHEALTHY, created=NOW - 10.0)
     follows = after([old, there], ev.AgentConnected(A.id), size=1, observed={"a": lost(30.0)}, policy=policy)
     assert follows["n"].state is State.RUNNING
@@ -247,17 +247,19 @@ def test_agent_back_but_the_newcomer_stays(old: Instance, policy: Policy) -> Non
 
 
 @pytest.mark.parametrize(
-    ("seen", "since", "told", "gone"),
+    ("seen", "since", "checked", "gone"),
     [
         pytest.param(True, 0.0, 0.0, True, id="seen before: one miss is enough"),
-        pytest.param(False, 0.0, 0.0, False, id="never seen: listings lag (F48)"),
+        pytest.param(False, 0.0, 0.0, False, id="never seen: listings lag"),
         pytest.param(False, 119.0, 0.0, False, id="misses over less than two minutes"),
         pytest.param(False, 121.0, 0.0, True, id="consistent misses over two minutes"),
         pytest.param(False, 121.0, 60.0, False, id="one old miss does not become two minutes of misses"),
     ],
 )
-def test_absence(seen: bool, since: float, told: float, gone: bool) -> None:
-    observed = observation(last_seen=NOW - 10_000.0, vm=VmState.ABSENT, checked_at=NOW - told, absent_since=NOW - since)
+def test_absence(seen: bool, since: float, checked: float, gone: bool) -> None:
+    observed = observation(
+        last_seen=NOW - 10_000.0, vm=VmState.ABSENT, checked_at=NOW - checked, absent_since=NOW - since
+    )
     follows = after([member("a", State.STARTING, seen=seen)], ev.TimerFired(), size=1, observed={"a": observed})
     assert (follows["a"].state is State.DELETING) == gone
     assert len(follows.made) == gone
@@ -265,8 +267,8 @@ def test_absence(seen: bool, since: float, told: float, gone: bool) -> None:
         assert follows.observation("a").calls.check_due == NOW + 10.0
 
 
-def test_an_intent_is_never_missed() -> None:
-    """Until its create is settled there is nothing to be absent."""
+def test_a_pending_instance_is_never_absent() -> None:
+    """Until its create is settled there may be no VM."""
     observed = observation(last_seen=0.0, vm=VmState.ABSENT, checked_at=NOW, absent_since=NOW - 500.0, creating=True)
     follows = after([member("a", State.PENDING)], ev.VmMissingFromListing(A.id), size=1, observed={"a": observed})
     assert follows["a"].state is State.PENDING
@@ -278,7 +280,7 @@ def test_an_intent_is_never_missed() -> None:
     [pytest.param(30.0, False, id="within the grace"), pytest.param(41.0, True, id="after it")],
 )
 def test_new_leader_waits_for_agents(silence: float, suspect: bool) -> None:
-    """F60: silence counts since this leader listens, and a fleet gets its time to reconnect."""
+    """Silence counts since this leader began to listen, and a fleet gets its time to reconnect."""
     follows = after(
         [A],
         ev.TimerFired(),
@@ -290,8 +292,7 @@ def test_new_leader_waits_for_agents(silence: float, suspect: bool) -> None:
     assert follows["a"].suspect == suspect
 
 
-def test_mass_silence_starts_nothing_but_what_the_provider_confirms() -> None:
-    """F59."""
+def test_mass_silence_replaces_only_what_the_provider_confirms() -> None:
     follows = after(
         [member("a", suspect=True), B, member("c")],
         ev.VmChecked(name("c"), VmState.DELETED),
@@ -314,8 +315,8 @@ def test_mass_silence_starts_nothing_but_what_the_provider_confirms() -> None:
         (61.0, True, State.DRAINING),
     ],
 )
-def test_after_a_mass_silence_whoever_is_behind_has_its_whole_time(passed: float, suspect: bool, state: State) -> None:
-    """F59: listening begins anew when the normal rules return, and silence counts from then on."""
+def test_after_a_mass_silence_remaining_agents_get_their_whole_time(passed: float, suspect: bool, state: State) -> None:
+    """When the normal rules return, silence counts from then on."""
     stand_in = replacement("d", "a", Cause.UNHEALTHY)
     follows = after(
         [A, B, stand_in],
@@ -336,8 +337,8 @@ def test_mass_silence_holds_drains_for_silence() -> None:
     assert after([drained, B], ev.TimerFired(), size=1, observed={"a": lost(90.0)})["a"].state is State.DELETING
 
 
-def test_mass_silence_holds_the_newcomer_of_one_that_fell_silent_again() -> None:
-    """F59: it drains because the old one came back; now it may be the only one that is well."""
+def test_mass_silence_holds_the_replacement_of_an_instance_that_is_unresponsive_again() -> None:
+    """It drains because the old instance reconnected; now it may be the only healthy one."""
     replacement = member("a", State.DRAINING, cause=Cause.SUPERSEDED, deadline=NOW - 1.0)
     silent = {"b": lost(11.0)}
     assert (
@@ -401,7 +402,7 @@ def test_spot_without_an_operator_serves_until_its_replacement_is_made() -> None
 
 @pytest.mark.parametrize("kind", list(NoticeKind))
 def test_repeated_notices_change_nothing(kind: NoticeKind) -> None:
-    """F56: also during a drain, also for nobody."""
+    """Also during a drain, and for unknown instances."""
     notice = ev.NoticeReceived(A.id, kind, NOW + 60.0)
     once = after([A, B], notice, size=2)
     twice = after([A, B], notice, notice, size=2)
@@ -412,8 +413,8 @@ def test_repeated_notices_change_nothing(kind: NoticeKind) -> None:
 
 
 @pytest.mark.parametrize("kind", list(NoticeKind))
-def test_what_is_certain_is_not_softened_by_what_comes_later(kind: NoticeKind) -> None:
-    """F56: without somebody who drains it, it serves until the deadline that the first notice gave."""
+def test_a_later_notice_does_not_weaken_an_earlier_one(kind: NoticeKind) -> None:
+    """Without an operator that drains, it serves until the deadline of the first notice."""
     certain = healthy(notice=NoticeKind.SPOT, notice_at=NOW - 9.0, notice_deadline=NOW + 50.0, checks=4)
     later = ev.NoticeReceived(A.id, kind, NOW + 500.0)
     follows = after([A], later, size=1, operator_seen=None, observed={"a": certain})
@@ -429,7 +430,7 @@ def test_rebalance_is_a_hint_and_replaced_first() -> None:
     noticed = {"a": healthy(notice=NoticeKind.REBALANCE)}
     there = replacement("n", "a", Cause.SPOT)
     assert after([A, B, there], size=2, observed=noticed).in_state(State.DRAINING) == "a"
-    # A new leader has not heard of the hint: the newcomer still takes the place.
+    # A new leader does not know the hint: the replacement still takes the place.
     assert after([A, B, there], size=2).in_state(State.DRAINING) == "a"
 
 
@@ -444,7 +445,7 @@ def test_nothing_is_concluded_before_the_listing() -> None:
     assert follows.in_state(State.RUNNING) == "abn"
 
 
-def test_a_healthy_group_is_looked_at_when_the_first_could_be_silent() -> None:
+def test_a_healthy_group_wakes_when_its_first_agent_could_be_unresponsive() -> None:
     follows = after([A], ev.TimerFired(), size=1, observed={"a": healthy(last_seen=NOW - 9.0)})
     assert follows.decision.wake_at == NOW + 1.0
 
@@ -453,13 +454,11 @@ def test_a_healthy_group_is_looked_at_when_the_first_could_be_silent() -> None:
     ("waited", "asked", "wake"),
     [
         pytest.param(0.5, "", NOW + 0.5, id="it is still on its way"),
-        pytest.param(1.0, "a", None, id="late: the provider is asked"),
+        pytest.param(1.0, "a", None, id="late: checked"),
     ],
 )
-def test_an_agent_that_registers_and_does_not_connect_at_once_is_asked_after(
-    waited: float, asked: str, wake: float | None
-) -> None:
-    """It may have been killed in between: no connection ends, and to wait for suspect_after would take ten seconds."""
+def test_an_agent_that_registers_and_does_not_connect_is_checked(waited: float, asked: str, wake: float | None) -> None:
+    """It may have been killed in between: no connection ends, and `suspect_after` would take ten seconds."""
     registered = observation(last_seen=NOW - waited, seen_this_term=True, awaiting_connection=True)
     follows = after([member("a")], ev.TimerFired(), size=1, observed={"a": registered})
     assert follows.effects(CheckVm) == asked
@@ -467,7 +466,7 @@ def test_an_agent_that_registers_and_does_not_connect_at_once_is_asked_after(
     assert not follows["a"].suspect
 
 
-def test_looks_before_its_registration_do_not_delay_those_after_it() -> None:
+def test_checks_before_a_registration_do_not_delay_those_after_it() -> None:
     event = ev.Registered(id=name("a"), public_key="k", certificate_serial="1", certificate_expires=NOW)
     follows = after([member("a", State.STARTING)], event, size=1, observed={"a": observation(last_seen=0.0, checks=4)})
     assert follows.decision.wake_at == NOW + health.CONNECT_SECONDS

@@ -1,4 +1,4 @@
-"""A group that the API made is not deleted because its configuration is missing."""
+"""A group that was created through the API is not deleted because its configuration is missing."""
 
 from typing import Any
 
@@ -50,7 +50,7 @@ def test_its_absence_deletes_nothing() -> None:
     assert is_deleted(decided(None, record=None))  # a static group that was taken out of the file
 
 
-def test_deleted_by_name_it_goes() -> None:
+def test_a_group_deleted_by_name_is_removed() -> None:
     kept = GroupRecord(key=KEY, dynamic=True, revisions=(Revision(infra_hash="h", started=1.0),))
     gone = decided(None, ev.GroupDeleted(), record=kept)
     assert gone.record is not None
@@ -72,7 +72,7 @@ def test_without_the_file_of_groups_a_size_set_through_the_api_is_not_forgotten(
     assert (found.record is None) == lost
 
 
-def test_what_was_begun_is_carried_on_while_it_is_held() -> None:
+def test_started_work_continues_while_a_group_is_held() -> None:
     a = member("a", State.DELETING)
     b = member("b", State.PENDING)
     situation = View(key=KEY, desired=None, members={a.id: a, b.id: b}, observations={}, record=DYNAMIC)

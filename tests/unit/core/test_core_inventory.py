@@ -1,4 +1,4 @@
-"""Garbage collection's comparison: what a complete listing says about the records, and what it does not."""
+"""What a complete listing proves about the records, and what it does not."""
 
 from typing import Any
 
@@ -49,21 +49,20 @@ def compared(
         (State.FAILED, False),
     ],
 )
-def test_what_should_be_there_and_is_not(state: State, missed: bool) -> None:
+def test_expected_vms_that_are_missing(state: State, missed: bool) -> None:
     result, events = compared([], [member("a", state)])
     assert events == ([ev.VmMissingFromListing(name("a"))] if missed else [])
     assert result.missing == ((name("a"),) if missed else ())
     assert not result.mass_absence
 
 
-def test_what_is_there() -> None:
+def test_listed_vms_are_checked() -> None:
     _, events = compared([vm("a", ip4="1.2.3.4")], [member("a", State.PENDING)])
     assert events == [ev.VmChecked(name("a"), VmState.RUNNING, ProviderId("i-a"), ip4="1.2.3.4")]
 
 
 @pytest.mark.parametrize("fields", [{"cluster": None, "tenant": None}, {"shard": ShardId("edited")}])
 def test_the_record_wins_over_edited_tags(fields: dict[str, Any]) -> None:
-    """F53."""
     _, events = compared([vm("a", **fields)], [member("a")])
     assert events == [ev.VmChecked(name("a"), VmState.RUNNING, ProviderId("i-a"))]
 
@@ -83,7 +82,7 @@ def test_an_orphan_needs_two_sightings() -> None:
     "fields",
     [
         pytest.param({"cluster": None}, id="no cluster"),
-        pytest.param({"cluster": ClusterId("other")}, id="another cluster (F54)"),
+        pytest.param({"cluster": ClusterId("other")}, id="another cluster"),
         pytest.param({"shard": None}, id="no shard"),
         pytest.param({"shard": ShardId("other")}, id="another shard"),
         pytest.param({"tenant": None}, id="no tenant"),
@@ -94,8 +93,8 @@ def test_an_orphan_needs_two_sightings() -> None:
         pytest.param({"state": VmState.DELETED}, id="gone already"),
     ],
 )
-def test_what_is_not_wholly_ours_is_never_collected(fields: dict[str, Any]) -> None:
-    """F53, F54."""
+def test_vms_of_others_are_never_orphans(fields: dict[str, Any]) -> None:
+    """Also if somebody edited tags, or another cluster uses the same account."""
     stranger = vm("x", **fields)
     result, events = compared([stranger], [], {(Anomaly.ORPHAN, stranger.id): 5}, delete=True)
     assert (events, result.orphans, result.sightings) == ([], (), {})
@@ -113,13 +112,13 @@ def test_a_vm_whose_record_ended_needs_two_sightings(state: State) -> None:
 
 
 @pytest.mark.parametrize("before", [Anomaly.ORPHAN, Anomaly.DUPLICATE])
-def test_having_been_an_orphan_or_a_double_is_no_sighting_after_the_end(before: Anomaly) -> None:
-    """A listing that lags shows an orphan a moment after it was deleted: it was taken up again at once."""
+def test_earlier_sightings_do_not_count_after_the_end(before: Anomaly) -> None:
+    """A listing that lags shows an orphan for a moment after it was deleted."""
     result, events = compared([vm("a")], [member("a", State.DELETED)], {(before, name("a")): 2})
     assert (events, result.sightings) == ([], {(Anomaly.LATE, name("a")): 1})
 
 
-class TestDoubles:
+class TestDuplicateVms:
     SECOND = vm("a", provider_id=ProviderId("i-2"))
 
     def test_two_sightings(self) -> None:
@@ -141,11 +140,11 @@ class TestDoubles:
                 [ev.AgentSeenOnVm(name("a"), ProviderId("i-2"), ip4="10.0.0.2")],
                 id="the other one has registered",
             ),
-            pytest.param("", [], id="nobody speaks: it may be either"),
-            pytest.param("192.0.2.1", [ev.DuplicateVmFound(name("a"), ProviderId("i-2"))], id="nobody can tell"),
+            pytest.param("", [], id="no agent is connected: it may be either"),
+            pytest.param("192.0.2.1", [ev.DuplicateVmFound(name("a"), ProviderId("i-2"))], id="address of neither"),
         ],
     )
-    def test_the_unregistered_one_goes(self, state: State, address: str, found: list[ev.Event]) -> None:
+    def test_the_vm_without_the_agent_is_deleted(self, state: State, address: str, found: list[ev.Event]) -> None:
         vms = [vm("a", provider_id=ProviderId("i-2"), ip4="10.0.0.2"), vm("a", ip4="10.0.0.1")]
         _, events = compared(vms, [member("a", state)], {(Anomaly.DUPLICATE, name("a")): 1}, address=address)
         assert events[1:] == found
@@ -156,11 +155,11 @@ class TestDoubles:
         )
         assert events[1:] == [ev.DuplicateVmFound(name("a"), ProviderId("i-2"))]
 
-    def test_one_that_is_gone_is_no_double(self) -> None:
+    def test_a_deleted_vm_is_no_duplicate(self) -> None:
         dead = vm("a", provider_id=ProviderId("i-2"), state=VmState.DELETED)
         assert compared([dead, vm("a")], [member("a")], {(Anomaly.DUPLICATE, name("a")): 1})[0].duplicate_vms == ()
 
-    def test_the_other_one_is_not_taken_for_the_known_one(self) -> None:
+    def test_the_duplicate_is_not_mistaken_for_the_recorded_vm(self) -> None:
         result, events = compared([self.SECOND], [member("a")])
         assert events == [ev.VmMissingFromListing(name("a"))]
         assert result.sightings == {(Anomaly.DUPLICATE, name("a")): 1}
@@ -175,7 +174,7 @@ class TestDoubles:
 @pytest.mark.parametrize(
     ("total", "missing", "mass"),
     [
-        pytest.param(3, 3, False, id="three of three: believed, and asked for"),
+        pytest.param(3, 3, False, id="three of three: believed, and looked up"),
         pytest.param(4, 4, True, id="four of four"),
         pytest.param(20, 4, False, id="four of twenty: a fifth"),
         pytest.param(20, 5, True, id="five of twenty"),
@@ -184,7 +183,7 @@ class TestDoubles:
     ],
 )
 def test_mass_absence(total: int, missing: int, mass: bool) -> None:
-    """F50: nothing is concluded, each one is asked for singly, and no orphan is collected on such a listing."""
+    """Nothing is concluded, each VM is looked up on its own, and no orphan is deleted because of such a listing."""
     letters = "abcdefghjkmnpqrstvwxyz"[:total]
     shown = [vm(x) for x in letters[missing:]] + [vm("0")]
     result, events = compared(shown, [member(x) for x in letters], {(Anomaly.ORPHAN, name("0")): 1}, delete=True)
@@ -193,7 +192,7 @@ def test_mass_absence(total: int, missing: int, mass: bool) -> None:
     assert len(result.orphans) == (not mass)
 
 
-def test_what_was_never_seen_is_asked_for_but_says_nothing_against_the_listing() -> None:
+def test_a_vm_that_was_never_seen_is_looked_up_and_does_not_discredit_the_listing() -> None:
     records = [member(x, State.STARTING, seen=False) for x in "abcdef"]
     result, events = compared([], records)
     assert not result.mass_absence

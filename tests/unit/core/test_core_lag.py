@@ -1,4 +1,4 @@
-"""A provider's answers lag behind creates and deletes: what they prove within that time, also to a new leader."""
+"""A provider's answers lag behind creates and deletes: what they prove within that time, also for a new leader."""
 
 import pytest
 
@@ -30,14 +30,14 @@ def test_a_new_leader_believes_an_absence_only_after_the_lag(made: float | None,
         assert follows.observation("a").calls.check_due == made + CONSISTENCY_LAG_SECONDS
 
 
-def test_when_the_vm_was_made_is_kept_in_the_record() -> None:
+def test_the_record_stores_when_the_vm_was_created() -> None:
     follows = after([member("a", State.PENDING)], ev.VmCreated(A, "i-a"), size=1)
     assert follows["a"].made == NOW
     consistent = after([member("a", State.PENDING)], ev.VmCreated(A, "i-a", seen=True), size=1)
     assert consistent["a"].made is None
 
 
-def test_a_vm_found_by_a_look_was_made_by_then() -> None:
+def test_a_vm_found_by_a_check_existed_by_then() -> None:
     follows = after([member("a", State.PENDING)], ev.VmChecked(A, VmState.RUNNING, "i-a"), size=1)
     assert (follows["a"].seen, follows["a"].made) == (True, NOW)
     known = after([member("a", State.STARTING, seen=False, made=NOW - 9.0)], ev.VmChecked(A, VmState.RUNNING, "i-a"))
@@ -47,7 +47,7 @@ def test_a_vm_found_by_a_look_was_made_by_then() -> None:
 @pytest.mark.parametrize(
     ("asked", "state"),
     [
-        pytest.param(NOW - 1.0, State.DELETED, id="asked before it was deleted"),
+        pytest.param(NOW - 1.0, State.DELETED, id="called before it was deleted"),
         pytest.param(NOW + CONSISTENCY_LAG_SECONDS - 0.1, State.DELETED, id="a lagging answer"),
         pytest.param(NOW + CONSISTENCY_LAG_SECONDS, State.DELETING, id="it is really there"),
     ],

@@ -1,4 +1,4 @@
-"""How long storage takes: learnt from answers and from waiting in vain."""
+"""The latency of storage, learned from answers and timeouts."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_the_usual_answer_is_the_middle_one_of_the_last_three(answers: tuple[flo
     assert of(*answers).usual == usual
 
 
-def test_each_timeout_makes_the_next_one_longer_until_something_is_answered() -> None:
+def test_each_timeout_makes_the_next_one_longer_until_an_answer() -> None:
     found, timeouts = of(0.03), []
     for _ in range(5):
         timeouts.append(round(found.timeout, 3))
@@ -38,5 +38,5 @@ def test_each_timeout_makes_the_next_one_longer_until_something_is_answered() ->
     assert found.answered(0.03).timeout == TIMEOUT_MIN_SECONDS
 
 
-def test_a_slow_answer_is_waited_for_the_next_time() -> None:
+def test_a_slow_answer_makes_the_next_timeout_longer() -> None:
     assert of(0.03, 2.0, 0.03).timeout == 6.0

@@ -1,4 +1,4 @@
-"""What readiness means for decisions: who counts as ready, who is unhealthy because it is not, and when that is held."""
+"""Readiness in decisions: which instances are ready, which are unhealthy, and when their replacement waits."""
 
 from dataclasses import replace
 from typing import Any
@@ -26,7 +26,7 @@ LATE = {"registered": NOW - 700.0, "ready_at": None, "created": NOW - 800.0}
 FAILING = "failing checks: web"
 
 
-def test_the_first_report_of_readiness_is_kept_in_the_record() -> None:
+def test_the_record_stores_the_first_readiness() -> None:
     report = ev.ReadinessReported(name("a"), files=True)
     follows = after([member("a", **YOUNG)], report, size=1, observed={"a": unready()})
     assert follows["a"].ready_at == NOW
@@ -37,8 +37,8 @@ def test_the_first_report_of_readiness_is_kept_in_the_record() -> None:
     assert again.codes() == set()
 
 
-def test_files_that_can_be_made_again_give_another_chance() -> None:
-    """An instance was given up in the moment in which its files came."""
+def test_files_that_can_be_rendered_again_restart_the_ready_timeout() -> None:
+    """An instance was removed at the moment when its files arrived."""
     blocked = unready(blocked="no secret")
     follows = after(
         [member("a", **LATE)], ev.ReadinessReported(name("a"), files=False), size=1, observed={"a": blocked}
@@ -48,7 +48,7 @@ def test_files_that_can_be_made_again_give_another_chance() -> None:
 
 
 @pytest.mark.parametrize("event", [ev.AgentLost(name("a")), ev.AgentRestarting(name("a"))], ids=["lost", "restarting"])
-def test_who_is_not_connected_is_not_ready(event: ev.Event) -> None:
+def test_a_disconnected_instance_is_not_ready(event: ev.Event) -> None:
     assert not after([member("a")], event, size=1).observation("a").agent.ready
 
 
@@ -107,7 +107,7 @@ def test_a_group_whose_instances_never_become_ready_backs_off() -> None:
     assert "back-off" in follows.codes()
 
 
-def test_one_that_becomes_ready_while_it_drains_is_kept() -> None:
+def test_an_instance_that_becomes_ready_while_it_drains_is_kept() -> None:
     leaving = member("a", State.DRAINING, cause=Cause.UNHEALTHY, **LATE)
     still = after([leaving], ev.TimerFired(), size=1, observed={"a": unready()})
     assert still["a"].state is State.DRAINING
@@ -142,14 +142,14 @@ def test_failing_checks(group: dict[str, Any], seconds: float, made: int) -> Non
         pytest.param(healthy(), State.DRAINING, id="it is"),
     ],
 )
-def test_an_unhealthy_instance_goes_when_its_replacement_is_ready(taker: Observation, state: State) -> None:
+def test_an_unhealthy_instance_is_removed_when_its_replacement_is_ready(taker: Observation, state: State) -> None:
     members = [member("a"), replacement("n", "a", Cause.UNHEALTHY)]
     observed = {"a": failing(61.0), "n": taker}
     follows = after(members, ev.TimerFired(), group=desired(1, unhealthy_after=60.0), observed=observed)
     assert follows["a"].state is state
 
 
-def test_a_check_that_passes_again_makes_the_replacement_needless() -> None:
+def test_a_check_that_passes_again_drops_the_replacement() -> None:
     members = [member("a"), replacement("n", "a", Cause.UNHEALTHY, State.STARTING)]
     follows = after(members, ev.TimerFired(), group=desired(1, unhealthy_after=60.0))
     assert follows["n"].state is State.DELETING
@@ -172,8 +172,8 @@ def test_many_at_once_are_replaced_one_by_one(unhealthy: int, made: int) -> None
     assert ("not-ready" in follows.codes()) is (made == 1)
 
 
-def test_many_that_never_became_ready_go_one_by_one_after_a_change_of_leaders() -> None:
-    """They may have served. Found by the simulator: none of them went, and the group was stuck."""
+def test_many_that_never_became_ready_are_removed_one_by_one_after_a_change_of_leaders() -> None:
+    """They may have served. Without this, none of them is removed and the group is stuck."""
     members = [member(x, **LATE) for x in "abc"]
     observed = {x: unready() for x in "abc"}
     follows = after(members, ev.TimerFired(), size=3, observed=observed, listening_since=NOW - 100.0)
@@ -189,13 +189,13 @@ def test_many_that_never_became_ready_go_one_by_one_after_a_change_of_leaders() 
     assert again.in_state(State.DRAINING) == "a"
 
 
-def test_those_that_never_served_are_not_spared_for_being_many() -> None:
+def test_many_instances_that_never_served_are_removed_at_once() -> None:
     since = {"registered": NOW - 700.0, "ready_at": None}
     follows = four(3, **since)
     assert follows.in_state(State.DRAINING) == "abc"
 
 
-def test_mass_brake_is_announced_once() -> None:
+def test_replacing_one_by_one_is_reported_once() -> None:
     members = [member(x) for x in "abc"]
     observed = {x: failing(61.0) for x in "abc"}
     group = desired(3, unhealthy_after=60.0)
@@ -215,10 +215,10 @@ def test_mass_brake_is_announced_once() -> None:
     [
         pytest.param([member("a"), member("b")], {"b": unready()}, "b", id="not ready before ready"),
         pytest.param([member("a", infra_hash="x"), member("b")], {"b": unready()}, "b", id="not ready before drifted"),
-        pytest.param([member("a"), member("b")], {"b": healthy(ready=False)}, "a", id="not heard of yet says nothing"),
+        pytest.param([member("a"), member("b")], {"b": healthy(ready=False)}, "a", id="without a report: neither"),
     ],
 )
-def test_scaling_down_takes_those_first_that_are_not_ready(
+def test_scaling_down_removes_unready_instances_first(
     members: list[Instance], observed: dict[str, Observation], left: str
 ) -> None:
     assert after(members, ev.GroupChanged(), size=1, observed=observed).in_state(State.DRAINING) == left

@@ -1,4 +1,4 @@
-"""Who is made for whom: an instance that takes the place of one that left says so, also after a change of leaders."""
+"""An instance names the one whose place it takes, also after a change of leaders."""
 
 import pytest
 
@@ -18,7 +18,7 @@ def made_for(follows: After) -> list[tuple[str, str]]:
     return [(r.code.value, r.message) for r in follows.decision.reasons if r.instance in ids]
 
 
-def test_a_vm_that_is_gone_is_replaced_by_name() -> None:
+def test_a_replacement_names_the_instance_that_is_gone() -> None:
     follows = after([member("a"), member("b"), member("c")], size=3, observed=GONE)
     [made] = follows.made
     assert (made.replaces, made.predecessor) == (None, name("a"))
@@ -42,27 +42,27 @@ def test_a_vm_that_is_gone_is_replaced_by_name() -> None:
         pytest.param([member("a")], ev.DeletionRequested(name("a")), {}, "requested", id="deleted by a person"),
     ],
 )
-def test_each_way_to_leave_is_named(
+def test_a_replacement_names_the_cause(
     members: list[Instance], event: ev.Event, observed: dict[str, Observation], cause: str
 ) -> None:
     follows = after(members, event, size=1, observed=observed)
     assert made_for(follows) == [("replace", f"replaces {name('a')} ({cause})")]
 
 
-def test_growth_is_growth() -> None:
+def test_growth_is_reported_as_scaling_up() -> None:
     follows = after([member("a")], size=3)
     assert made_for(follows) == [("scale-up", "scaling up: 1 of 3 instances running")] * 2
     assert {m.replaces or m.predecessor for m in follows.made} == {None}
 
 
-def test_growth_beside_a_replacement() -> None:
+def test_growth_and_a_replacement_at_once() -> None:
     follows = after([member("a"), member("b")], size=3, observed=GONE)
     assert [code for code, _ in made_for(follows)] == ["replace", "scale-up"]
 
 
 @pytest.mark.parametrize("state", [State.DELETING, State.DELETED])
-def test_a_group_that_must_wait_remembers_whose_place_is_vacant(state: State) -> None:
-    """Also the next leader, who has only the records; and also when the VM is long gone."""
+def test_a_group_that_backs_off_remembers_its_vacancies(state: State) -> None:
+    """So does the next leader, which has only the records, also when the VM is long gone."""
     waiting = Trend(failures=3, retry_at=NOW + 60.0, infra_hash="h")
     first = after([member("a")], size=1, observed=GONE, trend=waiting)
     assert first.made == []
@@ -73,7 +73,7 @@ def test_a_group_that_must_wait_remembers_whose_place_is_vacant(state: State) ->
     assert not later["a"].vacant
 
 
-def test_a_place_that_is_not_wanted_any_more_is_not_vacant() -> None:
+def test_a_place_that_is_no_longer_wanted_is_not_vacant() -> None:
     left = member("a", State.DELETED, cause=Cause.GONE, vacant=True)
     smaller = after([left, member("b")], ev.GroupChanged(), size=1)
     assert not smaller["a"].vacant
@@ -81,18 +81,18 @@ def test_a_place_that_is_not_wanted_any_more_is_not_vacant() -> None:
     assert [code for code, _ in made_for(again)] == ["scale-up"]
 
 
-def test_the_size_that_shrinks_with_the_loss_leaves_nothing_vacant() -> None:
+def test_a_loss_while_the_size_shrinks_leaves_no_vacancy() -> None:
     follows = after([member("a"), member("b")], size=1, observed=GONE)
     assert follows.made == []
     assert not follows["a"].vacant
 
 
-def test_who_is_scaled_away_is_not_replaced() -> None:
+def test_an_instance_removed_for_size_is_not_replaced() -> None:
     follows = after([member("a"), member("b")], size=1)
     assert not any(m.vacant for m in follows.members.values())
 
 
-def test_who_has_a_replacement_already_leaves_nothing_vacant() -> None:
+def test_an_instance_with_a_replacement_leaves_no_vacancy() -> None:
     old = member("a", suspect=True)
     follows = after([old, replacement("b", "a", Cause.UNHEALTHY, State.STARTING)], size=1, observed=GONE)
     assert follows.made == []
@@ -100,7 +100,7 @@ def test_who_has_a_replacement_already_leaves_nothing_vacant() -> None:
 
 
 @pytest.mark.parametrize("failure", [Failure.REFUSED, Failure.STALE])
-def test_a_replacement_that_was_never_made_is_tried_again_for_the_same_one(failure: Failure) -> None:
+def test_a_failed_replacement_is_created_again_for_the_same_instance(failure: Failure) -> None:
     old = member("a", State.DELETED, cause=Cause.GONE)
     tried = member("b", State.PENDING, created=NOW - 10.0, predecessor=old.id)
     event = ev.VmCreateFailed(tried.id, failure, "no")
@@ -110,22 +110,22 @@ def test_a_replacement_that_was_never_made_is_tried_again_for_the_same_one(failu
     assert made_for(follows) == [("replace", f"replaces {name('a')} (gone)")]
 
 
-def test_a_replacement_that_never_registered_is_tried_again_for_the_same_one() -> None:
+def test_an_unregistered_replacement_is_created_again_for_the_same_instance() -> None:
     old = member("a", State.DELETED, cause=Cause.GONE)
     tried = member("b", State.STARTING, created=NOW - 301.0, predecessor=old.id)
     follows = after([old, tried], ev.TimerFired(), size=1)
     assert made_for(follows) == [("replace", f"replaces {name('a')} (gone)")]
 
 
-def test_a_refused_growth_is_tried_again_as_growth() -> None:
+def test_failed_growth_is_repeated_as_growth() -> None:
     tried = member("b", State.PENDING, created=NOW - 10.0)
     event = ev.VmCreateFailed(tried.id, Failure.REFUSED, "no")
     follows = after([tried], event, size=1, observed={"b": observation(last_seen=0.0, own_intent=True, creating=True)})
     assert [code for code, _ in made_for(follows)] == [ReasonCode.SCALE_UP.value]
 
 
-def test_a_replacement_for_one_that_is_gone_gives_way_to_one_that_comes_back() -> None:
-    """Its place is one of its own: it is not yet registered, and the other one is."""
+def test_a_replacement_yields_to_an_instance_that_recovers() -> None:
+    """The replacement has a place of its own and has not registered; the other instance has."""
     gone = member("a", State.DELETED, cause=Cause.GONE)
     coming = member("b", State.STARTING, predecessor=gone.id)
     back = member("c", State.DRAINING, cause=Cause.UNHEALTHY)

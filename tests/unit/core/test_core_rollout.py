@@ -1,4 +1,4 @@
-"""Rollouts: the limits count what exists and what is ready, the order, canaries, halting, and the record of it all."""
+"""Rollouts: limits, order, canaries, halting, and the stored record."""
 
 from dataclasses import replace
 from typing import Any
@@ -70,7 +70,7 @@ THREE = [old(x) for x in "abc"]
             {"n": healthy(ready=False)},
             0,
             "",
-            id="a new leader has not heard of it",
+            id="no report to the new leader yet",
         ),
         pytest.param(
             [*THREE, replacement("n", "a", Cause.DRIFT)],
@@ -84,7 +84,7 @@ THREE = [old(x) for x in "abc"]
         ),
     ],
 )
-def test_one_extra_and_none_missing(
+def test_max_surge_one_and_max_unavailable_zero(
     members: list[Instance], observed: dict[str, Observation], made: int, left: str
 ) -> None:
     follows = after(members, ev.TimerFired(), size=3, observed=observed, record=rolling())
@@ -95,13 +95,13 @@ def test_one_extra_and_none_missing(
 @pytest.mark.parametrize(
     ("broken", "left"),
     [
-        pytest.param("", "a", id="all ready: one goes first"),
-        pytest.param("b", "b", id="the one that is not ready goes first"),
+        pytest.param("", "a", id="all ready: one is removed first"),
+        pytest.param("b", "b", id="the unready one is removed first"),
         pytest.param("bc", "b", id="more than may be missing: still one at a time"),
     ],
 )
-def test_a_group_that_may_not_grow_is_mended_one_by_one(broken: str, left: str) -> None:
-    """Also where more are missing than may be: otherwise a revision that mends them could never come."""
+def test_without_surge_unready_instances_are_replaced_one_by_one(broken: str, left: str) -> None:
+    """Also if more are unavailable than allowed: otherwise a revision that fixes them could never be rolled out."""
     group = desired(3, max_surge=0, max_unavailable=1)
     observed = {x: unready() for x in broken}
     follows = after(THREE, ev.GroupChanged(), group=group, observed=observed, record=rolling())
@@ -111,7 +111,7 @@ def test_a_group_that_may_not_grow_is_mended_one_by_one(broken: str, left: str) 
     assert again.in_state(State.DRAINING) == left
 
 
-def test_an_unplanned_loss_is_replaced_although_a_place_is_still_taken() -> None:
+def test_an_involuntary_loss_is_replaced_although_a_place_is_occupied() -> None:
     there = [old("a", State.DRAINING, cause=Cause.DRIFT), old("b"), old("c", State.DELETING, cause=Cause.GONE)]
     follows = after(there, ev.TimerFired(), group=desired(3, max_surge=0, max_unavailable=1), record=rolling())
     assert len(follows.made) == 1
@@ -131,7 +131,7 @@ SERIAL = {"order": UpdateOrder.SERIAL, "settle": 30.0}
         pytest.param(
             [*THREE[1:], member("n"), old("a", State.DRAINING, cause=Cause.DRIFT)], {}, 0, id="the old one is not gone"
         ),
-        pytest.param(THREE, {"b": healthy(ready=False)}, 0, id="one has not been heard of yet"),
+        pytest.param(THREE, {"b": healthy(ready=False)}, 0, id="one has not reported yet"),
     ],
 )
 def test_serial(members: list[Instance], observed: dict[str, Observation], made: int) -> None:
@@ -157,7 +157,7 @@ CANARY = {"canary": 1, "max_surge": 3}
 @pytest.mark.parametrize(
     ("group", "made", "after_that", "message"),
     [
-        pytest.param(CANARY, 1, Outcome.PAUSED, "until it is resumed", id="waits for somebody"),
+        pytest.param(CANARY, 1, Outcome.PAUSED, "until it is resumed", id="waits to be resumed"),
         pytest.param(CANARY | {"pause_after_canary": 60.0}, 1, Outcome.PAUSED, "60 s", id="waits for a while"),
         pytest.param(CANARY | {"stop_after_canary": True}, 1, Outcome.HALTED, "as configured", id="stops"),
         pytest.param({"max_surge": 3}, 3, Outcome.ROLLING, "", id="no canaries"),
@@ -173,8 +173,8 @@ def test_canaries(group: dict[str, Any], made: int, after_that: Outcome, message
 
 
 @pytest.mark.parametrize("done", [Outcome.COMPLETE, Outcome.ROLLING])
-def test_canaries_are_a_matter_of_rollouts_only(done: Outcome) -> None:
-    """Found by the simulator: hints of the provider's were never heeded in a group with canaries."""
+def test_canaries_limit_only_rollouts(done: Outcome) -> None:
+    """The provider's hints were ignored in a group with canaries."""
     observed = {"a": healthy(notice=ev.NoticeKind.REBALANCE), "b": healthy() if done is Outcome.COMPLETE else unready()}
     there = [member("a"), member("b")]
     follows = after(there, ev.TimerFired(), group=desired(2, **CANARY), observed=observed, record=rolling(outcome=done))
@@ -187,11 +187,11 @@ PAUSED = {"outcome": Outcome.PAUSED, "paused_at": NOW - 60.0}
 @pytest.mark.parametrize(
     ("events", "pause", "observed", "made"),
     [
-        pytest.param([], None, {}, 0, id="nobody resumes it"),
+        pytest.param([], None, {}, 0, id="not resumed"),
         pytest.param([], 61.0, {}, 0, id="not yet"),
         pytest.param([], 60.0, {}, 2, id="its time is over"),
         pytest.param([], 60.0, {"n": unready()}, 0, id="its time is over, but its canary is not ready"),
-        pytest.param([ev.RolloutResumed()], None, {}, 2, id="somebody resumes it"),
+        pytest.param([ev.RolloutResumed()], None, {}, 2, id="resumed"),
     ],
 )
 def test_a_pause(events: list[ev.Event], pause: float | None, observed: dict[str, Observation], made: int) -> None:
@@ -265,7 +265,7 @@ def test_what_counts_as_a_failure(instance: Instance, event: ev.Event) -> None:
     assert outcome(follows) is Outcome.HALTED
 
 
-def test_lack_of_capacity_is_not_the_revisions_fault() -> None:
+def test_missing_capacity_is_no_failure_of_the_revision() -> None:
     coming = replacement("n", "a", Cause.DRIFT, State.PENDING)
     event = ev.VmCreateFailed(name("n"), ev.Failure.NO_CAPACITY, "full")
     observed = {"n": observation(last_seen=NOW, own_intent=True, creating=True)}
@@ -275,7 +275,7 @@ def test_lack_of_capacity_is_not_the_revisions_fault() -> None:
 
 
 def test_the_first_revision_of_a_group_does_not_halt() -> None:
-    """There is nothing to protect, and the group tries again under its back-off."""
+    """There is nothing to protect, and the group retries with its back-off."""
     follows = after(
         [member("n", **NEVER)],
         ev.TimerFired(),
@@ -289,7 +289,7 @@ def test_the_first_revision_of_a_group_does_not_halt() -> None:
 BLOCKED = unready("its files cannot be made: no secret", blocked="no secret")
 
 
-def test_files_that_cannot_be_made_halt_the_rollout_and_nobody_else_goes() -> None:
+def test_files_that_cannot_be_rendered_halt_the_rollout() -> None:
     follows = after([*THREE, TAKER], ev.TimerFired(), size=3, observed=dict.fromkeys("abcn", BLOCKED), record=rolling())
     assert outcome(follows) is Outcome.HALTED
     assert "no secret" in follows.record.current.message  # type: ignore[union-attr]
@@ -305,7 +305,7 @@ def test_files_that_cannot_be_made_halt_the_rollout_and_nobody_else_goes() -> No
     assert outcome(early) is Outcome.ROLLING
 
 
-def test_resuming_gives_another_chance() -> None:
+def test_resuming_restarts_the_ready_timeout() -> None:
     halted = rolling(outcome=Outcome.HALTED, failures=2, finished=NOW - 5.0, message="no secret")
     follows = after(
         [*THREE, TAKER], ev.RolloutResumed(), size=3, observed=dict.fromkeys("abcn", BLOCKED), record=halted
@@ -320,17 +320,17 @@ def test_resuming_gives_another_chance() -> None:
 @pytest.mark.parametrize(
     ("members", "observed"),
     [
-        pytest.param(THREE, {}, id="nobody begins"),
-        pytest.param([*THREE, replacement("n", "a", Cause.DRIFT)], {}, id="nobody goes"),
+        pytest.param(THREE, {}, id="nothing starts"),
+        pytest.param([*THREE, replacement("n", "a", Cause.DRIFT)], {}, id="nothing is removed"),
     ],
 )
-def test_a_halted_rollout_stands_still(members: list[Instance], observed: dict[str, Observation]) -> None:
+def test_a_halted_rollout_changes_nothing(members: list[Instance], observed: dict[str, Observation]) -> None:
     follows = after(members, ev.TimerFired(), size=3, observed=observed, record=rolling(outcome=Outcome.HALTED))
     assert follows.made == []
     assert follows.in_state(State.DRAINING) == ""
 
 
-def test_what_somebody_asks_for_by_name_goes_on() -> None:
+def test_requested_replacements_continue_while_halted() -> None:
     members = [*THREE, replacement("n", "a", Cause.REQUESTED)]
     follows = after(
         [replace(members[0], replace_wanted=True), *members[1:]],
@@ -348,10 +348,10 @@ def test_what_somebody_asks_for_by_name_goes_on() -> None:
     ("since", "made"),
     [
         pytest.param(NOW - 30.0, 0, id="began during the rollout: it stops"),
-        pytest.param(NOW - 90.0, 1, id="the revision came after it: somebody's cure"),
+        pytest.param(NOW - 90.0, 1, id="the revision is newer: probably the fix"),
     ],
 )
-def test_while_many_are_silent_or_missing(flag: str, since: float, made: int) -> None:
+def test_rollouts_during_mass_silence_or_mass_absence(flag: str, since: float, made: int) -> None:
     view = {flag: True, "mass_since": since}
     follows = after(THREE, ev.TimerFired(), size=3, record=rolling(), **view)
     assert len(follows.made) == made
@@ -359,7 +359,7 @@ def test_while_many_are_silent_or_missing(flag: str, since: float, made: int) ->
     assert ready.in_state(State.DRAINING) == "a" * made
 
 
-def test_nothing_begins_before_the_revision_is_stored() -> None:
+def test_no_rollout_before_the_revision_is_stored() -> None:
     follows = after(THREE, ev.GroupChanged(), size=3, record=rolling(), revision_stored=False)
     assert follows.made == []
     lost = after(THREE[:2], ev.GroupChanged(), size=3, record=rolling(), revision_stored=False)
@@ -389,7 +389,7 @@ def test_a_change_of_the_configuration_starts_a_revision() -> None:
         pytest.param(Outcome.COMPLETE, True, Outcome.ROLLED_BACK, id="complete, and rolled back"),
     ],
 )
-def test_what_becomes_of_the_revision_before(was: Outcome, rolled_back: bool, now: Outcome) -> None:
+def test_the_outcome_of_the_previous_revision(was: Outcome, rolled_back: bool, now: Outcome) -> None:
     group = desired(3, infra_hash="new", canary=1, rolled_back_from="h" if rolled_back else "")
     follows = after(THREE, ev.GroupChanged(), group=group, record=rolling(outcome=was))
     assert follows.record is not None
@@ -404,7 +404,7 @@ def test_what_becomes_of_the_revision_before(was: Outcome, rolled_back: bool, no
         pytest.param([member("a"), member("b")], {}, 2, True, id="all current and ready"),
         pytest.param([member("a"), old("b")], {}, 2, False, id="one is old"),
         pytest.param([member("a"), member("b")], {"b": unready()}, 2, False, id="one is not ready"),
-        pytest.param([member("a"), member("b")], {"b": healthy(ready=False)}, 2, False, id="one was not heard of"),
+        pytest.param([member("a"), member("b")], {"b": healthy(ready=False)}, 2, False, id="one has not reported"),
         pytest.param([member("a")], {}, 2, False, id="one is missing"),
         pytest.param([], {}, 0, False, id="nothing was tried"),
     ],
@@ -422,7 +422,7 @@ def test_the_last_complete_revision_is_never_forgotten() -> None:
     assert follows.record.last_complete() == BEFORE
 
 
-def test_where_a_rollback_leads() -> None:
+def test_the_revision_that_a_rollback_restores() -> None:
     bad = replace(ROLLING, infra_hash="bad", outcome=Outcome.HALTED)
     assert record(BEFORE, bad).last_complete() == BEFORE
     back = replace(BEFORE, started=NOW, outcome=Outcome.COMPLETE)
@@ -440,7 +440,7 @@ def test_new_files_belong_to_the_same_revision() -> None:
     assert outcome(follows) is Outcome.COMPLETE
 
 
-def test_the_record_of_a_deleted_group_goes_with_its_last_instance() -> None:
+def test_the_record_of_a_deleted_group_is_dropped_with_its_last_instance() -> None:
     ended = member("a", State.DELETED, ended=NOW - 9000.0)
     follows = after([ended], ev.TimerFired(), record=rolling(), desired=None)
     assert follows.decision.record is not None
@@ -456,7 +456,7 @@ def test_a_paused_group_records_nothing() -> None:
     assert follows.decision.record is None
 
 
-def test_backing_off_holds_a_rollout_that_may_not_grow() -> None:
+def test_backoff_holds_a_rollout_without_surge() -> None:
     trend = Trend(failures=3, retry_at=NOW + 60.0, infra_hash="h")
     group = desired(3, max_surge=0, max_unavailable=1)
     assert after(THREE, ev.TimerFired(), group=group, trend=trend, record=rolling()).in_state(State.DRAINING) == ""

@@ -21,10 +21,10 @@ ASKED = {"n": observation(last_seen=0.0, creating=True)}
         pytest.param(1, 0, 1, "", id="default: one at a time, replacement first"),
         pytest.param(2, 0, 2, "", id="two at a time"),
         pytest.param(9, 0, 3, "", id="all at once"),
-        pytest.param(0, 1, 0, "a", id="one goes first, and keeps its place until it is gone"),
+        pytest.param(0, 1, 0, "a", id="one is removed first and keeps its place until it is gone"),
         pytest.param(0, 2, 0, "ab", id="two go first"),
-        pytest.param(1, 1, 1, "b", id="one replaced first, one goes first"),
-        pytest.param(2, 2, 2, "c", id="two replaced first, the last goes first"),
+        pytest.param(1, 1, 1, "b", id="one replaced first, one removed first"),
+        pytest.param(2, 2, 2, "c", id="two replaced first, the last removed first"),
         pytest.param(0, 0, 1, "", id="both zero would mean never: replacement first"),
     ],
 )
@@ -41,7 +41,7 @@ def test_limits(surge: int, unavailable: int, made: int, left: str) -> None:
     [
         pytest.param(1, 0, "", id="default: replacement first"),
         pytest.param(3, 3, "", id="one at a time, whatever the limits allow"),
-        pytest.param(0, 1, "a", id="never more than the size: it goes first"),
+        pytest.param(0, 1, "a", id="never more than the size: removed first"),
         pytest.param(0, 0, "", id="both zero would mean never: replacement first"),
     ],
 )
@@ -59,18 +59,18 @@ def test_eligible_expiry_obeys_the_limits(surge: int, unavailable: int, left: st
     [
         pytest.param(State.PENDING, False, "", id="not made yet"),
         pytest.param(State.STARTING, False, "", id="not registered yet"),
-        pytest.param(State.RUNNING, False, "a", id="registered: the old one goes"),
-        pytest.param(State.RUNNING, True, "", id="registered, but silent"),
+        pytest.param(State.RUNNING, False, "a", id="registered: the old one is removed"),
+        pytest.param(State.RUNNING, True, "", id="registered, but unresponsive"),
     ],
 )
-def test_the_old_one_goes_when_the_new_one_is_there(state: State, suspect: bool, left: str) -> None:
+def test_the_old_instance_is_removed_when_the_new_one_is_ready(state: State, suspect: bool, left: str) -> None:
     there = replacement("n", "a", Cause.DRIFT, state, suspect=suspect)
     observed = ASKED if state is State.PENDING else {"n": lost(30.0)} if suspect else {}
     follows = after([*OLD, there], ev.TimerFired(), size=3, observed=observed)
     assert follows.in_state(State.DRAINING) == left
 
 
-def test_a_replacement_that_only_starts_takes_no_place_although_one_may_be_missing() -> None:
+def test_a_starting_replacement_takes_no_place() -> None:
     there = replacement("n", "a", Cause.DRIFT, State.STARTING)
     others = [member(x) for x in "bc"]
     follows = after([OLD[0], *others, there], ev.TimerFired(), group=desired(3, max_surge=1, max_unavailable=1))
@@ -85,7 +85,7 @@ def test_a_replacement_that_only_starts_takes_no_place_although_one_may_be_missi
     ],
 )
 def test_rotation_waits(members: list[Instance], observed: dict[str, Observation], trend: Trend) -> None:
-    """It begins nothing, and lets nobody go, while something is wrong."""
+    """Nothing starts and nothing is removed while something is wrong."""
     group = desired(3, max_surge=1, max_unavailable=1)
     follows = after(members, ev.GroupChanged(), group=group, observed=observed, trend=trend)
     assert {m.replaces_for for m in follows.made} <= {Cause.UNHEALTHY}
@@ -99,7 +99,7 @@ def test_max_unavailable_holds_while_something_else_is_missing() -> None:
 
 
 @pytest.mark.parametrize("state", [State.STARTING, State.RUNNING])
-def test_a_change_taken_back_keeps_the_old_one(state: State) -> None:
+def test_a_reverted_change_keeps_the_old_instance(state: State) -> None:
     there = replacement("n", "a", Cause.DRIFT, state, infra_hash="new")
     follows = after([member("a"), there], ev.GroupChanged(), size=1)
     assert follows["a"].state is State.RUNNING
@@ -115,7 +115,7 @@ def test_a_change_taken_back_keeps_the_old_one(state: State) -> None:
         pytest.param(State.RUNNING, {}, False, id="ready: it serves until it is rotated itself"),
     ],
 )
-def test_a_newcomer_overtaken_by_the_configuration_is_made_anew(
+def test_a_replacement_of_an_outdated_configuration_is_created_again(
     state: State, fields: dict[str, Any], goes: bool
 ) -> None:
     there = replacement("n", "a", Cause.DRIFT, state, infra_hash="older", **fields)
@@ -143,7 +143,7 @@ def test_starting_when_the_configuration_changes(failures: int, state: State) ->
 
 
 def test_rotation_runs_to_its_end() -> None:
-    """Step by step, with every newcomer becoming ready and every drain taking a while: three replacements, never fewer than
+    """Step by step, with every replacement becoming ready and every drain taking a while: three replacements, never fewer than
     three ready, never more than four there."""
     members: list[Instance] = list(OLD)
     gone: list[str] = []
@@ -169,7 +169,7 @@ YOUNG = NOW - 10.0
     ("members", "observed", "replaced"),
     [
         pytest.param([member("a"), member("b", created=NOW - 200.0)], {}, "b", id="the oldest, one at a time"),
-        pytest.param([member("a", created=YOUNG), member("b", created=YOUNG)], {}, "", id="nobody is old"),
+        pytest.param([member("a", created=YOUNG), member("b", created=YOUNG)], {}, "", id="none is old"),
         pytest.param([member("a"), member("b", State.STARTING)], {}, "", id="not while the group is not whole"),
         pytest.param(
             [member("a"), member("b", suspect=True)], {"b": lost(30.0)}, "b", id="not while one is suspect: that one"
@@ -233,7 +233,7 @@ def test_on_demand_expiry(instance: Instance, state: State) -> None:
     [
         pytest.param(member("a"), desired(1), None, id="marked, and replaced first"),
         pytest.param(member("a", on_demand=True), desired(0), "on-demand", id="on-demand is never replaced"),
-        pytest.param(member("a", State.DRAINING), desired(0), "ending", id="it goes already"),
+        pytest.param(member("a", State.DRAINING), desired(0), "ending", id="already draining"),
         pytest.param(member("a"), desired(1, paused=True), "paused", id="paused"),
     ],
 )
@@ -244,8 +244,8 @@ def test_requested_replacement(instance: Instance, group: object, refusal: str |
     assert follows["a"].state is instance.state
 
 
-def test_a_requested_replacement_survives_a_failed_newcomer() -> None:
-    """The wish is in the record, so it is tried again, also by the next leader."""
+def test_a_requested_replacement_survives_a_failed_create() -> None:
+    """The request is in the record, so it is repeated, also by the next leader."""
     wanted = member("a", replace_wanted=True)
     failed = member("n", State.FAILED, replaces=name("a"), replaces_for=Cause.REQUESTED)
     assert [m.replaces for m in after([wanted, failed], size=1).made] == [name("a")]
@@ -253,7 +253,7 @@ def test_a_requested_replacement_survives_a_failed_newcomer() -> None:
     assert done["a"].cause is Cause.REQUESTED
 
 
-def test_replacing_what_never_registered_needs_no_drain() -> None:
+def test_replacing_an_unregistered_instance_needs_no_drain() -> None:
     follows = after([member("a", State.STARTING)], ev.ReplacementRequested(name("a")), size=1)
     assert follows["a"].state is State.DELETING
     assert len(follows.made) == 1

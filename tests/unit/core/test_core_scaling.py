@@ -1,4 +1,4 @@
-"""Scaling: what counts, who goes first, what is taken back; and that a plan, once applied, leaves nothing to plan."""
+"""Scaling: what counts, what is removed first, which drains are cancelled; and an applied plan leaves nothing to do."""
 
 from dataclasses import replace
 from typing import Any
@@ -33,14 +33,14 @@ from unit.core.core_situation import (
     ("size", "members", "made", "left"),
     [
         pytest.param(2, [], 2, "", id="empty group fills up"),
-        pytest.param(1, [member("a", State.PENDING)], 0, "", id="an unknown create counts, so none is doubled"),
+        pytest.param(1, [member("a", State.PENDING)], 0, "", id="an unknown create counts as capacity"),
         pytest.param(1, [member("a", State.STARTING)], 0, "", id="starting counts"),
         pytest.param(1, [member("a", State.DRAINING, cause=Cause.SPOT)], 1, "", id="draining is no capacity"),
         pytest.param(1, [member("a", State.DELETING)], 1, "", id="deleting is no capacity"),
         pytest.param(1, [member("a", State.FAILED)], 1, "", id="a failed create is tried again at once"),
         pytest.param(1, [member("a", on_demand=True)], 1, "", id="on-demand is never counted"),
         pytest.param(0, [member("a", on_demand=True)], 0, "", id="on-demand is never scaled down"),
-        pytest.param(1, [member("a"), member("b")], 0, "a", id="oldest goes first"),
+        pytest.param(1, [member("a"), member("b")], 0, "a", id="oldest is removed first"),
         pytest.param(1, [member("a"), member("b", State.STARTING)], 0, "b", id="unregistered before registered"),
         pytest.param(1, [member("a"), member("b", suspect=True)], 0, "b", id="suspect before healthy"),
         pytest.param(1, [member("a"), member("b", infra_hash="x")], 0, "b", id="drifted before current"),
@@ -58,20 +58,20 @@ from unit.core.core_situation import (
             "b",
             id="suspect before drifted; the drifted one is rotated then",
         ),
-        pytest.param(0, [member("a"), member("b", State.DRAINING)], 0, "a", id="to zero, and the drain goes on"),
+        pytest.param(0, [member("a"), member("b", State.DRAINING)], 0, "a", id="to zero, and the drain continues"),
         pytest.param(
             1,
             [member("a", suspect=True), replacement("n", "a", Cause.UNHEALTHY, State.STARTING)],
             0,
             "",
-            id="a newcomer shares the place",
+            id="a replacement shares the place",
         ),
         pytest.param(
             0,
             [member("a", suspect=True), replacement("n", "a", Cause.UNHEALTHY, State.STARTING)],
             0,
             "an",
-            id="the whole place goes",
+            id="both in the place are removed",
         ),
         pytest.param(
             2,
@@ -81,14 +81,14 @@ from unit.core.core_situation import (
             ],
             0,
             "an",
-            id="one place goes, the other newcomers stay",
+            id="one place is freed, the other replacements stay",
         ),
         pytest.param(
             1,
             [member("a", infra_hash="x"), replacement("n", "a", Cause.DRIFT), member("b", infra_hash="x")],
             0,
             "ab",
-            id="a newcomer that has registered is kept rather than one that drifted",
+            id="a registered replacement is kept rather than a drifted instance",
         ),
     ],
 )
@@ -101,7 +101,7 @@ def test_scale(size: int, members: list[Instance], made: int, left: str) -> None
     assert len(follows.made) == made
 
 
-def test_a_registered_newcomer_outlives_the_suspect_it_replaces() -> None:
+def test_scaling_down_keeps_a_registered_replacement_of_a_suspect() -> None:
     there = replacement("n", "a", Cause.UNHEALTHY)
     follows = after([member("a", suspect=True), there, member("x")], size=1, observed={"a": lost(30.0)})
     assert follows.in_state(State.RUNNING) == "x"
@@ -114,12 +114,12 @@ def test_a_registered_newcomer_outlives_the_suspect_it_replaces() -> None:
     [
         pytest.param("abc", {}, "bc", id="newest first"),
         pytest.param("abc", {"c": healthy(vm=VmState.DOWN)}, "ab", id="not one whose VM is gone"),
-        pytest.param("abc", {"c": lost(20.0)}, "ab", id="not one that is silent"),
+        pytest.param("abc", {"c": lost(20.0)}, "ab", id="not an unresponsive one"),
         pytest.param("abc", {"c": healthy(notice=NoticeKind.SPOT)}, "ab", id="not one that is about to end"),
     ],
 )
-def test_growing_takes_drains_back(drains: str, observed: dict[str, Observation], cancelled: str) -> None:
-    """F12: bounded churn."""
+def test_growing_cancels_drains(drains: str, observed: dict[str, Observation], cancelled: str) -> None:
+    """A size that changes back and forth causes little churn."""
     follows = after([member(x, State.DRAINING) for x in drains], ev.GroupChanged(), size=2, observed=observed)
     assert follows.in_state(State.RUNNING) == cancelled
     assert follows.made == []
@@ -130,20 +130,19 @@ def test_growing_takes_drains_back(drains: str, observed: dict[str, Observation]
 @pytest.mark.parametrize(
     "drain",
     [
-        pytest.param(member("a", State.DRAINING, cause=Cause.REQUESTED), id="somebody asked for its deletion"),
+        pytest.param(member("a", State.DRAINING, cause=Cause.REQUESTED), id="deletion requested"),
         pytest.param(member("a", State.DRAINING, infra_hash="x"), id="drifted"),
         pytest.param(member("a", State.DRAINING, on_demand=True), id="on-demand"),
         pytest.param(member("a", State.DELETING, cause=Cause.SCALE_DOWN), id="a tombstone is never taken back"),
     ],
 )
-def test_growing_makes_a_new_one(drain: Instance) -> None:
+def test_growing_creates_an_instance(drain: Instance) -> None:
     follows = after([drain], ev.GroupChanged(), size=1)
     assert len(follows.made) == 1
     assert follows["a"].state is drain.state
 
 
 def test_flapping_sizes_churn_nothing() -> None:
-    """F12."""
     members = [member(x) for x in "abc"]
     for _ in range(20):
         down = after(members, ev.GroupChanged(), size=0)
@@ -171,8 +170,8 @@ def test_group_deletion(view: dict[str, Any], state: State) -> None:
     ("kept", "state", "seconds"),
     [(25.0, State.DRAINING, 25.0), (0.0, State.DELETING, None), (None, State.DRAINING, 40.0)],
 )
-def test_f66_a_deleted_group_drains_by_its_own_timeout(kept: float | None, state: State, seconds: float | None) -> None:
-    """Deleting a group is scaling it down to zero: its instances remember how long it drains."""
+def test_a_deleted_group_drains_by_its_own_timeout(kept: float | None, state: State, seconds: float | None) -> None:
+    """Deleting a group scales it down to zero: its instances remember the drain timeout."""
     policy = Policy(default_drain_timeout=40.0)
     follows = after([member("a", drain_timeout=kept)], ev.GroupChanged(), desired=None, policy=policy)
     assert follows["a"].state is state
@@ -180,7 +179,7 @@ def test_f66_a_deleted_group_drains_by_its_own_timeout(kept: float | None, state
     assert (drain.deadline - drain.started if drain is not None else None) == seconds
 
 
-def test_f66_instances_remember_their_groups_drain_timeout() -> None:
+def test_instances_remember_their_groups_drain_timeout() -> None:
     policy = Policy(default_drain_timeout=40.0)
     made = after([], ev.GroupChanged(), group=desired(1, drain_timeout=25.0), policy=policy).made
     assert [m.drain_timeout for m in made] == [25.0]
@@ -198,7 +197,7 @@ def test_f66_instances_remember_their_groups_drain_timeout() -> None:
     assert resting.decision.changes == ()
 
 
-def test_group_deleted_while_things_are_pending() -> None:
+def test_a_group_deleted_while_instances_start() -> None:
     members = [
         member("a", State.PENDING, created=NOW),
         member("b", State.STARTING),
@@ -212,7 +211,7 @@ def test_group_deleted_while_things_are_pending() -> None:
     assert follows.effects(CreateVm) == ""
 
 
-def test_a_paused_group_rests_but_keeps_its_promises() -> None:
+def test_a_paused_group_plans_nothing_and_finishes_started_work() -> None:
     members = [
         member("a", State.PENDING, created=NOW),
         member("b", State.DELETING),
@@ -247,8 +246,8 @@ def test_a_recovered_chain_keeps_the_first() -> None:
 @pytest.mark.parametrize("mass_absence", [True, False])
 @pytest.mark.parametrize("last", [State.PENDING, State.RUNNING])
 @pytest.mark.parametrize("end", ["spot", "gone"])
-def test_in_a_chain_the_place_of_one_that_goes_is_handed_on(end: str, last: State, mass_absence: bool) -> None:
-    """The replacement of a replacement got a place of its own, and the first one a second replacement (seed 5834)."""
+def test_in_a_chain_of_replacements_the_place_is_passed_on(end: str, last: State, mass_absence: bool) -> None:
+    """Otherwise the replacement of a replacement gets its own place, and the first instance a second replacement."""
     chain = [
         member("a", suspect=True),
         replacement("b", "a", Cause.UNHEALTHY),
@@ -266,7 +265,7 @@ def test_in_a_chain_the_place_of_one_that_goes_is_handed_on(end: str, last: Stat
     assert follows.made == []
 
 
-def test_a_place_that_was_handed_on_is_kept_by_one_that_falls_silent() -> None:
+def test_a_place_that_was_passed_on_is_kept_by_an_unresponsive_instance() -> None:
     chain = [
         member("a", suspect=True),
         replacement("b", "a", Cause.UNHEALTHY),
@@ -367,7 +366,7 @@ def apply(view: View, decision: Decision) -> View:
 @settings(max_examples=500, deadline=None)
 @given(situations())
 def test_any_plan_settles(situation: tuple[View, Policy]) -> None:
-    """From any state, likely or not: deciding again at the same instant changes nothing, asks nothing, wakes alike."""
+    """From any state: deciding again at the same time changes nothing, calls nothing, and wakes at the same time."""
     view, policy = situation
     first = decide(view, (ev.TimerFired(),), now=NOW, policy=policy, fresh_ids=fresh_ids())
     second = decide(apply(view, first), (), now=NOW, policy=policy, fresh_ids=iter(()))

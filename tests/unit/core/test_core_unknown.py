@@ -1,4 +1,4 @@
-"""VMs that no record knows: held, adopted where an instance is missing, released on request, deleted if so configured."""
+"""Unknown VMs: held, adopted if an instance is missing, released on request, deleted if configured."""
 
 from typing import Any
 
@@ -49,7 +49,7 @@ def held(follows: After) -> bool:
 
 
 class TestAdoption:
-    def test_an_agent_that_presents_itself_is_adopted_instead_of_a_new_vm(self) -> None:
+    def test_a_vm_whose_agent_presents_its_certificate_is_adopted(self) -> None:
         follows = after([member("a")], ev.GroupChanged(), size=2, unknown=(unknown("x"),))
         record = follows["x"]
         assert (record.state, record.provider_id, record.public_key) == (State.RUNNING, "i-x", f"key-{name('x')}")
@@ -72,16 +72,16 @@ class TestAdoption:
     @pytest.mark.parametrize(
         "fields",
         [
-            pytest.param({"known": False}, id="its agent is silent"),
+            pytest.param({"known": False}, id="no certificate presented"),
             pytest.param({"state": VmState.DOWN}, id="it does not run"),
         ],
     )
-    def test_others_do_not_take_a_place(self, fields: dict[str, Any]) -> None:
+    def test_vms_without_a_certificate_are_not_adopted(self, fields: dict[str, Any]) -> None:
         follows = after([], ev.GroupChanged(), size=1, unknown=(unknown("x", **fields),))
         assert name("x") not in follows.members
         assert len(follows.effects(CreateVm)) == 1
 
-    def test_agents_get_time_to_come_before_new_vms_are_made(self) -> None:
+    def test_agents_get_time_to_reconnect_before_vms_are_created(self) -> None:
         young = {"listening_since": NOW - 1.0, "reconnect_grace": 12.0}
         follows = after([], ev.GroupChanged(), size=2, unknown=(unknown("x", known=False),), **young)
         assert len(follows.made) == 1
@@ -89,19 +89,19 @@ class TestAdoption:
         later = after([], ev.TimerFired(), size=2, unknown=(unknown("x", known=False),), now=NOW + 11.0, **young)
         assert len(later.made) == 2
 
-    def test_a_term_looks_before_it_creates(self) -> None:
+    def test_a_term_waits_for_its_first_listing_before_it_creates(self) -> None:
         fresh = {"listed": False, "listening_since": NOW}
         follows = after([], ev.GroupChanged(), size=1, **fresh)
         assert held(follows)
         assert follows.decision.wake_at == NOW + FIRST_LISTING_SECONDS
         assert len(after([], ev.TimerFired(), size=1, now=NOW + FIRST_LISTING_SECONDS, **fresh).made) == 1
 
-    def test_a_paused_group_adopts_nobody(self) -> None:
+    def test_a_paused_group_adopts_nothing(self) -> None:
         assert held(after([], ev.GroupChanged(), group=desired(1, paused=True), unknown=(unknown("x"),)))
 
 
 class TestRequests:
-    def test_a_person_may_adopt_without_the_agents_identity(self) -> None:
+    def test_an_adoption_by_request_needs_no_certificate(self) -> None:
         follows = after([], ev.AdoptionRequested(name("x"), "opr-1"), size=1, unknown=(unknown("x", known=False),))
         assert (follows["x"].state, follows["x"].created, follows["x"].public_key) == (State.STARTING, NOW, "")
         assert not follows.effects(CreateVm)
@@ -115,7 +115,7 @@ class TestRequests:
             pytest.param(2, unknown("x"), True, Rejection.PAUSED, id="paused"),
         ],
     )
-    def test_refusals(self, size: int, vm: UnknownVm, paused: bool, refusal: Rejection) -> None:
+    def test_rejections(self, size: int, vm: UnknownVm, paused: bool, refusal: Rejection) -> None:
         group = desired(size, paused=paused)
         follows = after([member("a")], ev.AdoptionRequested(name("x")), group=group, unknown=(vm,))
         assert follows.decision.rejections == {0: refusal}
@@ -127,7 +127,7 @@ class TestRequests:
         assert "opr-1" in follows["x"].message
         assert follows.effects(DeleteVm) == "x"
 
-    def test_release_of_what_is_known_is_refused(self) -> None:
+    def test_release_of_a_known_instance_is_rejected(self) -> None:
         follows = after([member("a")], ev.ReleaseRequested(name("a")), size=1)
         assert follows.decision.rejections == {0: Rejection.UNKNOWN}
         assert held(follows)
@@ -144,7 +144,7 @@ class TestListings:
             inventory.Scope(cluster=CLUSTER, shard=SHARD, delete_unknown=delete),
         )
 
-    def test_by_default_they_are_held_however_often_they_are_seen(self) -> None:
+    def test_unknown_vms_are_held_by_default(self) -> None:
         found = self.compare([seen("0")], 3, delete=False)
         assert found.unknown == (seen("0"),)
         assert not found.orphans
@@ -159,7 +159,7 @@ class TestListings:
             pytest.param(15, 4, False, id="more than a fifth"),
         ],
     )
-    def test_the_brake_holds_many_at_once(self, records: int, vms: int, deleted: bool) -> None:
+    def test_many_unknown_vms_are_never_deleted_at_once(self, records: int, vms: int, deleted: bool) -> None:
         found = self.compare([seen(str(n)) for n in range(vms)], records, delete=True)
         assert len(found.unknown) == vms
         assert len(found.orphans) == (vms if deleted else 0)

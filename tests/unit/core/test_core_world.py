@@ -1,10 +1,9 @@
-"""Random walks of a group through a small world, in virtual time.
+"""Random walks of a group through a test world in virtual time.
 
-The world has a provider that loses answers, applies creates late, lies about deletions and lists with a lag; agents that
-fall silent and return; people who scale, pause, change configurations and destroy VMs by hand; leaders that change, so
-that everything but the records is forgotten. After each decision the invariants of the overview are asked for; after the
-faults stop, the group must settle at its size and then stay at rest. Covers F1, F3-F5, F9-F13, F46, F48-F50, F53, F55,
-F56, F59, F60, F66.
+The provider loses answers, applies creates late, answers wrongly about deletions and lists with a lag; agents become
+unresponsive and return; people scale, pause, change configurations and destroy VMs by hand; leaders change, so that only
+the records remain. The invariants are checked after each decision; when the faults stop, the group must settle at its
+size and stay there.
 
 NSTANCE_WALKS sets how many walks are done, NSTANCE_WALK_SEED which is the first.
 """

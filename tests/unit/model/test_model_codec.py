@@ -1,4 +1,4 @@
-"""Records survive the journal, and what is not understood is refused instead of dropped."""
+"""Records survive the journal, and an unknown field is rejected instead of dropped."""
 
 import json
 from dataclasses import fields
@@ -138,7 +138,7 @@ NONCE = {"jti": "j", "issued": 1, "expires": 2}
     ],
 )
 def test_what_is_not_understood_stops_the_reader(raw: dict[str, Any]) -> None:
-    """F24: never skipped, never read as empty."""
+    """A damaged record is never skipped and never read as empty."""
     with pytest.raises(UnknownRecordError):
         codec.decode_instance(raw)
 

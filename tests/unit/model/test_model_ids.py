@@ -1,4 +1,4 @@
-"""Identifiers: the specification's example, their order, and what is refused."""
+"""Identifiers: the specification's example, their order, and what is rejected."""
 
 import pytest
 from hypothesis import given
@@ -77,7 +77,6 @@ def test_names(text: str) -> None:
     ],
 )  # fmt: skip
 def test_no_names(text: str) -> None:
-    """B20."""
     assert not ids.is_name(text)
 
 

@@ -33,7 +33,7 @@ def instance(state: State, **fields: Any) -> Instance:
 @pytest.mark.parametrize("before", list(State))
 @pytest.mark.parametrize("to", list(State))
 def test_transitions(before: State, to: State) -> None:
-    """Whatever the table does not allow is refused where records are changed."""
+    """A transition that the table does not allow is rejected where records are changed."""
     view = View(key=KEY, desired=None, members={ID: instance(before)}, observations={})
     draft = Draft(view, now=2.0, policy=Policy(), fresh_ids=iter(()))
     assert (to in TRANSITIONS[before]) == ((before, to) in ALLOWED)
@@ -117,7 +117,7 @@ def test_no_valid_id() -> None:
 
 
 def test_what_two_records_may_not_share() -> None:
-    """I7: one key, one identity; and one VM, one record."""
+    """One key belongs to one identity, and one VM to one record."""
     twin = replace(RUNNING, id=OTHER)
     found = violations({ID: RUNNING, OTHER: twin})
     assert len(found) == 2
