@@ -6,7 +6,7 @@ from nstance.server.config.active_config import ConfigChange
 from nstance.server.state.shard import Shard
 
 HELD_GROUP = (
-    "group held, nothing is created or deleted: it was set through the API, and groups.jsonc does not have it; "
+    "group held, nothing is created or deleted: it was created through the API and is missing from groups.jsonc; "
     "configure it again, or delete it by name"
 )
 

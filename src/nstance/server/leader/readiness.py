@@ -151,7 +151,7 @@ class Readiness:
         if facts is not None and facts.vm in NOT_RUNNING:
             return f"its VM is {facts.vm.value}"
         if instance.suspect:
-            return "its agent is silent"
+            return "its agent is unresponsive"
         presence = self._agents.get(instance.id)
         connected = presence is not None and presence.healthy
         if presence is not None and connected and presence.readiness is not None:

@@ -101,7 +101,7 @@ class VmRequests:
         """Record once that a template of the group prints a variable that is not set."""
         if (key, path) not in self._missing and len(self._missing) < MAX_MISSING_VARIABLES:
             self._missing.add((key, path))
-            message = f"a template prints {path}, which nobody has set: it is rendered empty"
+            message = f"a template prints {path}, which is not set: it is rendered empty"
             log.warning(message, extra={"group": str(key)})
             self._event_log.record(key, ReasonCode.CONFIG, message)
 
