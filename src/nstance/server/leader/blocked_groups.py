@@ -39,7 +39,7 @@ class BlockedGroups:
         self._event_log = event_log
         self._recorded: dict[GroupKey, str] = {}  # failures that are in the event log
         self._blockers = self._find()
-        supplies.subscribe(self._update)
+        supplies.subscribe(self.update)
 
     @property
     def reasons(self) -> Mapping[GroupKey, str]:
@@ -54,10 +54,8 @@ class BlockedGroups:
         """The same, if a lookup has failed."""
         return self._recorded.get(key, "")
 
-    def on_config_change(self, change: ConfigChange) -> None:
-        self._update()
-
-    def _update(self) -> None:
+    def update(self, change: ConfigChange | None = None) -> None:
+        """The configuration, an image or userdata changed."""
         before, self._blockers = self._blockers, self._find()
         now, groups = self._blockers, self._active_config.configuration.groups
         self._inbox.look_again([key for key in {**before, **now} if _message(before, key) != _message(now, key)])

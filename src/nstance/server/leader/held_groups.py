@@ -16,10 +16,7 @@ class HeldGroups:
         self._shard = shard
         self._recorded: frozenset[GroupKey] = frozenset()
 
-    def on_config_change(self, change: ConfigChange) -> None:
-        self.record()
-
-    def record(self) -> None:
+    def record(self, change: ConfigChange | None = None) -> None:
         """Record each held group once."""
         held = self._shard.held_groups()
         for key in held:

@@ -41,12 +41,10 @@ class VmRequests:
         self._advertised = advertised
         self._missing: set[tuple[GroupKey, str]] = set()  # variables that were reported
         self.context = self._make_context()
-        supplies.subscribe(self._refresh)
+        supplies.subscribe(self.refresh)
 
-    def on_config_change(self, change: ConfigChange) -> None:
-        self._refresh()
-
-    def _refresh(self) -> None:
+    def refresh(self, change: ConfigChange | None = None) -> None:
+        """The configuration, an image or userdata changed."""
         self.context = self._make_context()
 
     def _make_context(self) -> RenderContext:
