@@ -70,7 +70,7 @@ async def test_a_size_of_the_api_is_shown_until_the_file_has_it_back(tmp_path: P
         assert not (await admin.ok("config", "refresh")).stderr
         said = [each["message"] for each in await admin.json("events", "--group", "workers")]
         assert f"size 2 → 3 (by {who})" in said
-        assert f"size 3 → 5; size given back to the configuration file (by {who})" in said
+        assert f"size 3 → 5; size returned to the configuration file (by {who})" in said
 
         # From now on the file counts again, and the history names it.
         world.configure(told(4))

@@ -284,12 +284,12 @@ async def test_only_what_a_call_changed_is_said_to_be_its_callers(tmp_path: Path
 
         one, other = acme.identity.id, globex.identity.id
         assert await told(acme) == [
-            ("web", f"the group was made with size 1 (by {one})"),
-            ("hand", "the group was made with size 2"),
+            ("web", f"group created with size 1 (by {one})"),
+            ("hand", "group created with size 2"),
             ("web", "size 1 → 2"),
             ("web", f"size 2 → 3 (by {one})"),
         ]
-        assert await told(globex) == [("web", f"the group was made with size 3 (by {other})")]
+        assert await told(globex) == [("web", f"group created with size 3 (by {other})")]
 
 
 async def test_a_file_that_is_no_json_is_named_and_its_place(tmp_path: Path) -> None:

@@ -131,7 +131,7 @@ async def test_what_a_vm_wrote_before_it_was_given_up_is_told(tmp_path: Path, mo
         events = (await operator.call("ListEvents", instance_id=id)).events
         messages = [event.message for event in events if event.reason == "unregistered"]
         [(title, _, console)] = [message.partition("\n") for message in messages][1:]
-        assert (title, len(console)) == ("its console said last:", 2048)
+        assert (title, len(console)) == ("last console output:", 2048)
         assert console.endswith("\nnonce [nonce]\n[31mno route to host")
 
 

@@ -75,7 +75,7 @@ def parse(arguments: Sequence[str], *, version: str) -> Options:
     add("--validate", nargs="?", const="", metavar="FILE", help="check a configuration file, or the bucket's, and exit")
     add("--strict", action="store_true", help="with --validate: warnings are errors")
     add("--online", action="store_true", help="with --validate: look for missing secrets and objects too")
-    add("--log-json", action="store_true", help="log as JSON, one object a line")
+    add("--log-json", action="store_true", dest="json_logs", help="log as JSON, one object a line")
     add("--insecure-dev", action="store_true", help="allow to run without an encryption key; never for real use")
     add("-v", "--debug", action="store_true", help="log more")
     add("--version", action="version", version=f"nstance-server {version}")
@@ -100,22 +100,8 @@ def parse(arguments: Sequence[str], *, version: str) -> Options:
             parser.error("--shard is missing: name the shard to serve")
         if not values.bucket and values.storage != "memory":
             parser.error("--bucket is missing: name the bucket that holds the shard's state")
-    return Options(
-        id=ServerId(id),
-        shard=ShardId(values.shard) if values.shard is not None else None,
-        storage=values.storage,
-        bucket=values.bucket,
-        prefix=values.prefix,
-        cachedir=Path(values.cachedir),
-        advertise_host=values.advertise_host,
-        port_offset=values.port_offset,
-        validate=values.validate,
-        strict=values.strict,
-        online=values.online,
-        debug=values.debug,
-        json_logs=values.log_json,
-        insecure_dev=values.insecure_dev,
-    )
+    fields = vars(values) | {"id": ServerId(id), "cachedir": Path(values.cachedir)}
+    return Options(**fields)
 
 
 def _host_name() -> str:

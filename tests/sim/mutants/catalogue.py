@@ -960,7 +960,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "drainers-are-forgotten-with-the-leader",
         "nstance.server.leader.assembly",
-        "        drainers=start.journal.drainers,\n",
+        "        drainers=drainers,\n",
         "        drainers=(),\n",
         "whatever a new leader lets go before the operator is back goes without its drain",
         tests=DRAINERS_SERVED,

@@ -174,8 +174,8 @@ def test_changes_are_told_without_values_of_vars() -> None:
     new = Group(key=WEB, size=6, template="web", kind=Kind("web"), vars={"password": "other", "same": "x"}, paused=True)
     assert group_changes.describe(old, new) == "size 3 → 6; vars password changed; paused"
     assert group_changes.describe(old, replace(old, drain_timeout=360_000_000.0)) == "drain timeout 5m → 4166d16h"
-    assert group_changes.describe(None, new) == "the group was made with size 6"
-    assert group_changes.describe(new, None) == "the group was deleted"
+    assert group_changes.describe(None, new) == "group created with size 6"
+    assert group_changes.describe(new, None) == "group deleted"
     assert group_changes.describe(old, old) == ""
 
 

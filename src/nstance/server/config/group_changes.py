@@ -33,15 +33,15 @@ def _returned_settings(old: DynamicGroup | None, new: DynamicGroup | None) -> st
     names += ["instance type"] if old.instance_type and not new.instance_type else []
     if gone := sorted(old.vars.keys() - new.vars.keys()):
         names.append(f"vars {', '.join(gone[:10])}")
-    return f"{', '.join(names)} given back to the configuration file" if names else ""
+    return f"{', '.join(names)} returned to the configuration file" if names else ""
 
 
 def describe(old: Group | None, new: Group | None) -> str:
     """What changed, for people. Vars may be confidential: only their names are shown."""
     if new is None:
-        return "the group was deleted"
+        return "group deleted"
     if old is None:
-        return f"the group was made with size {new.size}"
+        return f"group created with size {new.size}"
     names = {
         "size": "size",
         "template": "template",

@@ -65,11 +65,6 @@ class Elector:
         """The lease while this server holds it, even if it may not act now."""
         return self._held.lease if self._held is not None and self.term is not None else None
 
-    @property
-    def known(self) -> Lease | None:
-        """The newest lease this server knows of."""
-        return self.held or self._standby.lease
-
     def set_tail(self, tail: int) -> None:
         """The journal has this length now: the next heartbeat names it."""
         if self._held is not None:

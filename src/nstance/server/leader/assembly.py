@@ -1,13 +1,12 @@
 """Makes the parts of a term, each from those before it."""
 
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from nstance.model.decision import ReasonCode
 from nstance.model.group import Group
-from nstance.model.ids import GroupKey, IdMaker
-from nstance.objects import journal
+from nstance.model.ids import GroupKey, TenantId
 from nstance.providers.port import Capabilities, capabilities_of
 from nstance.server.cloud.effects import Effects
 from nstance.server.cloud.inventory import InventoryReconciler
@@ -17,14 +16,12 @@ from nstance.server.cloud.provider_calls import ProviderCalls
 from nstance.server.config import group_changes
 from nstance.server.config.active_config import ActiveConfig, ConfigChange
 from nstance.server.config.configuration import Configuration
-from nstance.server.election.term import Term
 from nstance.server.leader.agent_updates import AgentUpdates
 from nstance.server.leader.blocked_groups import BlockedGroups
 from nstance.server.leader.console_output import ConsoleOutput
 from nstance.server.leader.context import TermContext
 from nstance.server.leader.environment import Environment
 from nstance.server.leader.held_groups import HeldGroups
-from nstance.server.leader.history import History
 from nstance.server.leader.readiness import Readiness
 from nstance.server.leader.revision_store import RevisionStore
 from nstance.server.leader.step_times import StepTimes
@@ -34,7 +31,6 @@ from nstance.server.liveness.connected_agents import ConnectedAgents
 from nstance.server.state.event_log import EventLog
 from nstance.server.state.shard import Shard
 from nstance.server.state.shard_parts import ShardHooks, ShardParts
-from nstance.server.state.shard_state import ShardState
 from nstance.server.workload.file_sets import FileSets
 
 
@@ -58,26 +54,15 @@ class TermWork:
         ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TermStart:
-    """What a term begins with."""
-
-    term: Term
-    writer: journal.Writer
-    journal: journal.JournalState
-    ids: IdMaker
-    history: History
-
-
-def assemble(env: Environment, active_config: ActiveConfig, start: TermStart) -> tuple[TermContext, TermWork]:
-    configuration, clock, capabilities = active_config.configuration, env.clock, capabilities_of(env.provider)
-    state = ShardState(start.journal.instances, start.journal.groups, _desired_groups(configuration))
-    parts = ShardParts.make(
-        start.term, start.writer, state, clock=clock, ids=start.ids, on_commit=env.observers.on_commit
-    )
+def assemble(
+    env: Environment, active_config: ActiveConfig, parts: ShardParts, *, drainers: Iterable[TenantId]
+) -> tuple[TermContext, TermWork]:
+    """`drainers`: tenants that had one when the last term ended."""
+    configuration, clock, state = active_config.configuration, env.clock, parts.state
+    capabilities = capabilities_of(env.provider)
     agents = ConnectedAgents(parts.inbox.post, env.metrics.agents_connected, clock)
     calls = ProviderCalls(
-        ready=start.term.ready,
+        ready=parts.term.ready,
         clock=clock,
         rng=env.rng,
         metrics=env.metrics,
@@ -124,7 +109,7 @@ def assemble(env: Environment, active_config: ActiveConfig, start: TermStart) ->
         ),
         policy=configuration.policy,
         groups_lost=configuration.dynamic_version is None,
-        drainers=start.journal.drainers,
+        drainers=drainers,
     )
     load_balancers.configure(_load_balancers(configuration, capabilities))
     readiness = Readiness(shard, agents, vm_requests, on_ready=load_balancers.set_ready)
@@ -133,26 +118,21 @@ def assemble(env: Environment, active_config: ActiveConfig, start: TermStart) ->
     step_times = StepTimes(clock)
     active_config.subscribe(
         supplies.on_config_change,
-        vm_requests.on_config_change,
+        vm_requests.refresh,
         lambda change: _configure_shard(shard, change.after),
-        held_groups.on_config_change,
-        blocked_groups.on_config_change,
+        held_groups.record,
+        blocked_groups.update,
         lambda change: load_balancers.configure(_load_balancers(change.after, capabilities)),
         updates.on_config_change,
         lambda change: effects.configured(),
         readiness.on_config_change,
-        revisions.on_config_change,
+        revisions.update,
         lambda change: step_times.keep(set(change.after.groups)),
         lambda change: _record_changes(parts.event_log, change),
     )
     parts.commits.subscribe(
-        start.history.observe,
-        step_times.observe,
-        updates.on_committed,
-        load_balancers.observe,
-        env.observers.on_committed,
+        step_times.observe, updates.on_committed, load_balancers.observe, env.observers.on_committed
     )
-    start.history.restore(state.instances)
     context = TermContext(
         shard=shard,
         active_config=active_config,
@@ -198,13 +178,13 @@ def assemble(env: Environment, active_config: ActiveConfig, start: TermStart) ->
     return context, work
 
 
-def _desired_groups(configuration: Configuration) -> dict[GroupKey, Group]:
+def desired_groups(configuration: Configuration) -> dict[GroupKey, Group]:
     return {key: resolved.group for key, resolved in configuration.groups.items()}
 
 
 def _configure_shard(shard: Shard, configuration: Configuration) -> None:
     groups_lost = configuration.dynamic_version is None
-    shard.configure(_desired_groups(configuration), configuration.policy, groups_lost=groups_lost)
+    shard.configure(desired_groups(configuration), configuration.policy, groups_lost=groups_lost)
 
 
 def _load_balancers(configuration: Configuration, capabilities: Capabilities) -> list[str]:

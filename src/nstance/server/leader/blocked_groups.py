@@ -39,7 +39,7 @@ class BlockedGroups:
         self._event_log = event_log
         self._recorded: dict[GroupKey, str] = {}  # failures that are in the event log
         self._blockers = self._find()
-        supplies.subscribe(self._update)
+        supplies.subscribe(self.update)
 
     @property
     def reasons(self) -> Mapping[GroupKey, str]:
@@ -54,22 +54,20 @@ class BlockedGroups:
         """The same, if a lookup has failed."""
         return self._recorded.get(key, "")
 
-    def on_config_change(self, change: ConfigChange) -> None:
-        self._update()
-
-    def _update(self) -> None:
+    def update(self, change: ConfigChange | None = None) -> None:
+        """The configuration, an image or userdata changed."""
         before, self._blockers = self._blockers, self._find()
         now, groups = self._blockers, self._active_config.configuration.groups
         self._inbox.look_again([key for key in {**before, **now} if _message(before, key) != _message(now, key)])
         for key in [key for key in self._recorded if key not in now]:
             del self._recorded[key]
             if key in groups:
-                message = "what its instances are made of is there: they can be made again"
+                message = "image and userdata are available: instances can be created again"
                 self._event_log.record(key, ReasonCode.RECOVERED, message)
         for key, blocker in now.items():
             if blocker.failed and self._recorded.get(key) != blocker.message:
                 self._recorded[key] = blocker.message
-                self._event_log.record(key, ReasonCode.BLOCKED, f"no instance can be made: {blocker.message}")
+                self._event_log.record(key, ReasonCode.BLOCKED, f"no instance can be created: {blocker.message}")
 
     def _find(self) -> dict[GroupKey, _Blocker]:
         found = ((key, self._blocker(resolved)) for key, resolved in self._active_config.configuration.groups.items())
@@ -82,7 +80,7 @@ class BlockedGroups:
             body, place = self._supplies.userdata.text(spec.content), http_fetch.shown(spec.content)
             if body is None:
                 why = self._supplies.userdata.problem(spec.content)
-                pending = f"userdata is fetched from {place}"
+                pending = f"userdata is being fetched from {place}"
                 return _Blocker(f"userdata cannot be fetched from {place}: {why}" if why else pending, bool(why))
             texts.append(body.decode())
         elif spec is not None:

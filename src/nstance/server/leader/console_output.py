@@ -19,4 +19,4 @@ class ConsoleOutput:
             output = output.replace(self._issuer.token(instance), "[nonce]")
         text = "".join(c for c in output if c.isprintable() or c in "\n\t").strip()
         text = text.encode("utf-8", "replace")[-MAX_BYTES:].decode("utf-8", "ignore")
-        self._event_log.record(instance.key, ReasonCode.UNREGISTERED, f"its console said last:\n{text}", instance.id)
+        self._event_log.record(instance.key, ReasonCode.UNREGISTERED, f"last console output:\n{text}", instance.id)

@@ -6,7 +6,7 @@ from nstance.server.config.active_config import ConfigChange
 from nstance.server.state.shard import Shard
 
 HELD_GROUP = (
-    "group held, nothing is created or deleted: it was set through the API, and groups.jsonc does not have it; "
+    "group held, nothing is created or deleted: it was created through the API and is missing from groups.jsonc; "
     "configure it again, or delete it by name"
 )
 
@@ -16,10 +16,7 @@ class HeldGroups:
         self._shard = shard
         self._recorded: frozenset[GroupKey] = frozenset()
 
-    def on_config_change(self, change: ConfigChange) -> None:
-        self.record()
-
-    def record(self) -> None:
+    def record(self, change: ConfigChange | None = None) -> None:
         """Record each held group once."""
         held = self._shard.held_groups()
         for key in held:

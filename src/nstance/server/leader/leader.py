@@ -19,11 +19,13 @@ from nstance.server.config import configuration as configurations
 from nstance.server.config.active_config import ActiveConfig
 from nstance.server.election.elector import Elector
 from nstance.server.election.term import Term
-from nstance.server.leader.assembly import TermStart, TermWork, assemble
+from nstance.server.leader.assembly import TermWork, assemble, desired_groups
 from nstance.server.leader.context import TermContext
 from nstance.server.leader.environment import Environment, Port
 from nstance.server.leader.history import History
 from nstance.server.state.follower import Follower
+from nstance.server.state.shard_parts import ShardParts
+from nstance.server.state.shard_state import ShardState
 from nstance.telemetry.metrics import GroupCount
 
 log = logging.getLogger(__name__)
@@ -69,12 +71,20 @@ class Leader:
             await writer.fence(read=self._history.keep)
             for problem in violations(state.instances):
                 log.error("inconsistent record in the journal", extra={"problem": problem})
-            start = TermStart(term=term, writer=writer, journal=state, ids=self.ids, history=self._history)
+            parts = self._make_parts(term, writer, state)
             try:
-                context, work = assemble(self._env, self._active_config, start)
+                context, work = assemble(self._env, self._active_config, parts, drainers=state.drainers)
                 await self._lead(context, work, writer, self._env.ports(context))
             finally:
                 self._active_config.end_term()
+
+    def _make_parts(self, term: Term, writer: journal.Writer, state: journal.JournalState) -> ShardParts:
+        shard_state = ShardState(state.instances, state.groups, desired_groups(self._active_config.configuration))
+        on_commit = self._env.observers.on_commit
+        parts = ShardParts.make(term, writer, shard_state, clock=self._env.clock, ids=self.ids, on_commit=on_commit)
+        parts.commits.subscribe(self._history.observe)
+        self._history.restore(shard_state.instances)
+        return parts
 
     async def _lead(self, context: TermContext, work: TermWork, writer: journal.Writer, ports: Sequence[Port]) -> None:
         env, term = self._env, context.shard.term

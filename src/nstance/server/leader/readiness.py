@@ -1,8 +1,8 @@
-"""Which instances are ready, as their agents report it, and which checks agents are told to run.
+"""Which instances are ready, as their agents report it, and which checks agents run.
 
-An assessment is posted to the shard when it changed; load balancers and watchers follow it at once. The trap: after a
-change of leaders nothing is known of agents that have not come back yet. Until they do, what the journal says counts: an
-instance that was ready before is shown as ready, or each failover would make a whole fleet look broken.
+An assessment is posted to the shard when it changed; load balancers and watchers follow it at once. The trap: a new leader
+knows nothing of agents that have not reconnected yet. Until they do, the journal counts: an instance that was ready before
+is shown as ready, or each failover would make the whole fleet look broken.
 """
 
 import asyncio
@@ -28,9 +28,9 @@ from nstance.v1 import agent_pb2, operator_pb2
 
 log = logging.getLogger(__name__)
 
-MAX_MESSAGE = 500  # characters of what an agent says about itself
+MAX_MESSAGE = 500  # characters of an agent's own words
 MAX_REASONS = 5  # that are shown of a group
-MAX_ANNOUNCED = 100  # reasons of a group that are told as events before it has recovered
+MAX_RECORDED = 100  # reasons of a group that become events before it has recovered
 PUSH_SECONDS = 10.0
 NOT_RUNNING = frozenset({VmState.DOWN, VmState.DELETED})
 
@@ -53,7 +53,7 @@ class Readiness:
         self._on_ready = on_ready
         self._subscribers: list[Callable[[InstanceId], None]] = []
         self._configs: dict[str, agent_pb2.CheckConfig] = {}  # by hash
-        self._announced: dict[GroupKey, set[str]] = {}  # why groups are blocked, as far as it was told
+        self._recorded: dict[GroupKey, set[str]] = {}  # why groups are blocked, as far as it is in the event log
         self._pushing: set[asyncio.Task[None]] = set()
 
     def subscribe(self, subscriber: Callable[[InstanceId], None]) -> None:
@@ -63,7 +63,7 @@ class Readiness:
     # ---- what agents report
 
     def assess(self, presence: Presence) -> None:
-        """Post what the last report says about readiness, if that is new."""
+        """Post what the last report says about readiness, if it changed."""
         report = presence.report
         instance = self._shard.instances.get(presence.id)
         if report is None or instance is None or not presence.healthy:
@@ -91,11 +91,11 @@ class Readiness:
         presence.readiness = found
         self._shard.post(found)
         self._on_ready(presence.id, found.ready)
-        self._tell(presence.id)
+        self._notify(presence.id)
 
     def disconnected(self, presence: Presence) -> None:
         self._on_ready(presence.id, False)
-        self._tell(presence.id)
+        self._notify(presence.id)
 
     def set_wanted(self, presence: Presence, wanted_hash: str) -> None:
         """The hash of the file set that it should have."""
@@ -103,14 +103,14 @@ class Readiness:
             presence.wanted_hash = wanted_hash
             self.assess(presence)
 
-    def _tell(self, id: InstanceId) -> None:
+    def _notify(self, id: InstanceId) -> None:
         for subscriber in self._subscribers:
             subscriber(id)
 
     # ---- file sets that cannot be rendered
 
     def block(self, presence: Presence, problem: str) -> None:
-        """Its file set cannot be rendered. It keeps the one that it has."""
+        """Its file set cannot be rendered: it keeps the one that it has."""
         problem = _plain(problem)
         if presence.blocked == problem:
             return
@@ -119,9 +119,9 @@ class Readiness:
         instance = self._shard.instances.get(presence.id)
         if instance is None:
             return
-        announced = self._announced.setdefault(instance.key, set())
-        if problem not in announced and len(announced) < MAX_ANNOUNCED:
-            announced.add(problem)
+        recorded = self._recorded.setdefault(instance.key, set())
+        if problem not in recorded and len(recorded) < MAX_RECORDED:
+            recorded.add(problem)
             message = f"files cannot be rendered, instances keep what they have: {problem}"
             log.warning(message, extra={"group": str(instance.key), "instance": instance.id})
             self._shard.event_log.record(instance.key, ReasonCode.BLOCKED, message, instance.id)
@@ -132,8 +132,8 @@ class Readiness:
         presence.blocked = ""
         self.assess(presence)
         instance = self._shard.instances.get(presence.id)
-        if instance is not None and not self.blocked(instance.key) and instance.key in self._announced:
-            del self._announced[instance.key]
+        if instance is not None and not self.blocked(instance.key) and instance.key in self._recorded:
+            del self._recorded[instance.key]
             self._shard.event_log.record(instance.key, ReasonCode.RECOVERED, "files can be rendered again")
 
     def blocked(self, key: GroupKey) -> list[str]:
@@ -153,13 +153,13 @@ class Readiness:
         if facts is not None and facts.vm.state in NOT_RUNNING:
             return f"its VM is {facts.vm.state.value}"
         if instance.suspect:
-            return "its agent is silent"
+            return "its agent is unresponsive"
         presence = self._agents.get(instance.id)
         connected = presence is not None and presence.healthy
         if presence is not None and connected and presence.readiness is not None:
             return readiness.explain(presence.readiness)
         if instance.ready_at is not None and not self._agents.has_left(instance.id):
-            return ""  # it has not come back to this leader yet
+            return ""  # it has not reconnected to this leader yet
         return "its agent has not reported yet" if connected else "its agent is not connected"
 
     def checks(self, instance: Instance) -> list[operator_pb2.CheckStatus]:
@@ -187,7 +187,7 @@ class Readiness:
     # ---- the checks that agents run
 
     def checks_to_send(self, presence: Presence) -> agent_pb2.CheckConfig | None:
-        """What the next answer on its health stream must tell it; None: it runs the right ones, or was told already."""
+        """The checks for the next answer on its health stream; None if it has them, or was sent them already."""
         instance = self._shard.instances.get(presence.id)
         resolved = self._vm_requests.resolve(instance) if instance is not None else None
         if resolved is None:
@@ -207,8 +207,8 @@ class Readiness:
         """Agents whose files or checks the new configuration changes are not ready until they have them."""
         groups = change.after.groups
         self._configs.clear()
-        for key in [key for key in self._announced if key not in groups]:
-            del self._announced[key]
+        for key in [key for key in self._recorded if key not in groups]:
+            del self._recorded[key]
         for key, resolved in groups.items():
             old = change.before.groups.get(key)
             if old is resolved or old is None:
@@ -233,12 +233,12 @@ class Readiness:
             async with asyncio.timeout(PUSH_SECONDS):
                 await push()
         except (OSError, TimeoutError, GRPCError, StreamTerminatedError, ProtocolError) as problem:
-            # Its connection ends, or stalls and is ended; the next one begins with the checks.
+            # Its connection ends, or stalls and is aborted; the next one starts with the checks.
             log.debug("failed to push checks", extra={"instance": presence.id, "error": str(problem)})
 
 
 def check_config(resolved: Resolved) -> agent_pb2.CheckConfig:
-    """A group's checks as agents are told them."""
+    """A group's checks in the format that agents get."""
     checks = [_check(name, spec) for name, spec in sorted(resolved.checks.items())]
     return agent_pb2.CheckConfig(hash=resolved.checks_hash, checks=checks)
 
@@ -265,10 +265,10 @@ def _check(name: str, spec: CheckSpec) -> agent_pb2.Check:
 
 
 def _results(resolved: Resolved | None, report: agent_pb2.HealthReport) -> Iterable[agent_pb2.CheckResult]:
-    """Those that belong to the group's checks as they are now."""
+    """Results of the group's current checks."""
     return report.checks if resolved is not None and report.checks_hash == resolved.checks_hash else ()
 
 
 def _plain(text: str) -> str:
-    """What somebody else wrote, short and without anything that would steer a terminal."""
+    """Foreign text, shortened and without terminal control characters."""
     return "".join(c if c.isprintable() else " " for c in text[:MAX_MESSAGE])

@@ -38,7 +38,7 @@ class RevisionStore:
         self._stored: dict[GroupKey, set[Key]] | None = None  # None: not listed yet
         self._unstored: set[GroupKey] = set()
         self._wake = asyncio.Event()
-        self._update()
+        self.update()
 
     @property
     def unstored(self) -> Set[GroupKey]:
@@ -49,10 +49,8 @@ class RevisionStore:
         """Whether the current revision of the group may be rolled out."""
         return key not in self._unstored
 
-    def on_config_change(self, change: ConfigChange) -> None:
-        self._update()
-
-    def _update(self) -> None:
+    def update(self, change: ConfigChange | None = None) -> None:
+        """The configuration changed: what is not stored yet may not be rolled out."""
         self._unstored = {key for key, each in self._groups().items() if not self._is_stored(key, each)}
         self._wake.set()
 
@@ -90,7 +88,7 @@ class RevisionStore:
                     found.setdefault(group, set()).add(key)
         self._stored = found
         before = self._unstored
-        self._update()
+        self.update()
         self._shard.inbox.look_again(before - self._unstored)
         for group in [group for group in found if group not in self._groups()]:
             await self._remove_old(group)

@@ -41,12 +41,10 @@ class VmRequests:
         self._advertised = advertised
         self._missing: set[tuple[GroupKey, str]] = set()  # variables that were reported
         self.context = self._make_context()
-        supplies.subscribe(self._refresh)
+        supplies.subscribe(self.refresh)
 
-    def on_config_change(self, change: ConfigChange) -> None:
-        self._refresh()
-
-    def _refresh(self) -> None:
+    def refresh(self, change: ConfigChange | None = None) -> None:
+        """The configuration, an image or userdata changed."""
         self.context = self._make_context()
 
     def _make_context(self) -> RenderContext:
@@ -101,7 +99,7 @@ class VmRequests:
         """Record once that a template of the group prints a variable that is not set."""
         if (key, path) not in self._missing and len(self._missing) < MAX_MISSING_VARIABLES:
             self._missing.add((key, path))
-            message = f"a template prints {path}, which nobody has set: it is rendered empty"
+            message = f"a template prints {path}, which is not set: it is rendered empty"
             log.warning(message, extra={"group": str(key)})
             self._event_log.record(key, ReasonCode.CONFIG, message)
 

@@ -66,7 +66,7 @@ class Inbox:
         if target is None:
             return Rejection.UNKNOWN
         if self._waiting >= MAX_WAITING:
-            raise OverloadedError("the shard has too much to do")
+            raise OverloadedError("the shard is overloaded, try again")
         if self._closed:
             raise deposed()
         answer: asyncio.Future[Rejection | None] = asyncio.get_running_loop().create_future()

@@ -346,7 +346,7 @@ class Shard:
                 self._inbox.fail(f"start {type(effect).__name__} of {effect.id}", problem)
 
     def _record_drainer(self, tenant: TenantId, drains: bool) -> None:
-        ended = "no operator drains instances any more: they go without a drain"
+        ended = "no operator drains instances: they are deleted without a drain"
         message = "an operator drains instances" if drains else ended
         self.event_log.record(GroupKey(tenant, GroupName("")), ReasonCode.DRAINER, message)
         self.event_log.write()

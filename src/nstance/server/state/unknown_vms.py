@@ -77,7 +77,7 @@ def describe(new: Sequence[UnknownVm]) -> str:
     """The text of their event."""
     named = ", ".join(u.vm.id for u in new[:SHOWN_IN_EVENT])
     more = f" and {len(new) - SHOWN_IN_EVENT} more" if len(new) > SHOWN_IN_EVENT else ""
-    return f"unknown VMs held, no record knows them: {named}{more}; adopt or release them"
+    return f"unknown VMs held, they have no record: {named}{more}; adopt or release them"
 
 
 def why_held(unknown: UnknownVm, *, configured: bool, room: bool, too_many: bool) -> str:
@@ -87,7 +87,7 @@ def why_held(unknown: UnknownVm, *, configured: bool, room: bool, too_many: bool
     if not configured:
         return "its group is not configured"
     if unknown.vm.state is not VmState.RUNNING:
-        return "it does not run"
+        return "it is not running"
     if unknown.agent is None:
         return "its agent has not presented a valid certificate"
-    return "it is adopted next" if room else "its group has its size: scale it up to adopt the VM, or release it"
+    return "it is adopted next" if room else "its group is at its size: scale it up to adopt the VM, or release it"
