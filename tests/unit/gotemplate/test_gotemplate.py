@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nstance import gotemplate
-from nstance.gotemplate import Limits, TemplateError, FieldUse, parse, render
+from nstance.gotemplate import FieldUse, Limits, TemplateError, parse, render
 
 DATA: Mapping[str, Any] = {
     "Instance": {"ID": "knc-1", "IP4": "10.0.0.1"},
