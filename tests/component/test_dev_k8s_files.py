@@ -145,12 +145,12 @@ async def test_broken_json_is_told_and_the_last_good_object_stays(
 @pytest.mark.parametrize(
     ("path", "body", "said"),
     [
-        ("machinepools/default/b.json", {"metadata": {"name": "c"}}, "file is refused"),
-        ("machinepools/default/b.json", {"kind": "Node"}, "file is refused"),
-        ("machinepools/default/b.json", [], "file is refused"),
-        ("machinepools/b.json", {}, "wrong place"),
-        ("nodes/default/b.json", {}, "wrong place"),
-        ("nodes/B_.json", {}, "file is refused"),
+        ("machinepools/default/b.json", {"metadata": {"name": "c"}}, "failed to apply file"),
+        ("machinepools/default/b.json", {"kind": "Node"}, "failed to apply file"),
+        ("machinepools/default/b.json", [], "failed to apply file"),
+        ("machinepools/b.json", {}, "wrong folder"),
+        ("nodes/default/b.json", {}, "wrong folder"),
+        ("nodes/B_.json", {}, "failed to apply file"),
     ],
 )
 async def test_files_that_are_no_objects(
@@ -253,7 +253,7 @@ async def test_what_cannot_be_kept_has_not_happened(server: Server) -> None:
     secrets = "/api/v1/namespaces/default/secrets"
     version = (await server.get(secrets))["metadata"]["resourceVersion"]
     refused = await server.call("POST", secrets, {"metadata": {"name": "a"}}, code=500)
-    assert "could not be kept" in refused["message"]
+    assert "failed to store the object" in refused["message"]
     after = await server.get(secrets)
     assert (after["items"], after["metadata"]["resourceVersion"]) == ([], version)
 
@@ -273,8 +273,8 @@ def test_a_file_that_goes_while_it_is_read_does_not_come_back(
         return adopt(*arguments, **named)
 
     monkeypatch.setattr(files.api, "adopt", slowly)
-    files.look(path)
-    files.look(path)
+    files.check(path)
+    files.check(path)
     assert not path.exists()
     assert files.api.list(files.api.served("", "v1", "nodes")).items == []
 

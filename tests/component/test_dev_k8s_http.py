@@ -65,7 +65,7 @@ async def test_a_watch_ends_after_its_time_with_a_bookmark(server: Server) -> No
 
 async def test_bookmarks_come_while_other_kinds_change(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Lease that is renewed every two seconds must not keep quiet watches without a sign of life."""
-    monkeypatch.setattr(streams, "BOOKMARKS", 0.1)
+    monkeypatch.setattr(streams, "BOOKMARK_SECONDS", 0.1)
     version = (await server.get(NODES))["metadata"]["resourceVersion"]
     done = asyncio.Event()
 
@@ -165,10 +165,10 @@ async def test_deleting_a_selection(server: Server) -> None:
     [
         ("POST", NODES, b"{", "application/json", 400, "unrecognized"),
         ("POST", NODES, b"", "application/json", 400, "unrecognized"),
-        ("POST", NODES, b'{"a": NaN}', "application/json", 400, "NaN is no JSON"),
+        ("POST", NODES, b'{"a": NaN}', "application/json", 400, "NaN is not JSON"),
         ("POST", NODES, b"[" * 100_000, "application/json", 400, "unrecognized"),
         ("POST", NODES, b"a: [", "application/yaml", 400, "unrecognized"),
-        ("POST", NODES, b"garbage", "application/vnd.kubernetes.protobuf", 415, "does not start with the mark"),
+        ("POST", NODES, b"garbage", "application/vnd.kubernetes.protobuf", 415, "expected the prefix"),
         ("POST", NODES, b"x" * (4 * 1024 * 1024), "application/json", 413, "limit is"),
         ("PATCH", f"{NODES}/a", b"{}", "text/plain", 415, "accepted media types"),
         ("PATCH", f"{NODES}/a", b"[]", MERGE, 400, "is an object"),

@@ -27,7 +27,7 @@ def test_pages_are_the_whole(names: list[str], prefix: str, delimiter: str, size
         shown = name if end < 0 else name[: end + len(delimiter)]
         if shown not in expected:
             expected.append(shown)
-    place, found = listing.Place(start), []
+    place, found = listing.Position(start), []
     while True:
         page = listing.page(
             [name for name in names if name.startswith(prefix)],
@@ -47,22 +47,22 @@ def test_pages_are_the_whole(names: list[str], prefix: str, delimiter: str, size
 
 @given(st.text(), st.booleans())
 def test_tokens_come_back(text: str, whole: bool) -> None:
-    place = listing.Place(text, whole)
+    place = listing.Position(text, whole)
     assert listing.from_token(place.token()) == place
 
 
 @given(st.text())
 def test_made_up_tokens_are_refused_or_harmless(token: str) -> None:
     with contextlib.suppress(S3Error):
-        assert isinstance(listing.from_token(token), listing.Place)
+        assert isinstance(listing.from_token(token), listing.Position)
 
 
 @pytest.mark.parametrize("text", ["-1", "x", "1.5", "", "١"])
 def test_bad_page_sizes_are_refused(text: str) -> None:
     with pytest.raises(S3Error, match="max-keys"):
-        listing.number("max-keys", {"max-keys": text}, 1000)
+        listing.parse_number("max-keys", {"max-keys": text}, 1000)
 
 
 def test_a_page_has_a_thousand_at_most() -> None:
-    assert listing.number("max-keys", {"max-keys": "5000"}, 1000) == 1000
-    assert listing.number("max-keys", {}, 1000) == 1000
+    assert listing.parse_number("max-keys", {"max-keys": "5000"}, 1000) == 1000
+    assert listing.parse_number("max-keys", {}, 1000) == 1000

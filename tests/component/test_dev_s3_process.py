@@ -93,7 +93,7 @@ async def test_a_taken_port_is_said(tmp_path: pathlib.Path) -> None:
         port = str(taken.getsockname()[1])
         code, _, said = await run(*PROGRAM, "--port", port, cwd=tmp_path)
     assert code == 1
-    assert said.startswith(f"nstance-dev-s3: port {port} is taken")
+    assert said.startswith(f"nstance-dev-s3: port {port} cannot be used")
     assert "--port" in said
     assert "Traceback" not in said
 

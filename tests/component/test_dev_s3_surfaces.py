@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nstance import clock
-from nstance.dev.s3 import conditions, kept, presigned_v2
+from nstance.dev.s3 import conditions, object_headers, presigned_v2
 from nstance.dev.s3.errors import S3Error
 from nstance.objects.port import Head, Version
 
@@ -20,12 +20,12 @@ anything = st.one_of(st.text(max_size=60), digits)
 def test_conditions(given_headers: dict[str, str]) -> None:
     headers = {f"if-{name}": value for name, value in given_headers.items()}
     with contextlib.suppress(S3Error):
-        assert conditions.unchanged(HEAD, headers) in (True, False)
+        assert conditions.is_unchanged(HEAD, headers) in (True, False)
 
 
 @given(anything, st.integers(0, 20))
 def test_ranges_lie_within_the_object(header: str, size: int) -> None:
-    for read in (conditions.span, conditions.copied_span):
+    for read in (conditions.parse_range, conditions.parse_copy_range):
         with contextlib.suppress(S3Error):
             first, last = read(header, size)
             assert 0 <= first <= last <= size
@@ -34,7 +34,7 @@ def test_ranges_lie_within_the_object(header: str, size: int) -> None:
 @given(st.dictionaries(st.sampled_from(["content-type", "content-encoding", "expires", "x-amz-meta-a"]), anything))
 def test_kept_headers_can_be_sent(headers: dict[str, str]) -> None:
     with contextlib.suppress(S3Error):
-        assert all(value.isprintable() for value in kept.wanted("k", headers).values())
+        assert all(value.isprintable() for value in object_headers.storable_headers("k", headers).values())
 
 
 @given(anything, st.dictionaries(st.sampled_from(["x-amz-meta-a", "content-type"]), anything))

@@ -53,7 +53,7 @@ class Run:
 
     def started(self) -> set[processes.Process]:
         """Servers and agents that run now."""
-        pids = [int(pid) for pid in re.findall(r"started(?: again)? \(pid (\d+)\)", self.output.read_text())]
+        pids = [int(pid) for pid in re.findall(r"started \(pid (\d+)\)", self.output.read_text())]
         servers = {processes.Process(pid, start) for pid in pids if (start := processes.start_of(pid))}
         return servers | {process for _, process in leftovers.agents(self.folder / "instances")}
 
@@ -86,14 +86,14 @@ def folder(tmp_path: Path) -> Path:
 
 def test_once_breaks_and_heals_and_leaves_nothing_behind(folder: Path) -> None:
     with running(folder, "--once") as run:
-        killed = run.await_word(r"kill -9 \d+: the agent of (\S+) dies")
+        killed = run.await_word(r"kill -9 \d+: the agent of (\S+) and its VM crash")
         replacement = run.await_word(r"replaced by (\S+): decided after [\d.]+ s, started after .* registered after")
         assert run.process.wait(120) == 0
         assert replacement != killed
-        run.await_word(r"kill -9 (\d+): the leader dies")
+        run.await_word(r"kill -9 (\d+): the leader crashes")
         run.await_word(r"(server-\d) leads, and all 3 agents are connected to it")
         assert run.started() == set()
-        assert run.said("ended 3 agents") is not None
+        assert run.said("stopped 3 agents") is not None
 
 
 def test_once_fails_where_agents_get_no_files(folder: Path, tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_once_fails_where_agents_get_no_files(folder: Path, tmp_path: Path) -> N
     with running(folder, "--once", "--within", "15", "--config", str(bad)) as run:
         assert run.process.wait(180) == 1
         said = run.output.read_text()
-        assert re.search(r"dev: expected within 15 s: a whole group; \S+ has not installed ", said), said
+        assert re.search(r"dev: expected a healthy shard within 15 s: \S+ has not installed ", said), said
         assert run.started() == set()
 
 
@@ -142,11 +142,11 @@ def test_the_leader_is_killed_then_everything_ends_with_ctrl_c(folder: Path) -> 
         before = dict(leftovers.agents(folder / "instances"))
         again = subprocess.run([*DEV, "--dir", str(folder)], cwd=ROOT, capture_output=True, text=True, timeout=120)
         assert again.returncode == 1
-        assert f"it runs here already, as process {run.process.pid}" in again.stderr
+        assert f"already running here as process {run.process.pid}" in again.stderr
 
         os.kill(leader, signal.SIGKILL)
-        run.await_word(r"(the leader is server-\d \(epoch 2\), [\d.]+ s after server-\d ended)")
-        run.await_word(r"(server-\d started again)")
+        run.await_word(r"(leader: server-\d \(epoch 2\), [\d.]+ s after server-\d exited)")
+        run.await_word(r"(server-\d restarted)")
         assert dict(leftovers.agents(folder / "instances")) == before  # nobody was replaced for that
         started = run.started()
         assert len(started) == 5
@@ -157,13 +157,13 @@ def test_the_leader_is_killed_then_everything_ends_with_ctrl_c(folder: Path) -> 
 def test_kept_agents_are_found_again_and_ended_ones_are_replaced(folder: Path) -> None:
     """All but the bucket is gone after the second run: the group comes back to its size."""
     with running(folder, "--keep") as first:
-        first.await_word("(everything runs)")
+        first.await_word("(all instances are running)")
         kept = dict(leftovers.agents(folder / "instances"))
         assert len(kept) == 3
         assert first.end(signal.SIGTERM) == 0
         with running(folder, after=first) as second:
-            second.await_word("(the bucket knows 3 instances)")
-            second.await_word("(everything runs)")
+            second.await_word("(found 3 instances of an earlier run)")
+            second.await_word("(all instances are running)")
             assert dict(leftovers.agents(folder / "instances")) == kept
             assert second.end(signal.SIGINT) == 0
     assert dict(leftovers.agents(folder / "instances")) == {}
@@ -171,14 +171,14 @@ def test_kept_agents_are_found_again_and_ended_ones_are_replaced(folder: Path) -
         if path.name != "bucket":
             shutil.rmtree(path)
     with running(folder) as third:
-        third.await_word("(everything runs)")
+        third.await_word("(all instances are running)")
         assert len(dict(leftovers.agents(folder / "instances")).keys() - kept.keys()) == 3
         assert third.end(signal.SIGINT) == 0
 
 
 def test_what_a_killed_run_leaves_behind_is_cleaned(folder: Path, tmp_path: Path) -> None:
     with running(folder) as run:
-        run.await_word("(everything runs)")
+        run.await_word("(all instances are running)")
         started = run.started()
         assert len(started) == 5
         run.process.kill()
@@ -187,7 +187,7 @@ def test_what_a_killed_run_leaves_behind_is_cleaned(folder: Path, tmp_path: Path
         command = [sys.executable, "-m", "nstance.dev.clean", "--temp", str(folder.parent)]
         own_tmux = {**os.environ, "TMUX_TMPDIR": str(tmp_path)}
         told = subprocess.run(command, env=own_tmux, capture_output=True, text=True, timeout=120, check=True)
-        assert "ended 3 agents" in told.stdout
+        assert "stopped 3 agents" in told.stdout
         assert [process for process in started if processes.is_running(process)] == []
         assert not folder.exists()
 

@@ -78,11 +78,15 @@ def test_two_shards_over_dev_s3_with_agents_in_tmux(tmp_path: Path, base: int) -
         victim = leftovers._recorded(temp / "pids/dev-1.json")
         assert victim is not None
         os.kill(victim.pid, signal.SIGKILL)
-        wait_for("its end on the screen", lambda: said(f"dev-1 (pid {victim.pid}) ended by SIGKILL", 1), seconds=120)
-        anew = output.read_text().count("the code changed: dev-1")  # somebody edits the sources while this test runs
+        wait_for(
+            "its end on the screen", lambda: said(f"dev-1 (pid {victim.pid}) was ended by SIGKILL", 1), seconds=120
+        )
+        anew = output.read_text().count(
+            "code changed: restarting dev-1"
+        )  # somebody edits the sources while this test runs
         wait_for(
             "a server in its place",
-            lambda: said("dev-1 started again", 1) or said("the code changed: dev-1", anew + 1),
+            lambda: said("dev-1 restarted", 1) or said("code changed: restarting dev-1", anew + 1),
             seconds=120,
         )
         wait_for("the leader sees it", lambda: said("standby joined", 3), seconds=120)
@@ -92,9 +96,9 @@ def test_two_shards_over_dev_s3_with_agents_in_tmux(tmp_path: Path, base: int) -
         agents = [*first.values(), *second.values()]
         assert all(processes.is_running(agent) for agent in agents)  # instances survive their servers
         for shard in ("dev-1", "dev-2"):
-            assert f"2 agents of {shard} go on in the tmux session nstance-dev-agents: " in output.read_text()
-        assert output.read_text().count("`make clean-dev` ends them") == 2
-        assert "ended 4 agents" in clean.clean(temp)
+            assert f"2 agents of {shard} keep running in the tmux session nstance-dev-agents: " in output.read_text()
+        assert output.read_text().count("`make clean-dev` stops them") == 2
+        assert "stopped 4 agents" in clean.clean(temp)
         assert [agent for agent in agents if processes.is_running(agent)] == []
         assert windows() == set()
         assert not temp.exists()

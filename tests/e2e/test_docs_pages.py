@@ -32,7 +32,7 @@ def test_a_page_over_make_dev(page: str, tmp_path: Path) -> None:
     commands = [re.sub(r"\bWEB\b", PLACEHOLDER, command) for command in docs_pages.runnable(page)]
     assert commands
     with running(folder, "--config", str(config)) as run:
-        run.await_word("(everything runs)")
+        run.await_word("(all instances are running)")
         script = "\n".join([*set_up, *commands]).replace("temp/dev", str(folder))
         script = script.replace("$PWD/.venv/bin", str(Path(sys.executable).parent))
         script = script.replace("8993", str(run.ports + 3)).replace("9093", str(run.ports + 103))

@@ -1,109 +1,109 @@
-"""A server as a child process, with its log in a file.
+"""A child process with its log in a file.
 
-The log is read back from that file instead of through a pipe: a terminal that somebody has paused would fill a pipe, the
-server would wait in the middle of a log line, and lose its lease. It is a session of its own, so that Ctrl+C reaches only
-whoever started it, who then ends it in order.
+Its log is read back from the file instead of a pipe: a paused terminal would fill a pipe, and a server that waits to log a
+line would lose its lease. It has its own session, so that Ctrl+C reaches only the parent, which then stops it in order.
 """
 
 import asyncio
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from nstance.clock import Clock
 from nstance.dev import leftovers
 
-GRACE = 12.0  # seconds: a server's own longest orderly stop, and a little
+GRACE_SECONDS = 12.0  # a little more than the longest orderly stop of a server
 
 
 class Child:
     def __init__(
         self,
         name: str,
-        *,
         command: Sequence[str],
         environment: Mapping[str, str],
-        folder: Path,
-        log: Path,
-        pids: Path,
+        *,
+        temp: Path,
         clock: Clock,
+        cwd: Path | None = None,
     ) -> None:
+        """`temp`: the folder for its log and its process ID."""
         self.name = name
-        self.log = log
+        self.log = temp / "logs" / f"{name}.log"
         self.started = 0.0  # on the monotonic clock
+        self._pids = temp / "pids"
         self._command = list(command)
-        self._environment = dict(environment)
-        self._folder = folder
-        self._pids = pids
+        self._environment = {**environment, leftovers.MARK: str(self._pids)}
+        self._cwd = cwd
         self._clock = clock
         self._process: asyncio.subprocess.Process | None = None
-        self._read = 0
-        self._rest = b""
+        self._offset = 0  # of the log, up to which it was read
+        self._partial_line = b""
 
     @property
     def pid(self) -> int:
         return self._process.pid if self._process is not None else 0
 
     @property
-    def code(self) -> int | None:
-        """How it ended; None while it runs."""
+    def exit_code(self) -> int | None:
+        """None while it runs."""
         return self._process.returncode if self._process is not None else None
 
     async def start(self) -> None:
-        """A former one whose keeper died without ending it has to go first."""
+        """Stops a process of an earlier run first, whose parent was killed."""
         await asyncio.to_thread(leftovers.end_server, self._pids, self.name)
         self.log.parent.mkdir(parents=True, exist_ok=True)
         with self.log.open("ab") as log:
             if self._process is None:
-                self._read = log.tell()  # what an earlier run said is not news
+                self._offset = log.tell()  # skip the lines of earlier runs
             self._process = await asyncio.create_subprocess_exec(
                 *self._command,
                 env=self._environment,
-                cwd=self._folder,
+                cwd=self._cwd,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
         self.started = self._clock.monotonic()
-        leftovers.remember(self._pids, self.name, self._process.pid)
+        leftovers.record(self._pids, self.name, self._process.pid)
 
-    def lines(self) -> list[str]:
-        """What it has logged since the last call."""
+    def new_lines(self) -> list[str]:
+        """Log lines since the last call."""
         with self.log.open("rb") as log:
-            log.seek(self._read)
+            log.seek(self._offset)
             new = log.read()
-        self._read += len(new)
-        *whole, self._rest = (self._rest + new).split(b"\n")
-        return [line.decode(errors="replace") for line in whole]
+        self._offset += len(new)
+        *lines, self._partial_line = (self._partial_line + new).split(b"\n")
+        return [line.decode(errors="replace") for line in lines]
 
     def send(self, number: signal.Signals) -> None:
         if self._process is not None and self._process.returncode is None:
             self._process.send_signal(number)
 
-    async def stop(self, grace: float = GRACE) -> None:
-        """Ask it to end, and make it end after the grace. Only this process, by its number."""
+    async def stop(self, grace: float = GRACE_SECONDS) -> None:
+        """Asks it to exit and kills it after the grace period."""
         if self._process is None:
             return
         self.send(signal.SIGTERM)
-        self.send(signal.SIGCONT)  # a paused one could not even be asked
+        self.send(signal.SIGCONT)  # a paused process does not handle SIGTERM
         try:
             await asyncio.wait_for(self._process.wait(), grace)
         except TimeoutError:
             self.send(signal.SIGKILL)
             await self._process.wait()
-        leftovers.forget(self._pids, self.name)
+        leftovers.remove_record(self._pids, self.name)
 
 
-def describe(code: int) -> str:
+def describe_exit(code: int) -> str:
     if code >= 0:
-        return f"with exit code {code}"
-    name = signal.Signals(-code).name if -code in list(signal.Signals) else str(-code)
-    return f"by {name}"
+        return f"exited with code {code}"
+    name = signal.Signals(-code).name if -code in list(signal.Signals) else f"signal {-code}"
+    return f"was ended by {name}"
 
 
-def program(name: str, executable: str) -> str:
-    """The path of one of our programs, beside the interpreter that runs this."""
-    return os.path.join(os.path.dirname(executable), name)
+def program_path(name: str) -> str:
+    """The path of one of our programs, next to the running interpreter."""
+    return os.path.join(os.path.dirname(sys.executable), name)

@@ -1,6 +1,6 @@
-"""`make clean-dev`: end what `make dev` and `make dev-tmux` started, then remove all they wrote.
+"""`make clean-dev`: stop what `make dev` and `make dev-tmux` started, and remove their files.
 
-Only recorded processes and the agents in their homes are ended, and the tmux session that holds nothing but agents.
+It stops only recorded processes, agents of instance folders, and the tmux session that contains only agents.
 """
 
 import argparse
@@ -14,18 +14,18 @@ from pathlib import Path
 from nstance.dev import leftovers
 from nstance.providers import tmux
 
-TMUX_TIMEOUT = 10.0
+TMUX_TIMEOUT_SECONDS = 10.0
 
 
 def clean(temp: Path) -> list[str]:
-    """What was done, in words."""
+    """Returns what was done, in words."""
     recorded = [temp / "pids", *sorted(temp.glob("*/pids"))]
-    done = [f"ended {name}" for pids in recorded for name in leftovers.end_servers(pids)]
+    done = [f"stopped {name}" for pids in recorded for name in leftovers.end_servers(pids)]
     agents = sum(map(leftovers.end_agents, sorted(temp.glob("*/instances"))))
     if agents:
-        done.append(f"ended {agents} agents")
+        done.append(f"stopped {agents} agents")
     if _end_session():
-        done.append(f"ended the tmux session {tmux.SESSION}")
+        done.append(f"stopped the tmux session {tmux.SESSION}")
     if temp.exists():
         shutil.rmtree(temp)
         done.append(f"removed {temp}")
@@ -36,7 +36,7 @@ def _end_session() -> bool:
     if shutil.which("tmux") is None:
         return False
     command = ["tmux", "kill-session", "-t", f"={tmux.SESSION}"]
-    return subprocess.run(command, capture_output=True, timeout=TMUX_TIMEOUT, check=False).returncode == 0
+    return subprocess.run(command, capture_output=True, timeout=TMUX_TIMEOUT_SECONDS, check=False).returncode == 0
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -1,15 +1,14 @@
-"""The Procfile's entry `operator`: waits for the shards and for dev-k8s, gives the operator what a person would give it by
-hand, and runs it, started anew when its code changes. `make dev-operator` is the last step alone, against any Kubernetes.
+"""The entry `operator` of the Procfile: waits for the shards and dev-k8s, prepares what the operator needs, and runs it.
 
-What is given: the CA as a ConfigMap, a registration nonce as a Secret (made by nstance-admin, as long as the operator
-has no certificate), and two files in `temp/operator/`: config.yaml and kubeconfig.
+It prepares the CA as a ConfigMap, a registration nonce as a Secret (from nstance-admin, if the operator has no certificate
+yet), and `config.yaml` and `kubeconfig` in `temp/operator/`. The operator restarts when the code changes. `make dev-operator`
+only runs it, against any Kubernetes.
 """
 
 import argparse
 import asyncio
 import base64
 import os
-import signal
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +19,9 @@ import uvloop
 import yaml
 
 from nstance import clock as clocks
-from nstance.dev import child, configs, leftovers
+from nstance.dev import child, dev_config, leftovers, signals
 from nstance.dev import shard as shards
+from nstance.dev.errors import DevError
 from nstance.dev.k8s.main import KUBECONFIG
 from nstance.dev.screen import Screen
 from nstance.dev.supervisor import Supervisor
@@ -30,17 +30,19 @@ from nstance.kube.http import HttpKube
 from nstance.kube.port import Kube, Object
 from nstance.operator.options import Environment
 
-LOOK = 0.2
-NONCE = 60.0  # seconds in which nstance-admin makes one
+POLL_SECONDS = 0.2
+NONCE_TIMEOUT_SECONDS = 60.0
 NAMESPACE = "default"
-SERVERS = 2
+SHARDS = 2
 CLUSTER = "example-cluster"  # of examples/config-tmux.jsonc
 NAMES = Environment()
-REGISTRATION, OPERATOR = 2, 3  # ports above the first one
+REGISTRATION_PORT, OPERATOR_PORT = 2, 3  # above the first port of a server
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class Options:
+    """The settings in the environment."""
+
     temp: Path
     kubeconfig: Path
     config: Path
@@ -49,21 +51,23 @@ class Plan:
     endpoint: str
     standbys: bool
     probes: str
-    only: bool  # run the operator with what is there
+    only: bool  # run the operator without preparing anything
 
     def addresses(self, number: int, service: int) -> str:
-        first = self.port + (number - 1) * shards.BETWEEN_SHARDS + service
-        return ",".join(f"127.0.0.1:{first + offset}" for offset in (0, configs.STANDBY)[: 1 + self.standbys])
+        first = self.port + (number - 1) * shards.SHARD_PORT_OFFSET + service
+        return ",".join(
+            f"127.0.0.1:{first + offset}" for offset in (0, dev_config.STANDBY_PORT_OFFSET)[: 1 + self.standbys]
+        )
 
 
-def plan(environment: Mapping[str, str], *, only: bool) -> Plan:
+def read_options(environment: Mapping[str, str], *, only: bool) -> Options:
     temp = Path(environment.get("NSTANCE_DEV_TEMP") or "temp").absolute()
     own = temp / "operator" / "kubeconfig"
-    return Plan(
+    return Options(
         temp=temp,
         kubeconfig=Path(environment.get("KUBECONFIG") or own).absolute() if only else own,
         config=temp / "operator" / "config.yaml",
-        port=int(environment.get("NSTANCE_DEV_PORT") or configs.PORT),
+        port=int(environment.get("NSTANCE_DEV_PORT") or dev_config.DEFAULT_PORT),
         k8s_port=int(environment.get("NSTANCE_DEV_K8S_PORT") or 6443),
         endpoint=f"http://127.0.0.1:{environment.get('NSTANCE_DEV_S3_PORT') or 8989}",
         standbys=environment.get("STANDBYS", "") not in ("", "0"),
@@ -72,43 +76,43 @@ def plan(environment: Mapping[str, str], *, only: bool) -> Plan:
     )
 
 
-def configuration(wanted: Plan) -> str:
-    told = {
+def operator_config(options: Options) -> str:
+    config = {
         "cluster_id": CLUSTER,
         "tenant": "default",
         "shards": {
             f"dev-{number}": {
-                "registration_addr": wanted.addresses(number, REGISTRATION),
-                "operator_addr": wanted.addresses(number, OPERATOR),
+                "registration_addr": options.addresses(number, REGISTRATION_PORT),
+                "operator_addr": options.addresses(number, OPERATOR_PORT),
             }
-            for number in range(1, SERVERS + 1)
+            for number in range(1, SHARDS + 1)
         },
     }
-    return yaml.safe_dump(told, sort_keys=False)
+    return yaml.safe_dump(config, sort_keys=False)
 
 
-async def prepare(wanted: Plan, screen: Screen, clock: clocks.Clock) -> None:
-    wanted.config.parent.mkdir(parents=True, exist_ok=True)
-    wanted.config.write_text(configuration(wanted))
-    wanted.kubeconfig.write_text(KUBECONFIG.format(port=wanted.k8s_port))
-    health = [f"http://127.0.0.1:{wanted.port + number * shards.BETWEEN_SHARDS}/health" for number in range(SERVERS)]
-    for url in (*health, f"http://127.0.0.1:{wanted.k8s_port}/readyz"):
-        await _answers(url, screen, clock)
-    kube = HttpKube(kubeconfig.load([wanted.kubeconfig]), clock)
+async def prepare(options: Options, screen: Screen, clock: clocks.Clock) -> None:
+    options.config.parent.mkdir(parents=True, exist_ok=True)
+    options.config.write_text(operator_config(options))
+    options.kubeconfig.write_text(KUBECONFIG.format(port=options.k8s_port))
+    health = [f"http://127.0.0.1:{options.port + number * shards.SHARD_PORT_OFFSET}/health" for number in range(SHARDS)]
+    for url in (*health, f"http://127.0.0.1:{options.k8s_port}/readyz"):
+        await _wait_for(url, screen, clock)
+    kube = HttpKube(kubeconfig.load([options.kubeconfig]), clock)
     try:
-        certificate = (wanted.temp / "dev-s3/cluster/ca.crt").read_text()
-        await _put(kube, kinds.CONFIG_MAP, NAMES.ca_configmap, {"ca.crt": certificate})
-        await _put(kube, kinds.SERVICE_ACCOUNT, NAMES.service_account, {})
-        if await _missing(kube, NAMES.cert_secret):
-            nonce = base64.b64encode(await _nonce(wanted)).decode()
-            await _put(kube, kinds.SECRET, NAMES.nonce_secret, {"nonce.jwt": nonce})
-            screen.say("put the cluster's CA and a new registration nonce into dev-k8s")
+        certificate = (options.temp / "dev-s3/cluster/ca.crt").read_text()
+        await _apply(kube, kinds.CONFIG_MAP, NAMES.ca_configmap, {"ca.crt": certificate})
+        await _apply(kube, kinds.SERVICE_ACCOUNT, NAMES.service_account, {})
+        if await _is_missing(kube, NAMES.cert_secret):
+            nonce = base64.b64encode(await _create_nonce(options)).decode()
+            await _apply(kube, kinds.SECRET, NAMES.nonce_secret, {"nonce.jwt": nonce})
+            screen.say("stored the cluster's CA and a new registration nonce in dev-k8s")
     finally:
         await kube.close()
 
 
-async def _answers(url: str, screen: Screen, clock: clocks.Clock) -> None:
-    told = False
+async def _wait_for(url: str, screen: Screen, clock: clocks.Clock) -> None:
+    has_printed = False
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=2)) as session:
         while True:
             try:
@@ -117,13 +121,13 @@ async def _answers(url: str, screen: Screen, clock: clocks.Clock) -> None:
                         return
             except (aiohttp.ClientError, TimeoutError):
                 pass
-            if not told:
+            if not has_printed:
                 screen.say(f"waiting for {url}")
-                told = True
-            await clock.sleep(LOOK)
+                has_printed = True
+            await clock.sleep(POLL_SECONDS)
 
 
-async def _missing(kube: Kube, secret: str) -> bool:
+async def _is_missing(kube: Kube, secret: str) -> bool:
     try:
         await kube.get(kinds.SECRET, secret, namespace=NAMESPACE)
         return False
@@ -131,7 +135,7 @@ async def _missing(kube: Kube, secret: str) -> bool:
         return True
 
 
-async def _put(kube: Kube, kind: kinds.Kind, name: str, data: Object) -> None:
+async def _apply(kube: Kube, kind: kinds.Kind, name: str, data: Object) -> None:
     content = {"data": data} if data else {}
     try:
         await kube.create(kind, {"metadata": {"name": name}, **content}, namespace=NAMESPACE)
@@ -139,75 +143,52 @@ async def _put(kube: Kube, kind: kinds.Kind, name: str, data: Object) -> None:
         await kube.patch(kind, name, content, namespace=NAMESPACE)
 
 
-async def _nonce(wanted: Plan) -> bytes:
-    """By the admin tool, as the walk-through does it by hand."""
+async def _create_nonce(options: Options) -> bytes:
+    """Runs nstance-admin, as a person would."""
+    bucket = ("--cluster-id", CLUSTER, "--storage-bucket", "dev", "--key-provider", "env")
     process = await asyncio.create_subprocess_exec(
-        child.program("nstance-admin", sys.executable),
-        *(
-            "cluster",
-            "nonce",
-            "--cluster-id",
-            CLUSTER,
-            "--storage-bucket",
-            "dev",
-            "--key-provider",
-            "env",
-            "--output",
-            "-",
-        ),
-        env=shards.dev_environment(os.environ, endpoint=wanted.endpoint),
+        child.program_path("nstance-admin"),
+        *("cluster", "nonce", *bucket, "--output", "-"),
+        env=shards.dev_environment(os.environ, endpoint=options.endpoint),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
     try:
-        async with asyncio.timeout(NONCE):
-            token, said = await process.communicate()
+        async with asyncio.timeout(NONCE_TIMEOUT_SECONDS):
+            token, error_output = await process.communicate()
     except TimeoutError:
-        raise configs.Unusable(f"nstance-admin made no nonce within {NONCE:g} s: does dev-s3 answer?") from None
+        raise DevError(
+            f"nstance-admin created no nonce within {NONCE_TIMEOUT_SECONDS:g} s: check that dev-s3 runs"
+        ) from None
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     if process.returncode:
-        raise configs.Unusable(f"nstance-admin made no nonce: {said.decode().strip()}")
+        raise DevError(f"nstance-admin created no nonce: {error_output.decode().strip()}")
     return token.strip()
 
 
-def operator(wanted: Plan, clock: clocks.Clock) -> child.Child:
-    program = [
-        child.program("nstance-operator", sys.executable),
-        *("--config", str(wanted.config), "--kubeconfig", str(wanted.kubeconfig), "--disable-webhooks"),
-        *("--health-probe-bind-address", wanted.probes, "--zap-encoder", "console"),
+def operator(options: Options, clock: clocks.Clock) -> child.Child:
+    command = [
+        child.program_path("nstance-operator"),
+        *("--config", str(options.config), "--kubeconfig", str(options.kubeconfig), "--disable-webhooks"),
+        *("--health-probe-bind-address", options.probes, "--zap-encoder", "console"),
     ]
-    pids = wanted.temp / "pids"
-    return child.Child(
-        "operator",
-        command=program,
-        environment={
-            "NSTANCE_NAMESPACE": NAMESPACE,
-            **os.environ,
-            "NSTANCE_K8S_JSON": "true",
-            "NSTANCE_DEV": str(pids),
-        },
-        folder=Path.cwd(),
-        log=wanted.temp / "logs" / "operator.log",
-        pids=pids,
-        clock=clock,
-    )
+    environment = {"NSTANCE_NAMESPACE": NAMESPACE, **os.environ, "NSTANCE_K8S_JSON": "true"}
+    return child.Child("operator", command, environment, temp=options.temp, clock=clock)
 
 
-async def run(wanted: Plan) -> None:
-    ended = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+async def run(options: Options) -> None:
+    stop = signals.stop_event()
     clock = clocks.SystemClock()
     screen = Screen(sys.stdout, clock, timed=False)
-    leftovers.claim(wanted.temp / "pids", "dev-operator")
-    care = Supervisor([operator(wanted, clock)], screen, clock)
+    leftovers.claim(options.temp / "pids", "dev-operator")
+    supervisor = Supervisor([operator(options, clock)], screen, clock)
     try:
-        if not wanted.only:
-            preparing = asyncio.ensure_future(prepare(wanted, screen, clock))
-            stopping = asyncio.ensure_future(ended.wait())
+        if not options.only:
+            preparing = asyncio.ensure_future(prepare(options, screen, clock))
+            stopping = asyncio.ensure_future(stop.wait())
             await asyncio.wait({preparing, stopping}, return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
             if not preparing.done():
@@ -215,15 +196,15 @@ async def run(wanted: Plan) -> None:
                 await asyncio.wait({preparing})
                 return
             preparing.result()
-        await care.start()
-        screen.say(f"the operator starts; try: kubectl --kubeconfig {wanted.kubeconfig} get machinepools,nodes")
-        async with care.watching():
-            while not ended.is_set():
-                await care.look()
-                await clock.sleep(LOOK)
+        await supervisor.start()
+        screen.say(f"try: kubectl --kubeconfig {options.kubeconfig} get machinepools,nodes")
+        async with supervisor.reloading():
+            while not stop.is_set():
+                await supervisor.poll()
+                await clock.sleep(POLL_SECONDS)
     finally:
-        await care.stop()
-        leftovers.forget(wanted.temp / "pids", "dev-operator")
+        await supervisor.stop()
+        leftovers.remove_record(options.temp / "pids", "dev-operator")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -233,16 +214,16 @@ def main(argv: Sequence[str] | None = None) -> None:
         action="store_true",
         help="run the operator with temp/operator/ as it is (KUBECONFIG: another cluster)",
     )
-    wanted = plan(os.environ, only=parser.parse_args(argv).only)
-    for path, how in (
-        (wanted.config, "cluster_id, tenant and the shards' addresses"),
-        (wanted.kubeconfig, "for kind: kind get kubeconfig --name nstance-dev > temp/operator/kubeconfig"),
+    options = read_options(os.environ, only=parser.parse_args(argv).only)
+    for path, hint in (
+        (options.config, "cluster_id, tenant and the shards' addresses"),
+        (options.kubeconfig, "for kind: kind get kubeconfig --name nstance-dev > temp/operator/kubeconfig"),
     ):
-        if wanted.only and not path.exists():
-            sys.exit(f"dev: {path} is missing ({how}): see docs/kind.md")
+        if options.only and not path.exists():
+            sys.exit(f"dev: {path} is missing ({hint}): see docs/kind.md")
     try:
-        uvloop.run(run(wanted))
-    except (leftovers.Busy, configs.Unusable, errors.KubeError, kubeconfig.KubeconfigError, OSError) as problem:
+        uvloop.run(run(options))
+    except (DevError, errors.KubeError, kubeconfig.KubeconfigError, OSError) as problem:
         sys.exit(f"dev: {problem}")
 
 

@@ -1,14 +1,12 @@
-"""One shard of `make dev-tmux`: the Procfile's entry `server`. Puts its configuration into dev-s3, then runs its server,
-and with STANDBYS=1 a standby, both started anew when the code changes.
+"""One shard of `make dev-tmux` (the entry `server` of the Procfile): uploads its configuration to dev-s3 and runs its server,
+with STANDBYS=1 also a standby. Both restart when the code changes.
 
-Number N serves the shard dev-N; the number is the last one in the name that honcho or Overmind gives a process. The trap:
-your own AWS settings must not be used here, or a try on a laptop would write into a real bucket.
+Number N runs the shard dev-N; the number is the last one in the name that honcho or Overmind gives the process. The trap:
+your own AWS settings must not be used here, or a trial on a laptop would write into a real bucket.
 """
 
-import asyncio
 import os
 import re
-import signal
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,8 +15,9 @@ from pathlib import Path
 import uvloop
 
 from nstance import clock as clocks
-from nstance.dev import child, configs, leftovers
-from nstance.dev.run import KEY
+from nstance.dev import child, dev_config, leftovers, signals
+from nstance.dev.errors import DevError
+from nstance.dev.run import DEV_ENCRYPTION_KEY
 from nstance.dev.screen import Screen
 from nstance.dev.supervisor import Supervisor
 from nstance.model.ids import ShardId
@@ -27,13 +26,13 @@ from nstance.objects.s3 import S3Store
 from nstance.providers import tmux
 from nstance.server.config import configuration
 
-BETWEEN_SHARDS = 10  # ports
-LOOK = 0.2
+SHARD_PORT_OFFSET = 10
+POLL_SECONDS = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """What the environment asks for."""
+class Options:
+    """The settings in the environment."""
 
     number: int
     standby: bool
@@ -47,9 +46,9 @@ class Plan:
         return ShardId(f"dev-{self.number}")
 
     @property
-    def offsets(self) -> list[int]:
-        first = (self.number - 1) * BETWEEN_SHARDS
-        return [first, first + configs.STANDBY] if self.standby else [first]
+    def port_offsets(self) -> list[int]:
+        first = (self.number - 1) * SHARD_PORT_OFFSET
+        return [first, first + dev_config.STANDBY_PORT_OFFSET] if self.standby else [first]
 
     @property
     def instances(self) -> Path:
@@ -61,25 +60,24 @@ class Plan:
         return self.temp / (f"cache-{self.shard}-standby" if standby else f"cache-{self.shard}")
 
 
-def plan(environment: Mapping[str, str]) -> Plan:
+def read_options(environment: Mapping[str, str]) -> Options:
     name = environment.get("HONCHO_PROCESS_NAME") or environment.get("PS") or ""  # server.2, server#2
     number = re.search(r"(\d+)$", name)
-    return Plan(
+    return Options(
         number=int(number[1]) if number else 1,
         standby=environment.get("STANDBYS", "") not in ("", "0"),
         temp=Path(environment.get("NSTANCE_DEV_TEMP") or "temp").absolute(),
-        port=int(environment.get("NSTANCE_DEV_PORT") or configs.PORT),
+        port=int(environment.get("NSTANCE_DEV_PORT") or dev_config.DEFAULT_PORT),
         config=Path(environment.get("NSTANCE_DEV_CONFIG") or "examples/config-tmux.jsonc").absolute(),
         endpoint=f"http://127.0.0.1:{environment.get('NSTANCE_DEV_S3_PORT') or 8989}",
     )
 
 
 def dev_environment(environment: Mapping[str, str], *, endpoint: str) -> dict[str, str]:
-    """With the way to dev-s3, and without anybody's way to Amazon."""
-    kept = {name: value for name, value in environment.items() if not name.startswith("AWS_")}
+    """The environment with access to dev-s3, and without the user's own AWS settings."""
     return {
-        "NSTANCE_ENCRYPTION_KEY": KEY,
-        **kept,
+        "NSTANCE_ENCRYPTION_KEY": DEV_ENCRYPTION_KEY,
+        **{name: value for name, value in environment.items() if not name.startswith("AWS_")},
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_ACCESS_KEY_ID": "dev",
         "AWS_SECRET_ACCESS_KEY": "dev",
@@ -88,91 +86,53 @@ def dev_environment(environment: Mapping[str, str], *, endpoint: str) -> dict[st
     }
 
 
-def server(wanted: Plan, clock: clocks.Clock, *, standby: bool) -> child.Child:
-    name = f"{wanted.shard}-standby" if standby else str(wanted.shard)
-    program = [
-        child.program("nstance-server", sys.executable),
-        *("--id", name, "--shard", wanted.shard, "--storage", "s3", "--bucket", "dev"),
-        *("--cachedir", str(wanted.cache(standby=standby)), "--port-offset", str(wanted.offsets[int(standby)])),
+def server(options: Options, clock: clocks.Clock, *, standby: bool) -> child.Child:
+    name = f"{options.shard}-standby" if standby else str(options.shard)
+    command = [
+        child.program_path("nstance-server"),
+        *("--id", name, "--shard", options.shard, "--storage", "s3", "--bucket", "dev"),
+        *("--cachedir", str(options.cache(standby=standby)), "--port-offset", str(options.port_offsets[int(standby)])),
         *("--advertise-host", "127.0.0.1", "--insecure-dev"),
     ]
-    pids = wanted.temp / "pids"
-    return child.Child(
-        name,
-        command=program,
-        environment={**os.environ, "NSTANCE_DEV": str(pids)},
-        folder=Path.cwd(),
-        log=wanted.temp / "logs" / f"{name}.log",
-        pids=pids,
-        clock=clock,
-    )
+    return child.Child(name, command, os.environ, temp=options.temp, clock=clock)
 
 
-async def run(wanted: Plan) -> None:
-    ended = asyncio.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+async def run(options: Options) -> None:
+    stop = signals.stop_event()
     clock = clocks.SystemClock()
     screen = Screen(sys.stdout, clock, timed=False)
-    store = S3Store("dev")
-    servers = [server(wanted, clock, standby=standby) for standby in (False, True)[: len(wanted.offsets)]]
-    care = Supervisor(servers, screen, clock)
-    saved = 0
-    leftovers.claim(wanted.temp / "pids", f"dev-tmux-{wanted.number}")
+    servers = [server(options, clock, standby=standby) for standby in (False, True)[: len(options.port_offsets)]]
+    supervisor = Supervisor(servers, screen, clock)
+    layout = dev_config.Layout(
+        options.shard, options.port, options.port_offsets, options.instances, options.temp / "dev-k8s"
+    )
+    config = dev_config.ConfigFile(options.config, S3Store("dev"), layout)
+    leftovers.claim(options.temp / "pids", f"dev-tmux-{options.number}")
     try:
-        async with care.watching():
-            while not ended.is_set():
-                if wanted.config.stat().st_mtime_ns != saved:
-                    first, saved = saved == 0, wanted.config.stat().st_mtime_ns
-                    await _put(wanted, store, screen, clock, first=first)
-                    if first:
-                        await care.start()
-                await care.look()
-                await clock.sleep(LOOK)
+        async with supervisor.reloading():
+            while not stop.is_set():
+                if await config.upload_if_changed(screen, clock):
+                    await supervisor.start()
+                await supervisor.poll()
+                await clock.sleep(POLL_SECONDS)
     finally:
-        await care.stop()
-        leftovers.forget(wanted.temp / "pids", f"dev-tmux-{wanted.number}")
-        if left := len(list(leftovers.agents(wanted.instances))):
+        await supervisor.stop()
+        leftovers.remove_record(options.temp / "pids", f"dev-tmux-{options.number}")
+        if count := len(list(leftovers.agents(options.instances))):
             screen.say(
-                f"{left} agents of {wanted.shard} go on in the tmux session {tmux.SESSION}: "
-                "the next `make dev-tmux` finds them again, `make clean-dev` ends them"
+                f"{count} agents of {options.shard} keep running in the tmux session {tmux.SESSION}: "
+                "the next `make dev-tmux` uses them, `make clean-dev` stops them"
             )
 
 
-async def _put(wanted: Plan, store: S3Store, screen: Screen, clock: clocks.Clock, *, first: bool) -> None:
-    try:
-        body = configs.adapt(
-            wanted.config.read_text(),
-            source=str(wanted.config),
-            shard=wanted.shard,
-            port=wanted.port,
-            offsets=wanted.offsets,
-            instances=wanted.instances,
-            dev_k8s=wanted.temp / "dev-k8s",
-        )
-    except configuration.NoConfigurationError as problem:
-        if first:
-            raise
-        screen.say(f"{problem}\nThe old configuration stays.")
-        return
-    if await configs.put(store, wanted.shard, body, clock=clock):
-        screen.say(f"put {wanted.config} into dev-s3 for shard {wanted.shard}")
-
-
 def main() -> None:
-    wanted = plan(os.environ)
-    environment = dev_environment(os.environ, endpoint=wanted.endpoint)
-    os.environ.clear()  # the S3 library looks there by itself
+    options = read_options(os.environ)
+    environment = dev_environment(os.environ, endpoint=options.endpoint)
+    os.environ.clear()  # the S3 library reads it
     os.environ.update(environment)
     try:
-        uvloop.run(run(wanted))
-    except (
-        leftovers.Busy,
-        configs.Unusable,
-        configuration.NoConfigurationError,
-        errors.StorageError,
-        OSError,
-    ) as problem:
+        uvloop.run(run(options))
+    except (DevError, configuration.NoConfigurationError, errors.StorageError, OSError) as problem:
         sys.exit(f"dev: {problem}")
 
 

@@ -1,11 +1,11 @@
-"""Looking after children: what they log is shown, one that ends is started again, and all start anew with new code.
+"""Runs child processes: shows their logs, restarts one that exits, and restarts all when the code changes.
 
-The program itself is the child, not somebody who watches files in between: that one would hide its end.
+The program itself is the child, without a file watcher in between that would hide its exit.
 """
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import watchfiles
@@ -15,53 +15,64 @@ from nstance.dev import child
 from nstance.dev.screen import Screen
 
 SOURCES = Path(__file__).resolve().parents[2]
-RESTART = 5.0  # seconds after which a child that ended is started again
-GRACE = 4.0  # seconds; honcho kills what has not ended after five
+RESTART_SECONDS = 5.0
+GRACE_SECONDS = 4.0  # honcho kills processes after five
 
 
 class Supervisor:
-    def __init__(self, children: Sequence[child.Child], screen: Screen, clock: Clock) -> None:
+    def __init__(
+        self,
+        children: Sequence[child.Child],
+        screen: Screen,
+        clock: Clock,
+        *,
+        on_exit: Callable[[child.Child], None] | None = None,
+    ) -> None:
         self._children = children
         self._screen = screen
         self._clock = clock
-        self._changed = False
-        self._ended: dict[int, float] = {}  # when each process was found ended
+        self._on_exit = on_exit
+        self._code_changed = False
+        self._exited: dict[int, float] = {}  # process ID: when its exit was noticed
 
     async def start(self) -> None:
         for each in self._children:
             await each.start()
+            self._screen.say(f"{each.name} started (pid {each.pid})")
 
-    async def look(self) -> None:
-        """To be called often."""
+    async def poll(self) -> None:
+        """Call it often."""
         for each in self._children:
-            for line in each.lines():
+            for line in each.new_lines():
                 self._screen.quote(each.name, line)
-        if self._changed:
-            self._changed = False
-            self._screen.say(f"the code changed: {', '.join(each.name for each in self._children)} starts anew")
+        if self._code_changed:
+            self._code_changed = False
+            self._screen.say(f"code changed: restarting {', '.join(each.name for each in self._children)}")
             await self.stop()
             await self.start()
         for each in self._children:
-            await self._revive(each)
+            await self._restart_if_exited(each)
 
-    async def _revive(self, each: child.Child) -> None:
-        if each.code is None:
+    async def _restart_if_exited(self, each: child.Child) -> None:
+        if each.exit_code is None:
             return
         now = self._clock.monotonic()
-        ended = self._ended.setdefault(each.pid, now)
-        if ended == now:
-            how = child.describe(each.code)
-            self._screen.say(f"{each.name} (pid {each.pid}) ended {how}; it is started again in {RESTART:g} s")
-        elif now - ended > RESTART:
+        exited = self._exited.setdefault(each.pid, now)
+        if exited == now:
+            if self._on_exit is not None:
+                self._on_exit(each)
+            how = child.describe_exit(each.exit_code)
+            self._screen.say(f"{each.name} (pid {each.pid}) {how}; it restarts in {RESTART_SECONDS:g} s")
+        elif now - exited > RESTART_SECONDS:
             await each.start()
-            self._screen.say(f"{each.name} started again (pid {each.pid})")
+            self._screen.say(f"{each.name} restarted (pid {each.pid})")
 
-    async def stop(self) -> None:
-        await asyncio.gather(*(each.stop(GRACE) for each in self._children))
+    async def stop(self, grace: float = GRACE_SECONDS) -> None:
+        await asyncio.gather(*(each.stop(grace) for each in self._children))
 
     @contextlib.asynccontextmanager
-    async def watching(self, sources: Path = SOURCES) -> AsyncIterator[None]:
-        """While it lasts, new code is noticed."""
+    async def reloading(self, sources: Path = SOURCES) -> AsyncIterator[None]:
+        """Restarts the children when the code changes, while the block lasts."""
         watching = asyncio.create_task(self._watch(sources))
         try:
             yield
@@ -72,6 +83,6 @@ class Supervisor:
     async def _watch(self, sources: Path) -> None:
         try:
             async for _ in watchfiles.awatch(sources, watch_filter=watchfiles.PythonFilter()):
-                self._changed = True
+                self._code_changed = True
         except (OSError, RuntimeError) as problem:
-            self._screen.say(f"new code is not noticed: {problem}")
+            self._screen.say(f"failed to watch the code for changes: {problem}")

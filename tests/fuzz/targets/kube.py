@@ -183,9 +183,9 @@ def k8s_request(data: bytes) -> None:
 
 @target(
     "k8s-protobuf",
-    protobuf.Unreadable,
+    protobuf.ProtobufError,
     UnicodeDecodeError,
     words=(b"k8s\0", b"\x0a", b"\x12", b"Secret", b"Deployment", b"\x80\x80\x80\x80\x80\x80\x80\x80\x80\x01"),
 )
 def k8s_protobuf(data: bytes) -> None:
-    json.dumps(protobuf.decoded(data))
+    json.dumps(protobuf.decode(data))

@@ -1,4 +1,4 @@
-"""Ending what a killed run left behind, and nothing else."""
+"""Stops what a killed run left behind, and nothing else."""
 
 import json
 import subprocess
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nstance.dev import leftovers
+from nstance.dev.errors import DevError
 
 
 @pytest.fixture
@@ -20,16 +21,14 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_recorded_process_is_ended(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    leftovers.remember(tmp_path, "server-1", sleeper.pid)
+    leftovers.record(tmp_path, "server-1", sleeper.pid)
     assert leftovers.end_servers(tmp_path) == ["server-1"]
     assert sleeper.wait(5) == -15
     assert leftovers.end_servers(tmp_path) == []
 
 
-def test_a_number_that_belongs_to_somebody_else_by_now_is_not_hit(
-    sleeper: subprocess.Popen[bytes], tmp_path: Path
-) -> None:
-    leftovers.remember(tmp_path, "server-1", sleeper.pid)
+def test_another_process_with_a_reused_id_is_not_stopped(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
+    leftovers.record(tmp_path, "server-1", sleeper.pid)
     path = tmp_path / "server-1.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"start": "another boot:12345"}))
     assert leftovers.end_servers(tmp_path) == []
@@ -37,21 +36,21 @@ def test_a_number_that_belongs_to_somebody_else_by_now_is_not_hit(
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[1]", '{"pid": "x", "start": 3}'])
-def test_a_damaged_record_is_forgotten(tmp_path: Path, text: str) -> None:
+def test_a_damaged_record_is_removed(tmp_path: Path, text: str) -> None:
     (tmp_path / "server-1.json").write_text(text)
     assert leftovers.end_servers(tmp_path) == []
     assert list(tmp_path.iterdir()) == []
 
 
 def test_one_folder_has_one_run(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
-    leftovers.remember(tmp_path, "dev", sleeper.pid)
-    with pytest.raises(leftovers.Busy, match=str(sleeper.pid)):
+    leftovers.record(tmp_path, "dev", sleeper.pid)
+    with pytest.raises(DevError, match=str(sleeper.pid)):
         leftovers.claim(tmp_path, "dev")
     sleeper.kill()
     sleeper.wait(5)
     leftovers.claim(tmp_path, "dev")
     assert leftovers.end_servers(tmp_path) == []  # never oneself
-    leftovers.forget(tmp_path, "dev")
+    leftovers.remove_record(tmp_path, "dev")
 
 
 def test_no_instances_no_agents(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Ending what prepares the operator's start, whenever that is."""
+"""Stopping the preparation of the operator at any time."""
 
 import asyncio
 import os
@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from nstance.clock import Clock
-from nstance.dev import child, configs, operator
+from nstance.dev import child, operator
+from nstance.dev.errors import DevError
 from nstance.dev.screen import Screen
 
 SECONDS = 20.0
 
 
-def plan(dir: Path) -> operator.Plan:
-    return operator.plan({"NSTANCE_DEV_TEMP": str(dir)}, only=False)
+def plan(dir: Path) -> operator.Options:
+    return operator.read_options({"NSTANCE_DEV_TEMP": str(dir)}, only=False)
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def admin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     program, pid = tmp_path / "admin", tmp_path / "pid"
     program.write_text(f'#!/bin/sh\necho $$ > "{pid}.new" && mv "{pid}.new" "{pid}"\nexec sleep 600\n')
     program.chmod(0o755)
-    monkeypatch.setattr(child, "program", lambda name, python: str(program))
+    monkeypatch.setattr(child, "program_path", lambda name: str(program))
     return pid
 
 
@@ -47,17 +48,17 @@ async def started(pid: Path) -> None:
 async def test_an_admin_tool_that_hangs_is_given_up_and_ended(
     tmp_path: Path, admin: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(operator, "NONCE", 1.0)
-    asking = asyncio.create_task(operator._nonce(plan(tmp_path)))
+    monkeypatch.setattr(operator, "NONCE_TIMEOUT_SECONDS", 1.0)
+    asking = asyncio.create_task(operator._create_nonce(plan(tmp_path)))
     await started(admin)
     async with asyncio.timeout(SECONDS):
-        with pytest.raises(configs.Unusable, match="made no nonce within 1 s"):
+        with pytest.raises(DevError, match="created no nonce within 1 s"):
             await asking
     assert not alive(admin)
 
 
-async def test_an_admin_tool_does_not_outlive_who_asked_it(tmp_path: Path, admin: Path) -> None:
-    asking = asyncio.create_task(operator._nonce(plan(tmp_path)))
+async def test_an_admin_tool_does_not_outlive_its_caller(tmp_path: Path, admin: Path) -> None:
+    asking = asyncio.create_task(operator._create_nonce(plan(tmp_path)))
     await started(admin)
     asking.cancel()
     await asyncio.wait([asking], timeout=SECONDS)
@@ -70,7 +71,7 @@ async def test_ctrl_c_waits_until_the_preparation_has_cleaned_up(
 ) -> None:
     ended = False
 
-    async def prepare(wanted: operator.Plan, screen: Screen, clock: Clock) -> None:
+    async def prepare(options: operator.Options, screen: Screen, clock: Clock) -> None:
         nonlocal ended
         try:
             os.kill(os.getpid(), signal.SIGTERM)

@@ -11,7 +11,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_each_line_says_whose_it_is() -> None:
+def test_each_line_has_the_name_of_its_process() -> None:
     out = io.StringIO()
     screen = Screen(out, SystemClock(), timed=False)
     screen.say("first\nsecond")
@@ -19,7 +19,7 @@ def test_each_line_says_whose_it_is() -> None:
     assert out.getvalue() == "dev      | first\ndev      | second\nserver-1 | INFO    server.shard: hello\n"
 
 
-def test_colours_only_on_a_terminal_that_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colors_only_on_a_terminal_that_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     out = Terminal()
     Screen(out, SystemClock()).say("x")

@@ -58,7 +58,7 @@ def test_paths_into_objects(path: str, found: list[Any]) -> None:
     ],
 )
 def test_ages_as_kubectl_shows_them(seconds: float, shown: str) -> None:
-    assert columns.duration(seconds) == shown
+    assert columns.format_duration(seconds) == shown
 
 
 @pytest.mark.parametrize("resource", builtin_resources.RESOURCES, ids=lambda each: each.id)
@@ -89,4 +89,4 @@ def test_every_kind_has_a_table_even_of_odd_objects(resource: Any) -> None:
     ],
 )
 def test_what_a_url_names(path: str, target: paths.Target | None) -> None:
-    assert paths.target(path) == target
+    assert paths.parse_path(path) == target

@@ -1,4 +1,4 @@
-"""What `kubectl get` prints of core kinds: columns that no path into the object gives, because they are computed."""
+"""Columns of `kubectl get` for core kinds, which are computed instead of read from a path."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,25 +8,25 @@ from typing import Any
 from nstance.kube.api.values import at
 from nstance.kube.port import Object
 
-Cell = Callable[[Object, float], Any]  # of an object at a time
+Cell = Callable[[Object, float], Any]  # from an object and the current time
 
 
 @dataclass(frozen=True, slots=True)
-class Computed:
+class ComputedColumn:
     name: str
     cell: Cell
     type: str = "string"
     priority: int = 0
 
 
-def duration(seconds: float) -> str:
-    """As kubectl shows an age: coarser the longer it is."""
-    whole = max(0, int(seconds))
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
-    if whole < 120:
-        return f"{whole}s"
+def format_duration(seconds: float) -> str:
+    """An age as kubectl prints it: less precise the longer it is."""
+    total = max(0, int(seconds))
+    minutes, hours, days = total // 60, total // 3600, total // 86400
+    if total < 120:
+        return f"{total}s"
     if minutes < 10:
-        return f"{minutes}m{whole % 60}s" if whole % 60 else f"{minutes}m"
+        return f"{minutes}m{total % 60}s" if total % 60 else f"{minutes}m"
     if hours < 3:
         return f"{minutes}m"
     if hours < 8:
@@ -38,9 +38,9 @@ def duration(seconds: float) -> str:
     return f"{days}d" if days < 730 else f"{days // 365}y{days % 365}d"
 
 
-def since(timestamp: Any, now: float) -> str:
+def format_age(timestamp: Any, now: float) -> str:
     try:
-        return duration(now - datetime.fromisoformat(str(timestamp)).timestamp())
+        return format_duration(now - datetime.fromisoformat(str(timestamp)).timestamp())
     except ValueError:
         return "<unknown>"
 
@@ -50,21 +50,21 @@ def field(*path: str, default: Any = "<none>") -> Cell:
 
 
 def _age(body: Object, now: float) -> str:
-    return since(at(body, ("metadata", "creationTimestamp")), now)
+    return format_age(at(body, ("metadata", "creationTimestamp")), now)
 
 
 def _count(*path: str) -> Cell:
     return lambda body, now: len(at(body, path) or ())
 
 
-NAME = Computed("Name", field("metadata", "name"))
-AGE = Computed("Age", _age)
+NAME = ComputedColumn("Name", field("metadata", "name"))
+AGE = ComputedColumn("Age", _age)
 
 
 def _node_status(body: Object, now: float) -> str:
     ready: Object = next((each for each in at(body, ("status", "conditions")) or () if each.get("type") == "Ready"), {})
-    said = {"True": "Ready", "False": "NotReady"}.get(str(ready.get("status")), "Unknown")
-    return f"{said},SchedulingDisabled" if at(body, ("spec", "unschedulable")) else said
+    text = {"True": "Ready", "False": "NotReady"}.get(str(ready.get("status")), "Unknown")
+    return f"{text},SchedulingDisabled" if at(body, ("spec", "unschedulable")) else text
 
 
 def _node_roles(body: Object, now: float) -> str:
@@ -100,13 +100,13 @@ def _restarts(body: Object, now: float) -> int:
     return sum(int(each.get("restartCount") or 0) for each in at(body, ("status", "containerStatuses")) or ())
 
 
-def _of(have: tuple[str, ...], want: tuple[str, ...]) -> Cell:
-    return lambda body, now: f"{at(body, have, 0)}/{at(body, want, 0)}"
+def _ratio(part: tuple[str, ...], total: tuple[str, ...]) -> Cell:
+    return lambda body, now: f"{at(body, part, 0)}/{at(body, total, 0)}"
 
 
 def _event_seen(body: Object, now: float) -> str:
     seen = body.get("lastTimestamp") or body.get("eventTime") or at(body, ("metadata", "creationTimestamp"))
-    return since(at(body, ("series", "lastObservedTime")) or seen, now)
+    return format_age(at(body, ("series", "lastObservedTime")) or seen, now)
 
 
 def _event_object(body: Object, now: float) -> str:
@@ -120,83 +120,77 @@ def _service_ports(body: Object, now: float) -> str:
 
 
 _SIZED = (
-    Computed("Ready", _of(("status", "readyReplicas"), ("spec", "replicas"))),
-    Computed("Up-to-date", field("status", "updatedReplicas", default=0), "integer"),
-    Computed("Available", field("status", "availableReplicas", default=0), "integer"),
+    ComputedColumn("Ready", _ratio(("status", "readyReplicas"), ("spec", "replicas"))),
+    ComputedColumn("Up-to-date", field("status", "updatedReplicas", default=0), "integer"),
+    ComputedColumn("Available", field("status", "availableReplicas", default=0), "integer"),
 )
 
-COLUMNS: dict[str, tuple[Computed, ...]] = {
+_ROLE = ComputedColumn("Role", _ratio(("roleRef", "kind"), ("roleRef", "name")))
+
+COLUMNS: dict[str, tuple[ComputedColumn, ...]] = {
     "nodes": (
         NAME,
-        Computed("Status", _node_status),
-        Computed("Roles", _node_roles),
+        ComputedColumn("Status", _node_status),
+        ComputedColumn("Roles", _node_roles),
         AGE,
-        Computed("Version", field("status", "nodeInfo", "kubeletVersion", default="")),
-        Computed("Internal-IP", _address("InternalIP"), priority=1),
-        Computed("External-IP", _address("ExternalIP"), priority=1),
-        Computed("Provider-ID", field("spec", "providerID"), priority=1),
+        ComputedColumn("Version", field("status", "nodeInfo", "kubeletVersion", default="")),
+        ComputedColumn("Internal-IP", _address("InternalIP"), priority=1),
+        ComputedColumn("External-IP", _address("ExternalIP"), priority=1),
+        ComputedColumn("Provider-ID", field("spec", "providerID"), priority=1),
     ),
     "pods": (
         NAME,
-        Computed("Ready", _pod_ready),
-        Computed("Status", _pod_status),
-        Computed("Restarts", _restarts, "integer"),
+        ComputedColumn("Ready", _pod_ready),
+        ComputedColumn("Status", _pod_status),
+        ComputedColumn("Restarts", _restarts, "integer"),
         AGE,
-        Computed("IP", field("status", "podIP"), priority=1),
-        Computed("Node", field("spec", "nodeName"), priority=1),
+        ComputedColumn("IP", field("status", "podIP"), priority=1),
+        ComputedColumn("Node", field("spec", "nodeName"), priority=1),
     ),
-    "namespaces": (NAME, Computed("Status", field("status", "phase")), AGE),
-    "secrets": (NAME, Computed("Type", field("type")), Computed("Data", _count("data"), "integer"), AGE),
-    "configmaps": (NAME, Computed("Data", _count("data"), "integer"), AGE),
+    "namespaces": (NAME, ComputedColumn("Status", field("status", "phase")), AGE),
+    "secrets": (NAME, ComputedColumn("Type", field("type")), ComputedColumn("Data", _count("data"), "integer"), AGE),
+    "configmaps": (NAME, ComputedColumn("Data", _count("data"), "integer"), AGE),
     "services": (
         NAME,
-        Computed("Type", field("spec", "type", default="ClusterIP")),
-        Computed("Cluster-IP", field("spec", "clusterIP")),
-        Computed("Port(s)", _service_ports),
+        ComputedColumn("Type", field("spec", "type", default="ClusterIP")),
+        ComputedColumn("Cluster-IP", field("spec", "clusterIP")),
+        ComputedColumn("Port(s)", _service_ports),
         AGE,
     ),
     "events": (
-        Computed("Last Seen", _event_seen),
-        Computed("Type", field("type")),
-        Computed("Reason", field("reason")),
-        Computed("Object", _event_object),
-        Computed("Message", lambda body, now: str(body.get("message", "")).strip()),
-        Computed("Count", field("count", default=1), "integer", priority=1),
-        Computed("Name", field("metadata", "name"), priority=1),
+        ComputedColumn("Last Seen", _event_seen),
+        ComputedColumn("Type", field("type")),
+        ComputedColumn("Reason", field("reason")),
+        ComputedColumn("Object", _event_object),
+        ComputedColumn("Message", lambda body, now: str(body.get("message", "")).strip()),
+        ComputedColumn("Count", field("count", default=1), "integer", priority=1),
+        ComputedColumn("Name", field("metadata", "name"), priority=1),
     ),
-    "leases.coordination.k8s.io": (NAME, Computed("Holder", field("spec", "holderIdentity", default="")), AGE),
+    "leases.coordination.k8s.io": (NAME, ComputedColumn("Holder", field("spec", "holderIdentity", default="")), AGE),
     "poddisruptionbudgets.policy": (
         NAME,
-        Computed("Min Available", field("spec", "minAvailable", default="N/A")),
-        Computed("Max Unavailable", field("spec", "maxUnavailable", default="N/A")),
-        Computed("Allowed Disruptions", field("status", "disruptionsAllowed", default=0), "integer"),
+        ComputedColumn("Min Available", field("spec", "minAvailable", default="N/A")),
+        ComputedColumn("Max Unavailable", field("spec", "maxUnavailable", default="N/A")),
+        ComputedColumn("Allowed Disruptions", field("status", "disruptionsAllowed", default=0), "integer"),
         AGE,
     ),
     "customresourcedefinitions.apiextensions.k8s.io": (
         NAME,
-        Computed("Created At", field("metadata", "creationTimestamp")),
+        ComputedColumn("Created At", field("metadata", "creationTimestamp")),
     ),
     "validatingwebhookconfigurations.admissionregistration.k8s.io": (
         NAME,
-        Computed("Webhooks", _count("webhooks"), "integer"),
+        ComputedColumn("Webhooks", _count("webhooks"), "integer"),
         AGE,
     ),
     "deployments.apps": (NAME, *_SIZED, AGE),
     "statefulsets.apps": (NAME, _SIZED[0], AGE),
     "daemonsets.apps": (
         NAME,
-        Computed("Desired", field("status", "desiredNumberScheduled", default=0), "integer"),
-        Computed("Ready", field("status", "numberReady", default=0), "integer"),
+        ComputedColumn("Desired", field("status", "desiredNumberScheduled", default=0), "integer"),
+        ComputedColumn("Ready", field("status", "numberReady", default=0), "integer"),
         AGE,
     ),
-    "rolebindings.rbac.authorization.k8s.io": (
-        NAME,
-        Computed("Role", lambda body, now: f"{at(body, ('roleRef', 'kind'))}/{at(body, ('roleRef', 'name'))}"),
-        AGE,
-    ),
-    "clusterrolebindings.rbac.authorization.k8s.io": (
-        NAME,
-        Computed("Role", lambda body, now: f"{at(body, ('roleRef', 'kind'))}/{at(body, ('roleRef', 'name'))}"),
-        AGE,
-    ),
+    "rolebindings.rbac.authorization.k8s.io": (NAME, _ROLE, AGE),
+    "clusterrolebindings.rbac.authorization.k8s.io": (NAME, _ROLE, AGE),
 }

@@ -1,4 +1,4 @@
-"""Which resources there are: for old clients one document per group and version, for new ones all at once."""
+"""Discovery: one document per group and version for old clients, one document for all for new ones."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from nstance.kube.port import Object
 _VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 _SUB_VERBS = ["get", "patch", "update"]
 _SCALE = ("autoscaling", "v1", "Scale")
-# What is answered but kept nowhere: group, version, plural, kind, namespaced.
+# Resources that are answered but not stored: group, version, plural, kind, namespaced.
 REVIEWS = (
     ("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", False),
     ("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", False),
@@ -21,7 +21,7 @@ REVIEWS = (
 
 
 def versions(registry: Registry) -> dict[str, list[str]]:
-    """The versions of every group, the preferred one first; the core group is the empty one."""
+    """The versions of every group, the preferred one first. The core group is empty."""
     found: dict[str, list[str]] = {}
     pairs = [(resource.group, each.name) for resource in registry.all() for each in resource.versions]
     for group, version in [*pairs, *((review[0], review[1]) for review in REVIEWS)]:

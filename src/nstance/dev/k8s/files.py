@@ -1,13 +1,11 @@
 """Objects as files that people and programs may edit: `{resource}/{namespace}/{name}.json`, or `{resource}/{name}.json`.
 
-The files are the truth. Before an object is read or written through the API its file is looked at, so an edit is never
-overwritten by somebody who did not see it; a watcher finds the other edits. What this server wrote itself is told by the
-file's inode, size and time, not by its content. The traps: a file is replaced, never written in place, or a watcher would
-read half of it; versions must go on after a restart although deletions leave no file, so a mark beyond every version given
-out is kept in `.resource-version`.
+The files are the source of truth. An object's file is checked before the object is read or written through the API, so an
+edit is never overwritten unseen; a watcher finds other edits. Files that this server wrote are recognized by inode, size
+and time. The traps: a file is replaced, never written in place, or a watcher would read half of it; versions must continue
+after a restart although deletions leave no file, so `.resource-version` holds a number above all used versions.
 
-A kind that is not built in has its group in the folder's name (`widgets.example.com`), as kubectl writes it: two groups may
-have a plural in common.
+The folder of a kind that is not built in includes its group (`widgets.example.com`), because two groups may share a plural.
 """
 
 import json
@@ -26,8 +24,8 @@ from nstance.kube.port import Object
 
 log = logging.getLogger(__name__)
 
-_MARK = ".resource-version"
-_BLOCK = 1000  # versions per write of the mark
+_VERSION_FILE = ".resource-version"
+_VERSION_BLOCK = 1000  # versions that are reserved by one write
 Signature = tuple[int, int, int]
 
 
@@ -42,24 +40,24 @@ class Files:
     def __init__(
         self, folder: Path, clock: clocks.Clock, rng: clocks.Rng, *, window: int = server.WATCH_WINDOW
     ) -> None:
-        """Reads everything. Raises OSError when the folder cannot be used."""
+        """Reads all files. Raises OSError if the folder cannot be used."""
         self.folder = folder.absolute()
         self.folder.mkdir(parents=True, exist_ok=True)
         self._seen: dict[Path, Signature] = {}
-        self._strange: set[Path] = set()  # of kinds that are not served: a definition may change that
+        self._unknown: set[Path] = set()  # files of kinds that are not served; a CRD may change that
         self._drafts = 0
-        kept = {path: read for path in self._paths() if (read := self._read(path)) is not None}
-        self._mark = 0
-        self._reserve(max([self._read_mark(), *map(_version, kept.values())]))
-        self.api = server.Api(clock, rng, version=self._mark - _BLOCK, window=window, sink=self._sink)
-        self._load(kept)
+        bodies = {path: body for path in self._paths() if (body := self._read(path)) is not None}
+        self._reserved = 0
+        self._reserve(max([self._read_reserved(), *map(_version, bodies.values())]))
+        self.api = server.Api(clock, rng, version=self._reserved - _VERSION_BLOCK, window=window, sink=self._sink)
+        self._load(bodies)
         self.api.begin()
 
-    def _load(self, kept: dict[Path, Any]) -> None:
-        """Definitions first, as others are of their kinds; then what is whole; then what somebody wrote by hand meanwhile."""
+    def _load(self, bodies: dict[Path, Any]) -> None:
+        """Loads definitions first, then complete objects, then files that were written by hand."""
         by_hand = []
-        for path in sorted(kept, key=lambda path: (path.parent.name != crd_objects.ID.partition(".")[0], path)):
-            body, place = kept[path], self._place(path)
+        for path in sorted(bodies, key=lambda path: (path.parent.name != crd_objects.ID.partition(".")[0], path)):
+            body, place = bodies[path], self._place(path)
             if place is None:
                 continue
             meta = body.get("metadata") if isinstance(body, dict) else None
@@ -69,38 +67,38 @@ class Files:
                 del self._seen[path]
                 by_hand.append(path)
         for path in by_hand:
-            self.look(path)
+            self.check(path)
 
     def path(self, key: Key) -> Path:
         plural, _, group = key.resource.partition(".")
         folder = self.folder / (plural if self.api.registry.built_in(group, plural) else key.resource)
         return (folder / key.namespace if key.namespace else folder) / f"{key.name}.json"
 
-    def look_at(self, served: Served, namespace: str, name: str) -> None:
-        """Takes in what somebody may have done to an object's file. What cannot be a name is nobody's file."""
+    def check_object(self, served: Served, namespace: str, name: str) -> None:
+        """Applies edits of an object's file. An invalid name has no file."""
         if any(each.startswith(".") or "/" in each or "\0" in each for each in (namespace, name)):
             return
-        self.look(self.path(Key(served.resource.id, namespace if served.resource.namespaced else "", name)))
+        self.check(self.path(Key(served.resource.id, namespace if served.resource.namespaced else "", name)))
 
-    def look_everywhere(self) -> None:
+    def check_all(self) -> None:
         for path in {*self._paths(), *self._seen}:
-            self.look(path)
+            self.check(path)
 
-    def look_below(self, path: Path) -> None:
-        """A path that something happened to: a file, or a folder with files in it."""
+    def check_below(self, path: Path) -> None:
+        """Checks a changed path: a file, or a folder with files."""
         if path.is_dir():
             for each in path.rglob("*.json"):
-                self.look(each)
+                self.check(each)
         else:
-            self.look(path)
+            self.check(path)
 
-    def look(self, path: Path) -> None:
+    def check(self, path: Path) -> None:
         if path.suffix != ".json" or path.name.startswith("."):
             return
         try:
             now = _signature(path)
         except OSError as problem:
-            log.warning("file cannot be read", extra={"file": str(path), "problem": str(problem)})
+            log.warning("failed to read file", extra={"file": str(path), "problem": str(problem)})
             return
         if now == self._seen.get(path):
             return
@@ -121,33 +119,33 @@ class Files:
         served = self._served(place, body)
         try:
             stored = self.api.adopt(served, place.name, body, namespace=place.namespace)
-        except status.ApiError as refused:
-            extra = {"file": str(path), "problem": refused.message}
-            log.warning("file is refused, the last good object stays", extra=extra)
+        except status.ApiError as error:
+            extra = {"file": str(path), "problem": error.message}
+            log.warning("failed to apply file, the last valid object stays", extra=extra)
             return
-        log.info("object changed by hand", extra={"file": str(path), "version": stored["metadata"]["resourceVersion"]})
+        log.info("object edited by hand", extra={"file": str(path), "version": stored["metadata"]["resourceVersion"]})
         key = Key(place.resource.id, place.namespace, place.name)
-        kept = self.api.store.get(key)
-        if kept is not None and kept != body:  # so that it keeps its uid when it is read again
-            self._write(path, kept, over=True)
+        current = self.api.store.get(key)
+        if current is not None and current != body:  # so that it keeps its uid
+            self._write(path, current, only_known=True)
 
     def _removed(self, path: Path, place: Place) -> None:
         self._seen.pop(path, None)
         key = Key(place.resource.id, place.namespace, place.name)
-        kept = self.api.store.get(key)
-        if kept is None:
+        current = self.api.store.get(key)
+        if current is None:
             return
         log.info("object deleted by hand", extra={"file": str(path)})
         try:
-            self.api.delete(self._served(place, kept), place.name, namespace=place.namespace)
-        except status.ApiError as refused:
-            log.warning("deletion is refused", extra={"file": str(path), "problem": refused.message})
-        left = self.api.store.get(key)
-        if left is not None and path not in self._seen:
-            self._write(path, left)
+            self.api.delete(self._served(place, current), place.name, namespace=place.namespace)
+        except status.ApiError as error:
+            log.warning("failed to delete object", extra={"file": str(path), "problem": error.message})
+        remaining = self.api.store.get(key)
+        if remaining is not None and path not in self._seen:
+            self._write(path, remaining)
 
     def _place(self, path: Path) -> Place | None:
-        """What a file holds, by where it lies. None for what is no object of a kind that is served (yet)."""
+        """The object that a path stands for. None if its kind is not served (yet)."""
         parts = path.relative_to(self.folder).parts
         plural, _, group = parts[0].partition(".")
         if group:
@@ -155,12 +153,12 @@ class Files:
         else:
             resource = next((each for each in self.api.registry.all() if self._plain(each, plural)), None)
         if resource is None:
-            self._strange.add(path)
-            log.info("file of an unknown kind is left alone", extra={"file": str(path)})
+            self._unknown.add(path)
+            log.info("file of an unknown kind ignored", extra={"file": str(path)})
             return None
         if len(parts) != (3 if resource.namespaced else 2):
-            wanted = f"{parts[0]}/{'{namespace}/' if resource.namespaced else ''}{{name}}.json"
-            log.warning("file is in the wrong place", extra={"file": str(path), "expected": wanted})
+            expected = f"{parts[0]}/{'{namespace}/' if resource.namespaced else ''}{{name}}.json"
+            log.warning("file in the wrong folder ignored", extra={"file": str(path), "expected": expected})
             return None
         return Place(resource, parts[1] if resource.namespaced else "", path.stem)
 
@@ -168,9 +166,9 @@ class Files:
         return resource.plural == plural and self.api.registry.built_in(resource.group, plural)
 
     def _served(self, place: Place, body: Any) -> Served:
-        """At the version that the file says, or the one objects are kept in."""
-        said = body.get("apiVersion") if isinstance(body, dict) else None
-        wanted = said or place.resource.stored_as
+        """In the version of the file, or else the stored version."""
+        own = body.get("apiVersion") if isinstance(body, dict) else None
+        wanted = own or place.resource.stored_as
         versions = place.resource.versions
         found = next((each for each in versions if Served(place.resource, each).api_version == wanted), versions[0])
         return Served(place.resource, found)
@@ -181,57 +179,61 @@ class Files:
                 yield path
 
     def _read(self, path: Path) -> Any:
-        """None when it is gone or broken, which is said; what it was is remembered, so that it is said once."""
+        """None if it is gone or invalid. A problem is logged once for each version of the file."""
         try:
             signature, raw = _signature(path), path.read_bytes()
         except OSError as problem:
-            log.warning("file cannot be read", extra={"file": str(path), "problem": str(problem)})
+            log.warning("failed to read file", extra={"file": str(path), "problem": str(problem)})
             return None
         if signature is None:
             return None
         self._seen[path] = signature
         try:
             return json.loads(raw)
-        except json.JSONDecodeError as fault:
-            extra = {"file": str(path), "line": fault.lineno, "column": fault.colno, "problem": fault.msg}
-            log.warning("file is no JSON, the last good object stays", extra=extra)
-        except (ValueError, RecursionError) as fault:
-            log.warning("file is no JSON, the last good object stays", extra={"file": str(path), "problem": str(fault)})
+        except json.JSONDecodeError as error:
+            extra = {"file": str(path), "line": error.lineno, "column": error.colno, "problem": error.msg}
+            log.warning("failed to parse file, the last valid object stays", extra=extra)
+        except (ValueError, RecursionError) as error:
+            log.warning(
+                "failed to parse file, the last valid object stays", extra={"file": str(path), "problem": str(error)}
+            )
         return None
 
     def _sink(self, key: Key, body: Object | None) -> None:
-        if self.api.store.version + 1 >= self._mark:
+        if self.api.store.version + 1 >= self._reserved:
             self._reserve(self.api.store.version + 1)
         if key.resource == crd_objects.ID:
-            for path in self._strange:
+            for path in self._unknown:
                 self._seen.pop(path, None)
-            self._strange.clear()
+            self._unknown.clear()
         path = self.path(key)
         if body is None:
             path.unlink(missing_ok=True)
             self._seen.pop(path, None)
         else:
-            self._write(path, body, over=path in self._seen)
+            self._write(path, body, only_known=path in self._seen)
 
-    def _write(self, path: Path, body: Object, *, over: bool = False) -> None:
-        """`over`: only over the file that was read. One that somebody removed or changed meanwhile is looked at next; it
-        must not come back because we had something to add to it."""
+    def _write(self, path: Path, body: Object, *, only_known: bool = False) -> None:
+        """`only_known`: write only over the file that was read. A file that was removed or edited since is checked next
+        and must not be restored."""
         path.parent.mkdir(parents=True, exist_ok=True)
         written = self._replace(
-            path, json.dumps(body, indent=2, ensure_ascii=False) + "\n", over=self._seen.get(path) if over else None
+            path,
+            json.dumps(body, indent=2, ensure_ascii=False) + "\n",
+            expected=self._seen.get(path) if only_known else None,
         )
         if written is not None:
             self._seen[path] = written
 
-    def _replace(self, path: Path, text: str, *, over: Signature | None = None) -> Signature | None:
-        """What the new file is known by. Asked before it is in place: afterwards it might be somebody else's. None: the
-        file is no longer the one it should have replaced."""
+    def _replace(self, path: Path, text: str, *, expected: Signature | None = None) -> Signature | None:
+        """The signature of the new file, taken before the rename, because afterwards it may be another file. None: the
+        file to replace is not the expected one."""
         self._drafts += 1
         draft = path.parent / f".draft-{os.getpid()}-{self._drafts}"
         try:
             draft.write_text(text)
             signature = _signature(draft)
-            if over is not None and _signature(path) != over:
+            if expected is not None and _signature(path) != expected:
                 return None
             draft.replace(path)
         finally:
@@ -239,16 +241,16 @@ class Files:
         assert signature is not None
         return signature
 
-    def _read_mark(self) -> int:
+    def _read_reserved(self) -> int:
         try:
-            text = (self.folder / _MARK).read_text().strip()
+            text = (self.folder / _VERSION_FILE).read_text().strip()
         except FileNotFoundError:
             return 0
         return int(text) if text.isdecimal() else 0
 
     def _reserve(self, version: int) -> None:
-        self._mark = version + _BLOCK
-        self._replace(self.folder / _MARK, f"{self._mark}\n")
+        self._reserved = version + _VERSION_BLOCK
+        self._replace(self.folder / _VERSION_FILE, f"{self._reserved}\n")
 
 
 def _signature(path: Path) -> Signature | None:

@@ -1,4 +1,4 @@
-"""JSONPath, as much of it as printer columns use: fields, indices, `[*]`, and filters by equality."""
+"""The part of JSONPath that printer columns use: fields, indexes, `[*]`, and filters by equality."""
 
 import re
 from collections.abc import Iterator
@@ -30,7 +30,7 @@ def _steps(path: str) -> tuple[dict[str, str], ...] | None:
 
 
 def find(value: Any, path: str) -> list[Any]:
-    """All that a path leads to; nothing for a path that is not understood."""
+    """All values at a path; none if the path is not supported."""
     steps = _steps(path)
     if steps is None:
         return []

@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import contextlib
 import pathlib
-import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
 from importlib import metadata
@@ -12,14 +11,12 @@ from importlib import metadata
 from aiohttp import web
 
 from nstance import clock as clocks
-from nstance.dev import loopback
-from nstance.dev.k8s import watching
+from nstance.dev import loopback, signals
+from nstance.dev.k8s import file_watch
 from nstance.dev.k8s.files import Files
 from nstance.dev.k8s.service import Service
 from nstance.kube.api import server
 from nstance.telemetry import logs
-
-GRACE = 1.0  # seconds that running requests get when the server ends
 
 KUBECONFIG = """\
 apiVersion: v1
@@ -34,7 +31,7 @@ EXAMPLES = """\
 examples:
   nstance-dev-k8s                                       files in temp/dev-k8s, on port 6443
   nstance-dev-k8s --dir /tmp/cluster --port 7443
-  nstance-dev-k8s --kubeconfig temp/kubeconfig          also write a kubeconfig that leads here
+  nstance-dev-k8s --kubeconfig temp/kubeconfig          also write a kubeconfig for this server
 
 use it:
   kubectl --server http://127.0.0.1:6443 get nodes
@@ -44,29 +41,20 @@ use it:
 
 @contextlib.asynccontextmanager
 async def serving(folder: pathlib.Path, *, port: int, window: int = server.WATCH_WINDOW) -> AsyncIterator[int]:
-    """Serves until the block ends and gives the port; 0 asks for a free one. Raises OSError when it is taken."""
+    """Serves until the block ends and yields the port; 0: a free one. Raises OSError if it is in use."""
     clock = clocks.SystemClock()
-    sockets = loopback.listen(port)
-    try:
+    with loopback.listening(port) as sockets:  # first: a second server must not touch the files
         files = Files(folder, clock, clocks.SystemRng(), window=window)
         service = Service(files, clock)
-        runner = web.ServerRunner(web.Server(service.handle), shutdown_timeout=GRACE)
-        await runner.setup()
-    except BaseException:
-        for each in sockets:
-            each.close()
-        raise
-    ending = asyncio.Event()
-    async with asyncio.TaskGroup() as group:
-        group.create_task(watching.follow(files, ending))
-        try:
-            for each in sockets:
-                await web.SockSite(runner, each).start()
-            yield sockets[0].getsockname()[1]
-        finally:
-            ending.set()
-            service.streams.end()
-            await runner.cleanup()
+        stopping = asyncio.Event()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(file_watch.watch_files(files, stopping))
+            async with loopback.serving(web.Server(service.handle), sockets) as chosen:
+                try:
+                    yield chosen
+                finally:
+                    stopping.set()
+                    service.streams.end()
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -76,19 +64,17 @@ def main(argv: Sequence[str] | None = None) -> None:
         asyncio.run(_run(options.dir, port=options.port, kubeconfig=options.kubeconfig))
     except OSError as problem:
         where = f"port {options.port} or folder {options.dir} cannot be used ({problem.strerror or problem})"
-        sys.exit(f"nstance-dev-k8s: {where}; end the other process, or choose others with --port and --dir")
+        sys.exit(f"nstance-dev-k8s: {where}; stop the other process, or choose others with --port and --dir")
 
 
 async def _run(folder: pathlib.Path, *, port: int, kubeconfig: pathlib.Path | None) -> None:
-    ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    stop = signals.stop_event()
     async with serving(folder, port=port) as chosen:
         if kubeconfig is not None:
             _write_kubeconfig(kubeconfig, chosen)
         sys.stdout.write(f"dev-k8s listens on http://localhost:{chosen}, objects in {folder}\n")
         sys.stdout.flush()
-        await ended.wait()
+        await stop.wait()
 
 
 def _write_kubeconfig(path: pathlib.Path, port: int) -> None:
@@ -104,12 +90,12 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--port", type=loopback.port, default=6443, metavar="N", help="default 6443; 0 takes a free one"
+        "--port", type=loopback.parse_port, default=6443, metavar="N", help="port to listen on; 0: a free one (6443)"
     )
     parser.add_argument(
-        "--dir", type=pathlib.Path, default=pathlib.Path("temp/dev-k8s"), help="where objects are kept (temp/dev-k8s)"
+        "--dir", type=pathlib.Path, default=pathlib.Path("temp/dev-k8s"), help="folder for the objects (temp/dev-k8s)"
     )
-    parser.add_argument("--kubeconfig", type=pathlib.Path, metavar="FILE", help="write a kubeconfig that leads here")
+    parser.add_argument("--kubeconfig", type=pathlib.Path, metavar="FILE", help="write a kubeconfig for this server")
     parser.add_argument("-v", "--verbose", action="store_true", help="log every request")
     parser.add_argument("--version", action="version", version=f"nstance-dev-k8s {metadata.version('nstance')}")
     return parser

@@ -1,7 +1,7 @@
-"""Bodies in, and which form of an answer a client asks for.
+"""Content negotiation: parses request bodies, and finds the form of the response.
 
-Bodies may be JSON, YAML and protobuf; answers are JSON, which all clients read. Two forms matter: tables, which
-kubectl prints as they are, and objects of which only the metadata is wanted.
+Bodies may be JSON, YAML or protobuf; responses are JSON. Besides whole objects there are two forms: tables, which kubectl
+prints, and metadata only.
 """
 
 import json
@@ -17,9 +17,9 @@ from nstance.kube.api import status
 
 _JSON, _YAML = "application/json", "application/yaml"
 _PROTOBUF = "application/vnd.kubernetes.protobuf"
-_DEEPEST = 100
-_FEW = 10_000
-_TAGGED = (ValueError, LookupError, TypeError, AttributeError)  # what PyYAML raises for `!!int x` and the like
+_MAX_DEPTH = 100
+_MIN_NODES = 10_000
+_TAG_ERRORS = (ValueError, LookupError, TypeError, AttributeError)  # PyYAML raises them for `!!int x` and the like
 
 
 class Form(Enum):
@@ -28,25 +28,25 @@ class Form(Enum):
     METADATA = "PartialObjectMetadata"
 
 
-def form(accept: str) -> Form:
-    """The first one named that is known here."""
+def requested_form(accept: str) -> Form:
+    """The first supported one."""
     for media, options in _accepted(accept):
         if media not in (_JSON, "*/*", "application/*", _YAML):
             continue
-        asked = options.get("as", "").removesuffix("List")
-        if not asked:
+        kind = options.get("as", "").removesuffix("List")
+        if not kind:
             return Form.OBJECT
         if (
             options.get("g") == "meta.k8s.io"
             and options.get("v") == "v1"
-            and asked in ("Table", "PartialObjectMetadata")
+            and kind in ("Table", "PartialObjectMetadata")
         ):
-            return Form(asked)
+            return Form(kind)
     return Form.OBJECT
 
 
 def discovery_version(accept: str) -> str:
-    """The version of aggregated discovery that is asked for first, or nothing."""
+    """The first requested version of aggregated discovery; empty: none."""
     for media, options in _accepted(accept):
         if media == _JSON and options.get("g") == "apidiscovery.k8s.io" and options.get("v") in ("v2", "v2beta1"):
             return options["v"]
@@ -60,7 +60,7 @@ def _accepted(accept: str) -> Iterator[tuple[str, dict[str, str]]]:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML as Kubernetes means it: a time is a string."""
+    """YAML as in Kubernetes: a time is a string."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -69,51 +69,51 @@ _Loader.yaml_implicit_resolvers = {
 }
 
 
-def body(raw: bytes, media: str) -> Any:
-    """Raises 400 with the place of the fault, 415 for what cannot be read here."""
+def parse_body(raw: bytes, media: str) -> Any:
+    """Raises 400 with the place of the error, 415 for unsupported types."""
     media = media.partition(";")[0].strip()
     if media == _PROTOBUF:
         try:
-            return protobuf.decoded(raw)
-        except (protobuf.Unreadable, UnicodeDecodeError) as problem:
+            return protobuf.decode(raw)
+        except (protobuf.ProtobufError, UnicodeDecodeError) as problem:
             raise status.unsupported_media(f"{media}: {problem}", (_JSON, _YAML)) from None
     try:
         if "yaml" in media and raw.lstrip()[:1] != b"{":
-            read = yaml.load(raw, _Loader)
+            document = yaml.load(raw, _Loader)
         else:
-            read = json.loads(raw, parse_constant=_no_constant)
-        _check_plain(read, nodes=max(_FEW, len(raw)))
-    except (RecursionError, yaml.YAMLError, *_TAGGED) as problem:
+            document = json.loads(raw, parse_constant=_no_constant)
+        _check_json(document, nodes=max(_MIN_NODES, len(raw)))
+    except (RecursionError, yaml.YAMLError, *_TAG_ERRORS) as problem:
         raise status.bad_request(f"the object provided is unrecognized: {' '.join(str(problem).split())}") from None
-    return read
+    return document
 
 
-def _check_plain(value: Any, *, nodes: int) -> None:
-    """Only what JSON has, not deeper than a function may look into it, and not more than was sent: aliases in YAML can
-    make gigabytes of a line, or a value that holds itself. Raises ValueError."""
+def _check_json(value: Any, *, nodes: int) -> None:
+    """Checks types, depth and size: YAML aliases can turn a line into gigabytes, or into a value that contains itself.
+    Raises ValueError."""
     level = [value]
-    for _ in range(_DEEPEST):
-        below: list[Any] = []
+    for _ in range(_MAX_DEPTH):
+        children: list[Any] = []
         for each in level:
             if isinstance(each, dict):
-                below += each.keys()
-                below += each.values()
+                children += each.keys()
+                children += each.values()
             elif isinstance(each, list):
-                below += each
+                children += each
             elif isinstance(each, str):
                 each.encode()
             elif isinstance(each, float) and not math.isfinite(each):
-                raise ValueError(f"{each} is no JSON")
+                raise ValueError(f"{each} is not JSON")
             elif each is not None and not isinstance(each, bool | int | float):
-                raise ValueError(f"a {type(each).__name__} is no JSON")
-        nodes -= len(below)
+                raise ValueError(f"a {type(each).__name__} is not JSON")
+        nodes -= len(children)
         if nodes < 0:
             raise ValueError("its aliases make it much larger than it was sent")
-        if not below:
+        if not children:
             return
-        level = below
-    raise ValueError(f"it is nested deeper than {_DEEPEST} levels")
+        level = children
+    raise ValueError(f"it is nested deeper than {_MAX_DEPTH} levels")
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")

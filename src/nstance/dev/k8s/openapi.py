@@ -1,8 +1,8 @@
-"""OpenAPI, as much as kubectl needs: which writes may be validated by the server, and what `explain` prints.
+"""The part of OpenAPI that kubectl needs: which writes the server can validate, and the text of `explain`.
 
-Schemas are those of applied CRDs; other kinds are described by their name only. The trap: a patch operation that names
-strategic merge would make kubectl compute patches from these schemas, which know no merge keys; without it, kubectl uses
-what is compiled into it. Version 2 exists for old clients, in protobuf only, and describes nothing.
+Only applied CRDs have schemas. The trap: a patch operation with strategic merge would make kubectl compute patches from
+these schemas, which have no merge keys; without it, kubectl uses its built-in ones. Version 2 is for old clients, in
+protobuf only, and is empty.
 """
 
 from nstance.dev.k8s import discovery
@@ -51,11 +51,11 @@ def _gvk(resource: Resource, version: Version) -> Object:
 
 
 def _schema(resource: Resource, version: Version) -> Object:
-    given = version.schema or {}
+    schema = version.schema or {}
     free = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    plain = {"spec": {**free, "description": "The wish. dev-k8s accepts any JSON here."}}
+    plain = {"spec": {**free, "description": "The desired state. dev-k8s accepts any JSON here."}}
     if version.status:
-        plain["status"] = {**free, "description": "What is the case. dev-k8s accepts any JSON here."}
+        plain["status"] = {**free, "description": "The observed state. dev-k8s accepts any JSON here."}
     own = {
         "apiVersion": {"type": "string", "description": "The group and version of the schema of this object."},
         "kind": {"type": "string", "description": "The kind of this object."},
@@ -64,13 +64,13 @@ def _schema(resource: Resource, version: Version) -> Object:
             "description": "Standard object's metadata.",
         },
     }
-    properties = {**(given.get("properties") or plain), **own}
-    kept = {key: value for key, value in given.items() if key not in ("properties", "type")}
+    properties = {**(schema.get("properties") or plain), **own}
+    other = {key: value for key, value in schema.items() if key not in ("properties", "type")}
     hint = ": apply its CRD to see more" if resource.custom else ""
-    description = f"{resource.kind}, of which dev-k8s knows no schema{hint}."
+    description = f"{resource.kind}, for which dev-k8s has no schema{hint}."
     return {
         "description": description,
-        **kept,
+        **other,
         "type": "object",
         "properties": properties,
         "x-kubernetes-group-version-kind": [_gvk(resource, version)],
@@ -82,27 +82,35 @@ def _metadata() -> Object:
     text = {"type": "string"}
     return {
         "type": "object",
-        "description": "What every object has: its names, versions, labels and owners.",
+        "description": "Names, versions, labels and owners of an object.",
         "properties": {
             "name": {**text, "description": "Unique among the objects of a kind in a namespace."},
-            "namespace": {**text, "description": "Where it lives, if its kind is namespaced."},
-            "generateName": {**text, "description": "The start of a name that the server completes."},
-            "labels": {**strings, "description": "What selectors select by."},
-            "annotations": {**strings, "description": "Notes of people and tools."},
-            "finalizers": {"type": "array", "items": text, "description": "What has to happen before it is gone."},
-            "ownerReferences": {"type": "array", "items": {"type": "object"}, "description": "Goes with these."},
+            "namespace": {**text, "description": "The namespace, if the kind is namespaced."},
+            "generateName": {**text, "description": "A prefix from which the server generates a name."},
+            "labels": {**strings, "description": "Labels for selectors."},
+            "annotations": {**strings, "description": "Notes by people and tools."},
+            "finalizers": {
+                "type": "array",
+                "items": text,
+                "description": "What must happen before the object is removed.",
+            },
+            "ownerReferences": {
+                "type": "array",
+                "items": {"type": "object"},
+                "description": "The object is deleted with its owners.",
+            },
             "resourceVersion": {**text, "description": "Changes with every write."},
-            "uid": {**text, "description": "Unique for ever."},
-            "generation": {"type": "integer", "description": "Counts the changes of the wish."},
-            "creationTimestamp": {**text, "format": "date-time", "description": "When it was made."},
-            "deletionTimestamp": {**text, "format": "date-time", "description": "When its deletion was asked for."},
+            "uid": {**text, "description": "Unique forever."},
+            "generation": {"type": "integer", "description": "Number of changes of the desired state."},
+            "creationTimestamp": {**text, "format": "date-time", "description": "When it was created."},
+            "deletionTimestamp": {**text, "format": "date-time", "description": "When its deletion was requested."},
         },
     }
 
 
 def _paths(resource: Resource, version: Version) -> Object:
     base = f"/apis/{resource.group}/{version.name}" if resource.group else f"/api/{version.name}"
-    where = f"{base}/namespaces/{{namespace}}/{resource.plural}" if resource.namespaced else f"{base}/{resource.plural}"
+    path = f"{base}/namespaces/{{namespace}}/{resource.plural}" if resource.namespaced else f"{base}/{resource.plural}"
     query = [{"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}} for name in _QUERY]
     reference = {"schema": {"$ref": f"#/components/schemas/{_name(resource, version)}"}}
     media = ("application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml")
@@ -117,8 +125,8 @@ def _paths(resource: Resource, version: Version) -> Object:
         }
 
     return {
-        where: {"post": operation("post", "application/json")},
-        f"{where}/{{name}}": {"put": operation("put", "application/json"), "patch": operation("patch", *media)},
+        path: {"post": operation("post", "application/json")},
+        f"{path}/{{name}}": {"put": operation("put", "application/json"), "patch": operation("patch", *media)},
     }
 
 

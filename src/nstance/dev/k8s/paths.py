@@ -1,4 +1,4 @@
-"""What a URL of the API names."""
+"""Parses URL paths of the API."""
 
 from dataclasses import dataclass
 
@@ -13,8 +13,8 @@ class Target:
     subresource: str = ""
 
 
-def target(path: str) -> Target | None:
-    """None for what is no path of a resource: discovery and the like."""
+def parse_path(path: str) -> Target | None:
+    """None if it is not the path of a resource, such as discovery."""
     parts = [part for part in path.split("/") if part]
     if parts[:1] == ["api"] and len(parts) > 2:
         group, version, rest = "", parts[1], parts[2:]

@@ -1,8 +1,7 @@
-"""Protobuf bodies as JSON objects.
+"""Decodes protobuf bodies into JSON objects.
 
-kubectl sends what it makes itself (`create secret`, `auth can-i`, an eviction) as protobuf whatever the server prefers, so
-a server that wants to serve it has to read that. Answers are always JSON. The trap: a field that is not in the table is
-refused, never dropped, or an object would lose a part without a word.
+kubectl always sends some requests as protobuf (`create secret`, `auth can-i`, an eviction). Responses are always JSON. The
+trap: an unknown field is rejected, never dropped, or an object would silently lose data.
 """
 
 import base64
@@ -12,14 +11,14 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
-from nstance.dev.k8s import messages
+from nstance.dev.k8s import protobuf_fields
 from nstance.kube.port import Object
 
 MAGIC = b"k8s\x00"
 
 
-class Unreadable(Exception):
-    """Why a body cannot be read."""
+class ProtobufError(Exception):
+    """Why a body cannot be decoded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,25 +26,25 @@ class Field:
     name: str
     type: str
     repeated: bool
-    given: bool  # sent only when it was given
+    optional: bool  # sent only if it is set
 
 
-def decoded(raw: bytes) -> Object:
-    """The object in an envelope that names its kind."""
+def decode(raw: bytes) -> Object:
+    """The object in an envelope with its kind."""
     if not raw.startswith(MAGIC):
-        raise Unreadable("it does not start with the mark of Kubernetes' protobuf")
+        raise ProtobufError("expected the prefix of Kubernetes protobuf")
     envelope = dict(_fields(raw[len(MAGIC) :]))
     kinds = dict(_fields(_bytes(envelope.get(1, b""))))
     api_version, kind = (_bytes(kinds.get(number, b"")).decode() for number in (1, 2))
-    if kind not in messages.FIELDS:
-        raise Unreadable(f"objects of kind {kind!r} are understood as JSON or YAML only")
+    if kind not in protobuf_fields.FIELDS:
+        raise ProtobufError(f"objects of kind {kind!r} are supported as JSON or YAML only")
     return {"apiVersion": api_version, "kind": kind, **_message(kind, _bytes(envelope.get(2, b"")))}
 
 
 @cache
 def _table(message: str) -> dict[int, Field]:
     table = {}
-    for entry in messages.FIELDS[message].split(", "):
+    for entry in protobuf_fields.FIELDS[message].split(", "):
         number, name, *rest = entry.split(" ")
         type = rest[0] if rest else ""
         table[int(number)] = Field(name, type.strip("*!"), type.startswith("*"), type.endswith("!"))
@@ -57,7 +56,7 @@ def _message(message: str, raw: bytes) -> Object:
     for number, value in _fields(raw):
         field = _table(message).get(number)
         if field is None:
-            raise Unreadable(f"field {number} of {message} is not known here; send it as JSON or YAML")
+            raise ProtobufError(f"field {number} of {message} is not supported; send it as JSON or YAML")
         if field.type == "-":
             continue
         if field.type.startswith("{"):
@@ -68,7 +67,7 @@ def _message(message: str, raw: bytes) -> Object:
             found.setdefault(field.name, []).append(_value(field.type, value))
         else:
             read = _value(field.type, value)
-            if field.given or read not in ("", 0, False, None, {}):
+            if field.optional or read not in ("", 0, False, None, {}):
                 found[field.name] = read
     return found
 
@@ -99,18 +98,18 @@ def _time(seconds: int | bytes | None) -> str | None:
     try:
         return datetime.fromtimestamp(_number(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     except (ValueError, OverflowError, OSError):
-        raise Unreadable("a time lies outside of the years 1 to 9999") from None
+        raise ProtobufError("expected a time in the years 1 to 9999") from None
 
 
 def _number(value: int | bytes) -> int:
     if not isinstance(value, int):
-        raise Unreadable("a number was expected")
+        raise ProtobufError("expected a number")
     return value - 2**64 if value >= 2**63 else value
 
 
 def _bytes(value: int | bytes) -> bytes:
     if not isinstance(value, bytes):
-        raise Unreadable("a text or message was expected")
+        raise ProtobufError("expected a string or message")
     return value
 
 
@@ -128,9 +127,9 @@ def _fields(raw: bytes) -> Iterator[tuple[int, int | bytes]]:
         elif wire in (1, 5):
             size = 8 if wire == 1 else 4
         else:
-            raise Unreadable(f"wire type {wire} is not known")
+            raise ProtobufError(f"wire type {wire} is not supported")
         if position + size > len(raw):
-            raise Unreadable("it ends too early")
+            raise ProtobufError("unexpected end of the body")
         yield number, raw[position : position + size]
         position += size
 
@@ -139,10 +138,10 @@ def _varint(raw: bytes, position: int) -> tuple[int, int]:
     value = 0
     for shift in range(0, 70, 7):
         if position >= len(raw):
-            raise Unreadable("it ends too early")
+            raise ProtobufError("unexpected end of the body")
         byte = raw[position]
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
             return value, position
-    raise Unreadable("a number is too long")
+    raise ProtobufError("a number is too long")

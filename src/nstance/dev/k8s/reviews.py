@@ -1,4 +1,4 @@
-"""Questions about rights and identities: everybody may do everything here, and says so."""
+"""Access and identity reviews: everything is allowed."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ _RULE = {"verbs": ["*"]}
 
 
 def answer(kind: str, body: Any) -> Object:
-    asked: Object = body if isinstance(body, dict) else {}
+    request: Object = body if isinstance(body, dict) else {}
     group = "authentication.k8s.io" if kind in ("TokenReview", "SelfSubjectReview") else "authorization.k8s.io"
     status: Object
     if kind == "SelfSubjectReview":
@@ -25,4 +25,4 @@ def answer(kind: str, body: Any) -> Object:
         }
     else:
         status = {"allowed": True, "reason": "dev-k8s allows everything"}
-    return {"metadata": {}, **asked, "apiVersion": f"{group}/v1", "kind": kind, "status": status}
+    return {"metadata": {}, **request, "apiVersion": f"{group}/v1", "kind": kind, "status": status}

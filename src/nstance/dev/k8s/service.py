@@ -1,4 +1,4 @@
-"""HTTP on one side, the API server's verbs on the other."""
+"""Maps HTTP requests to the verbs of the API server."""
 
 import json
 import logging
@@ -9,9 +9,9 @@ from aiohttp import web
 
 from nstance import clock as clocks
 from nstance.dev.k8s import discovery, negotiation, openapi, paths, reviews, tables
-from nstance.dev.k8s.calls import Call, decoded, part, propagation, read_body
 from nstance.dev.k8s.files import Files
 from nstance.dev.k8s.negotiation import Form
+from nstance.dev.k8s.object_request import ObjectRequest, decode_body, get_object, propagation, read_body
 from nstance.dev.k8s.streams import Streams
 from nstance.kube.api import metadata, status, values
 from nstance.kube.port import Object, Patch
@@ -29,7 +29,7 @@ _VERSION = {
     "compiler": "",
     "platform": "linux/amd64",
 }
-_PLAIN_PATHS = ("/healthz", "/livez", "/readyz")
+_HEALTH_PATHS = ("/healthz", "/livez", "/readyz")
 
 
 class Service:
@@ -42,43 +42,43 @@ class Service:
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         try:
             response = await self._answer(request)
-        except status.ApiError as refused:
-            headers = {"Retry-After": str(refused.retry_after)} if refused.retry_after else {}
-            response = _json(refused.document(), code=refused.code, headers=headers)
+        except status.ApiError as error:
+            headers = {"Retry-After": str(error.retry_after)} if error.retry_after else {}
+            response = _json(error.document(), code=error.code, headers=headers)
         except OSError as problem:
-            log.error("object could not be kept", extra={"path": request.path, "problem": str(problem)})
-            response = _json(status.internal(f"the object could not be kept: {problem}").document(), code=500)
+            log.error("failed to store object", extra={"path": request.path, "problem": str(problem)})
+            response = _json(status.internal(f"failed to store the object: {problem}").document(), code=500)
         log.debug("request", extra={"method": request.method, "path": request.path_qs, "code": response.status})
         return response
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         path = request.path.rstrip("/") or "/"
-        named = paths.target(path)
-        if named is None:
+        target = paths.parse_path(path)
+        if target is None:
             return self._about(request, path)
         raw = await read_body(request)
         review = next(
-            (each for each in discovery.REVIEWS if each[:3] == (named.group, named.version, named.plural)), None
+            (each for each in discovery.REVIEWS if each[:3] == (target.group, target.version, target.plural)), None
         )
         if review is not None:
             if request.method != "POST":
-                raise status.method_not_allowed(named.group, named.plural, request.method)
-            return _json(reviews.answer(review[3], decoded(request, raw)), code=201)
-        call = Call(request, raw, named, self._api.served(named.group, named.version, named.plural))
-        if not call.served.resource.namespaced and named.namespace:
+                raise status.method_not_allowed(target.group, target.plural, request.method)
+            return _json(reviews.answer(review[3], decode_body(request, raw)), code=201)
+        call = ObjectRequest(request, raw, target, self._api.served(target.group, target.version, target.plural))
+        if not call.served.resource.namespaced and target.namespace:
             raise status.no_such_path()
-        if named.name:
-            self._files.look_at(call.served, named.namespace, named.name)
-        if call.watches:
-            return await self.streams.answer(request, call.question())
-        return self._carry_out(call)
+        if target.name:
+            self._files.check_object(call.served, target.namespace, target.name)
+        if call.is_watch:
+            return await self.streams.answer(request, call.watch_request())
+        return self._dispatch(call)
 
     def _about(self, request: web.BaseRequest, path: str) -> web.StreamResponse:
-        """What is no object: health, versions, discovery, OpenAPI."""
+        """Paths that are not objects: health, versions, discovery, OpenAPI."""
         if request.method not in ("GET", "HEAD"):
             raise status.method_not_allowed("", path, request.method)
         registry, accept = self._api.registry, request.headers.get("Accept", "")
-        if path.startswith(_PLAIN_PATHS):
+        if path.startswith(_HEALTH_PATHS):
             return web.Response(text="ok")
         if path == "/version":
             return _json(_VERSION)
@@ -104,32 +104,32 @@ class Service:
             return _json(discovery.legacy(registry, path))
         raise status.no_such_path()
 
-    def _carry_out(self, call: Call) -> web.StreamResponse:
-        named = call.named
-        if named.subresource not in ("", "status", "scale"):
-            return self._special(call)
-        if named.name:
+    def _dispatch(self, call: ObjectRequest) -> web.StreamResponse:
+        target = call.target
+        if target.subresource not in ("", "status", "scale"):
+            return self._subresource(call)
+        if target.name:
             act = {"GET": self._get, "HEAD": self._get, "PUT": self._put, "PATCH": self._patch, "DELETE": self._delete}
         else:
             act = {"GET": self._list, "HEAD": self._list, "POST": self._create, "DELETE": self._delete_all}
-        if call.method not in act or (named.subresource and call.method == "DELETE"):
-            raise status.method_not_allowed(named.group, named.plural, call.method)
+        if call.method not in act or (target.subresource and call.method == "DELETE"):
+            raise status.method_not_allowed(target.group, target.plural, call.method)
         return act[call.method](call)
 
-    def _get(self, call: Call) -> web.StreamResponse:
-        named = call.named
-        found = self._api.get(call.served, named.name, namespace=named.namespace, subresource=named.subresource)
-        return self._shown(call, found)
+    def _get(self, call: ObjectRequest) -> web.StreamResponse:
+        target = call.target
+        found = self._api.get(call.served, target.name, namespace=target.namespace, subresource=target.subresource)
+        return self._respond(call, found)
 
-    def _list(self, call: Call) -> web.StreamResponse:
-        limit, rest = call.number("limit"), call.query.get("continue", "")
+    def _list(self, call: ObjectRequest) -> web.StreamResponse:
+        limit, token = call.number("limit"), call.query.get("continue", "")
         page = self._api.list(
-            call.served, namespace=call.named.namespace, selector=call.selector(), limit=limit, continue_token=rest
+            call.served, namespace=call.target.namespace, selector=call.selector(), limit=limit, continue_token=token
         )
         meta: Object = {"resourceVersion": page.version}
         if page.continue_token:
             meta |= {"continue": page.continue_token, "remainingItemCount": page.remaining}
-        form = negotiation.form(call.accept)
+        form = negotiation.requested_form(call.accept)
         if form is Form.TABLE:
             return _json(self._table(call, page.items, meta))
         kind, version, items = f"{call.served.resource.kind}List", call.served.api_version, page.items
@@ -138,28 +138,28 @@ class Service:
             items = [tables.metadata(each) for each in items]
         return _json({"kind": kind, "apiVersion": version, "metadata": meta, "items": items})
 
-    def _create(self, call: Call) -> web.StreamResponse:
-        body = decoded(call.request, call.raw)
+    def _create(self, call: ObjectRequest) -> web.StreamResponse:
+        body = decode_body(call.request, call.raw)
         name = values.at(body, ("metadata", "name"))
         if isinstance(name, str) and name:
-            self._files.look_at(call.served, call.named.namespace, name)
-        made = self._api.create(call.served, body, namespace=call.named.namespace, options=call.options())
-        return self._shown(call, made, code=201)
+            self._files.check_object(call.served, call.target.namespace, name)
+        created = self._api.create(call.served, body, namespace=call.target.namespace, options=call.options())
+        return self._respond(call, created, code=201)
 
-    def _put(self, call: Call) -> web.StreamResponse:
-        named = call.named
+    def _put(self, call: ObjectRequest) -> web.StreamResponse:
+        target = call.target
         changed = self._api.replace(
             call.served,
-            named.name,
-            decoded(call.request, call.raw),
-            namespace=named.namespace,
-            subresource=named.subresource,
+            target.name,
+            decode_body(call.request, call.raw),
+            namespace=target.namespace,
+            subresource=target.subresource,
             options=call.options(),
         )
-        return self._shown(call, changed)
+        return self._respond(call, changed)
 
-    def _patch(self, call: Call) -> web.StreamResponse:
-        named = call.named
+    def _patch(self, call: ObjectRequest) -> web.StreamResponse:
+        target = call.target
         media = call.request.content_type
         try:
             how = Patch(media)
@@ -168,77 +168,79 @@ class Service:
         before = self._api.store.version
         changed = self._api.patch(
             call.served,
-            named.name,
-            negotiation.body(call.raw, media),
+            target.name,
+            negotiation.parse_body(call.raw, media),
             how=how,
-            namespace=named.namespace,
-            subresource=named.subresource,
+            namespace=target.namespace,
+            subresource=target.subresource,
             options=call.options(),
         )
         meta = changed["metadata"]
-        made = how is Patch.APPLY and meta.get("generation", 1) == 1 and meta.get("resourceVersion") == str(before + 1)
-        return self._shown(call, changed, code=201 if made else 200)
+        was_created = (
+            how is Patch.APPLY and meta.get("generation", 1) == 1 and meta.get("resourceVersion") == str(before + 1)
+        )
+        return self._respond(call, changed, code=201 if was_created else 200)
 
-    def _delete(self, call: Call) -> web.StreamResponse:
-        named, desired = call.named, call.deletion()
-        conditions = part(desired, "preconditions")
+    def _delete(self, call: ObjectRequest) -> web.StreamResponse:
+        target, options = call.target, call.delete_options()
+        conditions = get_object(options, "preconditions")
         last, gone = self._api.delete(
             call.served,
-            named.name,
-            namespace=named.namespace,
+            target.name,
+            namespace=target.namespace,
             uid=str(conditions.get("uid") or ""),
             version=str(conditions.get("resourceVersion") or ""),
-            propagation=propagation(desired),
-            dry_run=bool(desired.get("dryRun")),
+            propagation=propagation(options),
+            dry_run=bool(options.get("dryRun")),
         )
         resource = call.served.resource
         if not gone or resource.id == "pods":
-            return self._shown(call, last)
+            return self._respond(call, last)
         uid = last["metadata"]["uid"]
-        return _json(status.success(group=resource.group, plural=resource.plural, name=named.name, uid=uid))
+        return _json(status.success(group=resource.group, plural=resource.plural, name=target.name, uid=uid))
 
-    def _delete_all(self, call: Call) -> web.StreamResponse:
-        desired = call.deletion()
-        page = self._api.list(call.served, namespace=call.named.namespace, selector=call.selector())
+    def _delete_all(self, call: ObjectRequest) -> web.StreamResponse:
+        options = call.delete_options()
+        page = self._api.list(call.served, namespace=call.target.namespace, selector=call.selector())
         for each in page.items:
             meta = each["metadata"]
-            space = meta.get("namespace", "")
-            if call.served.resource.id != "namespaces" or not desired.get("dryRun"):
+            namespace = meta.get("namespace", "")
+            if call.served.resource.id != "namespaces" or not options.get("dryRun"):
                 self._api.delete(
                     call.served,
                     meta["name"],
-                    namespace=space,
-                    propagation=propagation(desired),
-                    dry_run=bool(desired.get("dryRun")),
+                    namespace=namespace,
+                    propagation=propagation(options),
+                    dry_run=bool(options.get("dryRun")),
                 )
         kind = f"{call.served.resource.kind}List"
         meta = {"resourceVersion": str(self._api.store.version)}
         return _json({"kind": kind, "apiVersion": call.served.api_version, "metadata": meta, "items": page.items})
 
-    def _special(self, call: Call) -> web.StreamResponse:
-        named = call.named
-        what = (call.served.resource.id, named.subresource)
+    def _subresource(self, call: ObjectRequest) -> web.StreamResponse:
+        target = call.target
+        what = (call.served.resource.id, target.subresource)
         if what not in (("pods", "eviction"), ("serviceaccounts", "token")):
             raise status.no_such_path()
         if call.method != "POST":
-            raise status.method_not_allowed(named.group, named.plural, call.method)
-        body = decoded(call.request, call.raw)
+            raise status.method_not_allowed(target.group, target.plural, call.method)
+        body = decode_body(call.request, call.raw)
         if not isinstance(body, dict):
             raise status.bad_request("expected an object")
-        if named.subresource == "eviction":
-            desired = part(body, "deleteOptions")
-            conditions = part(desired, "preconditions")
+        if target.subresource == "eviction":
+            options = get_object(body, "deleteOptions")
+            conditions = get_object(options, "preconditions")
             self._api.evict(
-                named.name,
-                namespace=named.namespace,
+                target.name,
+                namespace=target.namespace,
                 uid=str(conditions.get("uid") or ""),
                 version=str(conditions.get("resourceVersion") or ""),
-                dry_run=bool(desired.get("dryRun")) or call.dry_run,
+                dry_run=bool(options.get("dryRun")) or call.dry_run,
             )
             return _json(
                 {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}, code=201
             )
-        spec = part(body, "spec")
+        spec = get_object(body, "spec")
         seconds = spec.get("expirationSeconds") or 3600
         if isinstance(seconds, bool) or not isinstance(seconds, int):
             raise status.bad_request("spec.expirationSeconds: expected a number")
@@ -246,20 +248,20 @@ class Service:
         if not isinstance(audiences, list):
             raise status.bad_request("spec.audiences: expected a list")
         audiences = [str(each) for each in audiences]
-        token, expires = self._api.token(named.name, namespace=named.namespace, seconds=seconds, audiences=audiences)
-        told = {"token": token, "expirationTimestamp": metadata.timestamp(expires)}
-        meta = {"name": named.name, "namespace": named.namespace}
+        token, expires = self._api.token(target.name, namespace=target.namespace, seconds=seconds, audiences=audiences)
+        token_status = {"token": token, "expirationTimestamp": metadata.timestamp(expires)}
+        meta = {"name": target.name, "namespace": target.namespace}
         answer = {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1", "metadata": meta, "spec": spec}
-        return _json({**answer, "status": told}, code=201)
+        return _json({**answer, "status": token_status}, code=201)
 
-    def _shown(self, call: Call, body: Object, code: int = 200) -> web.StreamResponse:
-        form = Form.OBJECT if call.named.subresource == "scale" else negotiation.form(call.accept)
+    def _respond(self, call: ObjectRequest, body: Object, code: int = 200) -> web.StreamResponse:
+        form = Form.OBJECT if call.target.subresource == "scale" else negotiation.requested_form(call.accept)
         if form is Form.TABLE:
             meta = {"resourceVersion": body["metadata"].get("resourceVersion", "")}
             return _json(self._table(call, [body], meta), code=code)
         return _json(tables.metadata(body) if form is Form.METADATA else body, code=code)
 
-    def _table(self, call: Call, items: list[Object], meta: Object) -> Object:
+    def _table(self, call: ObjectRequest, items: list[Object], meta: Object) -> Object:
         return tables.table(call.served, items, meta=meta, now=self._clock.wall(), include=call.include)
 
 

@@ -1,4 +1,4 @@
-"""Watches over HTTP: one JSON object per line, until the time is over, the client goes or the server ends."""
+"""Watches over HTTP: one JSON object per line, until the timeout, a disconnect or the end of the server."""
 
 import asyncio
 import contextlib
@@ -14,20 +14,20 @@ from nstance.kube.api import selectors, server, status
 from nstance.kube.api.resources import Served
 from nstance.kube.port import Change, Object
 
-LONGEST = 1800.0  # seconds
-BOOKMARKS = 10.0
+MAX_WATCH_SECONDS = 1800.0
+BOOKMARK_SECONDS = 10.0
 _INITIAL_END = "k8s.io/initial-events-end"
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class WatchRequest:
     served: Served
     namespace: str
     selector: selectors.Selector
-    version: str  # empty or "0": all that is there first, as ADDED
+    version: str  # empty or "0": existing objects come first, as ADDED
     seconds: float
     bookmarks: bool
-    initial: bool  # sendInitialEvents: what is there first, closed by a marked bookmark
+    initial: bool  # sendInitialEvents: existing objects come first, followed by a marked bookmark
     form: Form
     include: str
 
@@ -36,92 +36,96 @@ class Streams:
     def __init__(self, api: server.Api, clock: clocks.Clock) -> None:
         self._api = api
         self._clock = clock
-        self._ending = asyncio.Event()
+        self._stopping = asyncio.Event()
 
     def end(self) -> None:
-        """All of them, soon."""
-        self._ending.set()
+        """Ends all streams soon."""
+        self._stopping.set()
 
-    async def answer(self, request: web.BaseRequest, question: Question) -> web.StreamResponse:
+    async def answer(self, request: web.BaseRequest, watch_request: WatchRequest) -> web.StreamResponse:
         response = web.StreamResponse(
             headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"}
         )
-        if request.version >= HttpVersion11:  # older clients read until the end
+        if request.version >= HttpVersion11:  # older clients read to the end
             response.enable_chunked_encoding()
         await response.prepare(request)
-        stream = _Stream(response, question, self._clock)
-        with contextlib.suppress(ConnectionResetError):  # the client has gone: nobody is left to be told anything
+        stream = _Stream(response, watch_request, self._clock)
+        with contextlib.suppress(ConnectionResetError):  # the client has disconnected
             try:
-                await self._follow(stream, question)
-            except status.ApiError as refused:  # the stream has begun: the refusal is an event of it
-                await stream.send("ERROR", refused.document())
+                await self._follow(stream, watch_request)
+            except status.ApiError as error:  # the stream has started, so the error is an event
+                await stream.send("ERROR", error.document())
             await response.write_eof()
         return response
 
-    async def _follow(self, stream: "_Stream", question: Question) -> None:
-        version = question.version
-        if version in ("", "0") or question.initial:
-            page = self._api.list(question.served, namespace=question.namespace, selector=question.selector)
+    async def _follow(self, stream: "_Stream", watch_request: WatchRequest) -> None:
+        version = watch_request.version
+        if version in ("", "0") or watch_request.initial:
+            page = self._api.list(
+                watch_request.served, namespace=watch_request.namespace, selector=watch_request.selector
+            )
             for each in page.items:
                 await stream.send_object(Change.ADDED, each)
             version = page.version
-        watch = self._api.watch(question.served, version, namespace=question.namespace, selector=question.selector)
-        if question.initial:
+        watch = self._api.watch(
+            watch_request.served, version, namespace=watch_request.namespace, selector=watch_request.selector
+        )
+        if watch_request.initial:
             mark = watch.bookmark()
             mark["metadata"]["annotations"] = {_INITIAL_END: "true"}
             await stream.send(Change.BOOKMARK.value, mark)
         marked = self._clock.monotonic()
-        end = marked + question.seconds
-        ending = asyncio.ensure_future(self._ending.wait())
+        end = marked + watch_request.seconds
+        ending = asyncio.ensure_future(self._stopping.wait())
         try:
-            while not self._ending.is_set():
+            while not self._stopping.is_set():
                 for change, body in watch.take():
                     await stream.send_object(change, body)
-                left = end - self._clock.monotonic()
-                if left <= 0:
+                remaining = end - self._clock.monotonic()
+                if remaining <= 0:
                     break
-                # By the time, and not by how quiet it is: other kinds change all the while.
-                due = marked + BOOKMARKS - self._clock.monotonic()
+                # By time, because other kinds may change all the time.
+                due = marked + BOOKMARK_SECONDS - self._clock.monotonic()
                 if due <= 0:
                     marked = self._clock.monotonic()
-                    if question.bookmarks:
+                    if watch_request.bookmarks:
                         await stream.send_object(Change.BOOKMARK, watch.bookmark())
                 elif watch.version == self._api.store.version:
                     waits = (self._api.store.changed(), ending)
-                    await asyncio.wait(waits, timeout=min(left, due), return_when=asyncio.FIRST_COMPLETED)
-            if question.bookmarks:
+                    await asyncio.wait(waits, timeout=min(remaining, due), return_when=asyncio.FIRST_COMPLETED)
+            if watch_request.bookmarks:
                 await stream.send_object(Change.BOOKMARK, watch.bookmark())
         finally:
             ending.cancel()
 
 
 class _Stream:
-    def __init__(self, response: web.StreamResponse, question: Question, clock: clocks.Clock) -> None:
+    def __init__(self, response: web.StreamResponse, watch_request: WatchRequest, clock: clocks.Clock) -> None:
         self._response = response
-        self._question = question
+        self._watch_request = watch_request
         self._clock = clock
-        self._headed = False
+        self._has_header = False
 
     async def send_object(self, change: Change, body: Object) -> None:
-        await self.send(change.value, self._formed(body, bookmark=change is Change.BOOKMARK))
+        await self.send(change.value, self._format(body, bookmark=change is Change.BOOKMARK))
 
     async def send(self, kind: str, body: Object) -> None:
         line = json.dumps({"type": kind, "object": body}, separators=(",", ":"), ensure_ascii=False)
         await self._response.write(line.encode() + b"\n")
 
-    def _formed(self, body: Object, *, bookmark: bool) -> Object:
-        question = self._question
-        if question.form is Form.METADATA:
+    def _format(self, body: Object, *, bookmark: bool) -> Object:
+        watch_request = self._watch_request
+        if watch_request.form is Form.METADATA:
             return tables.metadata(body)
-        if question.form is Form.OBJECT:
+        if watch_request.form is Form.OBJECT:
             return body
         meta = {"resourceVersion": body["metadata"].get("resourceVersion", "")}
-        headed, self._headed = not self._headed, True
+        needs_header, self._has_header = not self._has_header, True
         return tables.table(
-            question.served,
+            watch_request.served,
             [] if bookmark else [body],
             meta=meta,
             now=self._clock.wall(),
-            include=question.include,
-            headed=headed,
+            include=watch_request.include,
+            with_header=needs_header,
         )

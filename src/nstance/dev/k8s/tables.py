@@ -1,4 +1,4 @@
-"""Objects as the tables that kubectl prints, and as metadata alone."""
+"""Objects as tables for kubectl, and as metadata only."""
 
 import json
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ from nstance.kube.port import Object
 
 
 def table(
-    served: Served, items: Sequence[Object], *, meta: Object, now: float, include: str, headed: bool = True
+    served: Served, items: Sequence[Object], *, meta: Object, now: float, include: str, with_header: bool = True
 ) -> Object:
-    """`include` is Object, Metadata or None: what of each object goes with its row."""
+    """`include`: what each row contains of its object: Object, Metadata or None."""
     shown = _columns(served)
     rows = []
     for each in items:
@@ -20,7 +20,7 @@ def table(
         if include != "None":
             row["object"] = each if include == "Object" else metadata(each)
         rows.append(row)
-    heads = [_head(served, column, description) for description, column in shown] if headed else []
+    heads = [_head(served, column, description) for description, column in shown] if with_header else []
     return {"kind": "Table", "apiVersion": "meta.k8s.io/v1", "metadata": meta, "columnDefinitions": heads, "rows": rows}
 
 
@@ -28,21 +28,21 @@ def metadata(body: Object) -> Object:
     return {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": body.get("metadata", {})}
 
 
-def _columns(served: Served) -> list[tuple[str, columns.Computed]]:
-    """With their descriptions."""
+def _columns(served: Served) -> list[tuple[str, columns.ComputedColumn]]:
+    """The columns and their descriptions."""
     computed = columns.COLUMNS.get(served.resource.id)
     if computed is not None:
         return [("", each) for each in computed]
     if not served.version.columns:
         return [("", columns.NAME), ("", columns.AGE)]
     printed = [
-        (each.description, columns.Computed(each.name, _cell(each), each.type, each.priority))
+        (each.description, columns.ComputedColumn(each.name, _cell(each), each.type, each.priority))
         for each in served.version.columns
     ]
     return [("", columns.NAME), *printed]
 
 
-def _head(served: Served, column: columns.Computed, description: str) -> Object:
+def _head(served: Served, column: columns.ComputedColumn, description: str) -> Object:
     return {
         "name": column.name,
         "type": "string" if column.type == "date" else column.type,
@@ -58,7 +58,7 @@ def _cell(column: Column) -> columns.Cell:
         if not found:
             return None if column.type in ("integer", "number", "boolean") else ""
         if column.type == "date":
-            return columns.since(found[0], now)
+            return columns.format_age(found[0], now)
         if column.type in ("integer", "number", "boolean"):
             return found[0]
         return ",".join(map(_text, found))

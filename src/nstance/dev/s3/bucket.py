@@ -1,7 +1,7 @@
-"""What can be done with a bucket and its objects, in the words of S3, over a file store.
+"""The S3 operations on a bucket and its objects, over a file store.
 
-An ETag here is the file store's version: it changes with every write and when a person edits the file. It is not an MD5
-(it has a dash, as those of multipart uploads on S3 have, so clients do not take it for one).
+An ETag is the version of the file store, which changes with every write and every edit of the file. It is not an MD5; it
+has a dash, as for multipart uploads on S3, so that clients do not take it for one.
 """
 
 import email.utils
@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from aiohttp import web
 
 from nstance import clock as clocks
-from nstance.dev.s3 import conditions, documents, kept, listing, uploads
-from nstance.dev.s3.errors import S3Error, invalid, not_implemented, translated
+from nstance.dev.s3 import conditions, documents, listing, object_headers, uploads
+from nstance.dev.s3.errors import S3Error, invalid, not_implemented, to_s3_error
 from nstance.objects import errors as storage
 from nstance.objects import file, keys
 from nstance.objects.port import Head, Key, Stored, Version
@@ -21,8 +21,8 @@ from nstance.objects.port import Head, Key, Stored, Version
 Query = Mapping[str, str]
 Headers = Mapping[str, str]
 
-MOST_DELETED = 1000
-MAX_OBJECT = 5 << 40  # bytes, as on S3
+MAX_DELETED_OBJECTS = 1000  # by one request
+MAX_OBJECT_BYTES = 5 << 40  # as on S3
 
 
 class Bucket:
@@ -31,68 +31,74 @@ class Bucket:
         self.folder = folder
         self.store = file.FileStore(folder, clock=clock)
         self._clock = clock
-        self._kept = kept.Kept(folder, rng)
+        self._headers = object_headers.ObjectHeaders(folder, rng)
         self._uploads = uploads.Uploads(folder, rng)
 
     async def close(self) -> None:
         await self.store.close()
 
     async def get(self, key: Key, headers: Headers, query: Query) -> web.Response:
-        _check_possible(key)
-        found = await self.store.get(key, limit=MAX_OBJECT)
+        _check_key(key)
+        found = await self.store.get(key, limit=MAX_OBJECT_BYTES)
         head = Head(found.version, len(found.body), (await self.store.head(key)).modified)
         answer = self._read(key, head, headers, query)
         if answer.status != 304:
-            first, last = conditions.span(headers.get("range"), head.size)
+            first, last = conditions.parse_range(headers.get("range"), head.size)
             answer.body = found.body if last - first == head.size else found.body[first:last]
         return answer
 
     async def head(self, key: Key, headers: Headers, query: Query) -> web.Response:
-        _check_possible(key)
+        _check_key(key)
         return self._read(key, await self.store.head(key), headers, query)
 
     def _read(self, key: Key, head: Head, headers: Headers, query: Query) -> web.Response:
-        """The answer to a read, without the bytes. `query` may overrule headers of the answer."""
-        described = {
+        """The response to a read, without the body. `query` can override response headers."""
+        stored_headers = {
             "etag": _quoted(head.version),
             "last-modified": email.utils.formatdate(head.modified, usegmt=True),
             "accept-ranges": "bytes",
         }
-        if conditions.unchanged(head, headers):
-            return web.Response(status=304, headers=described)
-        described["content-type"] = kept.guessed(key)
-        described |= self._kept.read(key, head.version)  # in small letters: so clients want the names of metadata
-        described |= {name.removeprefix("response-"): kept.sendable(name, query[name]) for name in query}
-        first, last = conditions.span(headers.get("range"), head.size)
-        described["content-length"] = str(last - first)
+        if conditions.is_unchanged(head, headers):
+            return web.Response(status=304, headers=stored_headers)
+        stored_headers["content-type"] = object_headers.guess_type(key)
+        stored_headers |= self._headers.read(key, head.version)  # in lower case, as clients expect
+        stored_headers |= {
+            name.removeprefix("response-"): object_headers.check_header(name, query[name]) for name in query
+        }
+        first, last = conditions.parse_range(headers.get("range"), head.size)
+        stored_headers["content-length"] = str(last - first)
         if last - first == head.size:
-            return web.Response(headers=described)
-        described["content-range"] = f"bytes {first}-{last - 1}/{head.size}"
-        return web.Response(status=206, headers=described)
+            return web.Response(headers=stored_headers)
+        stored_headers["content-range"] = f"bytes {first}-{last - 1}/{head.size}"
+        return web.Response(status=206, headers=stored_headers)
 
     async def put(self, key: Key, body: bytes, headers: Headers) -> web.Response:
-        version = await self._store(key, body, headers, kept.wanted(key, headers))
+        version = await self._store(key, body, headers, object_headers.storable_headers(key, headers))
         return web.Response(headers={"ETag": _quoted(version)})
 
     async def copy(self, key: Key, source: "Bucket", source_key: Key, headers: Headers) -> web.Response:
-        found = await source._copied(source_key, headers)
+        found = await source._copy_source(source_key, headers)
         replaced = headers.get("x-amz-metadata-directive", "COPY") == "REPLACE"
-        described = kept.wanted(key, headers) if replaced else source._kept.read(source_key, found.version)
-        version = await self._store(key, found.body, headers, described)
+        stored_headers = (
+            object_headers.storable_headers(key, headers)
+            if replaced
+            else source._headers.read(source_key, found.version)
+        )
+        version = await self._store(key, found.body, headers, stored_headers)
         head = await self.store.head(key)
         return xml(
             "CopyObjectResult", [("ETag", _quoted(version)), ("LastModified", documents.timestamp(head.modified))]
         )
 
-    async def _copied(self, key: Key, headers: Headers) -> Stored:
-        """The object that is copied from here, if it is the one that is meant."""
-        found = await self.store.get(key, limit=MAX_OBJECT)
+    async def _copy_source(self, key: Key, headers: Headers) -> Stored:
+        """The source of a copy, if its conditions hold."""
+        found = await self.store.get(key, limit=MAX_OBJECT_BYTES)
         head = Head(found.version, len(found.body), (await self.store.head(key)).modified)
-        conditions.copied(head, headers)
+        conditions.check_copy_source(head, headers)
         return found
 
     async def tags(self, key: Key) -> web.Response:
-        """None, ever. The aws CLI asks before it copies a large object."""
+        """Always empty. The aws CLI asks for them before it copies a large object."""
         await self.store.head(key)
         return xml("Tagging", [("TagSet", [])])
 
@@ -105,11 +111,13 @@ class Bucket:
     async def delete_many(self, body: bytes) -> web.Response:
         request = documents.read(body, "Delete")
         objects = list(request.iter("Object"))
-        if not 1 <= len(objects) <= MOST_DELETED:
-            raise S3Error(400, "MalformedXML", f"expected 1 to {MOST_DELETED} objects to delete, found {len(objects)}")
-        more = {child.tag for each in objects for child in each if child.text != "null"} - {"Key"}
-        if more:  # "null" is the version of an object in a bucket without versions
-            raise not_implemented(f"deleting objects with {', '.join(sorted(more))}")
+        if not 1 <= len(objects) <= MAX_DELETED_OBJECTS:
+            raise S3Error(
+                400, "MalformedXML", f"expected 1 to {MAX_DELETED_OBJECTS} objects to delete, found {len(objects)}"
+            )
+        unsupported = {child.tag for each in objects for child in each if child.text != "null"} - {"Key"}
+        if unsupported:  # "null" is the version in a bucket without versioning
+            raise not_implemented(f"deleting objects with {', '.join(sorted(unsupported))}")
         quiet = request.findtext("Quiet") == "true"
         nodes: list[documents.Node] = []
         for each in objects:
@@ -117,25 +125,27 @@ class Bucket:
             try:
                 await self._delete(Key(name))
             except storage.StorageError as problem:
-                refused = translated(problem)
-                nodes.append(("Error", [("Key", name), ("Code", refused.code), ("Message", refused.message)]))
+                error = to_s3_error(problem)
+                nodes.append(("Error", [("Key", name), ("Code", error.code), ("Message", error.message)]))
             else:
                 nodes += [] if quiet else [("Deleted", [("Key", name)])]
         return xml("DeleteResult", nodes)
 
     async def _delete(self, key: Key) -> None:
         await self.store.delete(key)
-        self._kept.forget(key)
+        self._headers.forget(key)
 
     async def list(self, query: Query) -> web.Response:
-        second = query.get("list-type") == "2"
+        is_version_2 = query.get("list-type") == "2"
         prefix, delimiter = query.get("prefix", ""), query.get("delimiter", "")
-        size = listing.number("max-keys", query, listing.LARGEST_PAGE)
-        start = query.get("start-after" if second else "marker", "")
-        token = query.get("continuation-token") if second else None
-        # A marker that is a common prefix stands for everything below it: that is how version 1 names the next page.
+        size = listing.parse_number("max-keys", query, listing.MAX_PAGE_SIZE)
+        start = query.get("start-after" if is_version_2 else "marker", "")
+        token = query.get("continuation-token") if is_version_2 else None
+        # In version 1, a marker that is a common prefix means all keys below it.
         after = (
-            listing.from_token(token) if token else listing.Place(start, _is_prefix(start, delimiter) and not second)
+            listing.from_token(token)
+            if token
+            else listing.Position(start, _is_prefix(start, delimiter) and not is_version_2)
         )
         keys = [key async for key in self.store.list(prefix, after=after.text)]
         page = listing.page(keys, prefix=prefix, delimiter=delimiter, after=after, size=size)
@@ -146,8 +156,8 @@ class Bucket:
             nodes.append(("Delimiter", encode(delimiter)))
         if "encoding-type" in query:
             nodes.append(("EncodingType", "url"))
-        nodes.append(("IsTruncated", _truth(page.next is not None)))
-        if second:
+        nodes.append(("IsTruncated", _bool_text(page.next is not None)))
+        if is_version_2:
             nodes.append(("KeyCount", str(len(heads) + len(page.prefixes))))
             nodes += [("StartAfter", encode(start))] if start else []
             nodes += [("ContinuationToken", token)] if token else []
@@ -171,9 +181,9 @@ class Bucket:
         nodes += [("CommonPrefixes", [("Prefix", encode(common))]) for common in page.prefixes]
         return xml("ListBucketResult", nodes)
 
-    async def begin_upload(self, key: Key, headers: Headers) -> web.Response:
+    async def start_upload(self, key: Key, headers: Headers) -> web.Response:
         keys.check(key)
-        upload = await self._uploads.begin(key, kept.wanted(key, headers))
+        upload = await self._uploads.start(key, object_headers.storable_headers(key, headers))
         nodes = [("Bucket", self.name), ("Key", key), ("UploadId", upload)]
         return xml("InitiateMultipartUploadResult", nodes)
 
@@ -184,15 +194,15 @@ class Bucket:
     async def copy_part(
         self, key: Key, query: Query, source: "Bucket", source_key: Key, headers: Headers
     ) -> web.Response:
-        found = await source._copied(source_key, headers)
-        first, last = conditions.copied_span(headers.get("x-amz-copy-source-range"), len(found.body))
+        found = await source._copy_source(source_key, headers)
+        first, last = conditions.parse_copy_range(headers.get("x-amz-copy-source-range"), len(found.body))
         etag = await self._uploads.store_part(key, query["uploadId"], query["partNumber"], found.body[first:last])
         now = documents.timestamp(self._clock.wall())
         return xml("CopyPartResult", [("ETag", _quoted(etag)), ("LastModified", now)])
 
     async def list_parts(self, key: Key, query: Query) -> web.Response:
-        upload, after = query["uploadId"], listing.number("part-number-marker", query, 0)
-        size = listing.number("max-parts", query, listing.LARGEST_PAGE)
+        upload, after = query["uploadId"], listing.parse_number("part-number-marker", query, 0)
+        size = listing.parse_number("max-parts", query, listing.MAX_PAGE_SIZE)
         parts = [part for part in await self._uploads.parts(key, upload) if part[0] > after]
         nodes: list[documents.Node] = [
             ("Bucket", self.name),
@@ -200,7 +210,7 @@ class Bucket:
             ("UploadId", upload),
             ("PartNumberMarker", str(after)),
             ("MaxParts", str(size)),
-            ("IsTruncated", _truth(len(parts) > size > 0)),
+            ("IsTruncated", _bool_text(len(parts) > size > 0)),
         ]
         nodes += [("NextPartNumberMarker", str(part[0])) for part in parts[:size][-1:]]
         for number, etag, length in parts[:size]:
@@ -211,7 +221,7 @@ class Bucket:
         if query.get("delimiter"):
             raise not_implemented("a listing of uploads with a delimiter")
         encode = _encoding(query)
-        size = listing.number("max-uploads", query, listing.LARGEST_PAGE)
+        size = listing.parse_number("max-uploads", query, listing.MAX_PAGE_SIZE)
         key, upload = query.get("key-marker", ""), query.get("upload-id-marker", "")
         found = [
             each
@@ -225,27 +235,27 @@ class Bucket:
             ("UploadIdMarker", encode(upload)),
             ("Prefix", encode(query.get("prefix", ""))),
             ("MaxUploads", str(size)),
-            ("IsTruncated", _truth(len(found) > size > 0)),
+            ("IsTruncated", _bool_text(len(found) > size > 0)),
         ]
         nodes += [("EncodingType", "url")] if "encoding-type" in query else []
         for each in found[:size][-1:]:
             nodes += [("NextKeyMarker", encode(each.key)), ("NextUploadIdMarker", each.id)]
         for each in found[:size]:
-            begun = documents.timestamp(each.begun)
-            nodes.append(("Upload", [("Key", encode(each.key)), ("UploadId", each.id), ("Initiated", begun)]))
+            started = documents.timestamp(each.started)
+            nodes.append(("Upload", [("Key", encode(each.key)), ("UploadId", each.id), ("Initiated", started)]))
         return xml("ListMultipartUploadsResult", nodes)
 
-    async def end_upload(self, key: Key, upload: str, body: bytes, headers: Headers) -> web.Response:
+    async def complete_upload(self, key: Key, upload: str, body: bytes, headers: Headers) -> web.Response:
         request = documents.read(body, "CompleteMultipartUpload")
         try:
             parts = [
-                (int(part.findtext("PartNumber") or ""), conditions.unquoted(part.findtext("ETag") or ""))
+                (int(part.findtext("PartNumber") or ""), conditions.unquote_etag(part.findtext("ETag") or ""))
                 for part in request.iter("Part")
             ]
         except ValueError:
-            raise S3Error(400, "MalformedXML", "a part has no number") from None
-        whole = await self._uploads.join(key, upload, parts)
-        version = await self._store(key, whole, headers, self._uploads.headers(key, upload))
+            raise S3Error(400, "MalformedXML", "expected a number for each part") from None
+        body_of_parts = await self._uploads.join(key, upload, parts)
+        version = await self._store(key, body_of_parts, headers, self._uploads.headers(key, upload))
         await self._uploads.end(key, upload)
         nodes = [("Location", f"/{self.name}/{key}"), ("Bucket", self.name), ("Key", key), ("ETag", _quoted(version))]
         return xml("CompleteMultipartUploadResult", nodes)
@@ -254,9 +264,9 @@ class Bucket:
         await self._uploads.end(key, upload)
         return web.Response(status=204)
 
-    async def _store(self, key: Key, body: bytes, headers: Headers, described: Headers) -> Version:
+    async def _store(self, key: Key, body: bytes, headers: Headers, stored_headers: Headers) -> Version:
         version = await self._write(key, body, headers)
-        self._kept.write(key, version, described)
+        self._headers.write(key, version, stored_headers)
         return version
 
     async def _write(self, key: Key, body: bytes, headers: Headers) -> Version:
@@ -270,7 +280,7 @@ class Bucket:
         if seen == "*":
             raise not_implemented("a write with If-Match: *")
         if seen is not None:
-            return await self.store.replace(key, body, seen=Version(conditions.unquoted(seen)))
+            return await self.store.replace(key, body, seen=Version(conditions.unquote_etag(seen)))
         return await self.store.put(key, body)
 
 
@@ -278,20 +288,20 @@ def xml(name: str, nodes: Sequence[documents.Node]) -> web.Response:
     return web.Response(body=documents.write(name, nodes), content_type="application/xml")
 
 
-def _check_possible(key: Key) -> None:
-    """Many clients look for `folder/` before they go on: what cannot exist is missing, and not a mistake."""
+def _check_key(key: Key) -> None:
+    """Many clients look for `folder/` first: a key that cannot exist is missing, not invalid."""
     if not keys.possible(key):
         raise S3Error(404, "NoSuchKey", f"no object {key[:80]!r}: a file cannot have this name")
 
 
 def _encoding(query: Query) -> Callable[[str], str]:
-    asked = query.get("encoding-type")
-    if asked not in (None, "url"):
+    encoding = query.get("encoding-type")
+    if encoding not in (None, "url"):
         raise invalid("encoding-type must be url")
-    return _url_encoded if asked else _shown
+    return _url_encoded if encoding else _check_text
 
 
-def _truth(value: bool) -> str:
+def _bool_text(value: bool) -> str:
     return "true" if value else "false"
 
 
@@ -299,9 +309,9 @@ def _url_encoded(text: str) -> str:
     return urllib.parse.quote(text, safe="/-_.~*")
 
 
-def _shown(text: str) -> str:
-    if not documents.possible(text):
-        raise invalid("XML cannot hold one of these characters; ask with encoding-type=url")
+def _check_text(text: str) -> str:
+    if not documents.is_valid_text(text):
+        raise invalid("expected characters that XML allows; use encoding-type=url")
     return text
 
 

@@ -1,4 +1,4 @@
-"""Does the client want this object, and which bytes of it? Pure."""
+"""Conditions and ranges of requests. Pure functions."""
 
 import email.utils
 import re
@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from nstance.dev.s3.errors import S3Error, invalid
 from nstance.objects.port import Head
 
-SOURCE = "x-amz-copy-source-"  # the same conditions, of the object that is copied
+SOURCE = "x-amz-copy-source-"  # prefix of the conditions for a copy source
 
 _RANGE = re.compile(r"bytes=([0-9]{0,19})-([0-9]{0,19})")
 
 
-def unchanged(head: Head, headers: Mapping[str, str], *, prefix: str = "") -> bool:
-    """Whether the client has this object already. Raises S3Error when it asked for another."""
+def is_unchanged(head: Head, headers: Mapping[str, str], *, prefix: str = "") -> bool:
+    """Whether the client has this version already. Raises S3Error if a precondition fails."""
     match, none_match = headers.get(f"{prefix}if-match"), headers.get(f"{prefix}if-none-match")
     after, before = _date(headers.get(f"{prefix}if-modified-since")), _date(headers.get(f"{prefix}if-unmodified-since"))
     modified = int(head.modified)  # a date in a header has no fraction
-    if match is not None:  # an ETag says more than a date: with one, the date is not looked at
+    if match is not None:  # an ETag takes precedence over a date
         if match != "*" and head.version not in _etags(match):
-            raise S3Error(412, "PreconditionFailed", "the object has another ETag")
+            raise S3Error(412, "PreconditionFailed", "the object has a different ETag")
     elif before is not None and modified > before:
         raise S3Error(412, "PreconditionFailed", "the object was modified since")
     if none_match is not None:
@@ -27,14 +27,14 @@ def unchanged(head: Head, headers: Mapping[str, str], *, prefix: str = "") -> bo
     return after is not None and modified <= after
 
 
-def copied(head: Head, headers: Mapping[str, str]) -> None:
-    """Raises S3Error unless the source's conditions hold."""
-    if unchanged(head, headers, prefix=SOURCE):
+def check_copy_source(head: Head, headers: Mapping[str, str]) -> None:
+    """Raises S3Error unless the conditions for the source hold."""
+    if is_unchanged(head, headers, prefix=SOURCE):
         raise S3Error(412, "PreconditionFailed", "the source has not changed")
 
 
-def span(header: str | None, size: int) -> tuple[int, int]:
-    """From and to (exclusive). What cannot be read is no range, as HTTP says."""
+def parse_range(header: str | None, size: int) -> tuple[int, int]:
+    """Start and end (exclusive). An invalid range is ignored, as HTTP requires."""
     match = _RANGE.fullmatch(header.strip()) if header else None
     if match is None or match[1] == match[2] == "":
         return 0, size
@@ -49,8 +49,8 @@ def span(header: str | None, size: int) -> tuple[int, int]:
     return first, last
 
 
-def copied_span(header: str | None, size: int) -> tuple[int, int]:
-    """Of a part that is copied: here a range that is not exactly there is a mistake."""
+def parse_copy_range(header: str | None, size: int) -> tuple[int, int]:
+    """The range of a copied part, which must be within the object."""
     if header is None:
         return 0, size
     match = _RANGE.fullmatch(header.strip())
@@ -59,16 +59,16 @@ def copied_span(header: str | None, size: int) -> tuple[int, int]:
     return int(match[1]), int(match[2]) + 1
 
 
-def unquoted(etag: str) -> str:
+def unquote_etag(etag: str) -> str:
     return etag.strip().removeprefix("W/").strip('"')
 
 
 def _etags(header: str) -> list[str]:
-    return [unquoted(part) for part in header.split(",")]
+    return [unquote_etag(part) for part in header.split(",")]
 
 
 def _date(header: str | None) -> float | None:
-    """What cannot be read is no date, as HTTP says."""
+    """An invalid date is ignored, as HTTP requires."""
     if header is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The XML that S3 speaks, written and read."""
+"""Reads and writes the XML documents of S3."""
 
 import datetime
 import re
@@ -9,7 +9,7 @@ from nstance.dev.s3.errors import S3Error
 
 NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
-_IMPOSSIBLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_INVALID_CHARACTER = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 Node = tuple[str, "str | Iterable[Node]"]
 
@@ -39,7 +39,7 @@ def read(body: bytes, name: str) -> ElementTree.Element:
     """The root of a request document, without namespaces. Raises S3Error."""
     try:
         root = ElementTree.fromstring(body)
-    except (ElementTree.ParseError, ValueError, LookupError) as problem:  # the last two: of an encoding
+    except (ElementTree.ParseError, ValueError, LookupError) as problem:  # the last two: a bad encoding
         raise S3Error(400, "MalformedXML", f"expected a {name} document: {problem}") from None
     for element in root.iter():
         element.tag = element.tag.rpartition("}")[2]
@@ -48,9 +48,9 @@ def read(body: bytes, name: str) -> ElementTree.Element:
     return root
 
 
-def possible(text: str) -> bool:
-    """Whether XML can hold it."""
-    return _IMPOSSIBLE.search(text) is None
+def is_valid_text(text: str) -> bool:
+    """Whether all characters are allowed in XML."""
+    return _INVALID_CHARACTER.search(text) is None
 
 
 def timestamp(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""What the server refuses, in the words of S3."""
+"""Errors in the form of S3."""
 
 from nstance.objects import errors as storage
 
@@ -16,10 +16,10 @@ def invalid(message: str) -> S3Error:
 
 
 def not_implemented(what: str) -> S3Error:
-    return S3Error(501, "NotImplemented", f"{what}: this development server does not have it")
+    return S3Error(501, "NotImplemented", f"{what} is not supported by this development server")
 
 
-def translated(problem: storage.StorageError) -> S3Error:
+def to_s3_error(problem: storage.StorageError) -> S3Error:
     match problem:
         case storage.NotFoundError():
             return S3Error(404, "NoSuchKey", str(problem))

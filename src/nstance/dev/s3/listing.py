@@ -1,4 +1,4 @@
-"""One page of a listing: which keys, which common prefixes, and where the next page goes on. Pure."""
+"""One page of a listing: keys, common prefixes and the start of the next page. Pure functions."""
 
 import base64
 import binascii
@@ -7,51 +7,51 @@ from dataclasses import dataclass
 
 from nstance.dev.s3.errors import invalid
 
-LARGEST_PAGE = 1000
+MAX_PAGE_SIZE = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where a listing goes on: after a key, or after everything that starts with a common prefix."""
+class Position:
+    """Where a listing continues: after a key, or after all keys with a common prefix."""
 
     text: str
-    whole_prefix: bool = False
+    is_prefix: bool = False
 
-    def passed(self, key: str) -> bool:
-        return key <= self.text or (self.whole_prefix and key.startswith(self.text))
+    def is_past(self, key: str) -> bool:
+        return key <= self.text or (self.is_prefix and key.startswith(self.text))
 
     def token(self) -> str:
-        return base64.urlsafe_b64encode((("p" if self.whole_prefix else "k") + self.text).encode()).decode()
+        return base64.urlsafe_b64encode((("p" if self.is_prefix else "k") + self.text).encode()).decode()
 
 
 @dataclass(frozen=True, slots=True)
 class Page:
     keys: list[str]
     prefixes: list[str]
-    next: Place | None
+    next: Position | None
 
 
-def from_token(token: str) -> Place:
+def from_token(token: str) -> Position:
     try:
         text = base64.b64decode(token, altchars=b"-_", validate=True).decode()
     except (binascii.Error, ValueError):
-        raise invalid("the continuation token is not one of ours") from None
+        raise invalid("the continuation token is not valid") from None
     if text[:1] not in ("k", "p"):
-        raise invalid("the continuation token is not one of ours")
-    return Place(text[1:], text[0] == "p")
+        raise invalid("the continuation token is not valid")
+    return Position(text[1:], text[0] == "p")
 
 
-def number(name: str, query: Mapping[str, str], default: int) -> int:
-    """A number in the query; of a page's size, LARGEST_PAGE at most."""
+def parse_number(name: str, query: Mapping[str, str], default: int) -> int:
+    """A number in the query; page sizes are limited to MAX_PAGE_SIZE."""
     text = query.get(name)
     if text is None:
         return default
     if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise invalid(f"{name} must be a number of 0 or more, not {text[:40]!r}")
-    return min(int(text), LARGEST_PAGE) if name.startswith("max-") else int(text)
+        raise invalid(f"{name} must be a number of 0 or more, found {text[:40]!r}")
+    return min(int(text), MAX_PAGE_SIZE) if name.startswith("max-") else int(text)
 
 
-def page(keys: Iterable[str], *, prefix: str, delimiter: str, after: Place, size: int) -> Page:
+def page(keys: Iterable[str], *, prefix: str, delimiter: str, after: Position, size: int) -> Page:
     """`keys` are sorted and start with the prefix."""
     found: list[str] = []
     prefixes: list[str] = []
@@ -59,15 +59,15 @@ def page(keys: Iterable[str], *, prefix: str, delimiter: str, after: Place, size
     if size == 0:
         return Page(found, prefixes, None)
     for key in keys:
-        if last.passed(key) or after.passed(key):
+        if last.is_past(key) or after.is_past(key):
             continue
         if len(found) + len(prefixes) == size:
             return Page(found, prefixes, last)
         end = key.find(delimiter, len(prefix)) if delimiter else -1
         if end < 0:
             found.append(key)
-            last = Place(key)
+            last = Position(key)
         else:
             prefixes.append(key[: end + len(delimiter)])
-            last = Place(prefixes[-1], whole_prefix=True)
+            last = Position(prefixes[-1], is_prefix=True)
     return Page(found, prefixes, None)

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import pathlib
 import re
-import signal
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from importlib import metadata
@@ -14,12 +13,10 @@ from importlib import metadata
 from aiohttp import web
 
 from nstance import clock as clocks
-from nstance.dev import loopback
+from nstance.dev import loopback, signals
 from nstance.dev.s3.bucket import Bucket
 from nstance.dev.s3.service import Service
 from nstance.objects import errors
-
-GRACE = 1.0  # seconds that running requests get when the server ends
 
 EXAMPLES = """\
 examples:
@@ -38,27 +35,17 @@ use it with any S3 client:
 async def serving(
     buckets: Mapping[str, pathlib.Path], *, port: int, credentials: Mapping[str, str]
 ) -> AsyncIterator[int]:
-    """Serves until the block ends and gives the port; 0 asks for a free one. Raises OSError when it is taken."""
+    """Serves until the block ends and yields the port; 0: a free one. Raises OSError if it is in use."""
     clock, rng = clocks.SystemClock(), clocks.SystemRng()
-    sockets = loopback.listen(port)
-    try:
+    with loopback.listening(port) as sockets:
         opened = {name: Bucket(name, folder.absolute(), clock=clock, rng=rng) for name, folder in buckets.items()}
         service = Service(opened, credentials=credentials, clock=clock)
-        server = web.Server(service.handle, auto_decompress=False)
-        runner = web.ServerRunner(server, shutdown_timeout=GRACE)
-        await runner.setup()
-    except BaseException:
-        for each in sockets:
-            each.close()
-        raise
-    try:
-        for each in sockets:
-            await web.SockSite(runner, each).start()
-        yield sockets[0].getsockname()[1]
-    finally:
-        await runner.cleanup()
-        for bucket in opened.values():
-            await bucket.close()
+        try:
+            async with loopback.serving(web.Server(service.handle, auto_decompress=False), sockets) as chosen:
+                yield chosen
+        finally:
+            for bucket in opened.values():
+                await bucket.close()
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -69,21 +56,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         asyncio.run(_run(buckets, port=options.port, credentials={options.access_key: options.secret_key}))
     except OSError as problem:
-        reason = f"port {options.port} is taken or cannot be used ({problem.strerror or problem})"
-        sys.exit(f"nstance-dev-s3: {reason}; end the other process or choose another with --port")
+        reason = f"port {options.port} cannot be used ({problem.strerror or problem})"
+        sys.exit(f"nstance-dev-s3: {reason}; stop the other process, or choose another port with --port")
     except errors.StorageError as problem:
         sys.exit(f"nstance-dev-s3: {problem}")
 
 
 async def _run(buckets: Mapping[str, pathlib.Path], *, port: int, credentials: Mapping[str, str]) -> None:
-    ended = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, ended.set)
+    stop = signals.stop_event()
     async with serving(buckets, port=port, credentials=credentials) as chosen:
         served = ", ".join(f"bucket {name} in {folder}" for name, folder in buckets.items())
         sys.stdout.write(f"dev-s3 listens on http://localhost:{chosen}, {served}\n")
         sys.stdout.flush()
-        await ended.wait()
+        await stop.wait()
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -94,10 +79,10 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "--port", type=loopback.port, default=8989, metavar="N", help="default 8989; 0 takes a free one"
+        "--port", type=loopback.parse_port, default=8989, metavar="N", help="port to listen on; 0: a free one (8989)"
     )
     parser.add_argument(
-        "--dir", type=pathlib.Path, default=pathlib.Path("temp/dev-s3"), help="files of the bucket dev (temp/dev-s3)"
+        "--dir", type=pathlib.Path, default=pathlib.Path("temp/dev-s3"), help="folder of the bucket dev (temp/dev-s3)"
     )
     parser.add_argument(
         "--bucket",
@@ -105,10 +90,10 @@ def _parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=DIR",
-        help="a further bucket; may be repeated",
+        help="another bucket; can be repeated",
     )
-    parser.add_argument("--access-key", default="dev", metavar="KEY", help="default dev")
-    parser.add_argument("--secret-key", default="dev", metavar="KEY", help="default dev")
+    parser.add_argument("--access-key", default="dev", metavar="KEY", help="(dev)")
+    parser.add_argument("--secret-key", default="dev", metavar="KEY", help="(dev)")
     parser.add_argument("-v", "--verbose", action="store_true", help="log every request")
     parser.add_argument("--version", action="version", version=f"nstance-dev-s3 {metadata.version('nstance')}")
     return parser
@@ -117,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
 def _bucket(text: str) -> tuple[str, pathlib.Path]:
     name, _, folder = text.partition("=")
     if not folder or not re.fullmatch("[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", name):
-        raise argparse.ArgumentTypeError(f"expected NAME=DIR with 3 to 63 of a-z, 0-9, dot and dash, not {text!r}")
+        raise argparse.ArgumentTypeError(f"expected NAME=DIR with 3 to 63 of a-z, 0-9, dot and dash, found {text!r}")
     return name, pathlib.Path(folder)
 
 

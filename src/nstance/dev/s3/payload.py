@@ -1,7 +1,7 @@
-"""The body of an upload: unwrapped, and checked against every hash that the client sent.
+"""The body of an upload: decoded, and checked against all hashes of the client.
 
-Clients wrap a body whose checksum they do not know yet in `aws-chunked`: sized chunks, perhaps each with a signature,
-and a trailer with the checksum. CRC32C and CRC64NVME are accepted unchecked, because Python has no fast code for them.
+Clients that do not know the checksum in advance send `aws-chunked`: chunks with sizes, perhaps with signatures, and a
+trailer with the checksum. CRC32C and CRC64NVME are accepted unchecked, because Python has no fast code for them.
 """
 
 import base64
@@ -29,36 +29,36 @@ _DIGESTS: Mapping[str, Callable[[bytes], bytes]] = {
 
 
 def unwrap(body: bytes, headers: Mapping[str, str], signed: Signed) -> bytes:
-    """The bytes that are meant. Raises S3Error when they are not what the client hashed or signed."""
+    """The decoded body. Raises S3Error if a hash or a signature does not match."""
     trailers: dict[str, str] = {}
     if signed.payload in _STREAMING:
-        signs, trails = _STREAMING[signed.payload]
-        body, trailers = _Chunks(body, signed if signs else None, trails).read()
+        has_signatures, has_trailer = _STREAMING[signed.payload]
+        body, trailers = _Chunks(body, signed if has_signatures else None, has_trailer).read()
         expected = headers.get("x-amz-decoded-content-length")
         if expected is not None and expected != str(len(body)):
             raise S3Error(400, "IncompleteBody", f"expected {expected} bytes after decoding, found {len(body)}")
     elif signed.payload != UNSIGNED and hashlib.sha256(body).hexdigest() != signed.payload:
         raise S3Error(400, "XAmzContentSHA256Mismatch", "the body does not have the hash that was signed")
     for name, digest in _DIGESTS.items():
-        given = trailers.get(name) or headers.get(name)
-        if given is not None and given != base64.b64encode(digest(body)).decode():
+        sent = trailers.get(name) or headers.get(name)
+        if sent is not None and sent != base64.b64encode(digest(body)).decode():
             raise S3Error(400, "BadDigest", f"the body does not match {name}")
     return body
 
 
 class _Chunks:
-    def __init__(self, body: bytes, signed: Signed | None, trails: bool) -> None:
+    def __init__(self, body: bytes, signed: Signed | None, has_trailer: bool) -> None:
         self._body = body
         self._at = 0
         self._signed = signed
-        self._trails = trails
+        self._has_trailer = has_trailer
         self._previous = "" if signed is None else signed.signature
 
     def read(self) -> tuple[bytes, dict[str, str]]:
-        whole = bytearray()
+        body = bytearray()
         while chunk := self._chunk():
-            whole += chunk
-        return bytes(whole), self._trailers() if self._trails else {}
+            body += chunk
+        return bytes(body), self._trailers() if self._has_trailer else {}
 
     def _chunk(self) -> bytes:
         size_text, _, extension = self._line().partition(";")
@@ -68,10 +68,10 @@ class _Chunks:
             raise _broken("a chunk does not start with its size") from None
         chunk = self._body[self._at : self._at + size]
         if size < 0 or len(chunk) != size:
-            raise _broken("a chunk is shorter than it says")
+            raise _broken("a chunk is shorter than its size")
         self._at += size
         if size and self._line():
-            raise _broken("a chunk is longer than it says")
+            raise _broken("a chunk is longer than its size")
         if self._signed is not None:
             self._check(
                 extension.removeprefix("chunk-signature="), "PAYLOAD", _EMPTY, hashlib.sha256(chunk).hexdigest()
@@ -89,16 +89,16 @@ class _Chunks:
             self._check(signature, "TRAILER", hashlib.sha256(text.encode()).hexdigest())
         return found
 
-    def _check(self, given: str, kind: str, *hashes: str) -> None:
+    def _check(self, signature: str, kind: str, *hashes: str) -> None:
         assert self._signed is not None
         self._previous = self._signed.chain(kind, self._previous, *hashes)
-        if not hmac.compare_digest(given.encode(), self._previous.encode()):
-            raise S3Error(403, "SignatureDoesNotMatch", "a chunk of the body does not have the signature it says")
+        if not hmac.compare_digest(signature.encode(), self._previous.encode()):
+            raise S3Error(403, "SignatureDoesNotMatch", "a chunk of the body has a wrong signature")
 
     def _line(self) -> str:
         end = self._body.find(b"\r\n", self._at)
         if end < 0:
-            raise _broken("it ends in the middle")
+            raise _broken("it is incomplete")
         line = self._body[self._at : end]
         self._at = end + 2
         try:
@@ -108,7 +108,7 @@ class _Chunks:
 
 
 def _broken(why: str) -> S3Error:
-    return S3Error(400, "IncompleteBody", f"the aws-chunked body cannot be read: {why}")
+    return S3Error(400, "IncompleteBody", f"the aws-chunked body is invalid: {why}")
 
 
 def md5_etag(body: bytes) -> str:

@@ -1,7 +1,7 @@
-"""Presigned URLs of the older kind, Signature Version 2: what boto3 makes for us-east-1 unless it is told otherwise.
+"""Presigned URLs with Signature Version 2, which boto3 creates for us-east-1 by default.
 
-The trap: a client may put signed headers into the URL (`content-type=...`, `x-amz-meta-...=...`) instead of sending them;
-they count as headers then, for the signature and for the request.
+The trap: signed headers can be in the URL (`content-type=...`, `x-amz-meta-...=...`) instead of the request. They count as
+headers for the signature and for the request.
 """
 
 import base64
@@ -26,7 +26,7 @@ _SIGNED_PARAMETERS = frozenset(
 )
 
 
-def claimed(query: Mapping[str, str]) -> bool:
+def is_presigned(query: Mapping[str, str]) -> bool:
     return "AWSAccessKeyId" in query and "Signature" in query
 
 
@@ -39,19 +39,19 @@ def verify(
     credentials: Mapping[str, str],
     clock: clocks.Clock,
 ) -> signature.Signed:
-    """`headers` include those in the URL; `host_bucket` is the bucket that the host's name stands for, or empty."""
+    """`headers` include those in the URL; `host_bucket` is the bucket in the host name, or empty."""
     _, pairs = signature.split_target(target)
     query = dict(pairs)
-    secret = signature.secret_of(query["AWSAccessKeyId"], credentials)
+    secret = signature.find_secret(query["AWSAccessKeyId"], credentials)
     expires = query.get("Expires", "")
     if not re.fullmatch("[0-9]{1,12}", expires):
-        raise S3Error(403, "AccessDenied", "a presigned URL needs Expires, in seconds since 1970")
+        raise S3Error(403, "AccessDenied", "expected Expires in seconds since 1970 in the presigned URL")
     if clock.wall() > int(expires):
         raise S3Error(403, "AccessDenied", "the presigned URL has expired")
     signed = sorted((name, value) for name, value in pairs if name in _SIGNED_PARAMETERS)
     resource = (f"/{host_bucket}" if host_bucket else "") + target.partition("?")[0]
     if resource.count("/") == 1 and resource != "/":
-        resource += "/"  # a bucket is signed with the slash, and may be asked for without
+        resource += "/"  # a bucket is signed with the slash, even if requested without
     if signed:
         resource += "?" + "&".join(f"{name}={value}" if value else name for name, value in signed)
     amazon = sorted({name.lower() for name in headers if name.lower().startswith("x-amz-")})
@@ -65,7 +65,7 @@ def verify(
             resource,
         ]
     )
-    digest = hmac.new(secret.encode(), signature.raw(text), hashlib.sha1).digest()
-    if not hmac.compare_digest(base64.b64encode(digest), signature.raw(query["Signature"])):
+    digest = hmac.new(secret.encode(), signature.to_bytes(text), hashlib.sha1).digest()
+    if not hmac.compare_digest(base64.b64encode(digest), signature.to_bytes(query["Signature"])):
         raise signature.mismatch()
     return signature.Signed(signature.UNSIGNED, b"", "", "", "")

@@ -1,7 +1,7 @@
-"""Who signed this request? AWS Signature Version 4, in a header or in a presigned URL.
+"""Verifies AWS Signature Version 4, in a header or in a presigned URL.
 
-The signature covers what the client sent, so everything here works on the raw request line: a path that some library
-has already decoded and encoded again would not verify. The trap: S3 encodes a path once, other AWS services twice.
+The signature covers the raw request line: a path that a library has decoded and encoded again does not verify. The trap: S3
+encodes a path once, other AWS services twice.
 """
 
 import calendar
@@ -17,8 +17,8 @@ from nstance import clock as clocks
 from nstance.dev.s3.errors import S3Error
 
 ALGORITHM = "AWS4-HMAC-SHA256"
-SKEW = 15 * 60  # seconds that clocks may differ
-LONGEST_PRESIGNED = 7 * 24 * 3600
+MAX_SKEW_SECONDS = 15 * 60
+MAX_PRESIGNED_SECONDS = 7 * 24 * 3600
 UNSIGNED = "UNSIGNED-PAYLOAD"
 
 _AUTHORIZATION = re.compile(
@@ -29,7 +29,7 @@ _AUTHORIZATION = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Signed:
-    """A verified request, with what verifying its chunks takes."""
+    """A verified request, with the values to verify its chunks."""
 
     payload: str  # the x-amz-content-sha256 that was signed
     key: bytes
@@ -38,14 +38,14 @@ class Signed:
     stamp: str
 
     def chain(self, kind: str, previous: str, *hashes: str) -> str:
-        """The signature of the next chunk or trailer of a body that is signed piece by piece."""
+        """The signature of the next chunk or trailer of the body."""
         text = "\n".join([f"{ALGORITHM}-{kind}", self.stamp, self.scope, previous, *hashes])
-        return hmac.new(self.key, raw(text), hashlib.sha256).hexdigest()
+        return hmac.new(self.key, to_bytes(text), hashlib.sha256).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """What the client says, before it is believed."""
+    """The unverified claims of a request."""
 
     credential: str
     signed: str
@@ -57,9 +57,9 @@ class _Claim:
 
 
 def split_target(target: str) -> tuple[str, list[tuple[str, str]]]:
-    """The decoded path and query of a raw request target. A plus sign is a space in the query, and itself in the path.
+    """The decoded path and query of a raw request target. A plus sign is a space only in the query.
 
-    A path that is no UTF-8 stays recognisable as such: with a replacement character it would be another key.
+    Bytes that are not UTF-8 are preserved: with replacement characters the path would be another key.
     """
     path, _, query = target.partition("?")
     pairs = [part.partition("=") for part in query.split("&") if part]
@@ -82,7 +82,7 @@ def verify(
         raise S3Error(
             400, "AuthorizationHeaderMalformed", f"the credential scope {scope!r} is not date/region/s3/aws4_request"
         )
-    secret = secret_of(access_key, credentials)
+    secret = find_secret(access_key, credentials)
     _check_time(claim, clock.wall())
     names = claim.signed.split(";")
     if "host" not in names:
@@ -91,7 +91,7 @@ def verify(
         [
             method,
             _encode(path, safe="/"),
-            # Sorted as pairs: a name comes before a longer one that starts with it, whatever follows the equals sign.
+            # Sorted as pairs, so that a name precedes longer names that start with it.
             "&".join("=".join(pair) for pair in sorted((_encode(name), _encode(value)) for name, value in claim.query)),
             *(f"{name}:{' '.join(headers.get(name, '').split())}" for name in names),
             "",
@@ -99,26 +99,26 @@ def verify(
             claim.payload,
         ]
     )
-    text = "\n".join([ALGORITHM, claim.stamp, scope, hashlib.sha256(raw(canonical)).hexdigest()])
+    text = "\n".join([ALGORITHM, claim.stamp, scope, hashlib.sha256(to_bytes(canonical)).hexdigest()])
     key = f"AWS4{secret}".encode()
     for part in (date, region, "s3", "aws4_request"):
-        key = hmac.new(key, raw(part), hashlib.sha256).digest()
-    expected = hmac.new(key, raw(text), hashlib.sha256).hexdigest()
-    if not hmac.compare_digest(expected.encode(), raw(claim.signature)):
+        key = hmac.new(key, to_bytes(part), hashlib.sha256).digest()
+    expected = hmac.new(key, to_bytes(text), hashlib.sha256).hexdigest()
+    if not hmac.compare_digest(expected.encode(), to_bytes(claim.signature)):
         raise mismatch()
     return Signed(claim.payload, key, claim.signature, scope, claim.stamp)
 
 
-def secret_of(access_key: str, credentials: Mapping[str, str]) -> str:
+def find_secret(access_key: str, credentials: Mapping[str, str]) -> str:
     secret = credentials.get(access_key)
     if secret is None:
-        message = "there is no such access key here; the default is dev with the secret dev"
+        message = "unknown access key; the default is dev with the secret dev"
         raise S3Error(403, "InvalidAccessKeyId", message)
     return secret
 
 
 def mismatch() -> S3Error:
-    message = "the signature is not the one of this request; check the secret key"
+    message = "the signature does not match the request; check the secret key"
     return S3Error(403, "SignatureDoesNotMatch", message)
 
 
@@ -137,19 +137,19 @@ def _in_header(headers: Mapping[str, str], query: list[tuple[str, str]]) -> _Cla
 
 
 def _presigned(query: list[tuple[str, str]]) -> _Claim:
-    given = dict(query)
+    parameters = dict(query)
     try:
-        if given["X-Amz-Algorithm"] != ALGORITHM:
+        if parameters["X-Amz-Algorithm"] != ALGORITHM:
             raise ValueError
-        lifetime = int(given["X-Amz-Expires"])
-        if not 1 <= lifetime <= LONGEST_PRESIGNED:
+        lifetime = int(parameters["X-Amz-Expires"])
+        if not 1 <= lifetime <= MAX_PRESIGNED_SECONDS:
             raise ValueError
         return _Claim(
-            credential=given["X-Amz-Credential"],
-            signed=given["X-Amz-SignedHeaders"],
-            signature=given["X-Amz-Signature"],
-            stamp=given["X-Amz-Date"],
-            payload=given.get("X-Amz-Content-Sha256", UNSIGNED),
+            credential=parameters["X-Amz-Credential"],
+            signed=parameters["X-Amz-SignedHeaders"],
+            signature=parameters["X-Amz-Signature"],
+            stamp=parameters["X-Amz-Date"],
+            payload=parameters.get("X-Amz-Content-Sha256", UNSIGNED),
             query=[(name, value) for name, value in query if name != "X-Amz-Signature"],
             lifetime=lifetime,
         )
@@ -164,18 +164,18 @@ def _check_time(claim: _Claim, now: float) -> None:
     try:
         signed_at = calendar.timegm(time.strptime(claim.stamp, "%Y%m%dT%H%M%SZ"))
     except ValueError:
-        raise S3Error(403, "AccessDenied", f"the date {claim.stamp!r} is not like 20260102T030405Z") from None
+        raise S3Error(403, "AccessDenied", f"the date {claim.stamp!r} is not in the form 20260102T030405Z") from None
     if claim.lifetime is None:
-        if abs(now - signed_at) > SKEW:
+        if abs(now - signed_at) > MAX_SKEW_SECONDS:
             raise S3Error(403, "RequestTimeTooSkewed", f"the clocks differ by {abs(now - signed_at):.0f} s; set them")
-    elif now > signed_at + claim.lifetime or signed_at > now + SKEW:
+    elif now > signed_at + claim.lifetime or signed_at > now + MAX_SKEW_SECONDS:
         raise S3Error(403, "AccessDenied", "the presigned URL has expired")
 
 
-def raw(text: str) -> bytes:
-    """As it was sent: aiohttp keeps what is no UTF-8 in a form that only this turns back."""
+def to_bytes(text: str) -> bytes:
+    """The bytes as they were sent: aiohttp keeps bytes that are not UTF-8 as surrogates."""
     return text.encode("utf-8", "surrogateescape")
 
 
 def _encode(text: str, *, safe: str = "") -> str:
-    return urllib.parse.quote(raw(text), safe=safe + "-_.~")
+    return urllib.parse.quote(to_bytes(text), safe=safe + "-_.~")

@@ -1,7 +1,7 @@
-"""Multipart uploads: parts are files in a hidden folder of the bucket until they are put together.
+"""Multipart uploads: parts are files in a hidden folder of the bucket until they are joined.
 
-Stock clients upload anything above 8 MB like this. Uploads survive a restart; what a client never finishes stays until
-somebody removes `.nstance/uploads/`.
+Standard clients use them above 8 MB. Uploads survive a restart; unfinished ones stay until you remove
+`.nstance/uploads/`.
 """
 
 import asyncio
@@ -19,14 +19,14 @@ from nstance.dev.s3 import payload
 from nstance.dev.s3.errors import S3Error, invalid
 from nstance.objects import directory
 
-MOST_PARTS = 10_000
+MAX_PARTS = 10_000
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Upload:
     key: str
     id: str
-    begun: float  # seconds since 1970
+    started: float  # seconds since 1970
 
 
 class Uploads:
@@ -34,8 +34,8 @@ class Uploads:
         self._folder = bucket / directory.HIDDEN / "uploads"
         self._rng = rng
 
-    async def begin(self, key: str, headers: Mapping[str, str]) -> str:
-        """`headers` wait for the object."""
+    async def start(self, key: str, headers: Mapping[str, str]) -> str:
+        """`headers`: those of the later object."""
         upload = f"{self._rng.bits(128):032x}"
 
         def make() -> None:
@@ -46,9 +46,9 @@ class Uploads:
         return upload
 
     async def store_part(self, key: str, upload: str, number: str, body: bytes) -> str:
-        """The part's ETag."""
-        if not re.fullmatch("[0-9]{1,5}", number) or not 1 <= int(number) <= MOST_PARTS:
-            raise invalid(f"partNumber must be 1 to {MOST_PARTS}, not {number!r}")
+        """Returns the ETag of the part."""
+        if not re.fullmatch("[0-9]{1,5}", number) or not 1 <= int(number) <= MAX_PARTS:
+            raise invalid(f"partNumber must be 1 to {MAX_PARTS}, found {number!r}")
         etag = payload.md5_etag(body)
 
         def write() -> None:
@@ -61,7 +61,7 @@ class Uploads:
         return etag
 
     async def parts(self, key: str, upload: str) -> list[tuple[int, str, int]]:
-        """(number, ETag, size) of each part so far."""
+        """(number, ETag, size) of each part."""
 
         def look() -> list[tuple[int, str, int]]:
             files = sorted(self._find(key, upload).glob("?????-*"))
@@ -70,14 +70,14 @@ class Uploads:
         return await asyncio.to_thread(look)
 
     async def all(self) -> list[Upload]:
-        """Those that were neither completed nor aborted, by key."""
+        """The uploads that were neither completed nor aborted, by key."""
 
         def look() -> list[Upload]:
             found = []
             for about in self._folder.glob("*/about"):
-                with contextlib.suppress(FileNotFoundError, ValueError):  # one that ends or begins just now
-                    begun = about.stat().st_mtime
-                    found.append(Upload(json.loads(about.read_text())["key"], about.parent.name, begun))
+                with contextlib.suppress(FileNotFoundError, ValueError):  # it starts or ends just now
+                    started = about.stat().st_mtime
+                    found.append(Upload(json.loads(about.read_text())["key"], about.parent.name, started))
             return sorted(found)
 
         return await asyncio.to_thread(look)
@@ -87,7 +87,7 @@ class Uploads:
         return dict(found["headers"])
 
     async def join(self, key: str, upload: str, wanted: Sequence[tuple[int, str]]) -> bytes:
-        """The parts (number, ETag) put together."""
+        """Joins parts, given as (number, ETag)."""
         if not wanted or any(before[0] >= after[0] for before, after in itertools.pairwise(wanted)):
             raise S3Error(400, "InvalidPartOrder", "expected at least one part, in ascending order")
 
@@ -113,4 +113,4 @@ class Uploads:
                 return folder
         except FileNotFoundError:
             pass
-        raise S3Error(404, "NoSuchUpload", "there is no such upload of this key; it was completed or aborted")
+        raise S3Error(404, "NoSuchUpload", "the upload does not exist for this key; it was completed or aborted")

@@ -1,4 +1,4 @@
-"""What the environment asks of one shard of `make dev-tmux`."""
+"""The settings of one shard of `make dev-tmux`, from the environment."""
 
 from pathlib import Path
 
@@ -17,20 +17,20 @@ from nstance.dev import shard
     ],
 )
 def test_number_ports_and_cache(environment: dict[str, str], name: str, offsets: list[int], cache: str) -> None:
-    plan = shard.plan({**environment, "NSTANCE_DEV_TEMP": "/t"})
-    assert (plan.shard, plan.offsets) == (name, offsets)
-    assert plan.cache(standby=False) == Path("/t") / cache
-    assert plan.cache(standby=True) == Path(f"/t/cache-{name}-standby")
+    options = shard.read_options({**environment, "NSTANCE_DEV_TEMP": "/t"})
+    assert (options.shard, options.port_offsets) == (name, offsets)
+    assert options.cache(standby=False) == Path("/t") / cache
+    assert options.cache(standby=True) == Path(f"/t/cache-{name}-standby")
 
 
 def test_nobodys_own_aws_settings_are_used() -> None:
     mine = {"AWS_PROFILE": "production", "AWS_SESSION_TOKEN": "x", "AWS_ENDPOINT_URL": "https://real", "HOME": "/h"}
-    given = shard.dev_environment(mine, endpoint="http://127.0.0.1:8989")
-    assert given["AWS_ENDPOINT_URL"] == "http://127.0.0.1:8989"
-    assert given["AWS_ACCESS_KEY_ID"] == "dev"
-    assert given["HOME"] == "/h"
-    assert not {"AWS_PROFILE", "AWS_SESSION_TOKEN"} & given.keys()
-    assert len(given["NSTANCE_ENCRYPTION_KEY"]) == 32
+    environment = shard.dev_environment(mine, endpoint="http://127.0.0.1:8989")
+    assert environment["AWS_ENDPOINT_URL"] == "http://127.0.0.1:8989"
+    assert environment["AWS_ACCESS_KEY_ID"] == "dev"
+    assert environment["HOME"] == "/h"
+    assert not {"AWS_PROFILE", "AWS_SESSION_TOKEN"} & environment.keys()
+    assert len(environment["NSTANCE_ENCRYPTION_KEY"]) == 32
 
 
 def test_an_encryption_key_of_your_own_is_kept() -> None:

@@ -1,4 +1,4 @@
-"""The story that `make dev` tells of an old bucket: what is dead is not called running, and nobody of then leads now."""
+"""What `make dev` prints for the bucket of an earlier run: dead instances do not run, its leader does not lead."""
 
 import io
 import json
@@ -10,7 +10,7 @@ from nstance.clock import SystemClock
 from nstance.config import storage_keys
 from nstance.dev import leftovers
 from nstance.dev.screen import Screen
-from nstance.dev.story import Story
+from nstance.dev.shard_observer import ShardObserver
 from nstance.model.ids import DEFAULT_TENANT, GroupName, InstanceId, ShardId
 from nstance.model.instance import Instance, Put, State
 from nstance.objects import lease, slots
@@ -59,18 +59,18 @@ async def test_the_dead_of_an_old_bucket_do_not_run_and_its_leader_does_not_lead
     entry = slots.encode_entry(slots.Entry(id="1-1", changes=tuple(map(Put, dead))))
     slot = slots.encode_slot(number=1, epoch=3, op="0", at=1.0, entries=[entry])
     store.tamper(storage_keys.journal(SHARD, 1), slot)
-    story = Story(store, SHARD, instances=tmp_path, screen=Screen(out, clock, timed=False), clock=clock)
-    assert await story.open() == 2
-    await story.look()
-    assert "group web: 0 of 2 running" in out.getvalue()
-    assert not story.leader
+    observer = ShardObserver(store, SHARD, instances=tmp_path, screen=Screen(out, clock, timed=False), clock=clock)
+    assert await observer.load() == 2
+    await observer.poll()
+    assert "group web: 0 of 2 instances running" in out.getvalue()
+    assert not observer.leader
     store.tamper(storage_keys.lease(SHARD), held(4))
-    await story.look()
-    assert story.leader == "server-4"
-    assert not story.whole()
+    await observer.poll()
+    assert observer.leader == "server-4"
+    assert not observer.is_healthy()
 
 
-async def test_a_group_is_whole_when_its_agents_are_connected_and_have_their_files(
+async def test_a_shard_is_healthy_when_its_agents_are_connected_and_have_their_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a Python whose agents register and then fail: the records looked fine."""
@@ -91,23 +91,23 @@ async def test_a_group_is_whole_when_its_agents_are_connected_and_have_their_fil
     ]
     entry = slots.encode_entry(slots.Entry(id="1-1", changes=tuple(map(Put, members))))
     store.tamper(storage_keys.journal(SHARD, 1), slots.encode_slot(number=1, epoch=1, op="0", at=1.0, entries=[entry]))
-    story = Story(store, SHARD, instances=tmp_path, screen=Screen(io.StringIO(), clock), clock=clock)
-    await story.open()
+    observer = ShardObserver(store, SHARD, instances=tmp_path, screen=Screen(io.StringIO(), clock), clock=clock)
+    await observer.load()
     store.tamper(storage_keys.lease(SHARD), held(1))
     process = processes.Process(1, "1")
     monkeypatch.setattr(leftovers, "agents", lambda _: [(each.id, process) for each in members[:1]])
-    await story.look()
-    assert story.lacks() == "group web has 1 of 2 instances with a running agent"
+    await observer.poll()
+    assert observer.missing() == "group web has 1 of 2 instances with a running agent"
     monkeypatch.setattr(leftovers, "agents", lambda _: [(each.id, process) for each in members])
-    await story.look()
-    assert story.lacks() == "0 of 2 agents are connected to the leader"
-    story.connected = 2
-    assert story.lacks().startswith(f"{members[0].id} has not installed a.env, motd; see agent.log")
+    await observer.poll()
+    assert observer.missing() == "0 of 2 agents are connected to the leader"
+    observer.connected = 2
+    assert observer.missing().startswith(f"{members[0].id} has not installed a.env, motd; see ")
     for each in members:
         folder = tmp_path / each.id / "recv"
         folder.mkdir(parents=True)
         (folder / "motd").touch()
-    assert "has not installed a.env;" in story.lacks()
+    assert "has not installed a.env;" in observer.missing()
     for each in members:
         (tmp_path / each.id / "recv" / "a.env").touch()
-    assert story.whole()
+    assert observer.is_healthy()

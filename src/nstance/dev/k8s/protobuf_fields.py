@@ -1,8 +1,8 @@
-"""The wire format of the kinds that kubectl sends as protobuf: for each message the numbers, names and types of its fields.
+"""The protobuf messages that kubectl sends: the numbers, names and types of their fields.
 
-A type is a message's name, `int`, `bool`, `bytes`, `{}` (a map of strings), `{bytes}`, `{Quantity}`; without one it is a
-string. `*` before it: a list. `-`: not wanted (the server writes the status itself). `!` after it: sent only when it was
-given, so zero and empty mean something; all other fields are sent always and are left out when they are empty.
+A type is the name of a message, `int`, `bool`, `bytes`, `{}` (a map of strings), `{bytes}` or `{Quantity}`; the default is a
+string. `*` before it: a list. `-`: ignored (the server writes the status). `!` after it: sent only if it is set, so zero
+and empty are values; all other fields are always sent and are dropped if empty.
 """
 
 _POD = "1 metadata ObjectMeta, 2 spec PodSpec"

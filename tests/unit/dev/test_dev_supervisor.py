@@ -1,4 +1,4 @@
-"""A child that ends is said to have ended and started again; new code starts it anew; no former one is left."""
+"""A child that exits is reported and restarted; new code restarts it; no process of an earlier run is left."""
 
 import asyncio
 import io
@@ -27,51 +27,44 @@ class Scene:
         self.sources.mkdir()
         self.out = io.StringIO()
         self.child = self.make()
-        self.care = Supervisor([self.child], Screen(self.out, SystemClock(), timed=False), SystemClock())
+        self.supervisor = Supervisor([self.child], Screen(self.out, SystemClock(), timed=False), SystemClock())
 
     def make(self) -> Child:
-        return Child(
-            "server",
-            command=[sys.executable, "-I", "-S", "-c", CODE],
-            environment={**os.environ, "NSTANCE_DEV": str(self.pids)},
-            folder=self.folder,
-            log=self.folder / "server.log",
-            pids=self.pids,
-            clock=SystemClock(),
-        )
+        command = [sys.executable, "-I", "-S", "-c", CODE]
+        return Child("server", command, os.environ, temp=self.folder, cwd=self.folder, clock=SystemClock())
 
     async def until(self, holds: Callable[[], bool]) -> None:
         async with asyncio.timeout(30):
             while not holds():
-                await self.care.look()
+                await self.supervisor.poll()
                 await asyncio.sleep(0.02)
 
-    def said(self, text: str) -> bool:
+    def has_printed(self, text: str) -> bool:
         return text in self.out.getvalue()
 
 
 @pytest.fixture
 async def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Scene]:
-    monkeypatch.setattr(supervisor, "RESTART", 0.3)
+    monkeypatch.setattr(supervisor, "RESTART_SECONDS", 0.3)
     made = Scene(tmp_path)
-    await made.care.start()
+    await made.supervisor.start()
     yield made
-    await made.care.stop()
+    await made.supervisor.stop()
 
 
-async def test_a_killed_child_is_said_and_started_again(scene: Scene) -> None:
+async def test_a_killed_child_is_reported_and_restarted(scene: Scene) -> None:
     first = scene.child.pid
     os.kill(first, signal.SIGKILL)
-    await scene.until(lambda: scene.said(f"server (pid {first}) ended by SIGKILL; it is started again in 0.3 s"))
-    await scene.until(lambda: scene.said("server started again"))
+    await scene.until(lambda: scene.has_printed(f"server (pid {first}) was ended by SIGKILL; it restarts in 0.3 s"))
+    await scene.until(lambda: scene.has_printed("server restarted"))
     assert scene.child.pid != first
-    assert scene.child.code is None
+    assert scene.child.exit_code is None
     assert scene.out.getvalue().count("ended by") == 1
 
 
-async def test_new_code_starts_it_anew(scene: Scene) -> None:
+async def test_new_code_restarts_it(scene: Scene) -> None:
     first = scene.child.pid
-    async with scene.care.watching(scene.sources):
+    async with scene.supervisor.reloading(scene.sources):
         number = 0
 
         def save() -> bool:
@@ -81,11 +74,11 @@ async def test_new_code_starts_it_anew(scene: Scene) -> None:
             return scene.child.pid != first
 
         await scene.until(save)
-    assert scene.said("the code changed: server starts anew")
-    assert not scene.said("ended by")
+    assert scene.has_printed("code changed: restarting server")
+    assert not scene.has_printed("ended by")
 
 
-async def test_an_orphan_of_a_killed_keeper_is_ended_by_the_next_one(scene: Scene) -> None:
+async def test_an_orphan_of_a_killed_supervisor_is_stopped_by_the_next_one(scene: Scene) -> None:
     orphan = leftovers._recorded(scene.pids / "server.json")
     assert orphan is not None
     assert processes.is_running(orphan)
@@ -93,7 +86,7 @@ async def test_an_orphan_of_a_killed_keeper_is_ended_by_the_next_one(scene: Scen
     await second.start()
     try:
         assert not processes.is_running(orphan)
-        assert second.code is None
+        assert second.exit_code is None
         assert leftovers.end_servers(scene.pids) == ["server"]  # as `make clean-dev` does
     finally:
         await second.stop()
