@@ -119,7 +119,7 @@ def _adopt(draft: Draft, unknown: UnknownVm, why: str) -> None:
         drain_timeout=draft.drain_timeout,
     )
     draft.put(record)
-    # Its agent was rejected a moment ago and reconnects soon, like one that restarts.
+    # Its agent was rejected and connects again when its back-off is over.
     known = draft.observation(vm.id).agent
-    draft.observe(vm.id, agent=replace(known, last_seen=draft.now, seen_this_term=True, restarting=True))
+    draft.observe(vm.id, agent=replace(known, last_seen=draft.now, seen_this_term=True, adopted=True))
     draft.add_reason(ReasonCode.ADOPTED, f"VM {vm.provider_id} adopted: {why}", vm.id)

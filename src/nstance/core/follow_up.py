@@ -52,7 +52,7 @@ def _create_vm(draft: Draft, instance: Instance) -> None:
         return  # with an expired nonce the VM could never register; the instance is abandoned instead
     if draft.is_due(calls.create_due):
         draft.observe(instance.id, calls=replace(calls, creating=True))
-        draft.add_effect(CreateVm(instance.id))
+        draft.add_effect(CreateVm(instance.id, may_exist=not calls.own_intent or calls.create_attempts > 0))
 
 
 def _delete_vm(draft: Draft, instance: Instance) -> None:

@@ -17,6 +17,7 @@ from nstance.model.observation import AgentObservation, VmObservation
 CHECK_DELAYS_SECONDS = (0.0, 1.0, 2.0, 4.0)  # after a lost connection or a notice
 CHECK_INTERVAL_SECONDS = 10.0
 CONNECT_SECONDS = 1.0  # how long a healthy agent takes at most from its registration to its connection
+ADOPTED_RECONNECT_SECONDS = 60.0  # twice the longest back-off of an agent that was rejected
 SPOT_NOTICE_SECONDS = 30.0  # the shortest warning of any cloud, for a notice without a deadline
 
 
@@ -135,6 +136,9 @@ def silence_deadlines(draft: Draft, agent: AgentObservation) -> tuple[float, flo
         # reconnect.
         grace = max(policy.suspect_after, draft.view.reconnect_grace)
         return last_seen + grace, last_seen + max(policy.dead_after, grace)
+    if agent.adopted:
+        grace = max(policy.dead_after, ADOPTED_RECONNECT_SECONDS)
+        return last_seen + grace, last_seen + grace
     if agent.restarting:
         return last_seen + policy.dead_after, last_seen + policy.dead_after
     return last_seen + policy.suspect_after, last_seen + policy.dead_after

@@ -158,6 +158,7 @@ def _on_connected(draft: Draft, instance: Instance) -> None:
         seen_this_term=True,
         awaiting_connection=False,
         restarting=False,
+        adopted=False,
         lost_at=None,
     )
     draft.observe(instance.id, agent=agent, calls=replace(observed.calls, checks=0, check_due=None))

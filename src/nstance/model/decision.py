@@ -19,6 +19,7 @@ from nstance.model.vm import UnknownVm
 @dataclass(frozen=True, slots=True)
 class CreateVm:
     id: InstanceId
+    may_exist: bool = False  # an earlier call, perhaps of another leader, may have created it
 
 
 @dataclass(frozen=True, slots=True)

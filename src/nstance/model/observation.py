@@ -19,6 +19,7 @@ class AgentObservation:
     seen_this_term: bool = False
     awaiting_connection: bool = False  # registered in this term and has not connected yet
     restarting: bool = False  # closed its connection to restart
+    adopted: bool = False  # was rejected until its VM was adopted, and has not connected since
     lost_at: float | None = None  # when the connection ended without a goodbye
     notice: NoticeKind | None = None
     notice_at: float = 0.0

@@ -204,7 +204,7 @@ class MemoryCloud:
                 )
             machine = self._boot(request, cluster=scope.cluster, shard=scope.shard)
         self._check_owner(scope, machine)
-        if machine.request != request:
+        if not request.may_exist and machine.request != request:
             self.mismatched.append(request.id)
         status = machine.status(self._clock.monotonic())
         assert status is not None, "a machine that was not deleted is shown"

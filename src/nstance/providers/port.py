@@ -59,6 +59,7 @@ class CreateRequest:
     registration_addr: str = ""
     agent_addr: str = ""
     report_interval: float = 60.0
+    may_exist: bool = False  # an earlier call may have created it: the provider looks before it creates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -470,3 +470,15 @@ def test_checks_before_a_registration_do_not_delay_those_after_it() -> None:
     event = ev.Registered(id=name("a"), public_key="k", certificate_serial="1", certificate_expires=NOW)
     follows = after([member("a", State.STARTING)], event, size=1, observed={"a": observation(last_seen=0.0, checks=4)})
     assert follows.decision.wake_at == NOW + health.CONNECT_SECONDS
+
+
+@pytest.mark.parametrize(("seconds", "state"), [(59.0, State.RUNNING), (61.0, State.DRAINING)])
+def test_an_adopted_agent_gets_the_time_of_its_back_off(seconds: float, state: State) -> None:
+    """It was rejected while its VM was held, so it may be away for longer than an agent that was connected."""
+    away = observation(
+        last_seen=NOW - seconds, seen_this_term=True, adopted=True, vm=VmState.RUNNING, checked_at=NOW, checks=4
+    )
+    replacement_vm = member("b", State.STARTING, replaces=name("a"))
+    policy = Policy(suspect_after=5.0, dead_after=15.0)
+    follows = after([member("a"), replacement_vm], ev.TimerFired(), observed={"a": away}, policy=policy, size=1)
+    assert follows["a"].state is state

@@ -57,7 +57,7 @@ class TestAdoption:
         assert (record.seen, record.infra_hash, record.ip4) == (True, "h", "10.0.0.9")
         assert not follows.effects(CreateVm)
         assert "adopted" in follows.codes()
-        assert follows.decision.observations[name("x")].agent.restarting  # it was refused, and comes back
+        assert follows.decision.observations[name("x")].agent.adopted  # it was rejected, and comes back
 
     def test_never_more_than_the_group_has_places_for(self) -> None:
         assert held(after([member("a")], ev.GroupChanged(), size=1, unknown=(unknown("x"),)))

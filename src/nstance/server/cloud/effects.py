@@ -10,6 +10,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any
 
 from nstance import points
@@ -92,7 +93,7 @@ class Effects:
         match effect:
             case dec.CreateVm():
                 failed: ev.Event = ev.VmCreateFailed(instance.id, ev.Failure.UNKNOWN, UNEXPECTED)
-                self._spawn(self._create(instance, posted), failed)
+                self._spawn(self._create(instance, posted, may_exist=effect.may_exist), failed)
             case dec.DeleteVm():
                 self._spawn(self._delete(instance, effect), ev.VmDeleteFailed(instance.id, UNEXPECTED))
             case dec.DeleteDuplicateVm():
@@ -133,7 +134,7 @@ class Effects:
             if failed is not None:
                 self._post(failed)
 
-    async def _create(self, instance: Instance, posted: float) -> None:
+    async def _create(self, instance: Instance, posted: float, *, may_exist: bool) -> None:
         def wanted() -> bool:
             return self._wanted(instance.id)
 
@@ -151,6 +152,7 @@ class Effects:
             if instance.request_hash and request_hash(request) != instance.request_hash:
                 await self._find_stale(instance)
                 return
+            request = replace(request, may_exist=may_exist)
             await points.reach(points.Point.BEFORE_CREATE)
             began = self._clock.monotonic()
             if instance.replaces is not None or instance.predecessor is not None:
