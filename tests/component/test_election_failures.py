@@ -55,8 +55,8 @@ async def failed_with(problem: Exception) -> None:
     ],
 )
 async def test_why_a_term_failed(problem: Exception, level: int, caplog: pytest.LogCaptureFixture) -> None:
-    """F28; found by chaos: a 503 while a term began was logged with a traceback."""
+    """Found by chaos: a 503 while a term began was logged with a traceback."""
     await failed_with(problem)
-    (said,) = (record for record in caplog.records if record.message == "failed to lead")
-    assert said.levelno == level
-    assert (said.exc_info is not None) == isinstance(problem, KeyError)
+    (failure,) = (record for record in caplog.records if record.message == "failed to lead")
+    assert failure.levelno == level
+    assert (failure.exc_info is not None) == isinstance(problem, KeyError)

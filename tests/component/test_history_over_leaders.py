@@ -1,4 +1,4 @@
-"""The history is the same on every server: IDs and times come from the journal, so whoever follows sees each event once."""
+"""The history is the same on every server: IDs and times come from the journal, so a follower sees each event once."""
 
 import asyncio
 import contextlib
@@ -72,7 +72,7 @@ async def followed(operator: Operator) -> AsyncIterator[list[tuple[int, str]]]:
 
 
 async def written(world: World) -> list[Event]:
-    """What the journal says, told by nobody's cache."""
+    """What the journal says, without any cache."""
     found: list[Event] = []
     books = journal.Journal(
         world.store,

@@ -26,7 +26,7 @@ def away_at_first(times: int) -> Callable[[Verb, str], Fate]:
     return lambda verb, key: left.pop() if left else Fate()
 
 
-async def said(port: int) -> tuple[int, str]:
+async def health_text(port: int) -> tuple[int, str]:
     async with aiohttp.ClientSession() as session, session.get(f"http://127.0.0.1:{port}/health") as answer:
         return answer.status, await answer.text()
 
@@ -34,7 +34,7 @@ async def said(port: int) -> tuple[int, str]:
 async def health(port: int) -> int | None:
     """The status, or None if nobody listens."""
     try:
-        return (await said(port))[0]
+        return (await health_text(port))[0]
     except aiohttp.ClientConnectorError:
         return None
 
@@ -46,7 +46,7 @@ def meanwhile(free_port: int, monkeypatch: pytest.MonkeyPatch) -> int:
     return free_port
 
 
-async def test_f28_health_moves_to_the_configured_port(tmp_path: Path, meanwhile: int) -> None:
+async def test_health_moves_to_the_configured_port(tmp_path: Path, meanwhile: int) -> None:
     """Found by chaos: a server that had to wait for its storage answered on the default port for the rest of its life."""
     async with World(tmp_path) as world:
         world.fate = away_at_first(1)
@@ -55,7 +55,7 @@ async def test_f28_health_moves_to_the_configured_port(tmp_path: Path, meanwhile
         assert await health(meanwhile) is None
 
 
-async def test_f28_a_default_port_that_is_taken_keeps_nobody_from_starting(tmp_path: Path, meanwhile: int) -> None:
+async def test_a_default_port_that_is_taken_keeps_nobody_from_starting(tmp_path: Path, meanwhile: int) -> None:
     with socket.create_server(("127.0.0.1", meanwhile)):
         async with World(tmp_path) as world:
             world.fate = away_at_first(1)
@@ -79,7 +79,7 @@ async def test_health_says_that_the_journal_is_damaged_and_nobody_can_lead(
         async with asyncio.timeout(SECONDS):
             while True:
                 with contextlib.suppress(aiohttp.ClientConnectorError):
-                    status, text = await said(port)
+                    status, text = await health_text(port)
                     if status == 503 and "nobody can lead: " in text:
                         break
                 await asyncio.sleep(0.05)
@@ -90,7 +90,7 @@ async def test_health_says_that_the_journal_is_damaged_and_nobody_can_lead(
 
 
 async def test_a_standby_that_finds_the_journal_damaged_is_well_while_somebody_leads(tmp_path: Path) -> None:
-    """Whoever restarts it for that would gain nothing, and it stands by again as soon as the journal is mended."""
+    """A restart would not help, and it stands by again as soon as the journal is repaired."""
     async with World(tmp_path) as world:
         await world.start("a")
         standby = await world.start("b", lead=False)
@@ -115,7 +115,7 @@ def is_unused(port: int) -> bool:
 
 
 @pytest.mark.parametrize("service", [Service.REGISTRATION, Service.OPERATOR, Service.AGENT])
-async def test_a_port_that_is_taken_is_said_at_the_start(tmp_path: Path, service: Service) -> None:
+async def test_a_port_that_is_taken_is_reported_at_start(tmp_path: Path, service: Service) -> None:
     """Such a server won the lease again and again, could not lead, and said that it was well: nobody led."""
     async with World(tmp_path) as world:
         port = world._base + list(Service).index(service)
@@ -148,9 +148,9 @@ async def test_a_standby_keeps_the_ports_that_it_will_need(tmp_path: Path) -> No
 def test_a_port_for_outgoing_connections_is_no_good_choice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, low: int, hinted: bool
 ) -> None:
-    told = tmp_path / "range"
-    told.write_text(f"{low}\t60999\n")
-    monkeypatch.setattr(reserved_ports, "EPHEMERAL_PORT_RANGE", told)
-    said = reserved_ports.taken(Service.AGENT, Address("127.0.0.1", 8994), OSError(98, "Address already in use"))
-    assert said.startswith("the agent port 127.0.0.1:8994 cannot be opened: Address already in use")
-    assert ("outgoing connections" in said) is hinted
+    port_range = tmp_path / "range"
+    port_range.write_text(f"{low}\t60999\n")
+    monkeypatch.setattr(reserved_ports, "EPHEMERAL_PORT_RANGE", port_range)
+    message = reserved_ports.taken(Service.AGENT, Address("127.0.0.1", 8994), OSError(98, "Address already in use"))
+    assert message.startswith("the agent port 127.0.0.1:8994 cannot be opened: Address already in use")
+    assert ("outgoing connections" in message) is hinted

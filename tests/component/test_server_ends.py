@@ -19,7 +19,7 @@ from support.eventually import eventually
 async def test_a_part_that_dies_gives_the_lease_back_and_ends_the_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its supervisor starts it anew, and a standby need not wait: nothing runs on half alive."""
+    """Its supervisor restarts it, and a standby need not wait: nothing runs on half alive."""
     broken = asyncio.Event()
 
     async def dies(*_: object) -> None:
@@ -37,9 +37,9 @@ async def test_a_part_that_dies_gives_the_lease_back_and_ends_the_server(
 
 async def test_one_that_cannot_run_can_be_stopped_while_it_waits_to_exit(tmp_path: Path) -> None:
     """The signal comes after `run` has failed: the pause before the exit ends at once."""
-    told = config()
-    told["cluster"]["secrets"] = {"provider": "aws-secrets-manager"}
-    async with World(tmp_path, told) as world:
+    settings = config()
+    settings["cluster"]["secrets"] = {"provider": "aws-secrets-manager"}
+    async with World(tmp_path, settings) as world:
         with pytest.raises(FatalError):
             await world.start(insecure_dev=False)
         server = world.servers["a"].server

@@ -50,13 +50,13 @@ def test_warnings_are_shown_and_strict_makes_them_errors(tmp_path: Path, capsys:
     file = tmp_path / "one.jsonc"
     file.write_text(json.dumps(document(tmp_path, vars={}), indent=1))
     assert validate("--validate", str(file)) == 0
-    said = capsys.readouterr()
-    assert said.out == f"{file} is valid, with 1 warnings\n"
-    assert said.err.startswith("warning: templates.web.files.logo.source (line ")
-    assert "var theme is not defined for default/web" in said.err
+    output = capsys.readouterr()
+    assert output.out == f"{file} is valid, with 1 warnings\n"
+    assert output.err.startswith("warning: templates.web.files.logo.source (line ")
+    assert "var theme is not defined for default/web" in output.err
     assert validate("--validate", str(file), "--strict") == 1
-    said = capsys.readouterr()
-    assert said.err.startswith("error: templates.web.files.logo.source")
+    output = capsys.readouterr()
+    assert output.err.startswith("error: templates.web.files.logo.source")
     file.write_text(json.dumps(document(tmp_path)))
     assert validate("--validate", str(file), "--strict") == 0
 
@@ -77,7 +77,7 @@ def test_overridden_sizes_are_known_where_the_bucket_is_named(bucket: Path, tmp_
     assert validate(*where, "--validate", str(file), "--strict") == 0
 
 
-def test_a_file_is_checked_although_what_the_api_said_cannot_be_read(
+def test_a_file_is_checked_although_the_dynamic_groups_cannot_be_read(
     bucket: Path, tmp_path: Path, capsys: Captured
 ) -> None:
     file = tmp_path / "one.jsonc"
@@ -93,11 +93,11 @@ def test_a_file_is_checked_although_what_the_api_said_cannot_be_read(
 def test_missing_secrets_and_objects_are_found_online(bucket: Path, tmp_path: Path, capsys: Captured) -> None:
     where = ("--bucket", str(bucket), "--shard", "one", "--validate", "--online")
     assert validate(*where) == 0
-    said = capsys.readouterr().err
-    assert "templates.web.files.password.source" in said
-    assert "there is no secret db-password" in said
-    assert "there is no object dark/logo.png" in said
-    assert "hosts/" not in said  # only an instance has that key
+    output = capsys.readouterr().err
+    assert "templates.web.files.password.source" in output
+    assert "there is no secret db-password" in output
+    assert "there is no object dark/logo.png" in output
+    assert "hosts/" not in output  # only an instance has that key
     assert validate(*where, "--strict") == 1
     (tmp_path / "secrets" / "db-password").write_text("x")
     (bucket / "dark").mkdir()
@@ -111,9 +111,9 @@ def test_a_secret_that_cannot_be_read_is_not_called_missing(bucket: Path, tmp_pa
     secret = tmp_path / "secrets" / "db-password"
     secret.mkdir()
     assert validate("--bucket", str(bucket), "--shard", "one", "--validate", "--online") == 0
-    said = capsys.readouterr().err
-    assert "failed to look for the secret db-password" in said
-    assert "there is no secret" not in said
+    output = capsys.readouterr().err
+    assert "failed to look for the secret db-password" in output
+    assert "there is no secret" not in output
 
 
 @pytest.mark.parametrize(

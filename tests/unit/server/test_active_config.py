@@ -1,4 +1,4 @@
-"""Which configuration is in force: the newest one that is valid and could be read, for leaders and standbys."""
+"""Which configuration is active: the newest one that is valid and could be read, for leaders and standbys."""
 
 import asyncio
 import contextlib
@@ -24,13 +24,13 @@ CONFIG, GROUPS = storage_keys.config(SHARD), storage_keys.groups(SHARD)
 
 
 def text(size: int) -> bytes:
-    said = {
+    settings = {
         "cluster": {"id": "c"},
         "shard": {"infra": {"provider": "memory"}},
         "templates": {"t": {"kind": "tst"}},
         "groups": {"g": {"template": "t", "size": size}},
     }
-    return json.dumps(said).encode()
+    return json.dumps(settings).encode()
 
 
 class DoubtfulTerm:
@@ -50,9 +50,9 @@ class World:
         self.store = store
         self.failures = 0  # so many requests are refused
         self.asked = 0
-        self.told: list[int] = []
+        self.activated: list[int] = []
         self.active_config = ActiveConfig(booted, store=store.view(self._fate), shard=SHARD, clock=clock)
-        self.active_config.subscribe(lambda change: self.told.append(size(change.after)))
+        self.active_config.subscribe(lambda change: self.activated.append(size(change.after)))
 
     async def _fate(self, verb: Verb, key: str) -> Fate:
         self.asked += 1
@@ -85,13 +85,13 @@ async def world(clock: Machine) -> World:
 
 
 @virtually
-async def test_a_newer_one_is_taken_once_and_told(clock: Machine) -> None:
+async def test_a_newer_configuration_is_activated_once(clock: Machine) -> None:
     w = await world(clock)
     assert not await w.active_config.refresh()
     w.store.tamper(CONFIG, text(2))
     assert await w.active_config.refresh()
     assert not await w.active_config.refresh()
-    assert (w.size, w.told, size(w.active_config.booted)) == (2, [2], 1)
+    assert (w.size, w.activated, size(w.active_config.booted)) == (2, [2], 1)
 
 
 @virtually
@@ -101,7 +101,7 @@ async def test_what_is_not_valid_is_explained_until_it_is_repaired(clock: Machin
     assert not await w.active_config.refresh()
     assert "is not valid" in w.active_config.rejection
     assert "nonsense" in {problem.path for problem in w.active_config.problems}
-    assert (w.size, w.told, w.active_config.is_readable) == (1, [], True)
+    assert (w.size, w.activated, w.active_config.is_readable) == (1, [], True)
     w.store.tamper(CONFIG, text(3))
     assert await w.active_config.refresh()
     assert (w.size, w.active_config.rejection, w.active_config.problems) == (3, "", ())
@@ -113,7 +113,7 @@ async def test_the_groups_of_the_api_are_followed_under_settings_that_are_not_va
     w.store.tamper(CONFIG, b"{ not valid")
     w.store.tamper(GROUPS, b'{"default": {"web": {"template": "t", "size": 4}}}')
     assert await w.active_config.refresh()
-    assert (w.size, w.told) == (5, [5])
+    assert (w.size, w.activated) == (5, [5])
     assert w.active_config.rejection
 
 
@@ -123,7 +123,7 @@ async def test_what_cannot_be_read_changes_nothing(clock: Machine) -> None:
     w.store.tamper(CONFIG, text(2))
     w.failures = 2
     assert not await w.active_config.refresh()
-    assert (w.size, w.told, w.active_config.is_readable) == (1, [], False)
+    assert (w.size, w.activated, w.active_config.is_readable) == (1, [], False)
     w.failures = 0
     assert await w.active_config.refresh()
     assert w.active_config.is_readable
@@ -153,14 +153,14 @@ async def test_the_leader_finds_a_newer_one_by_itself(clock: Machine) -> None:
         assert w.asked == 0
         term.sure.set()
         await clock.sleep(1)
-        assert w.told == [5]
+        assert w.activated == [5]
         asked = w.asked
         await clock.sleep(CHECK_SECONDS)
         assert w.asked == asked + 2  # a head each: nothing is read that is not new
         w.failures = 1
         w.store.tamper(CONFIG, text(2))
         await clock.sleep(2 * CHECK_SECONDS)  # the first look fails
-        assert w.told == [5, 6]
+        assert w.activated == [5, 6]
 
 
 @virtually

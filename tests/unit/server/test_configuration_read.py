@@ -1,4 +1,4 @@
-"""A configuration is read from the bucket without holding anything up: a leader renews its lease meanwhile (F23, B27)."""
+"""A configuration is read from the bucket without holding anything up: a leader renews its lease meanwhile."""
 
 import asyncio
 import json
@@ -24,9 +24,9 @@ SMALL = {
 LARGE = {**SMALL, "templates": {"t": {"kind": "tst", "vars": {f"v{i}": "x" * 50 for i in range(2_000)}}}}
 
 
-async def bucket(said: object) -> memory.MemoryStore:
+async def bucket(settings: object) -> memory.MemoryStore:
     store = memory.MemoryStore(clocks.SystemClock())
-    await store.create(storage_keys.config(SHARD), json.dumps(said).encode())
+    await store.create(storage_keys.config(SHARD), json.dumps(settings).encode())
     return store
 
 
@@ -44,16 +44,16 @@ async def test_the_event_loop_turns_while_a_large_configuration_is_read(monkeypa
     assert len((await reading).groups) == 1
 
 
-async def test_what_is_wrong_with_a_large_one_is_told_as_ever() -> None:
-    with pytest.raises(configuration.NoConfigurationError) as told:
+async def test_problems_of_a_large_configuration_are_reported() -> None:
+    with pytest.raises(configuration.NoConfigurationError) as raised:
         await configuration.read(await bucket({**LARGE, "nonsense": 1}), SHARD)
-    assert [problem.path for problem in told.value.problems] == ["nonsense"]
+    assert [problem.path for problem in raised.value.problems] == ["nonsense"]
 
 
-@pytest.mark.parametrize("said", [SMALL, LARGE], ids=["small", "large"])
-def test_in_virtual_time_no_thread_takes_part(said: object) -> None:
+@pytest.mark.parametrize("settings", [SMALL, LARGE], ids=["small", "large"])
+def test_in_virtual_time_no_thread_takes_part(settings: object) -> None:
     async def read() -> configuration.Configuration:
-        return await configuration.read(await bucket(said), SHARD)
+        return await configuration.read(await bucket(settings), SHARD)
 
     before = threading.enumerate()
     loop = VirtualLoop(seed=1)

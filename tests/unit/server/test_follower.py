@@ -19,7 +19,7 @@ class CountingStore(memory.MemoryStore):
 
 
 async def test_a_damaged_journal_is_not_read_again_with_every_heartbeat(caplog: pytest.LogCaptureFixture) -> None:
-    """F34, I9: five heartbeats a second name a slot that cannot be reached, and a look reads the whole journal."""
+    """Five heartbeats a second name a slot that cannot be reached, and a look reads the whole journal."""
     clock = HandClock()
     store = CountingStore(clock)
     books = journal.Journal(store, journal_prefix="j/", snapshot_prefix="s/", clock=clock)

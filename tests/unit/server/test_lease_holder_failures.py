@@ -11,8 +11,8 @@ from support.hand_clock import HandClock
 from support.standbys import make_context
 
 
-async def test_what_the_storage_said_is_the_reason() -> None:
-    """F17, F41: nobody should have to guess whether the bucket is full, gone or out of reach."""
+async def test_a_storage_error_is_the_reason_of_the_end() -> None:
+    """Nobody should have to guess whether the bucket is full, gone or out of reach."""
 
     async def full(verb: memory.Verb, key: str) -> memory.Fate:
         return (

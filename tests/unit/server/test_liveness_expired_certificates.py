@@ -59,11 +59,11 @@ def test_those_that_may_return_are_waited_for(expires: list[float | None], says:
 
 
 def test_those_that_cannot_return_are_replaced_like_any_that_fell_silent() -> None:
-    """I4: else a shard whose servers were away for longer than certificates live would never heal."""
+    """Else a shard whose servers were away for longer than certificates live would never heal."""
     assert a_new_leader([OVER] * 4) is None
 
 
 def test_a_wrong_wall_clock_ends_no_certificate() -> None:
-    """F20, I10."""
+    """Ages are counted in steady time."""
     assert a_new_leader([LATER] * 4, wall_ahead=10 * 86_400.0) is not None
     assert a_new_leader([OVER] * 4, wall_ahead=-10 * 86_400.0) is not None

@@ -65,11 +65,11 @@ async def test_heartbeats_tell_what_the_leader_counts_on_where_the_store_is_slow
     held._links["other.1"] = _LinkedStandby(OTHER, link)
     held._send_heartbeats()
     wanted = adapted(Timings(), 2.0)
-    (said,) = link.sent
-    assert isinstance(said, peers.Heartbeat)
-    assert (said.promise, said.crash_wait) == (wanted.promise, wanted.crash_wait)
+    (heartbeat,) = link.sent
+    assert isinstance(heartbeat, peers.Heartbeat)
+    assert (heartbeat.promise, heartbeat.crash_wait) == (wanted.promise, wanted.crash_wait)
     assert (held.lease.promise, held.lease.crash_wait) == (wanted.promise, wanted.crash_wait)
-    held._on_message("other.1", peers.Promise(5, said.number))
+    held._on_message("other.1", peers.Promise(5, heartbeat.number))
     assert held._answered["other.1"] == Answer(clock.now, wanted.promise, wanted.crash_wait)
 
 
@@ -80,8 +80,8 @@ async def test_a_heartbeat_for_a_usual_store_is_one_that_older_servers_understan
     link = Link()
     held._links["other.1"] = _LinkedStandby(OTHER, link)
     held._send_heartbeats()
-    said = json.loads(peers.encode(link.sent[0]))
-    assert set(said) <= {"kind", "epoch", "sequence", "version", "tail", "number", "member", "at"}
+    heartbeat = json.loads(peers.encode(link.sent[0]))
+    assert set(heartbeat) <= {"kind", "epoch", "sequence", "version", "tail", "number", "member", "at"}
     assert peers.decode(peers.encode(link.sent[0])) == link.sent[0]
 
 

@@ -49,8 +49,8 @@ def test_every_program_says_its_version(program: str) -> None:
     path = Path(sys.executable).with_name(program)
     if not path.exists():
         pytest.skip(f"needs {program} beside the interpreter: make install")
-    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=True, timeout=60).stdout
-    assert said.strip() == f"{program} {metadata.version('nstance')}"
+    output = subprocess.run([path, "--version"], capture_output=True, text=True, check=True, timeout=60).stdout
+    assert output.strip() == f"{program} {metadata.version('nstance')}"
 
 
 def test_a_fatal_error_says_that_it_waits_before_it_exits(tmp_path: Path) -> None:
@@ -75,8 +75,8 @@ def test_a_fatal_error_says_that_it_waits_before_it_exits(tmp_path: Path) -> Non
     assert "Traceback" not in done.stderr
 
 
-def test_a_file_without_end_is_told_to_be_too_large(tmp_path: Path) -> None:
-    """B27: it is not read as a whole first."""
+def test_an_endless_file_is_rejected_as_too_large(tmp_path: Path) -> None:
+    """It is not read completely first."""
     endless = tmp_path / "endless.jsonc"
     endless.touch()
     os.truncate(endless, 1 << 40)

@@ -106,7 +106,7 @@ async def test_a_decision_that_only_removes_records_names_its_group(scene: Scene
     assert [(why.tenant, why.group) for why in entry.reason if OTHER_KEY in why.message] == [("acme", "web")]
 
 
-async def test_what_was_told_before_a_change_comes_before_it(scene: Scene) -> None:
+async def test_an_event_before_a_change_is_written_before_it(scene: Scene) -> None:
     scene.shard.event_log.record(KEY, ReasonCode.CONFIG, "first")
     scene.shard.configure({KEY: replace(scene.shard.desired_groups[KEY], size=2)}, scene.shard.policy)
     await scene.writer.until(2)
@@ -114,7 +114,7 @@ async def test_what_was_told_before_a_change_comes_before_it(scene: Scene) -> No
     assert isinstance(scene.writer.entries[1].changes[0], Put)
 
 
-async def test_while_nothing_can_be_written_notes_wait_and_are_bounded(
+async def test_while_the_journal_cannot_be_written_events_wait_and_are_bounded(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_log, "WRITE_INTERVAL_SECONDS", 0.002)

@@ -143,7 +143,7 @@ async def test_nothing_is_started_after_a_failure(scene: Scene) -> None:
     assert len(scene.started) <= 1
 
 
-async def test_whoever_asks_when_a_term_ends_is_answered(scene: Scene) -> None:
+async def test_a_caller_is_answered_when_a_term_ends(scene: Scene) -> None:
     await asyncio.sleep(0)
     scene.running.cancel()
     undecided = scene.ask()

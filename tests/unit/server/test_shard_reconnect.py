@@ -1,5 +1,5 @@
 """After a change of leaders, agents that return one by one are waited for as long as others still return. An agent that
-registers is waited for from the moment it was told that it may connect."""
+registers is waited for from the moment at which its registration is answered."""
 
 import asyncio
 import contextlib
@@ -137,23 +137,23 @@ async def test_a_slow_journal_is_not_the_silence_of_an_agent_that_registers(scen
     """It cannot connect before its registration is durable (seeds 2083, 2379)."""
     *others, new = scene.ids
     starting = replace(scene.shard.instances[new], state=State.STARTING)
-    patience = scene.shard.policy.suspect_after
+    suspect_after = scene.shard.policy.suspect_after
     scene.shard._state.apply([Put(starting)], ())
     scene.shard.liveness.forget(new)
     await scene.at(1, *_connected(others))
     scene.writer.slow = asyncio.get_running_loop().create_future()
     registered = ev.Registered(id=new, public_key="key", certificate_serial="1", certificate_expires=START + 9_000)
     await scene.at(2, *_connected(others), registered)
-    told = 2 + 3 * patience
-    await scene.at(told, *_connected(others))
+    registered_at = 2 + 3 * suspect_after
+    await scene.at(registered_at, *_connected(others))
     assert not scene.suspects()
     scene.clock.now += 0.9
     scene.writer.slow.set_result(None)
     scene.writer.slow = None
     await scene.settle()
-    await scene.at(told + patience + 0.5, *_connected(others))
+    await scene.at(registered_at + suspect_after + 0.5, *_connected(others))
     assert not scene.suspects()
-    await scene.at(told + patience + 1, *_connected(others))
+    await scene.at(registered_at + suspect_after + 1, *_connected(others))
     assert scene.suspects() == {new}
     assert scene.shard.trend(KEY).failures
 

@@ -17,7 +17,7 @@ from support.standbys import KEY, LED, OTHER, Link, beat, new_standby
 
 
 def standing_by(clock: HandClock | None = None, store: memory.MemoryStore | None = None) -> Standby:
-    """It has heard a leader of epoch 3."""
+    """It has got a heartbeat of epoch 3."""
     standby = new_standby(clock or HandClock(), store)
     standby.on_message(beat(3), Link(), LED)
     return standby
@@ -110,7 +110,7 @@ async def test_a_member_that_finds_the_leader_dead_claims_as_soon_as_the_leader_
     assert await standby.target() == (Claim(4, Version("v1"), alone=False), 0.0)
 
 
-def test_a_leader_that_is_heard_again_is_not_dead() -> None:
+def test_a_leader_that_sends_a_heartbeat_is_not_dead() -> None:
     clock = HandClock()
     standby = standing_by(clock)
     standby.on_leader_dead()
@@ -120,17 +120,17 @@ def test_a_leader_that_is_heard_again_is_not_dead() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "known", "kept"),
+    ("heartbeat", "known", "kept"),
     [
         pytest.param({}, {"crash_wait": 0.0}, Timings().promise, id="a leader of an older version counts on all of it"),
         pytest.param({}, {"crash_wait": 0.0, "promise": 2.0}, 2.0, id="and on what its lease says"),
         pytest.param({"promise": 5.5, "crash_wait": 5.2}, {}, 5.2, id="with a slow store the leader counts on more"),
     ],
 )
-def test_what_the_leader_counts_on_is_kept(said: dict[str, float], known: dict[str, float], kept: float) -> None:
+def test_what_the_leader_counts_on_is_kept(heartbeat: dict[str, float], known: dict[str, float], kept: float) -> None:
     clock = HandClock()
     standby = new_standby(clock)
-    standby.on_message(replace(beat(3), **said), Link(), replace(LED, **known))
+    standby.on_message(replace(beat(3), **heartbeat), Link(), replace(LED, **known))
     standby.on_leader_dead()
     clock.now += kept
     assert standby.has_promised()
@@ -160,7 +160,7 @@ ME = Holder(server="me", incarnation="me.1")
         pytest.param({"sequence": 2, "members": ()}, False, id="it does not name us: the leader does not count on us"),
         pytest.param({"sequence": 1, "epoch": 4}, False, id="somebody else's term"),
         pytest.param({"sequence": 2, "holder": replace(OTHER, incarnation="other.2")}, False, id="another incarnation"),
-        pytest.param({"sequence": 2, "free": True}, False, id="given back: to be looked at anew"),
+        pytest.param({"sequence": 2, "free": True}, False, id="released: to be read again"),
     ],
 )
 def test_what_may_be_claimed_after_a_renewal_was_faster(found: dict[str, Any], claims: bool) -> None:

@@ -1,5 +1,5 @@
 """A term is asked before each act. The trap is a machine that was suspended: its monotonic clock stood still meanwhile, and
-by it the lease still lasts (F15)."""
+by it the lease still lasts."""
 
 import asyncio
 from dataclasses import dataclass

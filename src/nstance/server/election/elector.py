@@ -215,12 +215,10 @@ class Elector:
 
 
 def _log_failure(problem: BaseException | None) -> None:
-    if isinstance(problem, errors.StorageError):
-        log.warning("failed to lead", extra={"error": str(problem)})
-    elif isinstance(problem, DamagedError):
-        log.error("failed to lead", extra={"error": str(problem)})
-    elif problem is not None:
-        log.error("failed to lead", exc_info=problem)
+    if problem is not None:
+        is_bug = not isinstance(problem, errors.StorageError | DamagedError)
+        level = logging.WARNING if isinstance(problem, errors.StorageError) else logging.ERROR
+        log.log(level, "failed to lead", extra={"error": str(problem)}, exc_info=problem if is_bug else None)
 
 
 async def _wait(event: asyncio.Event) -> None:

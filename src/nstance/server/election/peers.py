@@ -6,7 +6,7 @@ with promises. Heartbeats count only from the key and epoch that the lease names
 
 import json
 from dataclasses import dataclass, fields
-from typing import Any, Protocol
+from typing import Any, Protocol, get_origin, get_type_hints
 
 from nstance.model.codec import canonical
 
@@ -60,6 +60,9 @@ class Released:
 Message = Join | Heartbeat | Promise | Refusal | Released
 
 _KINDS: dict[str, type[Message]] = {c.__name__.lower(): c for c in (Join, Heartbeat, Promise, Refusal, Released)}
+_TYPES = {
+    kind: {name: get_origin(hint) or hint for name, hint in get_type_hints(kind).items()} for kind in _KINDS.values()
+}
 
 
 class BadMessageError(ValueError):
@@ -121,18 +124,9 @@ def decode(body: bytes | str) -> Message:
             raw["addresses"] = tuple(str(a) for a in raw["addresses"])
         message = kind(**raw)
         for name, value in raw.items():
-            expected = type(getattr(_SAMPLES[kind], name))
+            expected = _TYPES[kind][name]
             if type(value) is not expected:
                 raise BadMessageError(f"{name} is {type(value).__name__}, expected {expected.__name__}")
         return message
     except (KeyError, TypeError, ValueError, RecursionError) as problem:
         raise BadMessageError(f"unknown message of a peer: {problem!r}") from problem
-
-
-_SAMPLES: dict[type[Message], Message] = {
-    Join: Join("", "", (), ""),
-    Heartbeat: Heartbeat(0, 0, "", 0, 0, False),
-    Promise: Promise(0, 0),
-    Refusal: Refusal(0),
-    Released: Released(0, ""),
-}

@@ -1,7 +1,7 @@
-"""Standing by: watching the lease, keeping promises to its holder, and knowing when to claim it.
+"""Watches the lease, keeps promises to its holder, and decides when to claim it.
 
-A standby that hears the holder promises to keep still, and asks storage nothing. A promise belongs to one epoch, and none
-is given while a claim is on its way: it would let the holder go on while the claim takes its lease.
+A standby that gets heartbeats promises not to challenge the leader, and does not read storage. A promise belongs to one
+epoch. None is made while a claim is under way: the leader would continue while the claim takes its lease.
 """
 
 import logging
