@@ -62,9 +62,7 @@ class Comparison:
     events: Mapping[GroupKey, tuple[Event, ...]]
     sightings: Sightings  # for the next comparison
     unknown: tuple[SeenVm, ...] = ()  # ours and without a record
-    orphans: tuple[SeenVm, ...] = ()  # those of them that are deleted
     too_many_unknown: bool = False  # to be deleted without a person
-    duplicate_vms: tuple[SeenVm, ...] = ()
     missing: tuple[InstanceId, ...] = ()
     mass_absence: bool = False
 
@@ -73,8 +71,6 @@ class _Findings:
     def __init__(self, before: Sightings) -> None:
         self.events: dict[GroupKey, list[Event]] = {}
         self.sightings: dict[tuple[Anomaly, InstanceId], int] = {}
-        self.orphans: list[SeenVm] = []
-        self.duplicate_vms: list[SeenVm] = []
         self._before = before
 
     def add(self, key: GroupKey, event: Event) -> None:
@@ -108,16 +104,13 @@ def compare(
     can_delete = scope.delete_unknown and not too_many and not mass_absence
     for vm in unknown:
         if found.count_sighting(Anomaly.ORPHAN, vm.id) and can_delete:
-            found.orphans.append(vm)
             key = GroupKey(TenantId(vm.tenant or ""), GroupName(vm.group or ""))
             found.add(key, OrphanFound(vm.id, vm.provider_id))
     return Comparison(
         events={key: tuple(events) for key, events in found.events.items()},
         sightings=found.sightings,
         unknown=tuple(unknown),
-        orphans=tuple(found.orphans),
         too_many_unknown=too_many,
-        duplicate_vms=tuple(found.duplicate_vms),
         missing=tuple(missing),
         mass_absence=mass_absence,
     )
@@ -173,7 +166,6 @@ def _compare_known(found: _Findings, record: Instance, vms: list[SeenVm], scope:
             where = agent_vm.provider_id, agent_vm.ip4, agent_vm.ip6, agent_vm.hostname
             found.add(record.key, AgentSeenOnVm(record.id, *where))
             return
-    found.duplicate_vms.append(duplicate_vm)
     found.add(record.key, DuplicateVmFound(record.id, duplicate_vm.provider_id))
 
 

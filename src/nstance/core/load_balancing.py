@@ -7,6 +7,7 @@ fails for a while. Members without a record are not touched: they belong to anot
 
 from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass
+from typing import assert_never
 
 from nstance.model.group import Group
 from nstance.model.ids import GroupKey, InstanceId, ProviderId
@@ -63,5 +64,7 @@ def belongs(
         case State.RUNNING if uses(instance, balancer, desired_groups):
             # A member stays one while its agent reconnects to a new leader, or while it is not ready for a time.
             return True if instance.id in ready else None
-        case _:
+        case State.RUNNING | State.DRAINING | State.DELETING | State.DELETED | State.FAILED:
             return False
+        case _:
+            assert_never(instance.state)

@@ -35,6 +35,17 @@ class NoticeKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class _InstanceEvent:
+    id: InstanceId
+
+
+@dataclass(frozen=True, slots=True)
+class _InstanceRequest:
+    id: InstanceId
+    by: str = ""  # the caller, for the event log
+
+
+@dataclass(frozen=True, slots=True)
 class VmCreated:
     id: InstanceId
     provider_id: ProviderId
@@ -77,11 +88,8 @@ class VmChecked:
     asked: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class VmMissingFromListing:
+class VmMissingFromListing(_InstanceEvent):
     """A complete listing did not show an expected VM. That is no proof: the VM is looked up on its own."""
-
-    id: InstanceId
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +148,8 @@ class Registered:
     hostname: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class AgentConnected:
-    id: InstanceId
+class AgentConnected(_InstanceEvent):
+    """The agent's stream is open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,23 +168,16 @@ class ReadinessReported:
         return self.files and not self.failing and not self.pending
 
 
-@dataclass(frozen=True, slots=True)
-class AgentLost:
+class AgentLost(_InstanceEvent):
     """The agent's last connection ended without a goodbye."""
 
-    id: InstanceId
+
+class AgentRestarting(_InstanceEvent):
+    """The agent closed its connection to restart."""
 
 
-@dataclass(frozen=True, slots=True)
-class AgentRestarting:
-    id: InstanceId
-
-
-@dataclass(frozen=True, slots=True)
-class CloneDetected:
+class CloneDetected(_InstanceEvent):
     """It is certain that two running agents use the instance's identity."""
-
-    id: InstanceId
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +187,8 @@ class NoticeReceived:
     deadline: float | None = None
 
 
-# In requests, `by` names the caller for the event log.
-
-
-@dataclass(frozen=True, slots=True)
-class DrainAcknowledged:
-    id: InstanceId
-    by: str = ""
+class DrainAcknowledged(_InstanceRequest):
+    """An operator has drained the instance's workloads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,32 +201,20 @@ class InstanceRequested:
     by: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DeletionRequested:
-    id: InstanceId
-    by: str = ""
+class DeletionRequested(_InstanceRequest):
+    """A request to delete an instance."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReplacementRequested:
-    id: InstanceId
-    by: str = ""
+class ReplacementRequested(_InstanceRequest):
+    """A request to replace an instance."""
 
 
-@dataclass(frozen=True, slots=True)
-class AdoptionRequested:
+class AdoptionRequested(_InstanceRequest):
     """A request to write a record for an unknown VM."""
 
-    id: InstanceId
-    by: str = ""
 
-
-@dataclass(frozen=True, slots=True)
-class ReleaseRequested:
+class ReleaseRequested(_InstanceRequest):
     """A request to delete an unknown VM."""
-
-    id: InstanceId
-    by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
