@@ -193,8 +193,7 @@ class Template(Block):
     kind: scalars.Kind
     arch: Literal["amd64", "arm64"] = "amd64"
     files: Annotated[
-        Mapping[scalars.FileName, Annotated[FileSpec, Field(discriminator="kind")]],
-        BeforeValidator(_check_file_names),
+        Mapping[scalars.FileName, Annotated[FileSpec, Field(discriminator="kind")]], BeforeValidator(_check_file_names)
     ] = Field(default_factory=dict)
     args: scalars.Args = Field(default_factory=dict)
     vars: scalars.Vars = Field(default_factory=dict)
