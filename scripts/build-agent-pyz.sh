@@ -1,6 +1,6 @@
 #!/bin/sh
-# Makes dist/nstance-agent.pyz from this checkout: one file with everything but Python itself.
-# It holds compiled extensions, so it is for this machine's architecture and this Python's minor version.
+# Builds dist/nstance-agent.pyz from this checkout: one file with everything except Python.
+# It contains compiled extensions, so it runs only on this architecture and this minor version of Python.
 #   PYTHON=.venv/bin/python OUT=dist/nstance-agent.pyz scripts/build-agent-pyz.sh
 set -eu
 cd "$(dirname "$0")/.."
@@ -16,19 +16,19 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$(dirname "$out")"
 
-# Built from a copy, so that nothing is left behind in the checkout.
+# Built from a copy, so that no files remain in the checkout.
 mkdir "$work/checkout"
 cp -R pyproject.toml LICENSE src "$work/checkout/"
 [ ! -f README.md ] || cp README.md "$work/checkout/"
 "$python" -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt \
   --target "$work/site" "$work/checkout[agent]"
-# Only what the agent imports: nothing of the server gets onto an instance.
+# Only what the agent imports: no code of the server on an instance.
 for part in admin authority config core dev gotemplate kube objects operator providers secretstore server sim; do
   rm -rf "$work/site/nstance/$part"
 done
 rm -rf "$work/site/bin"
 
-# With another Python the extensions are missing, which would show late and far from its cause.
+# With another Python the extensions are missing, so it fails at once with a clear message.
 "$python" - > "$work/fits.py" <<'END'
 import platform, sys
 
@@ -36,10 +36,10 @@ found = f"Python {sys.version_info[0]}.{sys.version_info[1]} on {platform.machin
 print(f"""import platform, sys
 found = "Python %d.%d on %s" % (sys.version_info[0], sys.version_info[1], platform.machine())
 if found != "{found}":
-    sys.exit("nstance-agent: this file is made for {found}, and runs with " + found + "; make agent-pyz makes another")""")
+    sys.exit("nstance-agent: expected {found}, found " + found + "; build another file with make agent-pyz")""")
 END
 
-# SOURCE_DATE_EPOCH and --reproducible: the same checkout gives the same bytes.
+# Reproducible: the same checkout gives the same bytes.
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || echo 315532800)}
 export SOURCE_DATE_EPOCH
 "$python" -m shiv.cli --reproducible --compressed --site-packages "$work/site" \

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes nstance/v1 from proto/ in the folder given, or with --check compares that folder with what would be made.
+# Generates nstance/v1 from proto/ in the given folder; with --check only compares.
 #   BIN=.venv/bin scripts/generate-proto.sh [--check] src
 set -eu
 cd "$(dirname "$0")/.."
@@ -16,6 +16,6 @@ if [ -z "$check" ]; then
   cp "$out"/nstance/v1/* "$1/nstance/v1/"
   exit
 fi
-for made in "$out"/nstance/v1/*; do
-  cmp -s "$made" "$1/nstance/v1/${made##*/}" || { echo "$1/nstance/v1/${made##*/} is not what proto/ gives: run 'make proto'" >&2; exit 1; }
+for generated in "$out"/nstance/v1/*; do
+  cmp -s "$generated" "$1/nstance/v1/${generated##*/}" || { echo "$1/nstance/v1/${generated##*/} is out of date: run 'make proto'" >&2; exit 1; }
 done

@@ -1,4 +1,4 @@
-"""Writes what is generated of the Kubernetes manifests: the CRDs of `config/crd` and what the Helm chart shares with `config`.
+"""Generates the CRDs in `config/crd` and the files that the Helm chart shares with `config`.
 
 `--check` only compares, for `make lint`.
 """
@@ -43,7 +43,7 @@ def main() -> int:
     extra = [path for folder in sorted(folders) if folder.exists() for path in folder.iterdir() if path not in files]
     if "--check" in sys.argv:
         for path in stale + extra:
-            sys.stderr.write(f"{path.relative_to(ROOT)} is not what is generated now: run 'make manifests'\n")
+            sys.stderr.write(f"{path.relative_to(ROOT)} is out of date: run 'make manifests'\n")
         return 1 if stale or extra else 0
     for path in extra:
         path.unlink()

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What `make test-pythons` runs: the smoke test, the agent's tests and the self-contained agent, with the oldest Python on
-# this machine that is promised to work and with the newest one, each in a virtual environment of its own below temp/.
-# PYTHONS="/usr/bin/python3 /opt/python3.13" names others. One that .venv has is left out: `make test` covers it.
+# `make test-pythons`: the smoke test, the agent tests and the agent file, with the oldest and the newest supported Python on
+# this machine, each in its own virtual environment below temp/. Choose others with
+# PYTHONS="/usr/bin/python3 /opt/python3.13". The Python of .venv is skipped, because `make test` covers it.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -14,7 +14,7 @@ tests=(
 candidates=(/usr/bin/python3 python3.{11,12,13,14} "${PYENV_ROOT:-$HOME/.pyenv}"/versions/*/bin/python3)
 [[ -z ${PYTHONS:-} ]] || read -r -a candidates <<<"$PYTHONS"
 
-# Every Python that is promised to work, as "version path", oldest first.
+# Every supported Python, as "version path", oldest first.
 pythons=$(for each in "${candidates[@]}"; do "$each" -c "$version" 2>/dev/null || true; done | sort -u -k1,1)
 [[ -n $pythons ]] || { echo "test-pythons: expected Python 3.11 or newer, found none" >&2; exit 1; }
 [[ -n ${PYTHONS:-} ]] || pythons=$(printf '%s\n' "$pythons" | sed -n '1p;$p' | uniq)
@@ -26,10 +26,10 @@ while read -r -u 3 number python; do # not from standard input, which tests may 
     continue
   fi
   "$python" -c 'import ensurepip, venv' 2>/dev/null ||
-    { echo "test-pythons: $python cannot make virtual environments; install python3-venv (apt-get install python3-venv)" >&2; exit 1; }
+    { echo "test-pythons: $python cannot create virtual environments; install python3-venv (apt-get install python3-venv)" >&2; exit 1; }
   echo "test-pythons: $("$python" --version) at $python"
   venv=temp/python-$number
-  # A home of another Python of the same number would be used as it is.
+  # An existing environment of this version is used again.
   [[ -x $venv/bin/python ]] || "$python" -m venv "$venv"
   "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
   "$venv/bin/python" -m nstance.dev --ports auto --dir "$venv/dev" --once

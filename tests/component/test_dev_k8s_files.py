@@ -127,7 +127,7 @@ async def test_finalizers_bring_a_removed_file_back(server: Server) -> None:
     assert await _empty(server)
 
 
-async def test_broken_json_is_told_and_the_last_good_object_stays(
+async def test_broken_json_is_reported_and_the_last_valid_object_stays(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     await make_pool(server)
@@ -143,7 +143,7 @@ async def test_broken_json_is_told_and_the_last_good_object_stays(
 
 
 @pytest.mark.parametrize(
-    ("path", "body", "said"),
+    ("path", "body", "message"),
     [
         ("machinepools/default/b.json", {"metadata": {"name": "c"}}, "failed to apply file"),
         ("machinepools/default/b.json", {"kind": "Node"}, "failed to apply file"),
@@ -154,12 +154,12 @@ async def test_broken_json_is_told_and_the_last_good_object_stays(
     ],
 )
 async def test_files_that_are_no_objects(
-    server: Server, caplog: pytest.LogCaptureFixture, path: str, body: Any, said: str
+    server: Server, caplog: pytest.LogCaptureFixture, path: str, body: Any, message: str
 ) -> None:
     with caplog.at_level(logging.WARNING, "nstance.dev.k8s"):
         server.edit(path, body)
         await eventually(lambda: caplog.records)
-    assert said in caplog.records[0].getMessage()
+    assert message in caplog.records[0].getMessage()
     assert await _empty(server)
     assert server.file(path) == body, "it is left as it is, for its author to mend"
 

@@ -161,7 +161,7 @@ async def test_deleting_a_selection(server: Server) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "body", "media", "code", "said"),
+    ("method", "path", "body", "media", "code", "message"),
     [
         ("POST", NODES, b"{", "application/json", 400, "unrecognized"),
         ("POST", NODES, b"", "application/json", 400, "unrecognized"),
@@ -194,13 +194,13 @@ async def test_deleting_a_selection(server: Server) -> None:
     ],
 )
 async def test_bad_requests_are_refused_with_a_status(
-    server: Server, method: str, path: str, body: bytes | None, media: str, code: int, said: str
+    server: Server, method: str, path: str, body: bytes | None, media: str, code: int, message: str
 ) -> None:
     await make(server, "a")
     answer = await server.call(method, path, body, code=code, **({"Content_Type": media} if media else {}))
     assert answer["kind"] == "Status"
     assert answer["code"] == code
-    assert said in answer["message"]
+    assert message in answer["message"]
     assert len((await server.get(NODES))["items"]) == 1
 
 

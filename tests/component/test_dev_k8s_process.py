@@ -28,12 +28,12 @@ async def running(*arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
             await process.wait()
 
 
-async def test_it_serves_both_families_and_ends_when_told_with_watches_open(tmp_path: pathlib.Path) -> None:
+async def test_it_serves_both_families_and_ends_on_a_signal_with_watches_open(tmp_path: pathlib.Path) -> None:
     kubeconfig = tmp_path / "made" / "kubeconfig"
     async with running("--port", "0", "--dir", str(tmp_path / "k8s"), "--kubeconfig", str(kubeconfig)) as process:
         assert process.stdout is not None
-        said = (await process.stdout.readline()).decode()
-        found = re.search(r"http://localhost:(\d+)", said)
+        output = (await process.stdout.readline()).decode()
+        found = re.search(r"http://localhost:(\d+)", output)
         assert found is not None
         assert f'server: "http://127.0.0.1:{found[1]}"' in kubeconfig.read_text()
         async with aiohttp.ClientSession() as session:
@@ -54,7 +54,7 @@ def _has_loopback_6() -> bool:
     return True
 
 
-async def test_a_taken_port_is_told(tmp_path: pathlib.Path) -> None:
+async def test_a_port_in_use_is_reported(tmp_path: pathlib.Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         async with running("--port", str(taken.getsockname()[1]), "--dir", str(tmp_path / "k8s")) as process:
             _, complaint = await process.communicate()
@@ -63,7 +63,7 @@ async def test_a_taken_port_is_told(tmp_path: pathlib.Path) -> None:
     assert b"Traceback" not in complaint
 
 
-async def test_a_folder_that_is_a_file_is_told(tmp_path: pathlib.Path) -> None:
+async def test_a_folder_that_is_a_file_is_reported(tmp_path: pathlib.Path) -> None:
     (tmp_path / "file").write_text("")
     async with running("--port", "0", "--dir", str(tmp_path / "file")) as process:
         _, complaint = await process.communicate()

@@ -88,18 +88,18 @@ async def test_what_was_written_survives_kill_9(tmp_path: pathlib.Path) -> None:
         assert (await s3_server.client(f"http://127.0.0.1:{port}").get(Key("k"))).body == b"1"
 
 
-async def test_a_taken_port_is_said(tmp_path: pathlib.Path) -> None:
+async def test_a_port_in_use_is_reported(tmp_path: pathlib.Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        code, _, said = await run(*PROGRAM, "--port", port, cwd=tmp_path)
+        code, _, output = await run(*PROGRAM, "--port", port, cwd=tmp_path)
     assert code == 1
-    assert said.startswith(f"nstance-dev-s3: port {port} cannot be used")
-    assert "--port" in said
-    assert "Traceback" not in said
+    assert output.startswith(f"nstance-dev-s3: port {port} cannot be used")
+    assert "--port" in output
+    assert "Traceback" not in output
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "output"),
     [
         (["--port", "x"], "expected 0 to 65535"),
         (["--port", "70000"], "expected 0 to 65535"),
@@ -109,19 +109,19 @@ async def test_a_taken_port_is_said(tmp_path: pathlib.Path) -> None:
         (["--nonsense"], "unrecognized arguments"),
     ],
 )
-async def test_bad_options_are_said(tmp_path: pathlib.Path, options: list[str], said: str) -> None:
+async def test_bad_options_are_reported(tmp_path: pathlib.Path, options: list[str], output: str) -> None:
     (tmp_path / "file").touch()
     code, _, errors = await run(*PROGRAM, *options, cwd=tmp_path)
     assert code in (1, 2)
-    assert said in errors
+    assert output in errors
     assert "Traceback" not in errors
 
 
 async def test_help_has_examples() -> None:
-    code, said, _ = await run(*PROGRAM, "--help")
+    code, output, _ = await run(*PROGRAM, "--help")
     assert code == 0
     for part in ("examples:", "--access-key", "--bucket NAME=DIR", "AWS_ENDPOINT_URL=http://localhost:8989"):
-        assert part in said
+        assert part in output
 
 
 async def test_further_buckets_and_own_credentials(tmp_path: pathlib.Path) -> None:
@@ -172,8 +172,8 @@ async def test_the_aws_cli_is_content(tmp_path: pathlib.Path) -> None:
             assert answer.read() == b"two"
         create = ("s3api", "put-object", "--bucket", "dev", "--key", "once", "--if-none-match", "*")
         await cli(*create)
-        code, _, said = await run(aws, *create, cwd=tmp_path, **variables)
-        assert (code != 0, "PreconditionFailed" in said) == (True, True), said
+        code, _, output = await run(aws, *create, cwd=tmp_path, **variables)
+        assert (code != 0, "PreconditionFailed" in output) == (True, True), output
         await cli("s3", "rm", "s3://dev/tree", "--recursive")
         assert "PRE" not in await cli("s3", "ls", "s3://dev/")
         assert os.listdir(tmp_path / "bucket/.nstance/uploads") == []

@@ -29,13 +29,7 @@ class Service(Enum):
         return f"{self.value}_addr"
 
 
-PORTS: Mapping[Service, int] = {
-    Service.HEALTH: 8990,
-    Service.ELECTION: 8991,
-    Service.REGISTRATION: 8992,
-    Service.OPERATOR: 8993,
-    Service.AGENT: 8994,
-}
+PORTS: Mapping[Service, int] = {service: port for port, service in enumerate(Service, 8990)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,13 +26,7 @@ def checks_hash(checks: Mapping[str, CheckSpec]) -> str:
 
 
 def infra_hash(
-    *,
-    args: Mapping[str, object],
-    instance_type: str,
-    subnet_pool: str,
-    userdata: Userdata | None,
-    kind: str,
-    arch: str,
+    *, args: Mapping[str, object], instance_type: str, subnet_pool: str, userdata: Userdata | None, kind: str, arch: str
 ) -> str:
     """Changes when instances must be replaced. Resolved images are left out: a new image replaces no instance."""
     return digest(

@@ -57,8 +57,7 @@ async def _crash_leader(dev: "Dev") -> None:
     dev.screen.say(f"kill -9 {leader.pid}: the leader crashes")
     leader.send(signal.SIGKILL)
     await dev.until(
-        "another leader and a healthy shard",
-        lambda: dev.observer.leader != leader.name and dev.observer.is_healthy(),
+        "another leader and a healthy shard", lambda: dev.observer.leader != leader.name and dev.observer.is_healthy()
     )
     if dev.observer.agents() != agents:
         raise DevError("expected all agents to survive the leader; see agent.log of the missing one")

@@ -118,9 +118,7 @@ FUNCTIONS: Mapping[str, Signature] = {
     "print": Signature(lambda context, *arguments: context.printer().print(arguments).text(), (), variadic=True),
     "println": Signature(lambda context, *arguments: context.printer().println(arguments).text(), (), variadic=True),
     "printf": Signature(
-        lambda context, template, *arguments: context.printer().printf(template, arguments).text(),
-        _TEXT,
-        variadic=True,
+        lambda context, template, *arguments: context.printer().printf(template, arguments).text(), _TEXT, variadic=True
     ),
     "default": Signature(lambda _, fallback, value: value if values.is_true(value) else fallback, (None, None)),
     "quote": Signature(lambda context, value: go_format.quote(context.text(value)), (None,)),

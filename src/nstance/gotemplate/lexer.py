@@ -7,31 +7,15 @@ Spaces separate words, so each token knows whether a space precedes it. The trap
 import re
 from bisect import bisect_right
 from collections.abc import Generator, Iterator
-from enum import Enum, auto
+from enum import Enum
 from typing import NamedTuple
 
 from nstance.gotemplate.errors import TemplateError
 
-
-class TokenKind(Enum):
-    TEXT = auto()
-    OPEN = auto()
-    CLOSE = auto()
-    FIELD = auto()
-    DOT = auto()
-    VARIABLE = auto()
-    WORD = auto()
-    STRING = auto()
-    RAW = auto()
-    CHAR = auto()
-    NUMBER = auto()
-    PIPE = auto()
-    DECLARE = auto()
-    ASSIGN = auto()
-    LEFT = auto()
-    RIGHT = auto()
-    OTHER = auto()
-    END = auto()
+TokenKind = Enum(
+    "TokenKind",
+    "TEXT OPEN CLOSE FIELD DOT VARIABLE WORD STRING RAW CHAR NUMBER PIPE DECLARE ASSIGN LEFT RIGHT OTHER END",
+)
 
 
 class Token(NamedTuple):

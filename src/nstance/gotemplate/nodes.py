@@ -3,47 +3,40 @@
 Variables become slots while parsing, because scopes are lexical and a lookup by name in a loop would be slow.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Literal:
+class Literal(NamedTuple):
     at: int
     value: str | int | float | bool
 
 
-@dataclass(frozen=True, slots=True)
-class Nil:
+class Nil(NamedTuple):
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class Dot:
+class Dot(NamedTuple):
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     at: int
     path: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Variable:
+class Variable(NamedTuple):
     at: int
     name: str
     slot: int
     path: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Function:
+class Function(NamedTuple):
     at: int
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Chain:
+class Chain(NamedTuple):
     """Fields of a parenthesized pipeline or of a function's result."""
 
     at: int
@@ -51,14 +44,12 @@ class Chain:
     path: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Command:
+class Command(NamedTuple):
     at: int
     words: tuple["Operand", ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Pipe:
+class Pipe(NamedTuple):
     at: int
     commands: tuple[Command, ...]
     slots: tuple[int, ...] = ()  # the variables that its value is assigned to
@@ -68,26 +59,22 @@ class Pipe:
 Operand = Literal | Nil | Dot | Field | Variable | Function | Chain | Pipe
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(NamedTuple):
     at: int
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(NamedTuple):
     at: int
     pipe: Pipe
 
 
-@dataclass(frozen=True, slots=True)
-class Arm:
+class Arm(NamedTuple):
     pipe: Pipe
     body: "Body"
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(NamedTuple):
     """`if` or `with`, and each `else if` or `else with` after it."""
 
     at: int
@@ -96,21 +83,18 @@ class Branch:
     otherwise: "Body"
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(NamedTuple):
     at: int
     pipe: Pipe
     body: "Body"
     otherwise: "Body"
 
 
-@dataclass(frozen=True, slots=True)
-class Break:
+class Break(NamedTuple):
     at: int
 
 
-@dataclass(frozen=True, slots=True)
-class Continue:
+class Continue(NamedTuple):
     at: int
 
 

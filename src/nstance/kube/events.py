@@ -23,6 +23,7 @@ MAX_PER_OBJECT = 25  # new ones within FORGET_SECONDS, because messages that alw
 FORGET_SECONDS = 600.0  # a repetition after this time is a new event
 RETRY_SECONDS = 5.0  # after a failure
 ATTEMPTS = 3
+COMPONENT = "nstance-operator"
 _MAX_MESSAGE_CHARACTERS = 1024
 
 
@@ -52,15 +53,12 @@ class _Written:
 
 
 class Recorder:
-    def __init__(
-        self, kube: Kube, *, clock: Clock, rng: Rng, instance: str, component: str = "nstance-operator"
-    ) -> None:
+    def __init__(self, kube: Kube, *, clock: Clock, rng: Rng, instance: str) -> None:
         """`instance` names the replica."""
         self._kube = kube
         self._clock = clock
         self._rng = rng
         self._instance = instance
-        self._component = component
         self._queue: OrderedDict[_Key, _Queued] = OrderedDict()
         self._written: OrderedDict[_Key, _Written] = OrderedDict()
         self._created: OrderedDict[tuple[object, ...], tuple[float, int]] = (
@@ -172,8 +170,8 @@ class Recorder:
             "count": queued.times,
             "firstTimestamp": _timestamp(queued.first),
             "lastTimestamp": _timestamp(queued.last),
-            "source": {"component": self._component, "host": self._instance},
-            "reportingComponent": self._component,
+            "source": {"component": COMPONENT, "host": self._instance},
+            "reportingComponent": COMPONENT,
             "reportingInstance": self._instance,
         }
 

@@ -63,7 +63,6 @@ class HttpKube:
         access: Access,
         clock: Clock,
         *,
-        user_agent: str = USER_AGENT,
         call_seconds: float = CALL_SECONDS,
         connect_seconds: float = CONNECT_SECONDS,
         silence_seconds: float = SILENCE_SECONDS,
@@ -71,7 +70,6 @@ class HttpKube:
     ) -> None:
         self._access = access
         self._credentials = Credentials(access, clock)
-        self._user_agent = user_agent
         self._call_seconds = call_seconds
         self._connect_seconds = connect_seconds
         self._silence_seconds = silence_seconds
@@ -283,7 +281,7 @@ class HttpKube:
     async def _send(self, request: _Request, credential: Credential) -> aiohttp.ClientResponse:
         query = f"?{urlencode(request.query)}" if request.query else ""
         url = yarl.URL(f"{self._access.server}{request.path}{query}", encoded=True)
-        headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": self._user_agent}
+        headers = {"Accept": "application/json", "Accept-Encoding": "identity", "User-Agent": USER_AGENT}
         options: dict[str, Any] = {"proxy": self._access.proxy} if self._access.proxy else {}
         if request.body is not None:
             headers["Content-Type"] = request.content_type

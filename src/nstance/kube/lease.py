@@ -42,18 +42,14 @@ class Election:
         identity: str,
         clock: Clock,
         rng: Rng,
-        name: str = LEASE_NAME,
-        length: float = LEASE_SECONDS,
-        deadline: float = RENEW_DEADLINE_SECONDS,
         retry: float = RETRY_SECONDS,
     ) -> None:
         self._kube = kube
         self._namespace = namespace
-        self._name = name
         self._identity = identity
         self._clock = clock
         self._rng = rng
-        self._length, self._deadline, self._retry = length, deadline, retry
+        self._retry = retry
         self._lease: Object | None = None  # last read or written
         self._unchanged_since = 0.0
         self._renewed = 0.0  # on the clock that includes suspension
@@ -76,7 +72,7 @@ class Election:
             working.cancel()
             await asyncio.wait({renewing, working}, return_when=asyncio.FIRST_COMPLETED)
             if not working.done():  # lost: it must end before others may start
-                await asyncio.wait({working}, timeout=(self._length - self._deadline) / 2)
+                await asyncio.wait({working}, timeout=(LEASE_SECONDS - RENEW_DEADLINE_SECONDS) / 2)
             renewing.cancel()
             await asyncio.wait({renewing})
             lost = None if renewing.cancelled() else renewing.exception()
@@ -90,16 +86,16 @@ class Election:
         waiting_for: str | None = None
         while True:
             try:
-                async with asyncio.timeout(self._deadline):
+                async with asyncio.timeout(RENEW_DEADLINE_SECONDS):
                     await self._attempt()
             except (errors.KubeError, TimeoutError) as problem:
-                log.warning("failed to acquire lease", extra={"lease": self._name, "problem": str(problem)})
+                log.warning("failed to acquire lease", extra={"lease": LEASE_NAME, "problem": str(problem)})
             if self.leading:
-                log.info("leadership acquired", extra={"lease": self._name, "identity": self._identity})
+                log.info("leadership acquired", extra={"lease": LEASE_NAME, "identity": self._identity})
                 return
             if self.holder != waiting_for:
                 waiting_for = self.holder
-                log.info("waiting for leadership", extra={"lease": self._name, "holder": waiting_for})
+                log.info("waiting for leadership", extra={"lease": LEASE_NAME, "holder": waiting_for})
             await self._clock.sleep(self._retry * (1.0 + self._rng.uniform(0.0, _JITTER)))
 
     async def renew(self) -> None:
@@ -110,7 +106,7 @@ class Election:
             if self._remaining() <= 0:
                 self.leading = False
                 raise LeadershipLostError(
-                    f"the lease {self._name} was not renewed for {self._deadline:g} s: {problem or 'suspended'}"
+                    f"the lease {LEASE_NAME} was not renewed for {RENEW_DEADLINE_SECONDS:g} s: {problem or 'suspended'}"
                 )
             try:
                 async with asyncio.timeout(self._remaining()):
@@ -122,10 +118,10 @@ class Election:
                 problem = "no answer"
             if self.holder not in ("", self._identity):
                 self.leading = False
-                raise LeadershipLostError(f"the lease {self._name} was acquired by {self.holder}")
+                raise LeadershipLostError(f"the lease {LEASE_NAME} was acquired by {self.holder}")
 
     def _remaining(self) -> float:
-        return self._renewed + self._deadline - self._clock.boot()
+        return self._renewed + RENEW_DEADLINE_SECONDS - self._clock.boot()
 
     async def release(self) -> None:
         """Lets another candidate lead at once. Call it when all work has ended."""
@@ -144,7 +140,7 @@ class Election:
             async with asyncio.timeout(RELEASE_SECONDS):
                 await self._kube.replace(kinds.LEASE, {**self._lease, "spec": spec})
         except (errors.KubeError, TimeoutError) as problem:
-            log.warning("failed to release lease", extra={"lease": self._name, "problem": str(problem)})
+            log.warning("failed to release lease", extra={"lease": LEASE_NAME, "problem": str(problem)})
 
     async def _attempt(self) -> None:
         """Renews the lease, or acquires it if it is free or expired."""
@@ -155,7 +151,7 @@ class Election:
             except (errors.ConflictError, errors.NotFoundError):
                 pass  # it changed: read it
         try:
-            self._observe(await self._kube.get(kinds.LEASE, self._name, namespace=self._namespace))
+            self._observe(await self._kube.get(kinds.LEASE, LEASE_NAME, namespace=self._namespace))
         except errors.NotFoundError:
             self._lease = None
         if self.holder not in ("", self._identity) and (self.leading or not self._is_expired()):
@@ -170,7 +166,7 @@ class Election:
     def _is_expired(self) -> bool:
         length = _spec(self._lease).get("leaseDurationSeconds")
         if not isinstance(length, int) or length <= 0:
-            length = self._length
+            length = LEASE_SECONDS
         return self._clock.monotonic() - self._unchanged_since > length
 
     async def _write(self) -> None:
@@ -180,13 +176,13 @@ class Election:
         transitions = old.get("leaseTransitions")
         spec = {
             "holderIdentity": self._identity,
-            "leaseDurationSeconds": round(self._length),
+            "leaseDurationSeconds": round(LEASE_SECONDS),
             "acquireTime": (old.get("acquireTime") if ours else None) or now,
             "renewTime": now,
             "leaseTransitions": (transitions if isinstance(transitions, int) else 0) + (0 if ours or not old else 1),
         }
         if self._lease is None:
-            body: Object = {"metadata": {"name": self._name, "namespace": self._namespace}, "spec": spec}
+            body: Object = {"metadata": {"name": LEASE_NAME, "namespace": self._namespace}, "spec": spec}
             written = await self._kube.create(kinds.LEASE, body, namespace=self._namespace)
         else:
             written = await self._kube.replace(kinds.LEASE, {**self._lease, "spec": {**old, **spec}})

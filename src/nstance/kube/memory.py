@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TypeVar, cast
 
 from nstance import clock as clocks
-from nstance.kube import errors, kinds
+from nstance.kube import errors, kinds, response_errors
 from nstance.kube.api import selectors, server, status, values
 from nstance.kube.api.cascade import Propagation
 from nstance.kube.api.resources import Served
@@ -247,22 +247,7 @@ async def _wait_for_either(changed: "asyncio.Future[None]", broken: asyncio.Even
 
 def to_kube_error(error: status.ApiError) -> errors.KubeError:
     """An error of the API as the error of the port."""
-    if error.code == 429:
-        return errors.ThrottledError(_with_causes(error), delay=float(error.retry_after or 1))
-    if error.code == 409 and error.reason == "AlreadyExists":
-        return errors.AlreadyExistsError(error.message)
-    named = {
-        404: errors.NotFoundError,
-        409: errors.ConflictError,
-        410: errors.ExpiredError,
-        401: errors.ForbiddenError,
-        403: errors.ForbiddenError,
-    }
-    if error.code in named:
-        return named[error.code](error.message)
-    return errors.InvalidError(error.message) if error.code < 500 else errors.UnavailableError(error.message)
-
-
-def _with_causes(error: status.ApiError) -> str:
-    causes = [str(each.get("message")) for each in error.details.get("causes", ())]
-    return " ".join((error.message, *causes))
+    causes = [str(each.get("message")) for each in error.details.get("causes", ())] if error.code == 429 else []
+    message = " ".join((error.message, *causes))
+    delay = float(error.retry_after) if error.retry_after else None
+    return response_errors.from_status(error.code, error.reason, message, delay=delay, changes=False)

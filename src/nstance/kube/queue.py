@@ -141,8 +141,7 @@ class Queue(Generic[K]):
             return Result.FAILED, self._on_failure(key, problem)
         except TimeoutError:
             log.error(
-                "failed to reconcile: timed out",
-                extra={"queue": self.name, "key": str(key), "seconds": self._timeout},
+                "failed to reconcile: timed out", extra={"queue": self.name, "key": str(key), "seconds": self._timeout}
             )
             return Result.FAILED, self._delay(key)
         except Exception:

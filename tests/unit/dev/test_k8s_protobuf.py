@@ -65,7 +65,7 @@ def test_numbers_or_texts_times_and_negative_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"),
+    ("raw", "message"),
     [
         (b"{}", "prefix"),
         (envelope("v1", "Node", b""), "'Node' are supported as JSON or YAML only"),
@@ -77,8 +77,8 @@ def test_numbers_or_texts_times_and_negative_numbers() -> None:
         (envelope("v1", "Secret", b"\x0b"), "wire type 3"),
     ],
 )
-def test_what_cannot_be_read_is_refused_not_shortened(raw: bytes, said: str) -> None:
-    with pytest.raises(protobuf.ProtobufError, match=said):
+def test_unsupported_bodies_are_rejected(raw: bytes, message: str) -> None:
+    with pytest.raises(protobuf.ProtobufError, match=message):
         protobuf.decode(raw)
 
 

@@ -26,13 +26,13 @@ class ClusterStorage(Block):
     endpoint: scalars.Text = ""
     prefix: scalars.Prefix = "cluster/"
 
-    @model_validator(mode="after")
-    def _has_a_bucket(self) -> Self:
-        if self.provider not in (None, "memory") and not self.bucket:
-            raise invalid("expected a bucket for the storage provider, found none")
-        if not self.provider and (self.bucket or self.region or self.endpoint):
-            raise invalid("expected a storage provider for the bucket, region or endpoint, found none")
-        return self
+    rules = (
+        (lambda s: s.provider in (None, "memory") or s.bucket, "a bucket for the storage provider, found none"),
+        (
+            lambda s: s.provider or not (s.bucket or s.region or s.endpoint),
+            "a storage provider for the bucket, region or endpoint, found none",
+        ),
+    )
 
 
 class EncryptionKey(Block):
@@ -48,11 +48,7 @@ class EncryptionKey(Block):
             return {**data, "source": DEFAULT_KEY_VARIABLE}
         return data
 
-    @model_validator(mode="after")
-    def _has_a_source(self) -> Self:
-        if not self.source:
-            raise invalid("expected a source (the file or the secret that holds the key), found none")
-        return self
+    rules = ((lambda key: key.source, "a source (the file or the secret that holds the key), found none"),)
 
 
 class Secrets(Block):

@@ -3,7 +3,7 @@
 import ipaddress
 import re
 from collections.abc import Callable, Mapping
-from typing import Annotated, TypeVar
+from typing import Annotated, Any, ClassVar, Self, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -15,6 +15,7 @@ from pydantic import (
     SerializationInfo,
     StrictInt,
     WithJsonSchema,
+    model_validator,
 )
 from pydantic_core import PydanticCustomError
 
@@ -35,10 +36,20 @@ _PREFIX = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)
 T = TypeVar("T")
 
 
+Rule = tuple[Callable[[Any], bool], str]  # whether it holds, and what is expected
+
+
 class Block(BaseModel):
     """An object in the configuration. It is frozen, and an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+    rules: ClassVar[tuple[Rule, ...]] = ()  # between its keys
+
+    @model_validator(mode="after")
+    def _check_rules(self) -> Self:
+        if broken := [expected for holds, expected in self.rules if not holds(self)]:
+            raise invalid(f"expected {'; '.join(broken)}")
+        return self
 
 
 AS_WRITTEN = "as written"  # the context of a dump that will be parsed again: durations are written with units

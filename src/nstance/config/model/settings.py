@@ -1,5 +1,6 @@
 """The whole configuration: `Document` as written in the file, `Settings` as the programs use it."""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -51,18 +52,11 @@ class Settings:
 
 
 def make_settings(document: Document) -> Settings:
-    return Settings(
-        cluster=document.cluster,
-        shard=document.shard,
-        tenants=document.tenants,
-        load_balancers=document.load_balancers,
-        images=document.images,
-        certificates=document.certificates,
-        defaults=document.defaults,
-        templates=document.templates,
-        groups={
-            GroupKey(TenantId(tenant), GroupName(name)): group
-            for tenant, groups in document.groups.items()
-            for name, group in groups.items()
-        },
-    )
+    """The fields of the document, with groups by key."""
+    shared = {each.name: getattr(document, each.name) for each in dataclasses.fields(Settings)}
+    groups = {
+        GroupKey(TenantId(tenant), GroupName(name)): group
+        for tenant, named in document.groups.items()
+        for name, group in named.items()
+    }
+    return Settings(**{**shared, "groups": groups})

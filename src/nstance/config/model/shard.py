@@ -84,11 +84,7 @@ class Health(Block):
     dead_after: scalars.Period = 60.0
     shutdown_grace: scalars.Duration = 5.0
 
-    @model_validator(mode="after")
-    def _suspect_before_dead(self) -> Self:
-        if self.suspect_after >= self.dead_after:
-            raise invalid("expected suspect_after to be shorter than dead_after")
-        return self
+    rules = ((lambda h: h.suspect_after < h.dead_after, "suspect_after to be shorter than dead_after"),)
 
 
 class GarbageCollection(Block):
@@ -97,11 +93,7 @@ class GarbageCollection(Block):
     deleted_record_retention: scalars.Period = 1800.0
     unknown: Literal["hold", "delete"] = "hold"  # what to do with VMs that have the shard's tags and no record
 
-    @model_validator(mode="after")
-    def _timeout_above_interval(self) -> Self:
-        if self.registration_timeout <= self.interval:
-            raise invalid("expected registration_timeout to be longer than interval")
-        return self
+    rules = ((lambda gc: gc.registration_timeout > gc.interval, "registration_timeout to be longer than interval"),)
 
 
 class Expiry(Block):
@@ -111,11 +103,12 @@ class Expiry(Block):
     forced_age: scalars.Period | None = None
     ondemand_age: scalars.Period | None = None
 
-    @model_validator(mode="after")
-    def _eligible_before_forced(self) -> Self:
-        if self.eligible_age is not None and self.forced_age is not None and self.eligible_age >= self.forced_age:
-            raise invalid("expected eligible_age to be shorter than forced_age")
-        return self
+    rules = (
+        (
+            lambda e: e.eligible_age is None or e.forced_age is None or e.eligible_age < e.forced_age,
+            "eligible_age to be shorter than forced_age",
+        ),
+    )
 
 
 class LeaseTimings(Block):
@@ -124,11 +117,7 @@ class LeaseTimings(Block):
     lease: scalars.Period
     renewal: scalars.Period
 
-    @model_validator(mode="after")
-    def _lease_above_renewal(self) -> Self:
-        if self.renewal >= self.lease:
-            raise invalid("expected renewal to be shorter than lease")
-        return self
+    rules = ((lambda t: t.renewal < t.lease, "renewal to be shorter than lease"),)
 
 
 class StandbyUnreachable(LeaseTimings):
@@ -171,6 +160,10 @@ class LeaderElection(Block):
     alone: WithoutStandby = WithoutStandby()
 
     @property
+    def three_heartbeats(self) -> float:
+        return 3 * self.heartbeat - 1e-9  # decimal fractions are not exact
+
+    @property
     def promise_seconds(self) -> float:
         return self.promise if self.promise is not None else max(1.0, 5 * self.heartbeat, 2 * self.urgent_renewal)
 
@@ -178,23 +171,19 @@ class LeaderElection(Block):
     def crash_wait_seconds(self) -> float:
         return self.crash_wait if self.crash_wait is not None else min(self.promise_seconds, 3 * self.heartbeat)
 
-    @model_validator(mode="after")
-    def _fits_together(self) -> Self:
-        promise, crash_wait = self.promise_seconds, self.crash_wait_seconds
-        three_heartbeats = 3 * self.heartbeat - 1e-9  # decimal fractions are not exact
-        rules = (
-            (three_heartbeats <= promise, "at least three heartbeats in a promise"),
-            (three_heartbeats <= crash_wait <= promise, "crash_wait to be from three heartbeats to the promise"),
-            (self.urgent_renewal < promise, "urgent_renewal to be shorter than promise"),
-            (
-                self.urgent_renewal <= self.renewal < self.lease,
-                "renewal to be at least urgent_renewal and shorter than lease",
-            ),
-            (self.member_timeout > promise, "member_timeout to be longer than promise"),
-        )
-        if broken := [rule for holds, rule in rules if not holds]:
-            raise invalid(f"expected {'; '.join(broken)}")
-        return self
+    rules = (
+        (lambda e: e.three_heartbeats <= e.promise_seconds, "at least three heartbeats in a promise"),
+        (
+            lambda e: e.three_heartbeats <= e.crash_wait_seconds <= e.promise_seconds,
+            "crash_wait to be from three heartbeats to the promise",
+        ),
+        (lambda e: e.urgent_renewal < e.promise_seconds, "urgent_renewal to be shorter than promise"),
+        (
+            lambda e: e.urgent_renewal <= e.renewal < e.lease,
+            "renewal to be at least urgent_renewal and shorter than lease",
+        ),
+        (lambda e: e.member_timeout > e.promise_seconds, "member_timeout to be longer than promise"),
+    )
 
 
 class ErrorExitJitter(Block):
@@ -203,11 +192,7 @@ class ErrorExitJitter(Block):
     min_delay: scalars.Duration = 10.0
     max_delay: scalars.Duration = 40.0
 
-    @model_validator(mode="after")
-    def _is_a_range(self) -> Self:
-        if self.min_delay > self.max_delay:
-            raise invalid("expected min_delay to be at most max_delay")
-        return self
+    rules = ((lambda j: j.min_delay <= j.max_delay, "min_delay to be at most max_delay"),)
 
 
 class Identity(Block):

@@ -36,15 +36,20 @@ class LoadBalancer(Block):
     target_group_arns: tuple[scalars.NonEmptyText, ...] = ()
     instance_group_name: scalars.Text = ""
 
-    @model_validator(mode="after")
-    def _is_complete(self) -> Self:
-        if self.provider == "aws" and (not self.target_group_arns or self.instance_group_name):
-            raise invalid("expected target_group_arns, and no instance_group_name, for the provider aws")
-        if self.provider == "gcp" and (not self.instance_group_name or self.target_group_arns):
-            raise invalid("expected an instance_group_name, and no target_group_arns, for the provider gcp")
-        if self.provider == "memory" and (self.target_group_arns or self.instance_group_name):
-            raise invalid("expected only the key provider: a load balancer of the provider memory has no other keys")
-        return self
+    rules = (
+        (
+            lambda b: b.provider != "aws" or (b.target_group_arns and not b.instance_group_name),
+            "target_group_arns, and no instance_group_name, for the provider aws",
+        ),
+        (
+            lambda b: b.provider != "gcp" or (b.instance_group_name and not b.target_group_arns),
+            "an instance_group_name, and no target_group_arns, for the provider gcp",
+        ),
+        (
+            lambda b: b.provider != "memory" or not (b.target_group_arns or b.instance_group_name),
+            "only the key provider: a load balancer of the provider memory has no other keys",
+        ),
+    )
 
 
 class ImageFilter(Block):
@@ -62,11 +67,7 @@ class Image(Block):
     order: Literal["asc", "desc"] = "desc"
     fallback: scalars.Text = ""
 
-    @model_validator(mode="after")
-    def _can_be_found(self) -> Self:
-        if not self.filters and not self.fallback:
-            raise invalid("expected filters or a fallback, found neither")
-        return self
+    rules = ((lambda image: image.filters or image.fallback, "filters or a fallback, found neither"),)
 
 
 def _kinds(value: object) -> object:
@@ -193,8 +194,7 @@ class Template(Block):
     kind: scalars.Kind
     arch: Literal["amd64", "arm64"] = "amd64"
     files: Annotated[
-        Mapping[scalars.FileName, Annotated[FileSpec, Field(discriminator="kind")]],
-        BeforeValidator(_check_file_names),
+        Mapping[scalars.FileName, Annotated[FileSpec, Field(discriminator="kind")]], BeforeValidator(_check_file_names)
     ] = Field(default_factory=dict)
     args: scalars.Args = Field(default_factory=dict)
     vars: scalars.Vars = Field(default_factory=dict)
@@ -257,15 +257,17 @@ class Update(Block):
         default="halt", description="rollback: return to the last completed revision"
     )
 
-    @model_validator(mode="after")
-    def _allows_something(self) -> Self:
-        if self.max_surge == 0 and self.max_unavailable == 0:
-            raise invalid("expected max_surge or max_unavailable above 0: with both 0 no instance can be replaced")
-        if self.settle and self.order != "serial":
-            raise invalid('expected order "serial" with settle: parallel replacements do not wait')
-        if self.pause_after_canary != WAIT and not self.canary:
-            raise invalid("expected canary above 0 with pause_after_canary")
-        return self
+    rules = (
+        (
+            lambda u: u.max_surge or u.max_unavailable,
+            "max_surge or max_unavailable above 0: with both 0 no instance can be replaced",
+        ),
+        (
+            lambda u: not u.settle or u.order == "serial",
+            'order "serial" with settle: parallel replacements do not wait',
+        ),
+        (lambda u: u.pause_after_canary == WAIT or u.canary, "canary above 0 with pause_after_canary"),
+    )
 
 
 class GroupConfig(Block):

@@ -2,6 +2,13 @@
 
 from nstance.objects import errors as storage
 
+_CODES = (
+    (storage.NotFoundError, 404, "NoSuchKey"),
+    (storage.ConflictError, 412, "PreconditionFailed"),
+    (storage.PermissionDeniedError, 400, "InvalidArgument"),
+    (storage.UnavailableError, 503, "ServiceUnavailable"),
+)
+
 
 class S3Error(Exception):
     def __init__(self, status: int, code: str, message: str) -> None:
@@ -20,14 +27,7 @@ def not_implemented(what: str) -> S3Error:
 
 
 def to_s3_error(problem: storage.StorageError) -> S3Error:
-    match problem:
-        case storage.NotFoundError():
-            return S3Error(404, "NoSuchKey", str(problem))
-        case storage.ConflictError():
-            return S3Error(412, "PreconditionFailed", str(problem))
-        case storage.PermissionDeniedError():
-            return S3Error(400, "InvalidArgument", str(problem))
-        case storage.UnavailableError():
-            return S3Error(503, "ServiceUnavailable", str(problem))
-        case _:
-            return S3Error(500, "InternalError", str(problem))
+    for kind, status, code in _CODES:
+        if isinstance(problem, kind):
+            return S3Error(status, code, str(problem))
+    return S3Error(500, "InternalError", str(problem))

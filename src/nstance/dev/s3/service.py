@@ -160,13 +160,7 @@ class Service:
         raise not_implemented(f"{method} of a bucket with {sorted(query)}")
 
     async def _object(
-        self,
-        method: str,
-        bucket: Bucket,
-        key: Key,
-        query: Mapping[str, str],
-        headers: Mapping[str, str],
-        body: bytes,
+        self, method: str, bucket: Bucket, key: Key, query: Mapping[str, str], headers: Mapping[str, str], body: bytes
     ) -> web.Response:
         if method in ("PUT", "POST"):
             _reject_unsupported(headers)

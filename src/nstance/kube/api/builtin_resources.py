@@ -96,50 +96,35 @@ def _groups() -> tuple[Resource, ...]:
 
 
 def _cluster_api() -> tuple[Resource, ...]:
+    def capi(kind: Kind, short: str, *columns: Column, scale: ScalePaths | None = None) -> Resource:
+        shown = (*columns, _PHASE, _AGE)
+        return builtin(
+            kind, short=short, categories="cluster-api", status=True, custom=True, scale=scale, columns=shown
+        )
+
     return (
-        builtin(
+        capi(
             kinds.CLUSTER,
-            short="cl",
-            categories="cluster-api",
-            status=True,
-            custom=True,
-            columns=(
-                _column("Available", '.status.conditions[?(@.type=="Available")].status'),
-                _column("Endpoint", ".spec.controlPlaneEndpoint.host"),
-                _PHASE,
-                _AGE,
-            ),
+            "cl",
+            _column("Available", '.status.conditions[?(@.type=="Available")].status'),
+            _column("Endpoint", ".spec.controlPlaneEndpoint.host"),
         ),
-        builtin(
+        capi(
             kinds.MACHINE_POOL,
-            short="mp",
-            categories="cluster-api",
-            status=True,
-            custom=True,
+            "mp",
+            _CLUSTER,
+            _column("Desired", ".spec.replicas", "integer"),
+            _column("Replicas", ".status.replicas", "integer"),
+            _column("Ready", ".status.readyReplicas", "integer"),
             scale=_POOL_REPLICAS,
-            columns=(
-                _CLUSTER,
-                _column("Desired", ".spec.replicas", "integer"),
-                _column("Replicas", ".status.replicas", "integer"),
-                _column("Ready", ".status.readyReplicas", "integer"),
-                _PHASE,
-                _AGE,
-            ),
         ),
-        builtin(
+        capi(
             kinds.MACHINE,
-            short="ma",
-            categories="cluster-api",
-            status=True,
-            custom=True,
-            columns=(
-                _CLUSTER,
-                _column("Node", ".status.nodeRef.name"),
-                _column("ProviderID", ".spec.providerID", priority=1),
-                _READY,
-                _PHASE,
-                _AGE,
-            ),
+            "ma",
+            _CLUSTER,
+            _column("Node", ".status.nodeRef.name"),
+            _column("ProviderID", ".spec.providerID", priority=1),
+            _READY,
         ),
     )
 

@@ -109,12 +109,7 @@ class Api:
         return Page(items, str(version), tokens.encode_continue(version, shown[-1]) if more else "", more)
 
     def watch(
-        self,
-        served: Served,
-        version: str,
-        *,
-        namespace: str = "",
-        selector: selectors.Selector = selectors.EVERYTHING,
+        self, served: Served, version: str, *, namespace: str = "", selector: selectors.Selector = selectors.EVERYTHING
     ) -> Watch:
         """Watches after a version. Raises 400 if it is invalid, 410 if it is too old."""
         if not (version.isascii() and version.isdecimal() and len(version) < 20):

@@ -1,7 +1,6 @@
 """Builds the object to store from a request: one pure function for new objects, one for changes."""
 
 import base64
-from collections.abc import Callable
 
 from nstance.kube.api import core_schemas, crd_objects, metadata, scaling, schema, status, values
 from nstance.kube.api.resources import Served
@@ -14,8 +13,8 @@ _NEVER_STORED = ("managedFields", "selfLink")
 def new_object(served: Served, body: Object, *, uid: str, now: str, strict: bool = False) -> Object:
     """A new object, whose name and namespace are set."""
     resource = served.resource
-    given = _only(metadata.decode(resource, body), lambda name: name not in (*metadata.SERVER_OWNED, *_NEVER_STORED))
-    meta = {**given, "uid": uid, "creationTimestamp": now}
+    sent = _client_fields(metadata.decode(resource, body))
+    meta = {**sent, "uid": uid, "creationTimestamp": now}
     if resource.custom or resource.generation:
         meta["generation"] = 1
     kept = _apply_schema(served, body, strict=strict)
@@ -30,7 +29,7 @@ def new_object(served: Served, body: Object, *, uid: str, now: str, strict: bool
 def changed_object(served: Served, old: Object, body: Object, *, subresource: str = "", strict: bool = False) -> Object:
     """`old` after a write. Read-only fields stay; the result equals `old` if nothing changes."""
     resource = served.resource
-    given = _only(metadata.decode(resource, body), lambda name: name not in (*metadata.SERVER_OWNED, *_NEVER_STORED))
+    sent = _client_fields(metadata.decode(resource, body))
     before = old["metadata"]
     _check_identity(served, before, metadata.decode(resource, body))
     applied = _apply_schema(served, body, strict=strict)
@@ -45,8 +44,8 @@ def changed_object(served: Served, old: Object, body: Object, *, subresource: st
             kept.pop("status", None)
             if "status" in old:
                 kept["status"] = old["status"]
-        owned = _only(before, lambda name: name in metadata.SERVER_OWNED)
-        meta = {**given, **owned, "resourceVersion": before["resourceVersion"]}
+        owned = {name: values.copy(before[name]) for name in metadata.SERVER_OWNED if before.get(name) is not None}
+        meta = {**sent, **owned, "resourceVersion": before["resourceVersion"]}
     kept = _with_metadata(served, kept, meta)
     if not subresource:
         _add_defaults(resource.id, kept)
@@ -74,8 +73,9 @@ def check(served: Served, body: Object) -> None:
         raise status.invalid(resource.group, resource.kind, body["metadata"].get("name", ""), causes)
 
 
-def _only(meta: Object, wanted: Callable[[str], bool]) -> Object:
-    return {name: values.copy(value) for name, value in meta.items() if wanted(name) and value is not None}
+def _client_fields(meta: Object) -> Object:
+    ignored = (*metadata.SERVER_OWNED, *_NEVER_STORED)
+    return {name: values.copy(value) for name, value in meta.items() if name not in ignored and value is not None}
 
 
 def _with_metadata(served: Served, body: Object, meta: Object) -> Object:
@@ -100,17 +100,17 @@ def _spec_fields(served: Served, body: Object) -> Object:
     return {key: value for key, value in body.items() if key not in excluded}
 
 
-def _check_identity(served: Served, before: Object, given: Object) -> None:
+def _check_identity(served: Served, before: Object, sent: Object) -> None:
     for field in ("name", "namespace"):
-        if given.get(field, before.get(field)) != before.get(field):
+        if sent.get(field, before.get(field)) != before.get(field):
             wanted = before.get(field, "")
-            message = f"the {field} of the object ({given[field]}) does not match the {field} on the URL ({wanted})"
+            message = f"the {field} of the object ({sent[field]}) does not match the {field} on the URL ({wanted})"
             raise status.bad_request(message)
     resource, name = served.resource, before["name"]
-    if given.get("uid", before["uid"]) != before["uid"]:
-        why = f"Precondition failed: UID in precondition: {given['uid']}, UID in object meta: {before['uid']}"
+    if sent.get("uid", before["uid"]) != before["uid"]:
+        why = f"Precondition failed: UID in precondition: {sent['uid']}, UID in object meta: {before['uid']}"
         raise status.conflict(resource.group, resource.plural, name, why)
-    if given.get("resourceVersion") and given["resourceVersion"] != before["resourceVersion"]:
+    if sent.get("resourceVersion") and sent["resourceVersion"] != before["resourceVersion"]:
         raise status.conflict(resource.group, resource.plural, name)
 
 

@@ -20,10 +20,7 @@ def unsigned_token(account: Object, *, now: int, seconds: int, audiences: Sequen
         "nbf": now,
         "exp": now + seconds,
         "jti": uid,
-        "kubernetes.io": {
-            "namespace": meta["namespace"],
-            "serviceaccount": {"name": meta["name"], "uid": meta["uid"]},
-        },
+        "kubernetes.io": {"namespace": meta["namespace"], "serviceaccount": {"name": meta["name"], "uid": meta["uid"]}},
     }
     parts = [json.dumps(each, separators=(",", ":")).encode() for each in ({"alg": "none", "typ": "JWT"}, claims)]
     texts = [base64.urlsafe_b64encode(each).decode().rstrip("=") for each in (*parts, b"unsigned")]
