@@ -152,7 +152,7 @@ class Story:
 
     async def _decisions(self) -> None:
         while (slot := await self._journal.read(self._book.tail + 1)) is not None:
-            self._book.take(slot, 0)
+            self._book.apply(slot, 0)
             for entry in slot.entries:
                 for change in entry.changes:
                     if isinstance(change, Put):

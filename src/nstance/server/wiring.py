@@ -260,7 +260,7 @@ class Server:
             journal_prefix=storage_keys.journal_prefix(self.shard),
             snapshot_prefix=storage_keys.snapshot_prefix(self.shard),
             clock=clock,
-            timeout=lambda: max(journal.TIMEOUT, timed.latency().timeout),
+            timeout=lambda: max(journal.TIMEOUT_SECONDS, timed.latency().timeout),
         )
         active_config = ActiveConfig(configuration, store=store, shard=self.shard, clock=clock)
         history = History(cache, self.metrics, clock)

@@ -162,7 +162,7 @@ class SimServer:
             journal_prefix=storage_keys.journal_prefix(SHARD),
             snapshot_prefix=storage_keys.snapshot_prefix(SHARD),
             clock=machine,
-            timeout=lambda: max(journal.TIMEOUT, timed.latency().timeout),
+            timeout=lambda: max(journal.TIMEOUT_SECONDS, timed.latency().timeout),
         )
         follower = Follower(books, machine, leading=lambda: elector.term is not None)
         self.operators = Operators(store, prefix="cluster/", cluster=CLUSTER, clock=machine, rng=rng)

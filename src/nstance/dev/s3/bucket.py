@@ -280,7 +280,7 @@ def xml(name: str, nodes: Sequence[documents.Node]) -> web.Response:
 
 def _check_possible(key: Key) -> None:
     """Many clients look for `folder/` before they go on: what cannot exist is missing, and not a mistake."""
-    if not keys.possible(key):
+    if not keys.is_valid(key):
         raise S3Error(404, "NoSuchKey", f"no object {key[:80]!r}: a file cannot have this name")
 
 

@@ -102,9 +102,9 @@ class Leader:
         book, _ = await asyncio.gather(parts.follower.take(), parts.active_config.begin())
         await self._read_all(book)
         writer = journal.Writer(
-            parts.books, book, epoch=term.epoch, guard=term.ready, rng=parts.rng, appended=self._appended
+            parts.books, book, epoch=term.epoch, guard=term.ready, rng=parts.rng, on_append=self._appended
         )
-        await writer.fence(read=parts.history.keep)
+        await writer.fence(on_slot=parts.history.keep)
         for problem in violations(book.instances):
             log.error("a record is inconsistent", extra={"problem": problem})
         lead, effects, collector, network = self._assemble(term, writer, book)
@@ -146,7 +146,7 @@ class Leader:
                 lead.shard.notes.write()
                 await asyncio.gather(effects.finish(FINISH_SECONDS), network.release(FINISH_SECONDS))
                 async with asyncio.timeout(parts.books.timeout()):
-                    await writer.settled()
+                    await writer.wait_durable()
         finally:
             self.lead = parts.active_config.told = parts.active_config.reloaded = None
             parts.metrics.stands_by()
@@ -167,7 +167,7 @@ class Leader:
         held = self.parts.held()
         if held is None or book.tail >= held.tail:
             return
-        await self.parts.books.follow(book, read=self.parts.history.keep)
+        await self.parts.books.follow(book, on_slot=self.parts.history.keep)
         if book.tail < held.tail:
             raise slots.DamagedError(
                 f"the journal ends at slot {book.tail}, but the lease has seen slot {held.tail}: restore what is missing"
@@ -303,7 +303,7 @@ class Leader:
     async def _snapshots(self, writer: journal.Writer) -> None:
         while True:
             await self.parts.clock.sleep(SNAPSHOT_CHECK_SECONDS)
-            if not writer.snapshot_due():
+            if not writer.is_snapshot_due():
                 continue
             try:
                 await writer.snapshot()

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 
 from nstance.clock import Clock
-from nstance.objects import errors, journal, slots
+from nstance.objects import compaction, errors, journal, slots
 
 log = logging.getLogger(__name__)
 
@@ -60,11 +60,11 @@ class Follower:
             try:
                 began = self._clock.boot()
                 if self._book is None or self._is_old():
-                    self._book, alarms = await self._books.load(read=self._told)
+                    self._book, alarms = await self._books.load(on_slot=self._told)
                     for alarm in alarms:
                         log.error(alarm)
                 else:
-                    await self._books.follow(self._book, read=self._told)
+                    await self._books.follow(self._book, on_slot=self._told)
                 self._read_at, self.damage = began, ""
             except slots.DamagedError as damage:
                 self._book, self.damage = None, str(damage)
@@ -75,14 +75,14 @@ class Follower:
         async with self._reading:
             book, self._book = self._book, None
             if book is None or self._is_old():
-                book, alarms = await self._books.load(read=self._told)
+                book, alarms = await self._books.load(on_slot=self._told)
                 for alarm in alarms:
                     log.error(alarm)
             return book
 
     def _is_old(self) -> bool:
         """Slots behind this copy may have been removed since, and a slot that is missing reads like the journal's end."""
-        return self._clock.boot() - self._read_at > journal.KEEP_SECONDS / 2
+        return self._clock.boot() - self._read_at > compaction.KEEP_SECONDS / 2
 
     async def run(self) -> None:
         while True:
