@@ -83,7 +83,7 @@ async def test_empty_and_big_bodies_survive(store: ObjectStore) -> None:
     assert (await store.get(Key("big"), limit=len(big))).body == big
 
 
-async def test_missing_is_said_for_reads_and_replace_f32(store: ObjectStore) -> None:
+async def test_missing_is_reported_for_reads_and_replace_f32(store: ObjectStore) -> None:
     with pytest.raises(errors.NotFoundError):
         await store.get(K)
     with pytest.raises(errors.NotFoundError):

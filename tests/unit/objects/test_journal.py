@@ -224,7 +224,7 @@ async def test_snapshots_shorten_the_reading(monkeypatch: pytest.MonkeyPatch) ->
 
 
 async def test_a_damaged_snapshot_falls_back_to_the_one_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """F34: the previous snapshot and the journal behind it give the same state, and somebody is told."""
+    """F34: the previous snapshot and the journal after it give the same state, and there is an alarm."""
     monkeypatch.setattr(journal, "SNAPSHOT_SLOTS", 4)
     store = MemoryStore(SystemClock())
     async with writing(store) as writer:
