@@ -1,10 +1,10 @@
-"""The one file that reads time and chance.
+"""Time and randomness: the only file that reads them from the system.
 
-Three kinds of time, because each one lies in its own way. `monotonic` measures how long something took and never jumps;
-it decides leases. `wall` is what a person reads; it may jump by hours. `steady` is seconds since 1970 like `wall`, but
-moves with the monotonic clock and approaches the wall clock slowly: it decides ages, so that a clock step of an hour
-does not expire a fleet. The trap: a virtual machine's monotonic clock stands still while it is suspended; `boot` does
-not, and a leader compares the two before it trusts its lease.
+There are three kinds of time, because each is wrong in its own way. `monotonic` measures durations and never jumps; it
+decides leases. `wall` is for people and may jump by hours. `steady` is seconds since 1970 like `wall`, but moves with the
+monotonic clock and approaches the wall clock slowly: it decides ages, so that a clock step of an hour does not expire a
+fleet. The trap: a VM's monotonic clock stands still while the VM is suspended; `boot` does not, and a leader compares the
+two before it trusts its lease.
 """
 
 import asyncio
@@ -17,19 +17,19 @@ STEADY_SLEW = 0.001  # seconds the steady clock may move towards the wall clock 
 
 class Clock(Protocol):
     def monotonic(self) -> float:
-        """Seconds since some moment; never jumps."""
+        """Seconds since an arbitrary moment; never jumps."""
         ...
 
     def boot(self) -> float:
-        """Like monotonic, but goes on while the machine is suspended."""
+        """Like monotonic, but continues while the machine is suspended."""
         ...
 
     def wall(self) -> float:
-        """Seconds since 1970 as the machine believes; may jump."""
+        """Seconds since 1970 by the machine's clock; may jump."""
         ...
 
     def steady(self) -> float:
-        """Seconds since 1970 that never jump: for ages and deadlines kept in records."""
+        """Seconds since 1970 without jumps: for ages and deadlines in records."""
         ...
 
     async def sleep(self, seconds: float) -> None: ...
@@ -37,7 +37,7 @@ class Clock(Protocol):
 
 class AnchoredClock(Clock, Protocol):
     def anchor(self, steady: float) -> None:
-        """Let the steady clock go on from there: somebody else's time is what counts."""
+        """Continue the steady clock from this time, which another server has counted."""
         ...
 
 
@@ -50,7 +50,7 @@ class Rng(Protocol):
 
 
 class Steady:
-    """Follows a wall clock without its jumps. One reader at a time; cheap enough to call per event."""
+    """Follows a wall clock without its jumps. Not thread-safe; cheap enough to call per event."""
 
     def __init__(self, wall: float, monotonic: float) -> None:
         self._value = wall
@@ -89,7 +89,7 @@ class SystemClock:
 
 
 class SystemRng:
-    """The operating system's randomness: good for keys and nonces too."""
+    """The operating system's randomness, also for keys and nonces."""
 
     def __init__(self) -> None:
         self._source = random.SystemRandom()

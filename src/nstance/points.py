@@ -1,7 +1,7 @@
-"""Named places where a process may die or stall.
+"""Named crash points: places where a process may die or stall.
 
 Product code awaits `reach(Point.X)` between two steps that must survive a crash in between. In production that is one
-look-up of a context variable; the simulator installs a hook per simulated server and can visit every point, alone and
+look-up of a context variable; the simulator installs a hook per simulated server and can visit every point, singly and
 in pairs.
 """
 

@@ -1,18 +1,18 @@
-"""The three standard streams of a program, also where whoever started it closed one.
+"""Standard streams of a program, also if its parent closed one.
 
-The trap: the lowest free number goes to whatever is opened next. A socket that gets the number of a standard stream ends
-the process when it is closed, because the event loop takes that for a mistake.
+The trap: the lowest free descriptor goes to the next file that is opened. A socket that gets the number of a standard
+stream ends the process when it is closed, because the event loop takes that for a mistake.
 """
 
 import os
 import sys
 
-_HIGHEST = 2
+_HIGHEST_STANDARD = 2
 
 
 def reopen() -> None:
-    """Whichever of them is closed leads nowhere from now on. To be called before anything is opened."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _HIGHEST:
+    """Connect closed standard streams to the null device. Call it before anything is opened."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= _HIGHEST_STANDARD:
         os.set_inheritable(descriptor, True)
     os.close(descriptor)
     sys.stdin = sys.stdin or os.fdopen(0, "r", closefd=False)

@@ -79,7 +79,7 @@ def test_damage_is_named_and_what_lies_behind_it_is_shown(empty: Bucket) -> None
     assert "epoch 1 after 2" in shown[4]["damaged"]
     assert "slots 6 to 4999 are missing" in shown[6]["damaged"]
     assert result.stderr.endswith("is damaged at slot 2, 3, 5, 6; restore it from a backup\n")
-    assert "slot 2  DAMAGED  journal slot 2 does not have the checksum" in empty("journal", "--shard", "a").stdout
+    assert "slot 2  DAMAGED  journal slot 2 has a wrong checksum" in empty("journal", "--shard", "a").stdout
 
 
 def test_removed_slots_and_unknown_shards(empty: Bucket) -> None:

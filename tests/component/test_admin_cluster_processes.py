@@ -153,7 +153,7 @@ async def test_secrets_configs_operators_and_journals_over_s3(tmp_path: pathlib.
         ({"AWS_SECRET_ACCESS_KEY": "wrong"}, "check the bucket's name, AWS_ACCESS_KEY_ID"),
         ({"NSTANCE_ADMIN_STORAGE_BUCKET": "absent"}, "create the bucket, or correct its name"),
         ({"AWS_ENDPOINT_URL": "http://127.0.0.1:1"}, "is the store reachable, and AWS_ENDPOINT_URL right?"),
-        ({"AWS_ENDPOINT_URL": "nonsense"}, "the endpoint must be like https://host:port"),
+        ({"AWS_ENDPOINT_URL": "nonsense"}, "expected an endpoint like https://host:port"),
     ],
 )
 async def test_storage_that_refuses_is_one_line(tmp_path: pathlib.Path, changes: dict[str, str], told: str) -> None:

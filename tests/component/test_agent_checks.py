@@ -182,7 +182,7 @@ async def test_a_check_of_a_kind_that_only_a_newer_agent_knows_fails_with_a_reas
     assert "does not support this kind" in await probes.probe(agent_pb2.Check(name="x", timeout_ms=1000))
 
 
-async def test_an_agent_runs_what_it_is_told_and_reports_each_change_at_once(
+async def test_an_agent_runs_its_checks_and_reports_each_change_at_once(
     server: AgentServer, agent: Agent, tmp_path: Path, free_port: int
 ) -> None:
     up, port = tmp_path / "up", free_port

@@ -46,9 +46,9 @@ async def test_b17_a_flood_of_reports_ends_its_stream_and_nobody_elses(tmp_path:
                     await reading
 
         async with asyncio.timeout(SECONDS):
-            with pytest.raises(GRPCError) as told:
+            with pytest.raises(GRPCError) as refusal:
                 await flood()
-        why = told.value.status
+        why = refusal.value.status
         assert why is Status.RESOURCE_EXHAUSTED
         assert taken < 5 * MESSAGE_BURST
         assert other.connected

@@ -76,7 +76,7 @@ async def test_certificates_are_reported_with_serial_and_expiry(
 
 
 @pytest.mark.parametrize(
-    ("files", "count", "said"),
+    ("files", "count", "message"),
     [
         ({"good.txt": b"", "bad.json": b"{"}, 2, "expected JSON"),
         ({"good.txt": b"", "../up": b""}, 2, "starts with a dot"),
@@ -85,14 +85,14 @@ async def test_certificates_are_reported_with_serial_and_expiry(
     ],
 )
 async def test_a_bad_set_changes_nothing_and_is_reported_with_the_reason_b21_b22(
-    server: AgentServer, agent: Agent, files: dict[str, bytes], count: int, said: str
+    server: AgentServer, agent: Agent, files: dict[str, bytes], count: int, message: str
 ) -> None:
     server.push({"old.txt": b"old"}, "sha256:1")
     agent.start()
     await eventually(lambda: server.last_seen.reports and server.last_seen.reports[-1].config_hash == "sha256:1")
     server.push(files, "sha256:2", count=count)
     report = await eventually(lambda: next((r for r in server.last_seen.reports if r.files_error), None))
-    assert said in report.files_error
+    assert message in report.files_error
     assert report.config_hash == "sha256:1"
     assert agent.received() == {"old.txt": b"old"}
     server.push({"new.txt": b"new"}, "sha256:3")
@@ -146,7 +146,7 @@ async def test_the_command_runs_after_each_set_and_not_for_the_same_one(
     await eventually(lambda: runs.read_text() == "122")
 
 
-async def test_a_command_that_hangs_or_fails_is_said_and_does_not_stop_the_files(
+async def test_a_command_that_hangs_or_fails_is_reported_and_does_not_stop_the_files(
     server: AgentServer, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(on_receive.OnReceive.__init__, "__kwdefaults__", {"timeout": 2.0})

@@ -22,7 +22,7 @@ from support.eventually import eventually
 FLOOD = 150  # fewer than the messages that are allowed in a burst
 
 
-def told() -> dict[str, Any]:
+def document() -> dict[str, Any]:
     made = config(groups={"acme": {"web": {"template": "web", "size": 2}}})
     made["certificates"] = {"server": {"kind": "server", "cn": "{{ .Instance.ID }}"}}
     made["templates"]["web"]["files"] = {
@@ -33,7 +33,7 @@ def told() -> dict[str, Any]:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with World(tmp_path, told()) as made:
+    async with World(tmp_path, document()) as made:
         await made.start()
         await eventually(lambda: list(states(made, "web", "acme").values()) == ["running"] * 2)
         await eventually(lambda: sum(agent.connected for agent in made.agents.values()) == 2)
@@ -63,12 +63,12 @@ async def refused(calling: Any) -> Status:
 
 
 async def report_refused(stub: agent_grpc.AgentServiceStub, instance: str) -> Status:
-    """What a client of the health stream is told."""
+    """The status that a client of the health stream gets."""
 
     async def report() -> None:
         async with stub.SubmitHealthReport.open() as stream:
-            said = agent_pb2.HealthReport(instance_id=instance, boot_id="b", sequence=1)
-            await stream.send_message(agent_pb2.AgentMessage(report=said))
+            report = agent_pb2.HealthReport(instance_id=instance, boot_id="b", sequence=1)
+            await stream.send_message(agent_pb2.AgentMessage(report=report))
             await stream.recv_message()
 
     return await refused(report())
@@ -189,7 +189,7 @@ async def test_f62_only_a_newer_report_of_the_same_boot_counts(world: World) -> 
         assert await say("one", 4, error="late") == ("one", 5, "newest")
         assert await say("one", 5, error="twice") == ("one", 5, "newest")
         assert await say("one", 6) == ("one", 6, "")
-        assert await say("two", 1, error="anew") == ("two", 1, "anew")  # it restarted, and counts from the beginning
+        assert await say("two", 1, error="again") == ("two", 1, "again")  # it restarted, and counts from the beginning
         await stream.cancel()
 
 
@@ -208,9 +208,9 @@ async def test_f61_an_agent_that_lost_its_key_cannot_register_again(world: World
 
 
 async def test_a_var_that_nobody_has_set_is_reported_once(tmp_path: Path) -> None:
-    said = config(groups={"acme": {"web": {"template": "web", "size": 2}}})
-    said["templates"]["web"]["files"]["motd"]["template"] = "in {{ .Vars.zone }}, {{ .Vars.greeting }}"
-    async with World(tmp_path, said) as made:
+    document = config(groups={"acme": {"web": {"template": "web", "size": 2}}})
+    document["templates"]["web"]["files"]["motd"]["template"] = "in {{ .Vars.zone }}, {{ .Vars.greeting }}"
+    async with World(tmp_path, document) as made:
         await made.start()
         operator = await made.operator("acme")
         await eventually(lambda: sum(agent.connected for agent in made.agents.values()) == 2)
@@ -245,7 +245,7 @@ async def test_the_cache_has_public_keys_and_what_reports_say_that_is_new(world:
     assert await cache.public_keys(agent.id) == {"web": pem}
     puts.clear()
     async with stub.SubmitHealthReport.open() as stream:
-        said: dict[str, Any] = {"boot_id": "a"}
+        fields: dict[str, Any] = {"boot_id": "a"}
         news: list[dict[str, Any]] = [
             {"config_hash": "h1"},
             {"config_hash": "h2"},
@@ -256,9 +256,9 @@ async def test_the_cache_has_public_keys_and_what_reports_say_that_is_new(world:
             {"boot_id": "b", "version": "2"},
             {"files": []},
         ]
-        for sequence, new in enumerate((each for told in news for each in (told, {}, {})), 1):
-            said |= new
-            report = agent_pb2.HealthReport(**said, sequence=sequence, cpu_percent=sequence)
+        for sequence, new in enumerate((each for change in news for each in (change, {}, {})), 1):
+            fields |= new
+            report = agent_pb2.HealthReport(**fields, sequence=sequence, cpu_percent=sequence)
             await stream.send_message(agent_pb2.AgentMessage(report=report))
             await asyncio.wait_for(stream.recv_message(), SECONDS)
         assert [put["sequence"] for put in puts] == [str(1 + 3 * number) for number in range(len(news))]

@@ -103,7 +103,7 @@ async def test_a_server_that_does_not_lead_is_left_for_the_next(
         assert standby.last_seen.connections == 1
 
 
-async def test_no_periodic_reports_when_told_so(server: AgentServer, agent: Agent) -> None:
+async def test_no_periodic_reports_when_switched_off(server: AgentServer, agent: Agent) -> None:
     server.report_interval = 0.1
     agent.start(NSTANCE_REPORT_INTERVAL="0")
     await eventually(lambda: server.last_seen.reports)
@@ -148,7 +148,7 @@ async def test_says_goodbye_with_the_reason(
     assert server.last_seen.messages[-1].WhichOneof("kind") == "goodbye"
 
 
-async def test_it_waits_until_the_goodbye_was_heard(
+async def test_it_waits_until_the_goodbye_is_confirmed(
     server: AgentServer, agent: Agent, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "GOODBYE_SECONDS", 60.0)

@@ -32,7 +32,7 @@ class Watched(SystemClock):
 
     def __init__(self) -> None:
         super().__init__()
-        self.told: list[agent_pb2.Notice] = []
+        self.forwarded: list[agent_pb2.Notice] = []
         self.ahead = 0.0
         self._task: asyncio.Task[None] | None = None
 
@@ -50,7 +50,7 @@ class Watched(SystemClock):
                 "NSTANCE_SPOT_POLL_INTERVAL": "100ms",
             }
         )
-        self._task = asyncio.create_task(spot.watch(given, self.told.append, clock=self, rng=QuickChance()))
+        self._task = asyncio.create_task(spot.watch(given, self.forwarded.append, clock=self, rng=QuickChance()))
 
     @property
     def ended(self) -> bool:
@@ -88,30 +88,30 @@ async def google() -> AsyncIterator[GoogleMetadata]:
 # AWS.
 
 
-async def test_aws_a_hint_and_then_a_termination_are_each_told_once(aws: AwsMetadata, watched: Watched) -> None:
+async def test_aws_a_hint_and_then_a_termination_are_each_forwarded_once(aws: AwsMetadata, watched: Watched) -> None:
     watched.start(aws, "aws")
     await eventually(lambda: aws.count("/rebalance") >= 2)
-    assert watched.told == []
+    assert watched.forwarded == []
     aws.rebalance = {"noticeTime": "2026-11-15T11:50:00Z"}
-    await eventually(lambda: watched.told)
+    await eventually(lambda: watched.forwarded)
     aws.action = ACTION
-    await eventually(lambda: len(watched.told) == 2)
+    await eventually(lambda: len(watched.forwarded) == 2)
     polls = aws.count("/instance-action")
     await eventually(lambda: aws.count("/instance-action") >= polls + 3)
-    hint, termination = watched.told
+    hint, termination = watched.forwarded
     assert (hint.kind, hint.deadline_unix_ms) == (REBALANCE, 0)
     assert (termination.kind, termination.deadline_unix_ms) == (TERMINATION, ACTION_MS)
     assert "terminate" in termination.detail
     assert len(aws.tokens) == 1
 
 
-async def test_aws_a_deadline_that_moves_is_told_again(aws: AwsMetadata, watched: Watched) -> None:
+async def test_aws_a_deadline_that_moves_is_forwarded_again(aws: AwsMetadata, watched: Watched) -> None:
     aws.action = {"action": "stop"}
     watched.start(aws, "aws")
-    await eventually(lambda: watched.told)
+    await eventually(lambda: watched.forwarded)
     aws.action = ACTION
-    await eventually(lambda: len(watched.told) == 2)
-    assert [notice.deadline_unix_ms for notice in watched.told] == [0, ACTION_MS]
+    await eventually(lambda: len(watched.forwarded) == 2)
+    assert [notice.deadline_unix_ms for notice in watched.forwarded] == [0, ACTION_MS]
 
 
 @pytest.mark.parametrize("life_cycle", ["on-demand", "scheduled", "capacity-block"])
@@ -120,7 +120,7 @@ async def test_aws_only_spot_machines_are_polled(aws: AwsMetadata, watched: Watc
     watched.start(aws, "aws")
     await eventually(lambda: watched.ended)
     assert aws.asked == ["PUT /latest/api/token", "GET /latest/meta-data/instance-life-cycle"]
-    assert watched.told == []
+    assert watched.forwarded == []
 
 
 async def test_aws_an_absent_life_cycle_is_an_error_not_an_answer(aws: AwsMetadata, watched: Watched) -> None:
@@ -128,7 +128,7 @@ async def test_aws_an_absent_life_cycle_is_an_error_not_an_answer(aws: AwsMetada
     watched.start(aws, "aws")
     await eventually(lambda: aws.count("/instance-life-cycle") >= 3)
     aws.life_cycle, aws.action = "spot", ACTION
-    await eventually(lambda: watched.told)
+    await eventually(lambda: watched.forwarded)
 
 
 async def test_aws_a_token_is_renewed_before_it_expires(aws: AwsMetadata, watched: Watched) -> None:
@@ -149,7 +149,7 @@ async def test_aws_a_token_that_the_service_forgot_is_replaced_at_once(
     await eventually(lambda: aws.count("/rebalance"))
     aws.tokens.append("another life's")
     aws.action = ACTION
-    await eventually(lambda: watched.told)
+    await eventually(lambda: watched.forwarded)
     assert "failed to read the metadata" not in caplog.text
 
 
@@ -161,7 +161,7 @@ async def test_errors_are_retried_and_each_reason_is_logged_once(
     await eventually(lambda: aws.count("/rebalance"))
     aws.faults.extend([500] * 5)
     aws.action = ACTION
-    await eventually(lambda: watched.told)
+    await eventually(lambda: watched.forwarded)
     warned = [
         record
         for record in caplog.records
@@ -179,27 +179,27 @@ async def test_aws_nonsense_is_neither_a_notice_nor_the_end(aws: AwsMetadata, wa
     aws.action = nonsense
     watched.start(aws, "aws")
     await eventually(lambda: aws.count("/instance-action") >= 3)
-    assert watched.told == []
+    assert watched.forwarded == []
     aws.action = ACTION
-    await eventually(lambda: watched.told)
+    await eventually(lambda: watched.forwarded)
 
 
 # Google.
 
 
 @pytest.mark.parametrize(("preemptible", "model"), [("TRUE", None), ("FALSE", "SPOT"), (None, "SPOT")])
-async def test_google_a_preemption_is_told_while_the_question_waits(
+async def test_google_a_preemption_is_forwarded_while_the_request_waits(
     google: GoogleMetadata, watched: Watched, preemptible: str | None, model: str | None
 ) -> None:
     google.preemptible, google.model = preemptible, model
     watched.start(google, "google")
     await eventually(lambda: google.waiting)
-    assert watched.told == []
+    assert watched.forwarded == []
     before = watched.wall()
     google.preempt()
-    await eventually(lambda: watched.told)
+    await eventually(lambda: watched.forwarded)
     await eventually(lambda: google.waiting)  # and goes on
-    [notice] = watched.told
+    [notice] = watched.forwarded
     assert notice.kind == TERMINATION
     assert before + 30 <= notice.deadline_unix_ms / 1000 + 0.001 <= watched.wall() + 30.001
 
@@ -207,14 +207,14 @@ async def test_google_a_preemption_is_told_while_the_question_waits(
 async def test_google_a_change_between_two_questions_is_seen(google: GoogleMetadata, watched: Watched) -> None:
     google.preempt_after_answer = True
     watched.start(google, "google")
-    await eventually(lambda: watched.told, seconds=spot.GOOGLE_WAIT_SECONDS / 2)
+    await eventually(lambda: watched.forwarded, seconds=spot.GOOGLE_WAIT_SECONDS / 2)
     assert google.count("/preempted") == 2
 
 
 async def test_google_preempted_before_the_agent_began(google: GoogleMetadata, watched: Watched) -> None:
     google.preempt()
     watched.start(google, "google")
-    await eventually(lambda: watched.told)
+    await eventually(lambda: watched.forwarded)
 
 
 @pytest.mark.parametrize(("preemptible", "model"), [("FALSE", None), ("FALSE", "STANDARD"), (None, None)])
@@ -232,7 +232,7 @@ async def test_google_after_an_error_it_asks_without_waiting(google: GoogleMetad
     watched.start(google, "google")
     await eventually(lambda: google.count("/preempted") >= 4)
     google.preempt()
-    await eventually(lambda: watched.told)
+    await eventually(lambda: watched.forwarded)
 
 
 async def test_an_answer_that_is_not_googles_is_not_believed(

@@ -98,8 +98,8 @@ def test_installs_writes_nonce_and_ca_starts_and_waits(machine: Machine) -> None
 def test_every_providers_instances_get_an_environment_that_the_agent_takes(machine: Machine, kind: str) -> None:
     assert machine.run(render(provider=kind, AgentURL="https://example.com/agent.pyz")).returncode == 0
     lines = (machine.root / "etc/nstance-agent.env").read_text().splitlines()
-    told = settings.read({name: shlex.split(value)[0] for name, value in (line.split("=", 1) for line in lines)})
-    assert (told.provider is None) == provider_rules.RULES[kind].local
+    configured = settings.read({name: shlex.split(value)[0] for name, value in (line.split("=", 1) for line in lines)})
+    assert (configured.provider is None) == provider_rules.RULES[kind].local
 
 
 def test_a_registered_instance_gets_no_nonce_again(machine: Machine) -> None:

@@ -148,7 +148,7 @@ async def test_f72_a_wrong_or_missing_key_is_fatal() -> None:
     assert store.contents() == before
 
 
-async def test_without_a_key_nothing_is_made_unless_told_so() -> None:
+async def test_without_a_key_nothing_is_created_unless_requested() -> None:
     store = new_store()
     with pytest.raises(errors.UnreadableError, match="--insecure-dev"):
         await open_it(store, ring=None)

@@ -80,7 +80,7 @@ async def written(world: World) -> list[Event]:
         snapshot_prefix=storage_keys.snapshot_prefix(SHARD),
         clock=world.clock,
     )
-    await books.load(read=lambda slot: found.extend(history.events(slot)))
+    await books.load(on_slot=lambda slot: found.extend(history.events(slot)))
     return [event for event in found if event.tenant == DEFAULT_TENANT]
 
 

@@ -359,13 +359,13 @@ async def test_an_idle_registration_connection_is_closed() -> None:
 
 
 @pytest.mark.parametrize(
-    "said", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\x80\x2e\x01", b"\0"]
+    "sent", [b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", b"\x80\x2e\x01", b"\0"]
 )
 @on_both_loops
-async def test_b25_not_tls(said: bytes) -> None:
+async def test_b25_not_tls(sent: bytes) -> None:
     async with attacked() as (port, _):
         reader, writer = await asyncio.open_connection("127.0.0.1", port.port)
-        writer.write(said)
+        writer.write(sent)
         async with asyncio.timeout(SECONDS):
             with suppress(ConnectionResetError):
                 assert await reader.read() == b""

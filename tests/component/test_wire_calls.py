@@ -64,7 +64,7 @@ async def test_messages_larger_than_the_window_pass_both_ways() -> None:
 
 
 @on_both_loops
-async def test_what_a_service_refuses_arrives_as_said() -> None:
+async def test_an_error_of_a_service_arrives_unchanged() -> None:
     async def refuse(stream: Any) -> None:
         raise status.invalid("keys[0].name", "must not be empty — «ä»")
 
@@ -139,7 +139,7 @@ async def test_a_request_that_is_not_one_message(body: bytes, code: Status) -> N
 
 
 @pytest.mark.parametrize(
-    ("path", "more", "said"),
+    ("path", "more", "expected"),
     [
         (KEYS, [("grpc-timeout", "soon")], {"grpc-status": "3"}),
         (KEYS, [("x-bin", "$$$=a")], {"grpc-status": "3"}),
@@ -150,10 +150,10 @@ async def test_a_request_that_is_not_one_message(body: bytes, code: Status) -> N
         (KEYS, [(":method", "GET")], {":status": "415"}),
     ],
 )
-async def test_requests_that_cannot_be_taken(path: str, more: list[tuple[str, str]], said: dict[str, str]) -> None:
+async def test_requests_that_cannot_be_taken(path: str, more: list[tuple[str, str]], expected: dict[str, str]) -> None:
     async with listening(WORLD) as port, raw(WORLD, port.port, AGENT) as client:
         stream = client.request(path, *more)
-        await client.until(lambda: said.items() <= client.headers(stream).items())
+        await client.until(lambda: expected.items() <= client.headers(stream).items())
         assert await client_still_works(client)
 
 

@@ -204,7 +204,7 @@ async def test_a_silent_client_is_noticed_by_the_server() -> None:
 
 
 @on_both_loops
-async def test_pings_keep_a_quiet_connection_and_move_heard() -> None:
+async def test_pings_keep_a_quiet_connection_and_move_last_seen() -> None:
     async with (
         listening(WORLD, limits=IMPATIENT) as port,
         WORLD.channel(port.port, AGENT, limits=PATIENT) as through,

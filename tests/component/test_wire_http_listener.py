@@ -1,4 +1,4 @@
-"""A port for plain HTTP requests: whoever leaves before the answer is nobody's error."""
+"""A port for plain HTTP requests: a client that leaves before the answer is not an error."""
 
 import asyncio
 import logging

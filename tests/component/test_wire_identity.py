@@ -72,13 +72,13 @@ async def test_a_certificate_of_our_ca_that_does_not_fit_the_port(paper: Paper, 
         assert words in str(caught.value.message)
 
 
-async def test_rejected_peers_are_reported_once_per_connection() -> None:
+async def test_b14_rejected_peers_are_reported_once_per_connection() -> None:
     last_seen: list[tuple[object, str]] = []
 
-    def hear(connection: peer.Connection, reason: str) -> None:
+    def on_rejected(connection: peer.Connection, reason: str) -> None:
         last_seen.append((connection.identity, reason))
 
-    async with listening(WORLD, on_rejected_peer=hear) as port:
+    async with listening(WORLD, on_rejected_peer=on_rejected) as port:
         for _ in range(2):
             async with WORLD.channel(port.port, WORLD.operator()) as through:
                 for _ in range(3):

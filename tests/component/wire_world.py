@@ -53,15 +53,15 @@ class World:
 
     def agent(self, id: str = AGENT_ID, tenant: str = "default") -> Paper:
         identity = names.Agent(names.ClusterId(self.cluster), names.TenantId(tenant), names.InstanceId(id))
-        return self._issue(self.ca.issue_agent, identity)
+        return self._issue(self.ca.issue_client, identity)
 
     def operator(self) -> Paper:
         tenant, id = names.TenantId("default"), names.OperatorId(OPERATOR_ID)
-        return self._issue(self.ca.issue_operator, names.Operator(names.ClusterId(self.cluster), tenant, id))
+        return self._issue(self.ca.issue_client, names.Operator(names.ClusterId(self.cluster), tenant, id))
 
     def expired(self) -> Paper:
         identity = names.Agent(names.ClusterId(self.cluster), names.TenantId("default"), names.InstanceId(AGENT_ID))
-        return self._issue(self.ca.issue_agent, identity, issued=self.now - 1000, expires=self.now - 100)
+        return self._issue(self.ca.issue_client, identity, issued=self.now - 1000, expires=self.now - 100)
 
     def workload(self, *usages: ca.Usage) -> Paper:
         spec = ca.WorkloadSpec(usages=frozenset(usages), subject=fields.Subject(cn="server"))

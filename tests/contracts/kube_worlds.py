@@ -189,5 +189,5 @@ def names(items: list[Object]) -> list[str]:
     return sorted(item["metadata"]["name"] for item in items)
 
 
-def told(found: list[tuple[Change, Object]]) -> list[tuple[str, str]]:
+def summarize(found: list[tuple[Change, Object]]) -> list[tuple[str, str]]:
     return [(change.value, body["metadata"]["name"]) for change, body in found]

@@ -10,7 +10,7 @@ from contextlib import aclosing, suppress
 import pytest
 
 from contracts import kube_worlds as worlds
-from contracts.kube_worlds import DEADLINE, WIDGET, World, changes, names, told
+from contracts.kube_worlds import DEADLINE, WIDGET, World, changes, names, summarize
 from nstance.clock import SystemClock, SystemRng
 from nstance.kube import errors, kinds
 from nstance.kube.mirror import Mirror
@@ -174,7 +174,7 @@ async def test_watch_tells_what_changed_after_a_version_in_order(world: World) -
     assert gone["metadata"]["resourceVersion"] not in (version, changed["metadata"]["resourceVersion"])
 
 
-async def test_watch_resumes_from_any_version_it_told(world: World) -> None:
+async def test_watch_resumes_from_any_version_it_sent(world: World) -> None:
     """Neither repeating nor skipping: also from a deletion's, and from a bookmark's."""
     version = (await world.kube.list(WIDGET, namespace=world.namespace)).version
     for name in "abc":
@@ -185,11 +185,11 @@ async def test_watch_resumes_from_any_version_it_told(world: World) -> None:
     watch = world.kube.watch(WIDGET, version=version, namespace=world.namespace)
     async with aclosing(watch):  # type: ignore[type-var]
         found = await changes(watch, len(whole))
-    assert told(found) == whole
+    assert summarize(found) == whole
     for at, (_, body) in enumerate(found[:-1], start=1):
         again = world.kube.watch(WIDGET, version=body["metadata"]["resourceVersion"], namespace=world.namespace)
         async with aclosing(again):  # type: ignore[type-var]
-            assert told(await changes(again, len(whole) - at)) == whole[at:]
+            assert summarize(await changes(again, len(whole) - at)) == whole[at:]
 
 
 async def test_watch_ends_by_itself_and_its_last_version_is_good_to_go_on(world: World) -> None:
@@ -205,7 +205,7 @@ async def test_watch_ends_by_itself_and_its_last_version_is_good_to_go_on(world:
     await world.kube.create(WIDGET, world.widget("b"))
     watch = world.kube.watch(WIDGET, version=version, namespace=world.namespace)
     async with aclosing(watch):  # type: ignore[type-var]
-        assert told(await changes(watch, 1)) == [("ADDED", "b")]
+        assert summarize(await changes(watch, 1)) == [("ADDED", "b")]
 
 
 async def test_bookmarks_hold_a_version_to_go_on_from(world: World) -> None:
@@ -222,7 +222,7 @@ async def test_bookmarks_hold_a_version_to_go_on_from(world: World) -> None:
     watch = world.kube.watch(WIDGET, version=version, namespace=world.namespace)
     async with aclosing(watch):  # type: ignore[type-var]
         await world.kube.create(WIDGET, world.widget("a"))
-        assert told(await changes(watch, 1)) == [("ADDED", "a")]
+        assert summarize(await changes(watch, 1)) == [("ADDED", "a")]
 
 
 async def test_watch_of_what_stops_and_starts_matching(world: World) -> None:
@@ -270,7 +270,7 @@ async def test_watch_whose_stream_breaks(world: World) -> None:
     version = (await world.kube.list(WIDGET, namespace=world.namespace)).version
     watch = world.kube.watch(WIDGET, version=version, namespace=world.namespace)
     await world.kube.create(WIDGET, world.widget("a"))
-    assert told(await changes(watch, 1)) == [("ADDED", "a")]
+    assert summarize(await changes(watch, 1)) == [("ADDED", "a")]
     world.break_streams()
     with pytest.raises(errors.UnavailableError):
         await changes(watch, 1)
@@ -287,12 +287,12 @@ async def test_a_closed_watch_says_nothing_more(world: World) -> None:
 
 
 async def test_a_mirror_shows_the_truth_whatever_breaks(world: World) -> None:
-    """Random writes, broken streams: in the end it holds what a list holds, and told every step from one to the other."""
+    """Random writes, broken streams: in the end it holds what a list holds, and reported every step from one to the other."""
     rng = random.Random(7)
     mirror = Mirror(world.kube, WIDGET, clock=SystemClock(), rng=SystemRng(), namespace=world.namespace)
     shadow: dict[str, str] = {}
 
-    def hear(old: Object | None, new: Object | None) -> None:
+    def on_change(old: Object | None, new: Object | None) -> None:
         about = old or new
         assert about is not None
         name = about["metadata"]["name"]
@@ -302,7 +302,7 @@ async def test_a_mirror_shows_the_truth_whatever_breaks(world: World) -> None:
         else:
             shadow[name] = new["metadata"]["resourceVersion"]
 
-    mirror.listen(hear)
+    mirror.listen(on_change)
     running = asyncio.ensure_future(mirror.run())
     try:
         for number in range(60):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from contracts import kube_worlds as worlds
-from contracts.kube_worlds import DEADLINE, WIDGET, World, changes, told
+from contracts.kube_worlds import DEADLINE, WIDGET, World, changes, summarize
 from nstance.clock import SystemClock, SystemRng
 from nstance.kube import errors, kinds
 from nstance.kube.events import Recorder
@@ -118,7 +118,7 @@ async def test_status_and_spec_are_written_apart(world: World) -> None:
     body = {**made, "spec": {"size": 9}, "status": {"phase": "up"}}
     changed = await world.kube.replace(WIDGET, body, subresource="status")
     assert (changed["spec"], changed["status"]) == ({"size": 1}, {"phase": "up"})
-    assert changed["metadata"]["generation"] == 1, "a status is no new wish"
+    assert changed["metadata"]["generation"] == 1, "a status is not a new spec"
     changed = await world.kube.replace(WIDGET, {**changed, "spec": {"size": 2}, "status": {"phase": "ignored"}})
     assert (changed["spec"], changed["status"]) == ({"size": 2}, {"phase": "up"})
     with pytest.raises(errors.ConflictError):
@@ -277,7 +277,7 @@ async def test_finalizers_hold_a_deleted_object(world: World) -> None:
     watch = world.kube.watch(WIDGET, version=held["metadata"]["resourceVersion"], namespace=world.namespace)
     async with aclosing(watch):  # type: ignore[type-var]
         await world.kube.patch(WIDGET, "a", {"metadata": {"finalizers": []}}, namespace=world.namespace)
-        assert told(await changes(watch, 1)) == [("DELETED", "a")]
+        assert summarize(await changes(watch, 1)) == [("DELETED", "a")]
     with pytest.raises(errors.NotFoundError):
         await world.kube.get(WIDGET, "a", namespace=world.namespace)
 

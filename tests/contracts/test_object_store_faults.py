@@ -166,7 +166,7 @@ async def test_a_name_that_does_not_resolve_is_unavailable() -> None:
         await store.create(K, b"1")
 
 
-async def test_a_wrong_secret_or_bucket_is_denied_and_no_secret_is_told(direct: s3.S3Store) -> None:
+async def test_a_wrong_secret_or_bucket_is_denied_and_no_secret_is_shown(direct: s3.S3Store) -> None:
     endpoint = repr(direct).rpartition(" ")[2]
     for store in (
         s3_server.client(endpoint, secret="a-wrong-secret"),

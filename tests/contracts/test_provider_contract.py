@@ -153,7 +153,7 @@ async def test_a_deleted_id_is_never_made_again(world: World) -> None:
 
 
 async def test_delete_of_an_unknown_id_is_success(world: World) -> None:
-    """F9. Whoever says that it is positively gone must not make it afterwards."""
+    """F9. A provider that says that it is positively gone must not create it afterwards."""
     asked, door = request(), world.door(HERE)
     answer = await door.delete(asked.id, None)
     assert answer in (Status.DELETED, Status.DELETING)

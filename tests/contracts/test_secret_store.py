@@ -46,7 +46,7 @@ async def test_create_happens_once(store: port.SecretStore) -> None:
     assert await store.get("a") == b"first"
 
 
-async def test_absence_is_said_as_such(store: port.SecretStore) -> None:
+async def test_absence_is_reported_as_such(store: port.SecretStore) -> None:
     with pytest.raises(errors.NotFoundError):
         await store.get("a")
     await store.delete("a")

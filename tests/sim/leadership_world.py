@@ -150,7 +150,7 @@ class World:
                     epoch=term.epoch,
                     guard=term.ready,
                     rng=rng,
-                    appended=lambda slot: elector.set_tail(slot.number),
+                    on_append=lambda slot: elector.set_tail(slot.number),
                 )
                 lease = elector.held
                 await writer.fence()
@@ -235,10 +235,10 @@ class World:
             self.log("acked", name)
             if term.leading():
                 self.acts(machine, term)
-            if writer.snapshot_due():
+            if writer.is_snapshot_due():
                 await writer.snapshot()
                 self.count("snapshots")
-        await writer.settled()
+        await writer.wait_durable()
 
     def acts(self, machine: Machine, term: Term) -> None:
         """A side effect starts. Nobody else may be able to start one."""

@@ -2,6 +2,7 @@
 
 import pytest
 
+from nstance.objects import compaction
 from sim.leadership_world import Setup, World, run
 
 SEEDS = range(12)
@@ -60,7 +61,7 @@ def test_compaction_under_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     from nstance.objects import journal
 
     monkeypatch.setattr(journal, "SNAPSHOT_SLOTS", 5)
-    monkeypatch.setattr(journal, "KEEP_SECONDS", 20.0)
+    monkeypatch.setattr(compaction, "KEEP_SECONDS", 20.0)
     removed = 0
     for seed in range(8):
         world = run(4000 + seed, Setup(servers=3))

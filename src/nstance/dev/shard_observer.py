@@ -145,7 +145,7 @@ class ShardObserver:
 
     async def _read_journal(self) -> None:
         while (slot := await self._journal.read(self._state.tail + 1)) is not None:
-            self._state.take(slot, 0)
+            self._state.apply(slot, 0)
             for entry in slot.entries:
                 for change in entry.changes:
                     if isinstance(change, Put):

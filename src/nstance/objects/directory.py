@@ -1,12 +1,11 @@
 """Objects as files: the blocking half of the file store.
 
-A write makes a temporary file, syncs it, and renames it over the key while a lock file is held, so that a reader finds
+A write creates a temporary file, syncs it, and renames it to the key while a lock file is held, so that a reader finds
 the old object or the new one and never a part, whenever the writer dies. The lock is held only for comparing and
-renaming: a process that is paused in the middle should not stop the others. A version is what the file system says of
-the file (time of change, inode, size); each write moves the time of change forward, so no two versions are equal, and
-an edit by hand gives another version too. Bookkeeping lives in `.nstance/`, which no key can name. The trap: a directory
-that is gone (unmounted, removed) looks like one without objects; before anything is called missing, `.nstance/` must be
-there.
+renaming: a paused process should not stop the others. A version is the file's modification time, inode and size; each
+write moves the time forward, so no two versions are equal, and an edit by hand gives a new version too. Bookkeeping is in
+`.nstance/`, which no key can name. The trap: a directory that is gone (unmounted, removed) looks like an empty one;
+before anything counts as missing, `.nstance/` must be there.
 """
 
 import contextlib
@@ -25,13 +24,13 @@ from nstance.objects import errors, keys
 from nstance.objects.port import Head, Key, Stored, Version, check_size
 
 HIDDEN = ".nstance"
-LOCK_WAIT = 5.0  # seconds; a lock is held for microseconds, so whoever has it this long is paused or the disk hangs
-ATTEMPTS = 10  # at what an edit by hand, or a neighbour who tidies empty directories away, may spoil
+LOCK_TIMEOUT_SECONDS = 5.0  # a lock is held for microseconds: after so long its holder is paused or the disk hangs
+ATTEMPTS = 10  # of steps that an edit by hand, or another process that removes empty directories, may spoil
 
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
-_STEPS = (1, 1_000, 1_000_000, 2_000_000_000)  # ns: file systems round times to something between 1 ns and 2 s
+_TIME_STEPS_NS = (1, 1_000, 1_000_000, 2_000_000_000)  # ns: file systems round times to something between 1 ns and 2 s
 
-Condition = Callable[[Version | None], None]  # gets the version that is there, raises if it must not be overwritten
+Condition = Callable[[Version | None], None]  # gets the current version, raises if it must not be overwritten
 
 
 class Directory:
@@ -40,14 +39,14 @@ class Directory:
         self._clock = clock
         self._hidden = root / HIDDEN
         self._temporary = self._hidden / "temporary"
-        with _translating(f"open the bucket directory {root}"):
+        with _translate_errors(f"open the bucket directory {root}"):
             (self._hidden / "locks").mkdir(parents=True, exist_ok=True)
             self._temporary.mkdir(exist_ok=True)
-            self._tidy()
+            self._remove_leftovers()
 
     def get(self, key: Key, limit: int) -> Stored:
         path = self._path(key)
-        with _translating(f"get {key}"):
+        with _translate_errors(f"get {key}"):
             for _ in range(ATTEMPTS):
                 try:
                     with open(path, "rb") as file:
@@ -63,7 +62,7 @@ class Directory:
 
     def head(self, key: Key) -> Head:
         path = self._path(key)
-        with _translating(f"head {key}"):
+        with _translate_errors(f"head {key}"):
             try:
                 found = _regular(os.stat(path))
             except _ABSENT:
@@ -72,53 +71,53 @@ class Directory:
 
     def write(self, key: Key, body: bytes, condition: Condition) -> Version:
         path = self._path(key)
-        with _translating(f"write {key}"):
+        with _translate_errors(f"write {key}"):
             descriptor, temporary = tempfile.mkstemp(dir=self._temporary)
         try:
             with _closing(descriptor):
-                with _translating(f"write {key}"):
-                    fcntl.flock(descriptor, fcntl.LOCK_EX)  # tells _tidy that its writer lives
+                with _translate_errors(f"write {key}"):
+                    fcntl.flock(descriptor, fcntl.LOCK_EX)  # shows `_remove_leftovers` that its writer is alive
                     _write(descriptor, body)
                     now = int(self._clock.wall() * 1e9)
                     os.utime(descriptor, ns=(now, now))
                     os.fsync(descriptor)
-                with self._locked(key), _translating(f"write {key}"):
+                with self._locked(key), _translate_errors(f"write {key}"):
                     found = _stat(path)
                     condition(None if found is None else _version(found))
                     if found is not None:
                         _move_time_past(descriptor, found.st_mtime_ns)
                     version = _version(os.fstat(descriptor))
-                    made_directories = self._place(temporary, path)
+                    has_created_directories = self._rename_into_place(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
-        with _translating(f"write {key}", applied=True):
-            self._sync(path.parent, upwards=made_directories)
+        with _translate_errors(f"write {key}", applied=True):
+            self._sync(path.parent, upwards=has_created_directories)
         return version
 
     def delete(self, key: Key) -> None:
         path = self._path(key)
-        with self._locked(key), _translating(f"delete {key}"):
+        with self._locked(key), _translate_errors(f"delete {key}"):
             try:
                 os.unlink(path)
             except _ABSENT:
                 if isinstance(self._missing(key), errors.UnavailableError):
                     raise
                 return
-        with contextlib.suppress(OSError):  # not empty, or a neighbour was faster: both are fine
+        with contextlib.suppress(OSError):  # not empty, or another process was faster
             for directory in path.relative_to(self.root).parents:
                 if directory.name:
                     os.rmdir(self.root / directory)
-        with _translating(f"delete {key}", applied=True):
+        with _translate_errors(f"delete {key}", applied=True):
             self._sync(path.parent, upwards=not path.parent.exists())
 
     def keys(self, prefix: str, after: str) -> list[Key]:
         found: list[Key] = []
         parent = prefix.rpartition("/")[0]
-        if parent and not keys.possible(parent):
-            return found  # no key can start like this
-        with _translating(f"list {prefix}*"):
+        if parent and not keys.is_valid(parent):
+            return found  # no key starts like this
+        with _translate_errors(f"list {prefix}*"):
             if not self._hidden.is_dir():
                 raise errors.UnavailableError(f"list {prefix}*: the bucket directory {self.root} is gone")
             self._walk(parent, prefix, after, found)
@@ -137,14 +136,14 @@ class Directory:
                 wanted = key.startswith(prefix) or prefix.startswith(key)
                 if wanted and (key > after or after.startswith(key)) and key != HIDDEN + "/":
                     self._walk(key[:-1], prefix, after, found)
-            elif key.startswith(prefix) and key > after and entry.is_file() and keys.possible(key):
+            elif key.startswith(prefix) and key > after and entry.is_file() and keys.is_valid(key):
                 found.append(Key(key))
 
     def _path(self, key: Key) -> pathlib.Path:
         keys.check(key)
         if key.split("/", 1)[0] == HIDDEN:
             raise errors.PermissionDeniedError(
-                f"key {key!r} lies in {HIDDEN}/, where the store keeps its own files; choose another"
+                f"key {key!r} is in {HIDDEN}/, which the store uses itself; choose another"
             )
         return self.root / key
 
@@ -153,26 +152,26 @@ class Directory:
             return errors.NotFoundError(f"no object {key}")
         return errors.UnavailableError(f"{key}: the bucket directory {self.root} is gone")
 
-    def _place(self, temporary: str, path: pathlib.Path) -> bool:
-        """Renames into a directory that a neighbour may be tidying away. Returns whether it made directories."""
-        made = False
+    def _rename_into_place(self, temporary: str, path: pathlib.Path) -> bool:
+        """Rename into a directory that another process may be removing. Returns whether it created directories."""
+        has_created = False
         for attempt in range(ATTEMPTS):
             try:
                 if not path.parent.is_dir():
                     if not self._hidden.is_dir():
                         raise errors.UnavailableError(f"write {path.name}: the bucket directory {self.root} is gone")
                     path.parent.mkdir(parents=True, exist_ok=True)
-                    made = True
+                    has_created = True
                 os.rename(temporary, path)
             except FileNotFoundError:
                 continue
             except FileExistsError:
-                # `mkdir` found a name that is no directory: a file for good, or one that a neighbour just removed.
+                # `mkdir` found a file, which may be there to stay or was just removed by another process.
                 if attempt + 1 == ATTEMPTS:
                     raise
                 continue
             except IsADirectoryError:
-                os.rmdir(path)  # an empty one is no object and may go
+                os.rmdir(path)  # an empty directory is not an object
                 continue
             except OSError as problem:
                 if problem.errno == errno.EIO:
@@ -180,29 +179,29 @@ class Directory:
                         f"write {path.name}: {problem.strerror} while renaming"
                     ) from problem
                 raise
-            return made
-        raise errors.UnavailableError(f"write {path.name}: the directory {path.parent} kept vanishing")
+            return has_created
+        raise errors.UnavailableError(f"write {path.name}: the directory {path.parent} kept disappearing")
 
     @contextlib.contextmanager
     def _locked(self, key: Key) -> Iterator[None]:
         path = self._hidden / "locks" / hashlib.sha256(key.encode()).hexdigest()[:2]
-        with _translating(f"lock {key}"):
+        with _translate_errors(f"lock {key}"):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with _closing(descriptor):
-            pause, waited = 0.0005, 0.0
-            with _translating(f"lock {key}"):
+            delay, waited = 0.0005, 0.0
+            with _translate_errors(f"lock {key}"):
                 while not _lock(descriptor):
-                    if waited >= LOCK_WAIT:
+                    if waited >= LOCK_TIMEOUT_SECONDS:
                         raise errors.UnavailableError(
-                            f"lock {key}: another process has held {path} for {LOCK_WAIT:g} s; is one paused?"
+                            f"lock {key}: another process has held {path} for {LOCK_TIMEOUT_SECONDS:g} s; is it paused?"
                         )
-                    time.sleep(pause)
-                    waited += pause
-                    pause = min(pause * 2, 0.02)
+                    time.sleep(delay)
+                    waited += delay
+                    delay = min(delay * 2, 0.02)
             yield
 
     def _sync(self, directory: pathlib.Path, *, upwards: bool) -> None:
-        """Makes a new or removed name durable; `upwards` also the directories' own names."""
+        """Make a new or removed name durable; with `upwards` also the names of its directories."""
         for step in (directory, *directory.parents):
             with contextlib.suppress(FileNotFoundError):
                 descriptor = os.open(step, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -213,8 +212,8 @@ class Directory:
             if step == self.root or not upwards:
                 return
 
-    def _tidy(self) -> None:
-        """Removes what writers left that died. A living one holds a lock on its file."""
+    def _remove_leftovers(self) -> None:
+        """Remove files of writers that died. A living writer holds a lock on its file."""
         for path in self._temporary.iterdir():
             with contextlib.suppress(FileNotFoundError), open(path, "rb") as file:
                 if _lock(file.fileno()):
@@ -222,7 +221,7 @@ class Directory:
 
 
 def _write(descriptor: int, body: bytes) -> None:
-    """Without a buffer: what a full disk refuses must fail here, and not once more when the file is closed."""
+    """Unbuffered: a full disk must fail here, and not when the file is closed."""
     rest = memoryview(body)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
@@ -230,7 +229,7 @@ def _write(descriptor: int, body: bytes) -> None:
 
 @contextlib.contextmanager
 def _closing(descriptor: int) -> Iterator[None]:
-    """What matters was synced before, so an error from closing says nothing, and hides none that does."""
+    """The content is already synced, so errors of closing are ignored and hide no other error."""
     try:
         yield
     finally:
@@ -264,31 +263,31 @@ def _regular(found: os.stat_result) -> os.stat_result:
 
 
 def _move_time_past(descriptor: int, old: int) -> None:
-    for step in _STEPS:
+    for step in _TIME_STEPS_NS:
         if os.fstat(descriptor).st_mtime_ns > old:
             return
         os.utime(descriptor, ns=(old + step, old + step))
 
 
 @contextlib.contextmanager
-def _translating(doing: str, *, applied: bool = False) -> Iterator[None]:
-    """Turns what the system says into what follows from it."""
+def _translate_errors(call: str, *, applied: bool = False) -> Iterator[None]:
+    """Turn system errors into storage errors."""
     try:
         yield
     except OSError as problem:
-        said = f"{doing}: {problem.strerror or problem}"
+        message = f"{call}: {problem.strerror or problem}"
         if applied:
-            raise errors.UnknownOutcomeError(f"{said}; it is done, but a power cut may still undo it") from problem
+            raise errors.UnknownOutcomeError(f"{message}; applied, but a power cut may still undo it") from problem
         match problem.errno:
             case errno.EACCES | errno.EPERM:
                 raise errors.PermissionDeniedError(
-                    f"{said}; give this user access to the bucket directory"
+                    f"{message}; give this user access to the bucket directory"
                 ) from problem
             case errno.ENOTDIR | errno.EISDIR | errno.ENOTEMPTY | errno.EEXIST:
-                hint = "in a directory one key cannot be the beginning of another's path"
-                raise errors.PermissionDeniedError(f"{said}; {hint}") from problem
+                hint = "with file storage one key cannot be a directory of another"
+                raise errors.PermissionDeniedError(f"{message}; {hint}") from problem
             case errno.ENAMETOOLONG:
-                hint = "a file system holds at most 255 bytes between two slashes"
-                raise errors.PermissionDeniedError(f"{said}; {hint}") from problem
+                hint = "file systems allow at most 255 bytes between two slashes"
+                raise errors.PermissionDeniedError(f"{message}; {hint}") from problem
             case _:
-                raise errors.UnavailableError(said) from problem
+                raise errors.UnavailableError(message) from problem

@@ -1,20 +1,20 @@
-"""What can go wrong with object storage, named by what follows from it. `code` is the label in metrics."""
+"""Errors of object storage, named by what follows from them. `code` is the label in metrics."""
 
 
 class StorageError(Exception):
-    """Base of all. The message names the key and what the store said."""
+    """Base class. The message names the key and quotes the store."""
 
     code = "error"
 
 
 class NotFoundError(StorageError):
-    """There is no such object. Only ever raised when the store said so."""
+    """There is no such object. Raised only if the store says so."""
 
-    code = "missing"
+    code = "not_found"
 
 
 class ConflictError(StorageError):
-    """The condition did not hold: somebody else wrote first. Read again, then decide again."""
+    """The condition did not hold: another writer was first. Read again, then decide again."""
 
     code = "conflict"
 
@@ -26,19 +26,19 @@ class UnavailableError(StorageError):
 
 
 class PermissionDeniedError(StorageError):
-    """The store refuses us (credentials, permissions, no such bucket). Retrying does not help: stop and say so."""
+    """The store denies access (credentials, permissions, no such bucket). Retrying does not help: stop and report it."""
 
-    code = "denied"
+    code = "permission_denied"
 
 
 class ObjectTooLargeError(StorageError):
-    """The object is larger than anything that is written there, so it was not read. Reading it again does not help: it
-    was put there by somebody else, or is damaged."""
+    """The object is larger than anything that Nstance writes there, so it was not read. Retrying does not help: it is foreign
+    or damaged."""
 
     code = "too_large"
 
 
 class UnknownOutcomeError(StorageError):
-    """It may have been applied, or may yet be. Read back before anything else."""
+    """It may have been applied, or may still be. Read back before anything else."""
 
-    code = "unknown"
+    code = "unknown_outcome"

@@ -1,7 +1,7 @@
-"""Object storage in a directory, off the event loop: the embedded default, and what the development S3 server serves.
+"""Object storage in a directory, with threads: the embedded default, and what the development S3 server serves.
 
-The work is in `directory`; this file gives it threads. The trap: a thread cannot be cancelled, so a cancelled write may
-still complete, as the port says.
+The work is in `directory`. The trap: a thread cannot be cancelled, so a cancelled write may still complete, as the port
+says.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ THREADS = 16
 
 class FileStore:
     def __init__(self, root: str | os.PathLike[str], *, clock: clocks.Clock | None = None) -> None:
-        """Makes the directory when it is not there."""
+        """Creates the directory if it is missing."""
         self._directory = directory.Directory(pathlib.Path(root).absolute(), clock or clocks.SystemClock())
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="objects")
 
@@ -37,7 +37,7 @@ class FileStore:
         return await self._run(self._directory.head, key)
 
     async def heads(self, wanted: Iterable[Key]) -> dict[Key, Head]:
-        """Not part of the port: the heads of those that exist, at the price of one call."""
+        """Not part of the port: the heads of existing objects, in one call."""
 
         def look() -> dict[Key, Head]:
             found = {}
@@ -67,7 +67,7 @@ class FileStore:
         return await self._run(self._directory.write, key, body, unchanged)
 
     async def put(self, key: Key, body: bytes) -> Version:
-        """Not part of the port: write, whatever is there."""
+        """Not part of the port: write unconditionally."""
         return await self._run(self._directory.write, key, body, lambda found: None)
 
     async def delete(self, key: Key) -> None:

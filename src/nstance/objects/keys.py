@@ -1,6 +1,6 @@
-"""Which keys exist in every store.
+"""Keys that are valid in every store.
 
-S3 takes nearly anything as a key, a file system does not; a config that works on one store must work on the others. So
+S3 accepts nearly any key, a file system does not; a configuration that works with one store must work with the others. So
 one rule holds for all: segments joined by single slashes, none of them `.` or `..`, printable, at most 1,024 bytes.
 """
 
@@ -8,7 +8,7 @@ from nstance.objects import errors, port
 
 
 def check(key: str) -> None:
-    """Raises Denied for a key that not every store could hold."""
+    """Raises PermissionDeniedError for a key that is not valid in every store."""
     problem = _problem(key)
     if problem is not None:
         raise errors.PermissionDeniedError(
@@ -16,7 +16,7 @@ def check(key: str) -> None:
         )
 
 
-def possible(key: str) -> bool:
+def is_valid(key: str) -> bool:
     return _problem(key) is None
 
 
@@ -26,7 +26,7 @@ def _problem(key: str) -> str | None:
     except UnicodeEncodeError:
         return "is not valid Unicode"
     if size > port.MAX_KEY:
-        return f"has {size} bytes, more than the {port.MAX_KEY} that are allowed"
+        return f"has {size} bytes, more than {port.MAX_KEY}"
     for segment in key.split("/"):
         if segment == "":
             return "is empty or has an empty segment"

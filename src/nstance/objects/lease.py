@@ -1,9 +1,9 @@
 """The shard's lease: one object that says who leads.
 
-It is never deleted. The epoch grows by one at each change of hands, the sequence and operation ID change with every
+It is never deleted. The epoch grows by one at each change of leader; the sequence and operation ID change with every
 write, so that no two versions are equal. Times are never compared between machines: the record says how *long* others
-have to see it unchanged, each on its own clock; `at` carries on the time by which ages are counted, and nothing else.
-Safety does not rest on it (conditional writes and the journal's fence do that); it decides how soon a silent leader is
+must see it unchanged, each by its own clock; `at` only continues the time by which ages are counted. Safety does not
+depend on it (conditional writes and the journal's fence provide that); it decides how soon an unresponsive leader is
 replaced.
 """
 
@@ -20,7 +20,7 @@ VERSION = 1
 
 
 class BadLeaseError(Exception):
-    """The lease object cannot be understood. Nobody may lead until a person has looked."""
+    """The lease object cannot be read. No server may lead until a person has repaired it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +38,10 @@ class Lease:
     op: str
     holder: Holder
     free: bool
-    length: float  # outsiders must see it unchanged for longer than this
-    promise: float  # members must: their promise's length
+    length: float  # non-members must see it unchanged for longer than this
+    promise: float  # members must see it unchanged for as long as their promise
     members: tuple[Holder, ...] = ()
-    crash_wait: float = 0.0  # members that find the holder dead must, after its last heartbeat; 0: as long as promised
+    crash_wait: float = 0.0  # members wait so long after the last heartbeat of a dead holder; 0: the promise
     tail: int = 0  # the journal is at least this long: a shorter one was damaged
     at: float = 0.0  # the shard's time, by the holder's steady clock
 
@@ -83,9 +83,11 @@ def _holder(holder: Holder) -> dict[str, Any]:
 def decode(body: bytes) -> Lease:
     try:
         raw = json.loads(body)
-        canonical(raw)  # what could not be written again (NaN, half a character) is not ours
+        canonical(raw)  # Nstance writes no NaN and no lone surrogates
         if raw["v"] != VERSION:
-            raise BadLeaseError(f"the lease has version {raw['v']}, this program knows version {VERSION}: upgrade it")
+            raise BadLeaseError(
+                f"the lease has version {raw['v']}, this program supports version {VERSION}: upgrade it"
+            )
         if raw["state"] not in ("held", "free"):
             raise BadLeaseError(f"the lease has the unknown state {raw['state']!r}")
         return Lease(
@@ -117,7 +119,7 @@ def _read_holder(raw: dict[str, Any]) -> Holder:
 
 
 async def read(store: ObjectStore, key: Key) -> ReadLease | None:
-    """The lease as it is; None only if the store says that there is none."""
+    """The current lease; None only if the store says that there is none."""
     try:
         stored = await store.get(key)
     except errors.NotFoundError:

@@ -1,9 +1,8 @@
 """Object storage in a dictionary: for tests and the simulator.
 
-It is deterministic and does no I/O; what goes wrong comes in through `faults`, a callable that is asked before each call
-and answers with its `Fate`. Several clients may look at the same objects with faults of their own: `view`. The trap it
-shares with real stores: an answer may be lost after the write was applied, and a write may land long after the caller
-gave up.
+It is deterministic and does no I/O; faults come from `faults`, a callable that decides the `Fate` of each call. Several
+clients may share the objects with their own faults: `view`. The trap it shares with real stores: an answer may be lost
+after the write was applied, and a write may land long after the caller gave up.
 """
 
 import asyncio
@@ -34,13 +33,13 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fate:
-    """What happens to one call. The default is: nothing special."""
+    """What happens to one call; by default nothing special."""
 
     before: float = 0.0  # seconds until the store applies the call
     after: float = 0.0  # seconds from then until the answer is there
     error: errors.StorageError | None = None  # raised instead of applying anything
-    lost: bool = False  # applied, but the answer is lost: Unknown (a read that is lost: Unavailable)
-    late: float | None = None  # Unknown to the caller; applied this many seconds after `before`, even if he is gone
+    lost: bool = False  # applied, but the answer is lost: unknown outcome (for a read: unavailable)
+    late: float | None = None  # unknown outcome; applied this many seconds after `before`, even if the caller is gone
     stale: float = 0.0  # a read answers as of this many seconds ago; needs `remember`
 
 
@@ -73,8 +72,8 @@ class MemoryStore:
         ignores: frozenset[Verb] = frozenset(),
         remember: float = 0.0,
     ) -> None:
-        """`ignores`: CREATE and REPLACE in it are carried out without looking at their condition, as some stores do.
-        `remember`: how many seconds of the past are kept for stale reads."""
+        """`ignores`: conditions of these verbs are ignored, as some stores do. `remember`: seconds of history that stale reads
+        can use."""
         self._clock = clock
         self._faults = faults
         self._ignores = ignores
@@ -91,11 +90,11 @@ class MemoryStore:
         return other
 
     def contents(self) -> dict[str, bytes]:
-        """Everything in the store, past all faults: for checks."""
+        """All objects, without faults: for checks."""
         return {key: self._objects.entries[key].body for key in self._objects.order}
 
     def tamper(self, key: str, body: bytes | None) -> None:
-        """Writes or (None) deletes past all conditions and faults, as a person or a bit flip would."""
+        """Write or (None) delete without conditions and faults, as a person or a bit flip would."""
         self._set(key, body)
 
     async def get(self, key: Key, *, limit: int = MAX_READ) -> Stored:
@@ -152,7 +151,7 @@ class MemoryStore:
             yield key
 
     async def close(self) -> None:
-        """Nothing to close: what is on its way still lands, as in a real store."""
+        """Nothing to close: pending writes still land, as in a real store."""
 
     async def _read(self, verb: Verb, key: str, read: Callable[[float | None], T]) -> T:
         if verb is not Verb.LIST:
@@ -177,7 +176,7 @@ class MemoryStore:
         raise errors.UnknownOutcomeError(f"{verb} {key}: the answer was lost")
 
     async def _carry_out(self, fate: Fate, act: Callable[[], T]) -> T:
-        """The store does its part at its own time, whether or not the caller still waits."""
+        """The store applies the call at its own time, whether or not the caller still waits."""
         if fate.error is not None:
             await self._clock.sleep(fate.before)
             raise fate.error
@@ -236,11 +235,11 @@ class MemoryStore:
 
 
 def _outside(seconds: float, act: Callable[[], None]) -> None:
-    """Later, and in nobody's context: what the store does is not undone when the caller stops or is stopped."""
+    """Run later in an empty context: what the store does is independent of the caller."""
     asyncio.get_running_loop().call_later(seconds, act, context=contextvars.Context())
 
 
 def _quietly(write: Callable[[], Version]) -> None:
-    """A write that lands late: if its condition no longer holds, nobody listens any more."""
+    """A write that lands late: if its condition no longer holds, there is no caller to report to."""
     with contextlib.suppress(errors.StorageError):
         write()

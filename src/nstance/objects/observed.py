@@ -1,5 +1,4 @@
-"""Tells somebody (metrics) how each storage call ended. Requests cost money, and the codes are the first thing to look
-at when a shard limps."""
+"""Reports the outcome of each storage call, for metrics: requests cost money, and error codes explain a slow shard."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable

@@ -1,4 +1,4 @@
-"""From the words of a config or a command line to a store. Client libraries are imported only when they are needed."""
+"""From the configuration or the command line to a store. Client libraries are imported only when needed."""
 
 from nstance import clock
 from nstance.objects import errors, file, memory, prefixed
@@ -10,7 +10,7 @@ PROVIDERS = ("s3", "file", "memory")
 def open_store(
     provider: str, *, bucket: str, prefix: str = "", region: str | None = None, endpoint: str | None = None
 ) -> ObjectStore:
-    """For `file` the bucket is a directory. Raises Denied for what cannot be opened."""
+    """For `file` the bucket is a directory. Raises PermissionDeniedError."""
     store = _open(provider, bucket, region, endpoint)
     return prefixed.PrefixedStore(store, prefix) if prefix.strip("/") else store
 

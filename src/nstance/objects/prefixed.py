@@ -1,4 +1,4 @@
-"""A part of a store: everything below one prefix, so that several clusters may share a bucket."""
+"""A view of a store below one prefix, so that several clusters may share a bucket."""
 
 from collections.abc import AsyncIterator
 
@@ -8,7 +8,7 @@ from nstance.objects.port import MAX_READ, Head, Key, ObjectStore, Stored, Versi
 
 class PrefixedStore:
     def __init__(self, store: ObjectStore, prefix: str) -> None:
-        """The prefix is a path; slashes around it do not matter."""
+        """Slashes around the prefix are ignored."""
         self._store = store
         self._prefix = prefix.strip("/") + "/"
         keys.check(self._prefix[:-1])

@@ -1,8 +1,8 @@
-"""Does this store honour conditions? Asked once at start, because everything else trusts it.
+"""Checks at start that a store honors conditions, because everything else relies on it.
 
-Some S3 imitations accept `If-None-Match` and `If-Match` and ignore them; on such a store two servers would both lead.
-The probe writes an object of its own below a random name, twice with create and once with a stale version, and removes
-it. An answer that got lost says nothing about the store: the error is passed on and the caller tries again later.
+Some S3 imitations accept `If-None-Match` and `If-Match` and ignore them; on such a store two servers would both lead. The
+probe creates an object of a random name twice, replaces it once with a stale version, and removes it. A lost answer says
+nothing about the store: the error is raised and the caller retries.
 """
 
 import contextlib
@@ -13,16 +13,16 @@ from nstance.objects.port import Key, ObjectStore
 
 
 class UnsuitableStoreError(Exception):
-    """Two servers could both believe that they wrote. Never run on it."""
+    """The store does not honor conditions: two servers could both lead. Never run on it."""
 
 
 async def probe(store: ObjectStore, prefix: str, rng: clock.Rng) -> None:
-    """Raises UnsuitableStore, or Denied, Unavailable or Unknown when the store could not be asked."""
+    """Raises UnsuitableStoreError, or storage errors if the store could not be checked."""
     key = Key(f"{prefix.rstrip('/')}/probe-{rng.bits(64):016x}".lstrip("/"))
     try:
         await _ask(store, key)
     except BaseException:
-        with contextlib.suppress(errors.StorageError):  # the first error is the one to tell
+        with contextlib.suppress(errors.StorageError):  # the first error is the one to report
             await store.delete(key)
         raise
     await store.delete(key)
@@ -51,6 +51,6 @@ async def _ask(store: ObjectStore, key: Key) -> None:
 
 def _sentence(store: ObjectStore, condition: str) -> str:
     return (
-        f"{store!r} does not honour {condition}, so two servers could lead at once; "
+        f"{store!r} does not honor {condition}, so two servers could lead at once; "
         "use a store with conditional writes (Amazon S3, MinIO, Ceph, R2, or a directory)"
     )

@@ -1,11 +1,11 @@
-"""Object storage in S3, or in anything that speaks it with conditional writes.
+"""Object storage in S3, or in any store that speaks it with conditional writes.
 
-The client library's retries are off: after "applied, then 500" a retry would meet its own write and report a lost race
-that was won. Instead each failure is told apart by what it proves: a refused connection proves that nothing was applied,
-a 412 that somebody was first, a timeout or a 5xx proves nothing. The traps: a 404 proves an absence only when S3 itself
-says NoSuchKey (a proxy's 404 or a missing bucket does not); a 409 means that two writes met and neither is known to have
-won, so it is to be tried again; ETags are hashes of the content on S3, so equal bytes are equal versions. Run it on
-uvloop: on the standard loop the library may abort the process at exit.
+The client library's retries are off: after "applied, then 500" a retry would meet its own write and report a lost race.
+Instead each failure is classified by what it proves: a refused connection proves that nothing was applied, a 412 that
+another writer was first, a timeout or a 5xx proves nothing. The traps: a 404 proves an absence only if S3 itself says
+NoSuchKey (a proxy's 404 or a missing bucket does not); a 409 means that two writes met and neither is known to have won,
+so it is retried; ETags are content hashes on S3, so equal bytes are equal versions. Run it on uvloop: on the standard
+loop the library may abort the process at exit.
 """
 
 import contextlib
@@ -21,8 +21,8 @@ from obstore import exceptions, store
 from nstance.objects import errors, keys
 from nstance.objects.port import MAX_READ, Head, Key, Stored, Version, check_size
 
-TIMEOUT = 30.0  # seconds for a whole request; callers that are in a hurry set their own deadline
-CONNECT_TIMEOUT = 3.0
+TIMEOUT_SECONDS = 30.0  # for a whole request; callers may set a shorter deadline
+CONNECT_TIMEOUT_SECONDS = 3.0
 
 _STATUS = re.compile(r"non-2xx status code: ([0-9]{3})")
 _CODE = re.compile(r"<Code>([^<]{1,100})</Code>")
@@ -36,17 +36,17 @@ class S3Store:
         *,
         region: str | None = None,
         endpoint: str | None = None,
-        timeout: float = TIMEOUT,
+        timeout: float = TIMEOUT_SECONDS,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
-        """Credentials come from the usual AWS variables, the container or the instance."""
+        """Credentials come from the usual AWS variables, the container or the instance role."""
         endpoint = endpoint or environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL") or None
         self._name = f"S3 bucket {bucket} at {endpoint or 'Amazon'}"
         self._bucket = bucket
         try:
             self._store = _open(bucket, region, endpoint, timeout, environment)
         except (exceptions.BaseError, ValueError) as problem:
-            raise errors.PermissionDeniedError(f"{self._name} cannot be opened: {_first_line(problem)}") from problem
+            raise errors.PermissionDeniedError(f"failed to open {self._name}: {_first_line(problem)}") from problem
 
     def __repr__(self) -> str:
         return self._name
@@ -55,7 +55,7 @@ class S3Store:
         keys.check(key)
         with self._reading(f"get {key}"):
             answer = await obstore.get_async(self._store, key)
-            check_size(key, answer.meta["size"], limit)  # the body is still on its way
+            check_size(key, answer.meta["size"], limit)  # before the body is read
             body = bytes(await answer.bytes_async())
             return Stored(body, self._seen(key, answer.meta.get("e_tag")))
 
@@ -68,7 +68,7 @@ class S3Store:
         except errors.UnavailableError as problem:
             if _status(problem.__cause__) != 404:
                 raise
-        # The answer to HEAD has no body, so it cannot say what is missing: the object, the bucket or the way there.
+        # An answer to HEAD has no body, so it does not say what is missing: the object, the bucket or the endpoint.
         with self._reading(f"head {key}"):
             answer = await obstore.get_async(self._store, key)
             meta = answer.meta
@@ -92,10 +92,10 @@ class S3Store:
             await obstore.delete_async(self._store, key)
 
     async def list(self, prefix: str, *, after: str = "") -> AsyncIterator[Key]:
-        parent = prefix.rpartition("/")[0]  # the library thinks in whole path segments, here and in its offset
-        if parent and not keys.possible(parent):
+        parent = prefix.rpartition("/")[0]  # the library works with whole path segments, here and in its offset
+        if parent and not keys.is_valid(parent):
             return
-        start = after.rstrip("/") if keys.possible(after.rstrip("/")) else None
+        start = after.rstrip("/") if keys.is_valid(after.rstrip("/")) else None
         with self._reading(f"list {prefix}*"):
             pages = obstore.list(self._store, prefix=parent or None, offset=start, chunk_size=1000)
             async for page in pages:
@@ -108,68 +108,66 @@ class S3Store:
                         return
 
     async def close(self) -> None:
-        """The library keeps no handle that could be closed."""
+        """Nothing to close."""
 
     def _seen(self, key: Key, etag: str | None) -> Version:
         if not etag:
-            raise errors.PermissionDeniedError(f"{key}: {self._name} gives no ETags; use a store that does")
+            raise errors.PermissionDeniedError(f"{key}: {self._name} returns no ETags; use a store that does")
         return Version(etag)
 
     def _written(self, key: Key, etag: str | None) -> Version:
         if not etag:
             raise errors.UnknownOutcomeError(
-                f"{key}: {self._name} answered without an ETag, so what it wrote is not known"
+                f"{key}: {self._name} answered without an ETag, so the written version is unknown"
             )
         return Version(etag)
 
     @contextlib.contextmanager
-    def _reading(self, doing: str) -> Iterator[None]:
+    def _reading(self, call: str) -> Iterator[None]:
         try:
             yield
         except (exceptions.BaseError, OSError, ValueError) as problem:
-            raise self._translated(problem, doing, otherwise=errors.UnavailableError) from problem
+            raise self._translate(problem, call, otherwise=errors.UnavailableError) from problem
 
     @contextlib.contextmanager
-    def _writing(self, doing: str) -> Iterator[None]:
+    def _writing(self, call: str) -> Iterator[None]:
         try:
             yield
         except (exceptions.BaseError, OSError, ValueError) as problem:
-            raise self._translated(problem, doing, otherwise=errors.UnknownOutcomeError) from problem
+            raise self._translate(problem, call, otherwise=errors.UnknownOutcomeError) from problem
 
-    def _translated(
-        self, problem: Exception, doing: str, *, otherwise: type[errors.StorageError]
-    ) -> errors.StorageError:
-        """`otherwise` is what follows when it is not known whether the store did it."""
+    def _translate(self, problem: Exception, call: str, *, otherwise: type[errors.StorageError]) -> errors.StorageError:
+        """`otherwise` is the error if it is unknown whether the store applied the call."""
         text = str(problem)
         status = _status(problem)
-        code = _found(_CODE, text)
-        said = f"{doing} in {self._name}: {status or _first_line(problem)}"
-        said += "".join(f" {part}" for part in (code, _found(_MESSAGE, text)) if part)
+        code = _search(_CODE, text)
+        message = f"{call} in {self._name}: {status or _first_line(problem)}"
+        message += "".join(f" {part}" for part in (code, _search(_MESSAGE, text)) if part)
         if "169.254." in text:
-            said += "; no AWS credentials were in the environment, and the instance gave none"
+            message += "; no AWS credentials in the environment or from the instance"
         match status:
             case None if "kind: Connect," in text:
-                return errors.UnavailableError(f"{said} (no connection)")
+                return errors.UnavailableError(f"{message} (no connection)")
             case None if "incorrectly configured region" in text:
-                return errors.PermissionDeniedError(f"{said}; set AWS_REGION to the bucket's region")
+                return errors.PermissionDeniedError(f"{message}; set AWS_REGION to the bucket's region")
             case None | 408:
-                return otherwise(said)
+                return otherwise(message)
             case 412:
-                return errors.ConflictError(said)
+                return errors.ConflictError(message)
             case 404 if code == "NoSuchKey":
-                return errors.NotFoundError(said)
+                return errors.NotFoundError(message)
             case 404 if code == "NoSuchBucket":
-                return errors.PermissionDeniedError(f"{said}; create the bucket, or correct its name")
+                return errors.PermissionDeniedError(f"{message}; create the bucket, or correct its name")
             case 400 if code == "RequestTimeout":
-                return otherwise(said)
+                return otherwise(message)
             case 404 | 409 | 429:
-                return errors.UnavailableError(said)
+                return errors.UnavailableError(message)
             case 501:
-                return errors.PermissionDeniedError(f"{said}; the store lacks something that is needed")
+                return errors.PermissionDeniedError(f"{message}; the store lacks a required feature")
             case _ if status >= 500:
-                return otherwise(said)
+                return otherwise(message)
             case _:
-                return errors.PermissionDeniedError(said)
+                return errors.PermissionDeniedError(message)
 
 
 def _open(
@@ -189,18 +187,18 @@ def _open(
     if endpoint:
         address = urllib.parse.urlsplit(endpoint)
         if address.scheme not in ("http", "https") or not address.hostname:
-            raise ValueError(f"the endpoint must be like https://host:port, not {endpoint!r}")
+            raise ValueError(f"expected an endpoint like https://host:port, found {endpoint!r}")
         if not path_style:
             endpoint = address._replace(netloc=f"{bucket}.{address.netloc}").geturl()
         config["endpoint"] = endpoint
         if "AWS_ENDPOINT_URL_S3" in environment:
-            config["aws_endpoint_url_s3"] = endpoint  # it would win over `endpoint`
+            config["aws_endpoint_url_s3"] = endpoint  # otherwise the variable takes precedence
     return store.S3Store(
         bucket,
         config=config,
         client_options={
             "allow_http": (endpoint or "").startswith("http://"),
-            "connect_timeout": datetime.timedelta(seconds=CONNECT_TIMEOUT),
+            "connect_timeout": datetime.timedelta(seconds=CONNECT_TIMEOUT_SECONDS),
             "timeout": datetime.timedelta(seconds=timeout),
         },
         retry_config={"max_retries": 0, "retry_timeout": datetime.timedelta(seconds=timeout)},
@@ -208,11 +206,11 @@ def _open(
 
 
 def _status(problem: BaseException | None) -> int | None:
-    found = _found(_STATUS, str(problem))
+    found = _search(_STATUS, str(problem))
     return int(found) if found else None
 
 
-def _found(pattern: re.Pattern[str], text: str) -> str:
+def _search(pattern: re.Pattern[str], text: str) -> str:
     match = pattern.search(text)
     return match[1] if match else ""
 

@@ -1,7 +1,7 @@
-"""Journal slots and snapshots as bytes.
+"""The format of journal slots and snapshots.
 
-Canonical JSON with a checksum over everything else. What cannot be read is never skipped and never read as empty: a flipped
-bit, a truncated object or a newer version stops the reader with a sentence that says which object and why.
+Canonical JSON with a checksum over everything else. Unreadable data is never skipped and never read as empty: a flipped
+bit, a truncated object or a newer version stops the reader with a message that names the object and the reason.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ _FIRST = re.compile(rb'\{"at":(\d+(?:\.\d+)?),"')
 
 
 class DamagedError(Exception):
-    """The journal cannot be trusted as it is. Nobody leads on it; nothing is deleted."""
+    """The journal is damaged. No server leads with it, and nothing is deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class LoggedReason:
     code: str
     message: str
     instance: str = ""
-    tenant: str = ""  # with the group, where the entry changes no record that would name them
+    tenant: str = ""  # with the group, if the entry changes no record that names them
     group: str = ""
 
 
@@ -49,8 +49,8 @@ class Entry:
     id: str
     reason: tuple[LoggedReason, ...] = ()
     changes: tuple[Change, ...] = ()
-    groups: tuple[GroupRecord, ...] = ()  # as they are from now on
-    drainers: Mapping[TenantId, bool] = field(default_factory=dict)  # whether a tenant has an operator that drains
+    groups: tuple[GroupRecord, ...] = ()  # their new state
+    drainers: Mapping[TenantId, bool] = field(default_factory=dict)  # whether a tenant has a drainer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,11 +71,11 @@ class Snapshot:
     at: float
     instances: Mapping[InstanceId, Instance]
     groups: Mapping[GroupKey, GroupRecord] = field(default_factory=dict)
-    drainers: frozenset[TenantId] = frozenset()  # tenants that have an operator that drains
+    drainers: frozenset[TenantId] = frozenset()  # tenants that have a drainer
 
 
 def apply(instances: dict[InstanceId, Instance], changes: Sequence[Change]) -> None:
-    """The fold: the state of a shard is what all changes, in order, make of nothing."""
+    """The fold: the state of a shard is the result of all changes in order."""
     for change in changes:
         match change:
             case Put(instance):
@@ -115,7 +115,7 @@ def _encode_why(why: LoggedReason) -> dict[str, str]:
 
 
 def encode_slot(*, number: int, epoch: int, op: str, at: float, entries: Sequence[Mapping[str, Any]]) -> bytes:
-    """`entries` as `encode_entry` makes them."""
+    """`entries` come from `encode_entry`."""
     return _sealed({"v": VERSION, "slot": number, "epoch": epoch, "op": op, "at": at, "entries": list(entries)})
 
 
@@ -123,7 +123,7 @@ def decode_slot(number: int, body: bytes) -> Slot:
     raw = _opened(f"journal slot {number}", body)
     try:
         if raw["slot"] != number:
-            raise DamagedError(f"journal slot {number} says that it is slot {raw['slot']}")
+            raise DamagedError(f"journal slot {number} contains slot {raw['slot']}")
         return Slot(
             number=number,
             epoch=int(raw["epoch"]),
@@ -152,8 +152,8 @@ def encode_snapshot(snapshot: Snapshot, *, op: str) -> bytes:
 
 
 def snapshot_pieces(snapshot: Snapshot, *, op: str) -> Iterator[bytes]:
-    """What `encode_snapshot` joins, one instance at a time: with thousands of them, a leader does other things in between.
-    It is the canonical JSON of one object, whose keys are in order, with the checksum of all the others."""
+    """The parts of `encode_snapshot`, one per instance, so that a leader with thousands of them can do other work in
+    between. Together they are canonical JSON with a checksum."""
     first = (
         {"at": snapshot.at, "epoch": snapshot.epoch}
         | ({"groups": [encode_group(g) for _, g in sorted(snapshot.groups.items())]} if snapshot.groups else {})
@@ -175,7 +175,7 @@ def decode_snapshot(number: int, body: bytes) -> Snapshot:
     raw = _opened(f"snapshot {number}", body)
     try:
         if raw["slot"] != number:
-            raise DamagedError(f"snapshot {number} says that it is snapshot {raw['slot']}")
+            raise DamagedError(f"snapshot {number} contains snapshot {raw['slot']}")
         instances = (decode_instance(i) for i in raw["instances"])
         groups = (decode_group(g) for g in raw.get("groups", ()))
         return Snapshot(
@@ -191,13 +191,12 @@ def decode_snapshot(number: int, body: bytes) -> Snapshot:
 
 
 def claimed_time(number: int, body: bytes) -> float:
-    """When a snapshot says that it was taken. Quickly told, because nothing else of it is read: enough to leave it alone,
-    not to rely on it."""
+    """The time in a snapshot, read without parsing the rest: good enough to keep the snapshot, not to rely on it."""
     try:
         first = _FIRST.match(body)
         return float(first[1]) if first is not None else float(json.loads(body)["at"])
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as problem:
-        raise DamagedError(f"snapshot {number} does not say when it was taken: {problem!r}") from problem
+        raise DamagedError(f"snapshot {number} has no time: {problem!r}") from problem
 
 
 def _sealed(value: dict[str, Any]) -> bytes:
@@ -211,11 +210,11 @@ def _opened(what: str, body: bytes) -> dict[str, Any]:
         version = raw["v"]
         found = hashlib.sha256(canonical(raw)).hexdigest()
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
-        raise DamagedError(f"{what} is not readable JSON of ours ({len(body)} bytes): {problem!r}") from problem
+        raise DamagedError(f"{what} is not valid ({len(body)} bytes): {problem!r}") from problem
     if found != checksum:
-        raise DamagedError(f"{what} does not have the checksum it was written with: it was changed or damaged")
+        raise DamagedError(f"{what} has a wrong checksum: it was changed or damaged")
     if version != VERSION:
-        raise DamagedError(f"{what} has version {version}, this program knows version {VERSION}: upgrade it")
+        raise DamagedError(f"{what} has version {version}, this program supports version {VERSION}: upgrade it")
     return dict(raw)
 
 

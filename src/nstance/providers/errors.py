@@ -12,7 +12,7 @@ class ProviderError(Exception):
 class NotFoundError(ProviderError):
     """The provider has no such VM or image."""
 
-    code = "gone"
+    code = "not_found"
 
 
 class CapacityScope(Enum):
@@ -28,7 +28,7 @@ class CapacityScope(Enum):
 class NoCapacityError(ProviderError):
     """No capacity in this offer now: try the next one. Nothing was created. `subject` names what is exhausted."""
 
-    code = "nocapacity"
+    code = "no_capacity"
 
     def __init__(self, message: str, *, scope: CapacityScope = CapacityScope.SUBNET, subject: str = "") -> None:
         super().__init__(message)
@@ -50,7 +50,7 @@ class PermanentError(ProviderError):
     """Repeating the same call never helps. Nothing was created. `permission` or `parameter` names the missing permission or
     the bad parameter, if the provider says so."""
 
-    code = "refused"
+    code = "permanent"
 
     def __init__(self, message: str, *, permission: str = "", parameter: str = "") -> None:
         super().__init__(message)
@@ -67,4 +67,4 @@ class UnavailableError(ProviderError):
 class UnknownOutcomeError(ProviderError):
     """It may have happened, or may still happen. Look it up by its ID, or repeat it with the same ID."""
 
-    code = "unknown"
+    code = "unknown_outcome"

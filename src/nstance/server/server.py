@@ -27,7 +27,7 @@ class Server:
             journal_prefix=storage_keys.journal_prefix(env.shard),
             snapshot_prefix=storage_keys.snapshot_prefix(env.shard),
             clock=env.clock,
-            timeout=lambda: max(journal.TIMEOUT, store.latency().timeout),
+            timeout=lambda: max(journal.TIMEOUT_SECONDS, store.latency().timeout),
         )
         history = History(env.history, env.metrics, env.clock)
         self.active_config = ActiveConfig(configuration, store=env.store, shard=env.shard, clock=env.clock)

@@ -144,7 +144,7 @@ def _key(source: str, values: Mapping[str, object]) -> str:
         if any(path[:1] != ("Vars",) for path in template.fields()):
             return ""
         key = template.render(values)
-        return key if keys.possible(key) else ""
+        return key if keys.is_valid(key) else ""
     except gotemplate.TemplateError:
         return ""
 

@@ -1,4 +1,4 @@
-"""One task per thing that needs looking after, kept in step with the things there are."""
+"""One background task per key, kept in step with a changing set of keys."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Hashable, Iterable
@@ -9,18 +9,18 @@ K = TypeVar("K", bound=Hashable)
 
 class KeyedTasks(Generic[K]):
     def __init__(self, work: Callable[[K], Coroutine[Any, Any, None]]) -> None:
-        """`work` looks after one thing until it is cancelled."""
+        """`work` handles one key until it is cancelled."""
         self._work = work
         self._wanted: dict[K, None] = {}
         self._changed = asyncio.Event()
 
     def want(self, keys: Iterable[K]) -> None:
-        """From now on exactly these are looked after."""
+        """Run tasks for exactly these keys from now on."""
         self._wanted = dict.fromkeys(keys)
         self._changed.set()
 
     async def run(self) -> None:
-        """Until cancelled, or until one of them fails: then all end."""
+        """Until cancelled, or until one task fails: then all end."""
         tasks: dict[K, asyncio.Task[None]] = {}
         ended: list[asyncio.Task[None]] = []
         try:
@@ -41,9 +41,9 @@ class KeyedTasks(Generic[K]):
                 for task in tasks.values():
                     if task.done():
                         task.result()
-                        raise AssertionError("a worker ended without being asked to")
+                        raise AssertionError("a task ended without being cancelled")
         finally:
-            everyone = [*tasks.values(), *ended]
-            for task in everyone:
+            remaining = [*tasks.values(), *ended]
+            for task in remaining:
                 task.cancel()
-            await asyncio.gather(*everyone, return_exceptions=True)
+            await asyncio.gather(*remaining, return_exceptions=True)

@@ -26,7 +26,7 @@ MAX_GROUPS = 1000  # with their own series; durations of more groups are counted
 
 STORAGE_OPS = frozenset({"get", "head", "create", "replace", "delete", "list"})
 STORAGE_CODES = frozenset(
-    {"ok", "missing", "conflict", "unavailable", "denied", "too_large", "unknown", "cancelled", "timeout"}
+    {"ok", "not_found", "conflict", "unavailable", "permission_denied", "too_large", "unknown_outcome", "cancelled"}
 )
 PROVIDER_OPS = frozenset(
     {"create", "delete", "get", "list", "console", "subnet_capacity", "find_image"}
@@ -34,7 +34,7 @@ PROVIDER_OPS = frozenset(
     | {"load_balancer_members", "load_balancer_register", "load_balancer_deregister"}
 )
 PROVIDER_CODES = frozenset(
-    {"ok", "gone", "nocapacity", "throttled", "refused", "unavailable", "unknown", "cancelled", "timeout"}
+    {"ok", "not_found", "no_capacity", "throttled", "permanent", "unavailable", "unknown_outcome", "unknown"}
 )
 
 _REACTION = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)

@@ -76,13 +76,13 @@ CATALOGUE: tuple[Mutant, ...] = (
         "nstance.objects.journal",
         "                    await points.reach(points.Point.BEFORE_COMMIT)\n",
         "                    await points.reach(points.Point.BEFORE_COMMIT)\n"
-        "                    for _, early in taken:\n                        early.done() or early.set_result(None)\n",
+        "                    for _, early in batch:\n                        early.done() or early.set_result(None)\n",
         "decisions count as durable before they are written",
     ),
     Mutant(
         "overtaken-goes-on",
         "nstance.objects.journal",
-        "                        self._deposed_by(overtaken)\n",
+        "                        self._raise_deposed(overtaken)\n",
         "                        pass\n",
         "a refused write is taken for a success",
         tests=JOURNAL_TESTS,
@@ -90,22 +90,21 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "snapshot-forgets",
         "nstance.objects.journal",
-        "            instances=dict(book.instances),\n",
-        "            instances=dict(list(book.instances.items())[1:]),\n",
+        "            instances=dict(state.instances),\n",
+        "            instances=dict(list(state.instances.items())[1:]),\n",
         "a snapshot lacks an instance",
     ),
     Mutant(
         "compaction-eats-the-end",
-        "nstance.objects.journal",
-        "            if number >= horizon:\n                break\n            await self._guard()\n"
-        "            await self._journal.store.delete(self._journal.slot_key(number))",
-        "            await self._guard()\n            await self._journal.store.delete(self._journal.slot_key(number))",
+        "nstance.objects.compaction",
+        "            if number >= horizon:\n                break\n            await guard()\n",
+        "            await guard()\n",
         "compaction removes slots that no snapshot holds",
     ),
     Mutant(
         "old-copy-is-led-on",
         "nstance.server.state.follower",
-        "        return self._clock.boot() - self._read_at > journal.KEEP_SECONDS / 2\n",
+        "        return self._clock.boot() - self._read_at > compaction.KEEP_SECONDS / 2\n",
         "        return False\n",
         "a standby leads from a copy whose next slots were removed",
         tests=FINDINGS,
@@ -304,7 +303,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "large-slot-is-skipped",
         "nstance.objects.journal",
-        '                raise slots.DamagedError(f"{what} is larger than any that is written: {problem}") from problem\n',
+        '                raise slots.DamagedError(f"{what} is larger than any that Nstance writes: {problem}") from problem\n',
         "                return None\n",
         "a slot that is too large reads like the journal's end",
         tests=JOURNAL_TESTS,

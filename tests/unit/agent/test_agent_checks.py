@@ -38,7 +38,7 @@ def test_a_result_changes_after_so_many_runs_in_a_row(failures: int, successes: 
     assert shown == results
 
 
-def test_the_newest_reason_of_a_failing_check_is_told() -> None:
+def test_the_newest_reason_of_a_failing_check_is_reported() -> None:
     tally = Tally(failures=1, successes=1, counts_from=0.0)
     assert tally.add("refused", now=1.0, wall=1.0)
     assert not tally.add("answered 500", now=2.0, wall=2.0)
@@ -60,12 +60,12 @@ def test_failures_in_the_start_period_do_not_count_but_a_success_does() -> None:
 
 
 def check(name: str, **fields: int) -> agent_pb2.Check:
-    told = {"interval_ms": 5000, "timeout_ms": 2000, "failures": 3, "successes": 1} | fields
-    return agent_pb2.Check(name=name, tcp=agent_pb2.TcpCheck(port=80), **told)
+    settings = {"interval_ms": 5000, "timeout_ms": 2000, "failures": 3, "successes": 1} | fields
+    return agent_pb2.Check(name=name, tcp=agent_pb2.TcpCheck(port=80), **settings)
 
 
-def config(hash: str, told: Iterable[agent_pb2.Check]) -> agent_pb2.CheckConfig:
-    return agent_pb2.CheckConfig(hash=hash, checks=told)
+def config(hash: str, checks: Iterable[agent_pb2.Check]) -> agent_pb2.CheckConfig:
+    return agent_pb2.CheckConfig(hash=hash, checks=checks)
 
 
 class World:
@@ -115,7 +115,7 @@ async def test_a_check_runs_at_once_and_then_each_interval() -> None:
         assert (w.results(), w.changes) == ({"a": True}, 2)
         await w.clock.advance(15.0)
         assert w.runs == ["a"] * 4
-        assert w.changes == 2  # nothing new, nothing said
+        assert w.changes == 2  # nothing new, nothing reported
         w.problems["a"] = "refused"
         await w.clock.advance(10.0)
         assert (w.results(), w.changes) == ({"a": True}, 2)

@@ -85,7 +85,7 @@ def test_what_no_set_brought_is_left_alone(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "body", "said"),
+    ("name", "body", "message"),
     [
         pytest.param("../up", b"", "dot", id="parent"),
         pytest.param("/etc/shadow", b"", "slash", id="absolute"),
@@ -103,7 +103,7 @@ def test_what_no_set_brought_is_left_alone(world: World) -> None:
         pytest.param("bad.json", b"{", "expected JSON", id="wrong content"),
     ],
 )
-def test_a_failing_set_changes_nothing_b21_b22(world: World, name: str, body: bytes, said: str) -> None:
+def test_a_failing_set_changes_nothing_b21_b22(world: World, name: str, body: bytes, message: str) -> None:
     world.apply(OLD, "sha256:1")
     received = world.start()
     incoming = received.begin()
@@ -111,7 +111,7 @@ def test_a_failing_set_changes_nothing_b21_b22(world: World, name: str, body: by
         incoming.add(file, good)
     incoming.add(name, body)
     incoming.add("after.txt", b"")
-    with pytest.raises(files.FilesRejectedError, match=said):
+    with pytest.raises(files.FilesRejectedError, match=message):
         incoming.commit("sha256:2", len(NEW) + 2)
     world.start()
     assert (world.contents(), world.hash()) == (OLD, "sha256:1")
@@ -139,7 +139,7 @@ def test_an_incomplete_commit_is_refused(world: World, config_hash: str, count: 
     assert world.hash() == ""
 
 
-def test_a_directory_in_the_way_is_said_before_anything_changes(world: World) -> None:
+def test_a_directory_in_the_way_is_reported_before_anything_changes(world: World) -> None:
     world.apply(OLD, "sha256:1")
     (world.recv.path / "new.env").mkdir()
     with pytest.raises(files.FilesRejectedError, match=r"expected a file at 'new\.env', found a directory"):
@@ -225,7 +225,7 @@ def _crashes(root: Path) -> Iterator[tuple[int, World]]:
             else:
                 return
         yield stop_at, world
-    raise AssertionError("the set is never put in place")
+    raise AssertionError("the set is never installed")
 
 
 def test_interrupted_anywhere_the_set_is_old_or_new_f63(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ def test_makes_pairs_and_proofs(make: key_generation.KeyMaker) -> None:
 
 
 @pytest.mark.parametrize("make", [key_generation.make, key_generation.make_in_child])
-def test_a_key_that_cannot_be_read_is_said_and_not_shown(make: key_generation.KeyMaker) -> None:
+def test_an_unreadable_key_is_reported_and_not_shown(make: key_generation.KeyMaker) -> None:
     with pytest.raises(key_generation.KeyGenerationError) as caught:
         make({"a": key_generation.KeyRequest(b"precious \xff")})
     assert "'a'" in str(caught.value)

@@ -38,7 +38,7 @@ async def test_a_newer_report_replaces_one_that_could_not_leave() -> None:
     assert await taken(outbox) == []
 
 
-async def test_notices_are_told_once_on_each_stream() -> None:
+async def test_notices_are_sent_once_on_each_stream() -> None:
     outbox = Outbox()
     outbox.add_notice(SPOT)
     outbox.add_notice(SPOT)
@@ -49,7 +49,7 @@ async def test_notices_are_told_once_on_each_stream() -> None:
     assert await taken(outbox) == ["notice"]
 
 
-async def test_a_notice_that_changed_is_told_again() -> None:
+async def test_a_notice_that_changed_is_sent_again() -> None:
     outbox = Outbox()
     outbox.add_notice(SPOT)
     await outbox.next()

@@ -53,14 +53,14 @@ def test_everything_set() -> None:
     assert read.on_receive == ("systemctl", "restart", "my app")
 
 
-def test_all_that_is_missing_is_said_at_once() -> None:
+def test_all_that_is_missing_is_reported_at_once() -> None:
     with pytest.raises(settings.InvalidSettingsError) as caught:
         settings.read({})
     assert [fault.split()[0] for fault in caught.value.faults] == list(LEAST)
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("NSTANCE_INSTANCE_ID", "etc-1", "expected an instance ID"),
         ("NSTANCE_INSTANCE_KIND", "knc", "as in the instance ID"),
@@ -86,12 +86,12 @@ def test_all_that_is_missing_is_said_at_once() -> None:
         ("NSTANCE_ON_RECEIVE", "echo 'x", "quotation"),
     ],
 )
-def test_what_is_wrong_is_named(name: str, value: str, said: str) -> None:
+def test_what_is_wrong_is_named(name: str, value: str, message: str) -> None:
     with pytest.raises(settings.InvalidSettingsError) as caught:
         settings.read(LEAST | {name: value})
     assert len(caught.value.faults) == 1
     assert name in caught.value.faults[0]
-    assert said in caught.value.faults[0]
+    assert message in caught.value.faults[0]
 
 
 @pytest.mark.parametrize("mode", ["4600", "0755", "0400", "0666", "689", "rw", "-600", "17777"])

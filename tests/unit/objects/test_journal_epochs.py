@@ -1,4 +1,4 @@
-"""Epochs in the journal never fall: whoever reads one that does refuses the journal (I5)."""
+"""Epochs in the journal never decrease: a reader that finds a lower one rejects the journal (I5)."""
 
 import pytest
 
@@ -10,16 +10,16 @@ def slot(number: int, epoch: int) -> slots.Slot:
 
 
 def test_a_slot_of_an_older_leader_behind_a_newer_one_is_damage() -> None:
-    book = journal.JournalState()
-    book.take(slot(1, 1), 10)
-    book.take(slot(2, 3), 10)
-    book.take(slot(3, 3), 10)
+    state = journal.JournalState()
+    state.apply(slot(1, 1), 10)
+    state.apply(slot(2, 3), 10)
+    state.apply(slot(3, 3), 10)
     with pytest.raises(slots.DamagedError, match="epoch 2 after epoch 3"):
-        book.take(slot(4, 2), 10)
-    assert (book.tail, book.epoch) == (3, 3)
+        state.apply(slot(4, 2), 10)
+    assert (state.tail, state.epoch) == (3, 3)
 
 
 def test_a_slot_out_of_order_is_damage() -> None:
-    book = journal.JournalState()
+    state = journal.JournalState()
     with pytest.raises(slots.DamagedError, match="slot 2 follows slot 0"):
-        book.take(slot(2, 1), 10)
+        state.apply(slot(2, 1), 10)

@@ -25,7 +25,7 @@ def test_memory_needs_no_bucket() -> None:
 
 
 @pytest.mark.parametrize(
-    ("provider", "bucket", "said"),
+    ("provider", "bucket", "message"),
     [
         ("gcs", "b", "not built yet"),
         ("azure", "b", "one of s3, file, memory, not 'azure'"),
@@ -34,8 +34,8 @@ def test_memory_needs_no_bucket() -> None:
         ("file", "", "needs a bucket \\(a directory\\)"),
     ],
 )
-def test_what_cannot_be_opened_is_said(provider: str, bucket: str, said: str) -> None:
-    with pytest.raises(errors.PermissionDeniedError, match=said):
+def test_what_cannot_be_opened_is_reported(provider: str, bucket: str, message: str) -> None:
+    with pytest.raises(errors.PermissionDeniedError, match=message):
         open.open_store(provider, bucket=bucket)
 
 

@@ -93,7 +93,7 @@ async def test_f28_unavailable_is_passed_on_and_nothing_is_written() -> None:
     assert truth.contents() == {}
 
 
-async def test_what_stays_unknown_is_said() -> None:
+async def test_what_stays_unknown_is_reported() -> None:
     for call in (settle.create_or_adopt, settle.put):
         _, store = world(*[NOT_APPLIED] * 50)
         with pytest.raises(errors.UnknownOutcomeError):

@@ -1,4 +1,4 @@
-"""The cloud in memory misbehaves exactly as told, and its truth stays whole."""
+"""The cloud in memory misbehaves exactly as configured, and its state stays consistent."""
 
 import asyncio
 import gc
@@ -405,7 +405,7 @@ def test_faults_come_as_often_as_the_odds_say() -> None:
 
 
 async def story(seed: int, steps: Sequence[int]) -> tuple[list[str], MemoryCloud, dict[str, list[str]]]:
-    """Random calls on three IDs, through faults; what was heard of them, and the truth at the end."""
+    """Random calls on three IDs, through faults; their answers, and the true state at the end."""
     clock = HandClock()
     lives: dict[str, list[str]] = {"boot": [], "end": []}
     cloud = MemoryCloud(

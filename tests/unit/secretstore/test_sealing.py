@@ -167,7 +167,7 @@ def test_f72_key_sources_that_have_none(provider: str, source: str, says: str) -
         keys.read_key(provider, source, environment={"WRONG": "hunter2"})
 
 
-def test_without_a_key_nothing_is_sealed_unless_told_so() -> None:
+def test_without_a_key_nothing_is_sealed_unless_requested() -> None:
     ring = sealing.Keyring(NEW)
     assert kinds.sealer(ring, insecure_dev=True) is ring
     assert isinstance(kinds.sealer(None, insecure_dev=True), sealing.Unsealed)

@@ -58,8 +58,10 @@ async def _all(
     wanted = await _wanted(place, book, shard, start)
     if limit is not None:
         wanted = wanted[:limit] if start is not None else wanted[max(0, len(wanted) - limit) :]
-    for first in range(0, len(wanted), journal.PARALLEL):
-        for found in await asyncio.gather(*(_slot(book, want) for want in wanted[first : first + journal.PARALLEL])):
+    for first in range(0, len(wanted), journal.PARALLEL_READS):
+        for found in await asyncio.gather(
+            *(_slot(book, want) for want in wanted[first : first + journal.PARALLEL_READS])
+        ):
             yield found
     if not follow:
         return
@@ -84,7 +86,7 @@ async def _wanted(place: Opened, book: journal.Journal, shard: ShardId, start: i
         output.note(f"slots before {listed[0]} were removed: snapshots hold what they said")
     wanted: list[int | Trouble] = [listed[0]]
     for before, number in itertools.pairwise(listed):
-        if number - before > journal.PARALLEL:
+        if number - before > journal.PARALLEL_READS:
             wanted.append(Trouble(before + 1, f"journal slots {before + 1} to {number - 1} are missing"))
             wanted.append(number)
         else:

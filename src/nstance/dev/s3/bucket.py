@@ -290,7 +290,7 @@ def xml(name: str, nodes: Sequence[documents.Node]) -> web.Response:
 
 def _check_key(key: Key) -> None:
     """Many clients look for `folder/` first: a key that cannot exist is missing, not invalid."""
-    if not keys.possible(key):
+    if not keys.is_valid(key):
         raise S3Error(404, "NoSuchKey", f"no object {key[:80]!r}: a file cannot have this name")
 
 

@@ -66,9 +66,9 @@ class Leader:
                 epoch=term.epoch,
                 guard=term.ready,
                 rng=self._env.rng,
-                appended=self._on_append,
+                on_append=self._on_append,
             )
-            await writer.fence(read=self._history.keep)
+            await writer.fence(on_slot=self._history.keep)
             for problem in violations(state.instances):
                 log.error("inconsistent record in the journal", extra={"problem": problem})
             parts = self._make_parts(term, writer, state)
@@ -114,7 +114,7 @@ class Leader:
                 context.shard.event_log.write()
                 await asyncio.gather(work.effects.finish(FINISH_SECONDS), work.leader_address.release(FINISH_SECONDS))
                 async with asyncio.timeout(self._journal.timeout()):
-                    await writer.settled()
+                    await writer.wait_durable()
         finally:
             self.context = None
             env.metrics.stands_by()
@@ -141,7 +141,7 @@ class Leader:
         held = self._elector.held
         if held is None or state.tail >= held.tail:
             return
-        await self._journal.follow(state, read=self._history.keep)
+        await self._journal.follow(state, on_slot=self._history.keep)
         if state.tail < held.tail:
             raise slots.DamagedError(
                 f"the journal ends at slot {state.tail}, but the lease has seen slot {held.tail}: restore what is missing"
@@ -150,7 +150,7 @@ class Leader:
     async def _write_snapshots(self, writer: journal.Writer) -> None:
         while True:
             await self._env.clock.sleep(SNAPSHOT_CHECK_SECONDS)
-            if not writer.snapshot_due():
+            if not writer.is_snapshot_due():
                 continue
             try:
                 await writer.snapshot()

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable
 
 from nstance.clock import Clock
-from nstance.objects import errors, journal, slots
+from nstance.objects import compaction, errors, journal, slots
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Follower:
                 if self._state is None or self._is_old():
                     self._state = await self._load()
                 else:
-                    await self._journal.follow(self._state, read=self._on_slot)
+                    await self._journal.follow(self._state, on_slot=self._on_slot)
                 self._read_at, self.damage = began, ""
             except slots.DamagedError as damage:
                 self._state, self.damage = None, str(damage)
@@ -78,14 +78,14 @@ class Follower:
             return await self._load() if state is None or self._is_old() else state
 
     async def _load(self) -> journal.JournalState:
-        state, alarms = await self._journal.load(read=self._on_slot)
+        state, alarms = await self._journal.load(on_slot=self._on_slot)
         for alarm in alarms:
             log.error(alarm)
         return state
 
     def _is_old(self) -> bool:
         """Slots after this copy may have been removed since, and a slot that is missing reads like the journal's end."""
-        return self._clock.boot() - self._read_at > journal.KEEP_SECONDS / 2
+        return self._clock.boot() - self._read_at > compaction.KEEP_SECONDS / 2
 
     async def run(self, *, leading: Callable[[], bool]) -> None:
         """Read along while another server leads. Until cancelled."""

@@ -237,7 +237,7 @@ def string_file(spec: StringFile, values: Mapping[str, object]) -> bytes:
 def object_key(template: str, values: Mapping[str, object], cluster: ClusterConfig) -> str:
     """Of a file that is an object. None of our own: the CA's key and others' secrets lie beside it."""
     key = text(template, values, "source")
-    if not keys.possible(key):
+    if not keys.is_valid(key):
         raise RenderError(f"source: expected an object's key, found {quoted(key)}")
     if storage_keys.is_ours(key, cluster=cluster.storage.prefix):
         raise RenderError(f"source: expected an object that is not Nstance's own, found {quoted(key)}")
