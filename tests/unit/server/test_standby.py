@@ -169,3 +169,16 @@ def test_what_may_be_claimed_after_a_renewal_was_faster(found: dict[str, Any], c
     there = Stored(lease.encode(replace(replace(LED, members=(ME,)), **found)), Version("v2"))
     assert standby.on_overtaken(there) == (Claim(4, Version("v2"), alone=False) if claims else None)
     assert standby.on_overtaken(there) is None, "once"
+
+
+async def test_a_server_that_holds_off_knows_the_leader_and_claims_nothing() -> None:
+    """It lost several short terms. If it did not even stand by, a leader that dies meanwhile would cost the whole lease."""
+    clock = HandClock()
+    store = memory.MemoryStore(clock)
+    await store.create(KEY, lease.encode(LED))
+    standby = new_standby(clock, store)
+    standby.reset(epoch=2, hold_off=clock.monotonic() + 10.0)
+    assert await standby.target() == (None, Timings().poll)
+    assert standby.led_by == LED
+    await clock.advance(9.0)
+    assert await standby.target() == (None, Timings().poll)

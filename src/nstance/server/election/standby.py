@@ -105,7 +105,7 @@ class Standby:
         """What to claim, or how long to wait before looking again."""
         now = self._context.clock.monotonic()
         if now < self.hold_off:
-            return None, self.hold_off - now
+            return None, await self._follow_leader(now)
         if self._released is not None:
             released, self._released = self._released, None
             claim = claims.claim_offered(released.epoch, released.version, newest_epoch=self._max_epoch)
@@ -124,6 +124,18 @@ class Standby:
             log.debug("failed to read the lease", extra={"error": str(problem)})
             return None, self._context.rng.uniform(0.1, 0.4)
         return await self._wait_for_missing() if found is None else self._evaluate(found)
+
+    async def _follow_leader(self, now: float) -> float:
+        """While this server holds off it claims nothing, but it must know the leader to stand by. Returns how long to wait."""
+        if now >= self._kept_until:
+            try:
+                found = await self._context.read()
+            except (errors.StorageError, TimeoutError) as problem:
+                log.debug("failed to read the lease", extra={"error": str(problem)})
+            else:
+                if found is not None:
+                    self._evaluate(found)
+        return min(self.hold_off - now, max(self._context.timings.poll, self._kept_until - now))
 
     def _evaluate(self, found: ReadLease) -> Attempt:
         now, current = self._context.clock.monotonic(), found.lease
