@@ -11,7 +11,7 @@ import copy
 import fnmatch
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from nstance import clock as clocks
@@ -190,6 +190,7 @@ class MemoryCloud:
                 return result
 
     def create(self, scope: port.Scope, request: port.CreateRequest) -> port.Vm:
+        may_exist, request = request.may_exist, replace(request, may_exist=False)
         existing = self._machines_of(request.id)
         machine = next((m for m in existing if m.deleted_at is None), None)
         if machine is None:
@@ -204,7 +205,7 @@ class MemoryCloud:
                 )
             machine = self._boot(request, cluster=scope.cluster, shard=scope.shard)
         self._check_owner(scope, machine)
-        if not request.may_exist and machine.request != request:
+        if not may_exist and machine.request != request:
             self.mismatched.append(request.id)
         status = machine.status(self._clock.monotonic())
         assert status is not None, "a machine that was not deleted is shown"

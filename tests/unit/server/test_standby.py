@@ -179,6 +179,6 @@ async def test_a_server_that_holds_off_knows_the_leader_and_claims_nothing() -> 
     standby = new_standby(clock, store)
     standby.reset(epoch=2, hold_off=clock.monotonic() + 10.0)
     assert await standby.target() == (None, Timings().poll)
-    assert standby.led_by == LED
+    assert standby.leader_lease == LED
     await clock.advance(9.0)
     assert await standby.target() == (None, Timings().poll)
