@@ -83,7 +83,7 @@ class Standby:
         incarnation, beat = said
         return claims.claim_renewed(
             _known(lease.decode(found.body), found.version),
-            self._candidate,
+            incarnation=self._seat.me.incarnation,
             leader=incarnation,
             announced_epoch=beat.epoch,
             announced_sequence=beat.sequence,
@@ -96,10 +96,6 @@ class Standby:
         self._found_dead = False
         self._max_epoch = max(self._max_epoch, epoch)
         self.claiming, self.hold_off = False, hold_off
-
-    @property
-    def _candidate(self) -> claims.Candidate:
-        return claims.Candidate(self._seat.me.server, self._seat.me.incarnation)
 
     async def target(self) -> Attempt:
         """What to claim, or how long to wait before looking again."""
@@ -126,15 +122,21 @@ class Standby:
         return await self._missing() if found is None else self._judge(found)
 
     def _judge(self, found: ReadLease) -> Attempt:
-        now, current = self._seat.clock.monotonic(), found.lease
+        now, me, current = self._seat.clock.monotonic(), self._seat.me, found.lease
         self._missing_since = None
         if self._seen is None or self._seen.version != found.version:
             self._seen, self._seen_at = found, now
             self._time.read(found)
         self._max_epoch = max(self._max_epoch, current.epoch)
         self.tail = max(self.tail, current.tail)
-        known = _known(current, found.version)
-        return claims.claim_known(known, self._candidate, seen_at=self._seen_at, now=now, poll=self._seat.timings.poll)
+        return claims.claim_known(
+            _known(current, found.version),
+            server=me.server,
+            incarnation=me.incarnation,
+            seen_at=self._seen_at,
+            now=now,
+            poll=self._seat.timings.poll,
+        )
 
     async def _missing(self) -> Attempt:
         """No lease. Normal for a new shard; otherwise somebody removed it, and its holder may still act."""
