@@ -34,7 +34,7 @@ class KnownLease:
 
 
 def claim_offered(epoch: int, version: str, *, newest_epoch: int) -> Claim | None:
-    """A lease whose version the leader told, because it released it or its promise to us ran out."""
+    """A lease whose version is known from the leader: it was released, or our promise has run out."""
     return Claim(epoch + 1, version, alone=False) if epoch >= newest_epoch else None
 
 
@@ -47,8 +47,8 @@ def claim_known(
         return claim, 0.0  # released, or our own from a term that has ended
     member = incarnation in known.members
     wait = election.claim_wait(length=known.length, promise=known.promise, member=member)
-    left = seen_at + wait - now
-    return (claim, 0.0) if left <= 0 else (None, min(left, max(poll, wait / 8)))
+    remaining = seen_at + wait - now
+    return (claim, 0.0) if remaining <= 0 else (None, min(remaining, max(poll, wait / 8)))
 
 
 def claim_renewed(
