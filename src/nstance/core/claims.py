@@ -18,14 +18,6 @@ class Claim:
 Attempt = tuple[Claim | None, float]  # what to claim, or how many seconds to wait before looking again
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """The server that wants to claim."""
-
-    server: str
-    incarnation: str
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownLease:
     """The lease as it was read."""
@@ -42,28 +34,30 @@ class KnownLease:
 
 
 def claim_offered(epoch: int, version: str, *, newest_epoch: int) -> Claim | None:
-    """A lease whose version the leader told, because it released it or its promise to us ran out."""
+    """A lease whose version is known from the leader: it was released, or our promise has run out."""
     return Claim(epoch + 1, version, alone=False) if epoch >= newest_epoch else None
 
 
-def claim_known(known: KnownLease, candidate: Candidate, *, seen_at: float, now: float, poll: float) -> Attempt:
-    """A lease that is in storage, unchanged since `seen_at`."""
-    claim = Claim(known.epoch + 1, known.version, alone=known.server == candidate.server)
-    if known.free or known.incarnation == candidate.incarnation:
+def claim_known(
+    known: KnownLease, *, server: str, incarnation: str, seen_at: float, now: float, poll: float
+) -> Attempt:
+    """A lease that is in storage, unchanged since `seen_at`. `server` and `incarnation`: of the candidate."""
+    claim = Claim(known.epoch + 1, known.version, alone=known.server == server)
+    if known.free or known.incarnation == incarnation:
         return claim, 0.0  # released, or our own from a term that has ended
-    member = candidate.incarnation in known.members
+    member = incarnation in known.members
     wait = election.claim_wait(length=known.length, promise=known.promise, member=member)
-    left = seen_at + wait - now
-    return (claim, 0.0) if left <= 0 else (None, min(left, max(poll, wait / 8)))
+    remaining = seen_at + wait - now
+    return (claim, 0.0) if remaining <= 0 else (None, min(remaining, max(poll, wait / 8)))
 
 
 def claim_renewed(
-    known: KnownLease, candidate: Candidate, *, leader: str, announced_epoch: int, announced_sequence: int
+    known: KnownLease, *, incarnation: str, leader: str, announced_epoch: int, announced_sequence: int
 ) -> Claim | None:
     """A lease that was renewed while it was being claimed: it may be claimed at once if the leader (its incarnation) had
     announced that renewal before it became unresponsive."""
     same_term = (known.incarnation, known.epoch) == (leader, announced_epoch) and not known.free
-    if not same_term or candidate.incarnation not in known.members or known.sequence > announced_sequence:
+    if not same_term or incarnation not in known.members or known.sequence > announced_sequence:
         return None
     return Claim(known.epoch + 1, known.version, alone=False)
 

@@ -132,8 +132,7 @@ def silence_deadlines(draft: Draft, agent: AgentObservation) -> tuple[float, flo
     policy, since = draft.policy, draft.view.listening_since
     last_seen = max(agent.last_seen, since)
     if not agent.seen_this_term or agent.last_seen < since:
-        # It has not connected since this leader took over or was suspended: it gets the time that a whole fleet needs to
-        # reconnect.
+        # It has not connected since this leader took over or was suspended: it gets the time that a fleet needs to reconnect.
         grace = max(policy.suspect_after, draft.view.reconnect_grace)
         return last_seen + grace, last_seen + max(policy.dead_after, grace)
     if agent.adopted:

@@ -44,7 +44,7 @@ def _is_older_than(draft: Draft, instance: Instance, age: float | None) -> bool:
 
 
 def is_worth_keeping(draft: Draft, instance: Instance) -> bool:
-    """Whether nothing but an unresponsive agent speaks against it."""
+    """Whether it needs no replacement apart from an unresponsive agent."""
     if health.imminent_end(draft, instance) is not None or readiness.explain_unhealthy(draft, instance):
         return False
     if instance.on_demand:

@@ -34,7 +34,7 @@ def rotate_instances(draft: Draft) -> None:
     if unready:
         unready = sum(1 for _ in _candidates(draft, unready=True))
     steps, started = len(draft.members), False
-    # The candidates may be the whole group: look no further than the limits allow.
+    # The candidates may be all members: iterate no further than the limits allow.
     for cause, member in _order_candidates(draft):
         if not started:
             steps, started = _allowed_steps(draft, desired, member), True
@@ -139,8 +139,8 @@ def count_occupied_places(draft: Draft) -> int:
     """Places that voluntary work has emptied and that may not be filled yet: the VM that was removed first still exists,
     and one more would exceed `max_surge`."""
     desired = draft.desired
-    going = [m for m in draft.needs_attention() if is_leaving_voluntarily(draft, m)]
-    if desired is None or not going:
+    leaving_members = [m for m in draft.needs_attention() if is_leaving_voluntarily(draft, m)]
+    if desired is None or not leaving_members:
         return 0
     replaced = {m.replaces for m in draft.capacity()}
     starting = sum(
@@ -148,8 +148,8 @@ def count_occupied_places(draft: Draft) -> int:
         for old, group in draft.replacements().items()
         for m in group
     )
-    removed_first = sum(m.id not in replaced for m in going)
-    return min(removed_first, max(0, len(going) + starting - max_surge(desired)))
+    removed_first = sum(m.id not in replaced for m in leaving_members)
+    return min(removed_first, max(0, len(leaving_members) + starting - max_surge(desired)))
 
 
 def expire_on_demand(draft: Draft) -> None:

@@ -5,10 +5,9 @@ from typing import Any
 
 import pytest
 
-from nstance.core.claims import Candidate, Claim, KnownLease, claim_known, claim_missing, claim_offered, claim_renewed
+from nstance.core.claims import Claim, KnownLease, claim_known, claim_missing, claim_offered, claim_renewed
 from nstance.core.election import Timings, claim_wait
 
-ME = Candidate("b", "b1")
 LED = KnownLease(
     epoch=3, sequence=7, version="v", free=False, server="a", incarnation="a1", members=(), length=15.0, promise=1.0
 )
@@ -30,7 +29,7 @@ MEMBER = claim_wait(length=15.0, promise=1.0, member=True)
 )
 def test_a_lease_in_storage(fields: dict[str, Any], unchanged: float, claimed: bool) -> None:
     known = replace(LED, **fields)
-    claim, wait = claim_known(known, ME, seen_at=100.0, now=100.0 + unchanged, poll=0.5)
+    claim, wait = claim_known(known, server="b", incarnation="b1", seen_at=100.0, now=100.0 + unchanged, poll=0.5)
     assert (claim is not None) is claimed
     if claim is not None:
         assert (claim, wait) == (Claim(4, "v", alone=known.server == "b"), 0.0)
@@ -56,7 +55,9 @@ def test_an_offer_of_an_older_epoch_is_not_claimed(epoch: int, claimed: bool) ->
     ],
 )
 def test_a_renewal_that_overtook_a_claim(fields: dict[str, Any], claimed: bool) -> None:
-    found = claim_renewed(replace(LED, **fields), ME, leader="a1", announced_epoch=3, announced_sequence=7)
+    found = claim_renewed(
+        replace(LED, **fields), incarnation="b1", leader="a1", announced_epoch=3, announced_sequence=7
+    )
     assert found == (Claim(4, "v", alone=False) if claimed else None)
 
 

@@ -83,7 +83,7 @@ class Standby:
         incarnation, beat = claimable
         return claims.claim_renewed(
             _known(lease.decode(found.body), found.version),
-            self._candidate,
+            incarnation=self._context.me.incarnation,
             leader=incarnation,
             announced_epoch=beat.epoch,
             announced_sequence=beat.sequence,
@@ -96,10 +96,6 @@ class Standby:
         self._is_leader_dead = False
         self._max_epoch = max(self._max_epoch, epoch)
         self.claiming, self.hold_off = False, hold_off
-
-    @property
-    def _candidate(self) -> claims.Candidate:
-        return claims.Candidate(self._context.me.server, self._context.me.incarnation)
 
     async def target(self) -> Attempt:
         """What to claim, or how long to wait before looking again."""
@@ -138,16 +134,20 @@ class Standby:
         return min(self.hold_off - now, max(self._context.timings.poll, self._kept_until - now))
 
     def _evaluate(self, found: ReadLease) -> Attempt:
-        now, current = self._context.clock.monotonic(), found.lease
+        now, me, current = self._context.clock.monotonic(), self._context.me, found.lease
         self._missing_since = None
         if self._seen is None or self._seen.version != found.version:
             self._seen, self._seen_at = found, now
             self._time.on_lease(found)
         self._max_epoch = max(self._max_epoch, current.epoch)
         self.tail = max(self.tail, current.tail)
-        known = _known(current, found.version)
         return claims.claim_known(
-            known, self._candidate, seen_at=self._seen_at, now=now, poll=self._context.timings.poll
+            _known(current, found.version),
+            server=me.server,
+            incarnation=me.incarnation,
+            seen_at=self._seen_at,
+            now=now,
+            poll=self._context.timings.poll,
         )
 
     async def _wait_for_missing(self) -> Attempt:
