@@ -1,6 +1,6 @@
 """The provider over a cloud in memory: for tests, benchmarks and the simulator. See `memory_cloud` and `memory_behavior`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from nstance import clock as clocks
 from nstance.model.ids import InstanceId, ProviderId
@@ -59,17 +59,17 @@ class MemoryProvider(
         return await self.cloud.call(Call.FIND_IMAGE, None, lambda _: self.cloud.find_image(query))
 
     async def assign_leader_address(self) -> None:
-        def assign(_: behaviours.Outcome) -> None:
+        def assign() -> None:
             self.cloud.leader_networks[self.scope] = self._server
 
-        await self.cloud.call(Call.ASSIGN_LEADER_NETWORK, None, assign, pretend=lambda: None)
+        await self._change(Call.ASSIGN_LEADER_NETWORK, assign)
 
     async def release_leader_address(self) -> None:
-        def release(_: behaviours.Outcome) -> None:
+        def release() -> None:
             if self.cloud.leader_networks.get(self.scope) == self._server:  # never the successor's
                 del self.cloud.leader_networks[self.scope]
 
-        await self.cloud.call(Call.RELEASE_LEADER_NETWORK, None, release, pretend=lambda: None)
+        await self._change(Call.RELEASE_LEADER_NETWORK, release)
 
     async def list_targets(self, name: str) -> Sequence[ProviderId]:
         return await self.cloud.call(
@@ -77,20 +77,13 @@ class MemoryProvider(
         )
 
     async def register_target(self, name: str, provider_id: ProviderId) -> None:
-        await self.cloud.call(
-            Call.LOAD_BALANCER_REGISTER,
-            None,
-            lambda _: self.cloud.register(name, provider_id),
-            pretend=lambda: None,
-        )
+        await self._change(Call.LOAD_BALANCER_REGISTER, lambda: self.cloud.register(name, provider_id))
 
     async def deregister_target(self, name: str, provider_id: ProviderId) -> None:
-        await self.cloud.call(
-            Call.LOAD_BALANCER_DEREGISTER,
-            None,
-            lambda _: self.cloud.deregister(name, provider_id),
-            pretend=lambda: None,
-        )
+        await self._change(Call.LOAD_BALANCER_DEREGISTER, lambda: self.cloud.deregister(name, provider_id))
 
     async def close(self) -> None:
         """The cloud stays."""
+
+    async def _change(self, call: Call, work: Callable[[], None]) -> None:
+        await self.cloud.call(call, None, lambda _: work(), pretend=lambda: None)

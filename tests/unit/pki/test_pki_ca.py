@@ -97,7 +97,7 @@ def test_the_ca_subject_can_be_shaped() -> None:
 
 def test_a_ca_of_two_halves_is_refused() -> None:
     other = ca.new_ca(CLUSTER, now=NOW, rng=CHANCE)
-    with pytest.raises(fields.CertificateError, match="belong together"):
+    with pytest.raises(fields.CertificateError, match="do not fit each other"):
         ca.load_ca(CA.pem, keys.private_to_pem(other.key))
 
 
