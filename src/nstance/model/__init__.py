@@ -1,1 +1,1 @@
-"""Nouns: what Nstance talks about. Frozen values without behaviour that needs the world."""
+"""Nouns: what Nstance talks about. Frozen values without behavior that needs the world."""

@@ -4,9 +4,8 @@ from collections.abc import Callable, Sequence
 
 from nstance import clock as clocks
 from nstance.model.ids import InstanceId, ProviderId
-from nstance.providers import memory_behavior as behaviours
 from nstance.providers import port
-from nstance.providers.memory_behavior import Call
+from nstance.providers.memory_behavior import Behavior, Call
 from nstance.providers.memory_cloud import MemoryCloud
 
 
@@ -21,11 +20,11 @@ class MemoryProvider(
         clock: clocks.Clock,
         *,
         cloud: MemoryCloud | None = None,
-        behaviour: behaviours.Behaviour | None = None,
+        behavior: Behavior | None = None,
         server: str = "",
     ) -> None:
         self.scope = scope
-        self.cloud = cloud or MemoryCloud(clock, behaviour=behaviour)
+        self.cloud = cloud or MemoryCloud(clock, behavior=behavior)
         self._server = server
 
     @property
