@@ -121,9 +121,9 @@ class FleetServer:
         self.settings = settings
         self.clock, self.rng = SystemClock(), SystemRng()
         self.store = FileStore(settings["bucket"]) if settings["bucket"] else MemoryStore(self.clock)
-        self.behaviour = Script()
+        self.behavior = Script()
         self.booted: list[CreateRequest] = []
-        self.cloud = MemoryCloud(self.clock, behaviour=self.behaviour, on_boot=self._boot)
+        self.cloud = MemoryCloud(self.clock, behavior=self.behavior, on_boot=self._boot)
         self.scope = Scope(cluster=CLUSTER, shard=SHARD)
         self.server: ServerProcess
         self.running: asyncio.Task[None]
@@ -308,7 +308,7 @@ class FleetServer:
         return {}
 
     async def do_latency(self, seconds: float) -> Json:
-        self.behaviour.usual = Outcome(before=seconds / 2, after=seconds / 2)
+        self.behavior.usual = Outcome(before=seconds / 2, after=seconds / 2)
         return {}
 
     async def do_sizes(self, sizes: dict[str, int]) -> Json:

@@ -1,4 +1,4 @@
-"""A server for agents, for tests: real TLS, real certificates, real gRPC, and behaviour that a test can script.
+"""A server for agents, for tests: real TLS, real certificates, real gRPC, and behavior that a test can script.
 
 It registers whoever has a nonce it signed, and says what it heard. `scripts` hold what the next calls shall meet; an
 empty script means that the server behaves well.

@@ -99,7 +99,7 @@ async def test_capacity(tmp_path: Path) -> None:
             return super().outcome(call, id)
 
     async with World(tmp_path, told) as world:
-        world.cloud.behaviour = Full()
+        world.cloud.behavior = Full()
         await world.start()
         admin = await shell(world)
         for number, words in enumerate(commands):

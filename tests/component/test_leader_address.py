@@ -44,7 +44,7 @@ async def test_a_release_that_hangs_or_fails_holds_nobody_up(tmp_path: Path) -> 
         ):
             running = await world.start(f"s{number}")
             await eventually(lambda: world.cloud.calls[Call.ASSIGN_LEADER_NETWORK] > number)  # noqa: B023
-            world.behaviour.then(Call.RELEASE_LEADER_NETWORK, outcome)
+            world.behavior.then(Call.RELEASE_LEADER_NETWORK, outcome)
             await running.stop()
             assert world.cloud.calls[Call.RELEASE_LEADER_NETWORK] == number + 1
 
@@ -53,7 +53,7 @@ async def test_f26_a_leader_without_its_network_leads_all_the_same(tmp_path: Pat
     groups = {"default": {"web": {"template": "web", "size": 1}}}
     async with World(tmp_path, told(groups=groups)) as world:
         refused = Outcome(applied=False, error=errors.PermanentError("it is attached elsewhere"))
-        world.behaviour.then(Call.ASSIGN_LEADER_NETWORK, refused)
+        world.behavior.then(Call.ASSIGN_LEADER_NETWORK, refused)
         await world.start("a")
         await eventually(lambda: list(states(world, "web").values()) == ["running"])
         await eventually(lambda: world.cloud.leader_networks == {SCOPE: "a"})  # asked again in the background

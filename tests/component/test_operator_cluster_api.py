@@ -65,7 +65,7 @@ async def test_an_imported_pool_runs_and_scales(tmp_path: Path, caplog: pytest.L
         assert {each["metadata"]["annotations"]["cluster.x-k8s.io/owner-name"] for each in nodes.values()} == {
             "nstance-web"
         }
-        cluster.shards["zone-b"].behaviour.then(Call.CREATE, Outcome(before=6.0))
+        cluster.shards["zone-b"].behavior.then(Call.CREATE, Outcome(before=6.0))
         scale = ("scale", "machinepool", "nstance-web", "--replicas=5", "-n", cluster.namespace)
         await asyncio.to_thread(real_kube.kubectl, Path(os.environ[REAL]), *scale)
         await cluster.until(lambda: _is_in(cluster, "ScalingUp", 4))  # one is there, one is long in coming

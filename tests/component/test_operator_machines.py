@@ -232,7 +232,7 @@ async def test_what_could_not_be_made_is_tried_anew(
     monkeypatch.setattr("nstance.operator.controllers.pods.RETRY_FAILED", 0.2)
     async with operating(tmp_path, kubernetes, ONE, drain_timeout="0") as cluster:
         refused = Outcome(applied=False, error=PermanentError("no such image"))
-        cluster.shards["zone-a"].behaviour.then(Call.CREATE, refused)
+        cluster.shards["zone-a"].behavior.then(Call.CREATE, refused)
         await cluster.pod("job", annotations={"on-demand.nstance.dev/group": "web"})
         await cluster.until(lambda: len(cluster.running("zone-a", "web")) == 1)
         [item] = await cluster.all(kinds.NSTANCE_MACHINE)

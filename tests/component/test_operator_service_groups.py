@@ -172,7 +172,7 @@ async def test_a_plan_says_what_is_missing_and_why_it_is_not_made_yet(tmp_path: 
     async with World(tmp_path, agents=False) as world:
         await world.start()
         operator = await world.operator("acme")
-        world.behaviour.then(Call.CREATE, *[Outcome(applied=False, error=PermanentError("the quota is used up"))] * 4)
+        world.behavior.then(Call.CREATE, *[Outcome(applied=False, error=PermanentError("the quota is used up"))] * 4)
         await operator.call("UpsertGroup", key="web", config=GroupConfig(template="web", size=2))
         await eventually(lambda: list(states(world, "web", "acme").values()) == ["failed"] * 4)
         plan = (await operator.call("PlanGroup", key="web")).actions

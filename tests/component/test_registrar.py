@@ -87,7 +87,7 @@ class Desk:
 @pytest.fixture
 async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     async with World(tmp_path, config(groups={"acme": {"web": {"template": "web", "size": 2}}}), agents=False) as world:
-        world.behaviour.then(Call.CREATE, Outcome(before=4 * SECONDS, applied=False, error=UnavailableError("slow")))
+        world.behavior.then(Call.CREATE, Outcome(before=4 * SECONDS, applied=False, error=UnavailableError("slow")))
         await world.start()
         await eventually(lambda: len(states(world, "web", "acme")) == 2)
         yield Desk(world)
@@ -98,8 +98,8 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     [
         pytest.param({"issued": 1000, "expires": 2000}, "valid from 1000 to 2000", id="expired"),
         pytest.param({"issued": 1 << 39, "expires": (1 << 39) + 1}, f"valid from {1 << 39}", id="not yet valid"),
-        pytest.param({"cluster": ClusterId("other")}, "for cluster other", id="another cluster"),
-        pytest.param({"shard": ShardId("zone-b")}, "for shard zone-b", id="another shard"),
+        pytest.param({"cluster": ClusterId("other")}, "found other", id="another cluster"),
+        pytest.param({"shard": ShardId("zone-b")}, "found zone-b", id="another shard"),
         pytest.param(
             {"instance": InstanceId("web-01m7fkx6f4ep28abba93yprapj")}, "there is no instance", id="B9 unknown"
         ),
@@ -120,14 +120,14 @@ async def test_b8_b9_the_log_says_why_and_the_caller_does_not_learn_it(
     assert not desk.lead.shard.instances[desk.one.id].public_key
 
 
-async def test_b34_a_bad_signature_and_a_foreign_kind_are_told_alike(
+async def test_b34_a_bad_signature_and_a_foreign_kind_are_answered_alike(
     desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     token = desk.token(desk.one)
     head, body, _ = token.split(".")
     forged = f"{head}.{body}.{desk.token(desk.other).split('.')[2]}"
     operators = desk.world.operators().new_nonce(desk.lead.issuer.authority, tenant=TenantId("acme"))
-    expected = ("wrong signature", "an operator's nonce where an agent's is expected", "three parts")
+    expected = ("wrong signature", "expected an agent's nonce, found an operator's", "three parts")
     for bad, reason in zip((forged, operators, "x"), expected, strict=True):
         caplog.clear()
         error = await desk.refused(desk.request(bad))

@@ -24,16 +24,16 @@ async def test_f50_a_mass_absence_is_told_when_it_begins_and_when_it_is_over(tmp
     collecting = {"interval": "200ms", "registration_timeout": "60s"}
     groups = {"default": {"web": {"template": "web", "size": VMS}}}
     async with World(tmp_path, config(groups=groups, garbage_collection=collecting)) as world:
-        behaviour = world.cloud.behaviour = Forgetful()
+        behavior = world.cloud.behavior = Forgetful()
         server = await world.start()
         admin = await shell(world)
         await admin.ok("wait")
         # A VM that was never listed says nothing against a listing that lacks it.
         await eventually(lambda: all(instance.seen for instance in server.shard.instances.values()))
         before = dict(states(world, "web"))
-        behaviour.forgets = True
+        behavior.forgets = True
         await eventually(lambda: server.shard.mass_absence)
-        behaviour.forgets = False
+        behavior.forgets = False
         await eventually(lambda: not server.shard.mass_absence)
         messages = [e["message"] for e in await admin.json("events") if e["reason"] == "mass-absence"]
         assert [("deletions stop" in m, "deletions go on" in m) for m in messages[-2:]] == [

@@ -57,7 +57,7 @@ async def test_f7_a_nonce_whose_userdata_was_never_rendered_lets_nobody_in_twice
     nonce; it is its agent's alone."""
     async with World(tmp_path, config(groups=ONE, leader_election=SHORT_LEASE)) as world:
         unsent = Outcome(before=2 * SECONDS, applied=False, error=UnavailableError("it never arrived"))
-        world.behaviour.then(Call.CREATE, unsent)
+        world.behavior.then(Call.CREATE, unsent)
         first = await world.start()
         (pending,) = await eventually(lambda: list(first.shard.instances.values()))
         token = first.lead_now.issuer.token(pending)

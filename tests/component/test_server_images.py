@@ -91,7 +91,7 @@ async def test_without_an_image_the_group_waits_and_others_do_not(tmp_path: Path
 
 async def test_the_fallback_serves_when_the_lookup_fails(tmp_path: Path) -> None:
     async with World(tmp_path, told(1, fallback="img-0")) as world:
-        world.cloud.behaviour = NoImages()
+        world.cloud.behavior = NoImages()
         await world.start()
         await running(world, 1)
         assert made_of(world) == ["img-0"]
@@ -103,7 +103,7 @@ async def test_the_last_good_image_outlives_the_server(tmp_path: Path) -> None:
         first = await world.start()
         await running(world, 1)
         await first.stop()
-        world.cloud.behaviour = NoImages()
+        world.cloud.behavior = NoImages()
         server = await world.start()
         await eventually(lambda: server.lead_now.supplies.images.problem("base") == "the cloud is away")
         world.configure(told(2, fallback="img-0"))
@@ -139,8 +139,8 @@ async def test_timings_apply_without_a_restart(tmp_path: Path) -> None:
     """Creates at once, from one to all; and the time that a call may take."""
     group = {"acme": {"web": {"template": "web", "size": 6}}}
     async with World(tmp_path, config(groups=group, create_concurrency=1), agents=False) as world:
-        world.cloud.behaviour = Script(usual=Outcome(before=0.0))
-        world.cloud.behaviour.then(Call.CREATE, *[Outcome(before=30.0)] * 6)
+        world.cloud.behavior = Script(usual=Outcome(before=0.0))
+        world.cloud.behavior.then(Call.CREATE, *[Outcome(before=30.0)] * 6)
         server = await world.start()
         await eventually(lambda: world.cloud.calls[Call.CREATE] == 1)
         await eventually(lambda: len(states(world, "web", "acme")) == 6)

@@ -116,7 +116,7 @@ async def test_a_draining_instance_is_out_and_one_that_is_kept_comes_back(tmp_pa
 async def test_f57_lost_and_late_calls_are_repaired(tmp_path: Path) -> None:
     async with World(tmp_path, told(1, **QUICK)) as world:
         lost = errors.UnknownOutcomeError("the answer was lost")
-        world.behaviour.then(
+        world.behavior.then(
             Call.LOAD_BALANCER_REGISTER,
             Outcome(applied=False),  # says yes, and does nothing
             Outcome(applied=False, error=lost),
@@ -126,7 +126,7 @@ async def test_f57_lost_and_late_calls_are_repaired(tmp_path: Path) -> None:
         [first] = await settled(world, 1)
         world.cloud.load_balancers["front"].clear()  # somebody took it out by hand
         await settled(world, 1)
-        world.behaviour.then(Call.LOAD_BALANCER_DEREGISTER, Outcome(applied=False, error=lost))
+        world.behavior.then(Call.LOAD_BALANCER_DEREGISTER, Outcome(applied=False, error=lost))
         [id] = states(world, "web", "acme")
         world.configure(
             config(groups={"acme": {"web": {"template": "web", "size": 1}}}, **QUICK)
@@ -158,7 +158,7 @@ async def test_f57_who_leaves_while_its_registration_waits_is_never_registered(
     size = load_balancers.CALLS_AT_ONCE + 3
     async with World(tmp_path, told(size)) as world:
         world.cloud._clock = clock = Held()
-        world.behaviour.then(Call.LOAD_BALANCER_REGISTER, *[Outcome(before=HOUR)] * load_balancers.CALLS_AT_ONCE)
+        world.behavior.then(Call.LOAD_BALANCER_REGISTER, *[Outcome(before=HOUR)] * load_balancers.CALLS_AT_ONCE)
         server = await world.start()
         balancer = server.lead_now.load_balancers._balancers["front"]
         await eventually(lambda: len(balancer._flying) == size)
@@ -198,7 +198,7 @@ async def test_a_broken_balancer_delays_nobody_for_long(tmp_path: Path, monkeypa
 
 async def test_listing_fails_and_instances_are_registered_all_the_same(tmp_path: Path) -> None:
     async with World(tmp_path, told(2)) as world:
-        world.cloud.behaviour = Away(Call.LOAD_BALANCER_MEMBERS)
+        world.cloud.behavior = Away(Call.LOAD_BALANCER_MEMBERS)
         server = await world.start()
         await settled(world, 2)
         world.configure(told(1))
@@ -217,7 +217,7 @@ async def test_a_new_leader_keeps_members_and_leaves_strangers_alone(
         await eventually(lambda: members(world) == {*vms(world), stranger} and len(vms(world)) == 2)
         calls = record_calls(world, monkeypatch)
         await first.stop()
-        world.behaviour.then(Call.LOAD_BALANCER_MEMBERS, Outcome(after=0.7))  # agents are back before it is listed
+        world.behavior.then(Call.LOAD_BALANCER_MEMBERS, Outcome(after=0.7))  # agents are back before it is listed
         server = await world.start("b")
         await eventually(lambda: all(agent.connected for agent in world.agents.values()))
         balancer = server.lead_now.load_balancers._balancers["front"]

@@ -99,11 +99,11 @@ class World:
         self.shard = shard
         self.dir = dir
         self.clock, self.rng = SystemClock(), SystemRng()
-        self.behaviour = Script()
+        self.behavior = Script()
         self.fate: Callable[[Verb, str], Fate] = lambda verb, key: Fate()  # what happens to the servers' storage calls
         self.store = beside.store if beside is not None else MemoryStore(self.clock)  # past all faults
         self.cloud = MemoryCloud(
-            self.clock, behaviour=self.behaviour, on_boot=self._boot if agents else None, on_end=self._end
+            self.clock, behavior=self.behavior, on_boot=self._boot if agents else None, on_end=self._end
         )
         self.servers: dict[str, Running] = {}
         self.agents: dict[InstanceId, LightAgent] = {}

@@ -50,10 +50,10 @@ def scope(cluster: str = "one", shard: str = "a") -> port.Scope:
 
 
 class MemoryWorld:
-    def __init__(self, behaviour: Script) -> None:
+    def __init__(self, behavior: Script) -> None:
         self.clock = HandClock()
-        self.script = behaviour
-        self.cloud = memory.MemoryCloud(self.clock, behaviour=behaviour)
+        self.script = behavior
+        self.cloud = memory.MemoryCloud(self.clock, behavior=behavior)
 
     def door(self, of: port.Scope) -> port.Instances:
         return memory.MemoryProvider(of, self.clock, cloud=self.cloud)
@@ -140,8 +140,8 @@ def marked(id: InstanceId) -> list[int]:
 
 
 @contextlib.asynccontextmanager
-async def memory_world(behaviour: Script | None = None) -> AsyncIterator[MemoryWorld]:
-    world = MemoryWorld(behaviour or Script())
+async def memory_world(behavior: Script | None = None) -> AsyncIterator[MemoryWorld]:
+    world = MemoryWorld(behavior or Script())
     yield world
     await world.cloud.close()
 

@@ -92,45 +92,33 @@ def read(environment: Mapping[str, str]) -> Settings:
         path = take(f"NSTANCE_{name.upper()}_DIR", _path, str(DEFAULT_ROOT / name))
         return DirectorySettings(path, take(f"NSTANCE_{name.upper()}_MODE", _mode, mode))
 
-    registration = take("NSTANCE_SERVER_REGISTRATION_ADDR", _addresses, None)
-    agent = take("NSTANCE_SERVER_AGENT_ADDR", _addresses, None)
-    instance = take("NSTANCE_INSTANCE_ID", _instance, None)
-    kind = environment.get("NSTANCE_INSTANCE_KIND", "").strip()
+    settings = Settings(
+        registration=take("NSTANCE_SERVER_REGISTRATION_ADDR", _addresses, None),
+        agent=take("NSTANCE_SERVER_AGENT_ADDR", _addresses, None),
+        instance=take("NSTANCE_INSTANCE_ID", _instance, None),
+        hostname=environment.get("NSTANCE_INSTANCE_HOSTNAME", "").strip(),
+        ipv4=take("NSTANCE_INSTANCE_IPV4", lambda text: str(IPv4Address(text)) if text else "", ""),
+        ipv6=take("NSTANCE_INSTANCE_IPV6", lambda text: str(IPv6Address(text)) if text else "", ""),
+        identity=directory("identity", "0600"),
+        keys=directory("keys", "0640"),
+        recv=directory("recv", "0640"),
+        report_interval=take("NSTANCE_REPORT_INTERVAL", _interval, "60s"),
+        spot_poll_interval=take("NSTANCE_SPOT_POLL_INTERVAL", _spot_interval, "2s"),
+        provider=take("NSTANCE_PROVIDER", _provider, ""),
+        metadata=take("NSTANCE_METADATA_URL", _metadata, METADATA),
+        health=take("NSTANCE_HEALTH_ADDR", lambda text: _address(text, wildcard=True) if text else None, ""),
+        on_receive=take("NSTANCE_ON_RECEIVE", lambda text: tuple(shlex.split(text)), ""),
+    )
+    kind, instance = environment.get("NSTANCE_INSTANCE_KIND", "").strip(), settings.instance
     if kind and instance and kind != ids.kind_of(instance):
-        faults.append(
-            f"NSTANCE_INSTANCE_KIND: expected {ids.kind_of(instance)!r} as in the instance ID, found {kind!r}"
-        )
-    ipv4 = take("NSTANCE_INSTANCE_IPV4", lambda text: str(IPv4Address(text)) if text else "", "")
-    ipv6 = take("NSTANCE_INSTANCE_IPV6", lambda text: str(IPv6Address(text)) if text else "", "")
-    identity, keys, recv = directory("identity", "0600"), directory("keys", "0640"), directory("recv", "0640")
-    interval = take("NSTANCE_REPORT_INTERVAL", _interval, "60s")
-    spot_interval = take("NSTANCE_SPOT_POLL_INTERVAL", _spot_interval, "2s")
-    provider = take("NSTANCE_PROVIDER", _provider, "")
-    metadata = take("NSTANCE_METADATA_URL", _metadata, METADATA)
-    health = take("NSTANCE_HEALTH_ADDR", lambda text: _address(text, wildcard=True) if text else None, "")
-    on_receive = take("NSTANCE_ON_RECEIVE", lambda text: tuple(shlex.split(text)), "")
-    paths = [found.path for found in (identity, keys, recv) if found.path is not None]
+        expected = ids.kind_of(instance)
+        faults.append(f"NSTANCE_INSTANCE_KIND: expected {expected!r} as in the instance ID, found {kind!r}")
+    paths = [each.path for each in (settings.identity, settings.keys, settings.recv) if each.path is not None]
     if len({path.resolve() for path in paths}) < len(paths):
         faults.append("NSTANCE_IDENTITY_DIR, NSTANCE_KEYS_DIR and NSTANCE_RECV_DIR must be three different directories")
     if faults:
         raise InvalidSettingsError(faults)
-    return Settings(
-        registration=registration,
-        agent=agent,
-        instance=instance,
-        hostname=environment.get("NSTANCE_INSTANCE_HOSTNAME", "").strip(),
-        ipv4=ipv4,
-        ipv6=ipv6,
-        identity=identity,
-        keys=keys,
-        recv=recv,
-        report_interval=interval,
-        spot_poll_interval=spot_interval,
-        provider=provider,
-        metadata=metadata,
-        health=health,
-        on_receive=on_receive,
-    )
+    return settings
 
 
 def _addresses(text: str) -> tuple[Address, ...]:

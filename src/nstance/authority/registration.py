@@ -2,7 +2,7 @@
 
 import base64
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from nstance.authority import errors
 from nstance.model.ids import ClusterId, OperatorId, TenantId
@@ -34,15 +34,9 @@ class Registration:
 def dump(registration: Registration) -> bytes:
     document = {
         "v": VERSION,
-        "cluster": registration.cluster,
-        "tenant": registration.tenant,
-        "operator": registration.operator,
+        **asdict(registration),
         "public_key": base64.b64encode(registration.public_key).decode(),
         "serial": f"{registration.serial:032x}",
-        "issued": registration.issued,
-        "expires": registration.expires,
-        "jti": registration.jti,
-        "revoked": registration.revoked,
     }
     return json.dumps(document, indent=2).encode()
 

@@ -22,9 +22,11 @@ from collections.abc import Callable, Iterator
 from nstance import clock as clocks
 from nstance.objects import errors, keys
 from nstance.objects.port import Head, Key, Stored, Version, check_size
+from nstance.tasks.backoff import Backoff
 
 HIDDEN = ".nstance"
 LOCK_TIMEOUT_SECONDS = 5.0  # a lock is held for microseconds: after so long its holder is paused or the disk hangs
+LOCK_RETRY = Backoff(0.0005, 0.02)
 ATTEMPTS = 10  # of steps that an edit by hand, or another process that removes empty directories, may spoil
 
 _ABSENT = (FileNotFoundError, NotADirectoryError, IsADirectoryError)
@@ -188,16 +190,16 @@ class Directory:
         with _translate_errors(f"lock {key}"):
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         with _closing(descriptor):
-            delay, waited = 0.0005, 0.0
+            failures, waited = 0, 0.0
             with _translate_errors(f"lock {key}"):
                 while not _lock(descriptor):
                     if waited >= LOCK_TIMEOUT_SECONDS:
                         raise errors.UnavailableError(
                             f"lock {key}: another process has held {path} for {LOCK_TIMEOUT_SECONDS:g} s; is it paused?"
                         )
-                    time.sleep(delay)
+                    failures += 1
+                    time.sleep(delay := LOCK_RETRY.delay(failures))
                     waited += delay
-                    delay = min(delay * 2, 0.02)
             yield
 
     def _sync(self, directory: pathlib.Path, *, upwards: bool) -> None:

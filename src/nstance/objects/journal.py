@@ -94,8 +94,7 @@ class Journal:
     async def load(
         self, *, on_slot: Callable[[slots.Slot], None] = lambda slot: None
     ) -> tuple[JournalState, list[str]]:
-        """The state, and alarms about damaged snapshots that were skipped. `on_slot` gets each slot after the snapshot that was
-        used."""
+        """The state, and alarms about damaged snapshots. `on_slot` gets each slot after the snapshot that was used."""
         state, alarms = JournalState(), []
         numbers = await self.numbers(self.snapshot_prefix)
         for number in reversed(numbers):
@@ -227,8 +226,7 @@ class Writer:
         return self._state.tail
 
     async def fence(self, *, on_slot: Callable[[slots.Slot], None] = lambda slot: None) -> None:
-        """The first act of a term. Afterwards the state contains all that older leaders have written; `on_slot` gets what was
-        new."""
+        """The first act of a term: read what older leaders have written (`on_slot` gets it), then append a slot."""
         await points.reach(points.Point.BEFORE_FENCE)
         while True:
             await self._journal.follow(self._state, on_slot=on_slot)
@@ -295,12 +293,8 @@ class Writer:
         """As many queued decisions as fit into one slot, at least one."""
         size, count = 0, 0
         for entry, _ in self._queue:
-            size += (
-                200
-                + 700 * len(entry.changes)
-                + 2500 * len(entry.groups)
-                + sum(100 + len(why.message) for why in entry.reason)
-            )
+            reasons = sum(100 + len(why.message) for why in entry.reason)
+            size += 200 + 700 * len(entry.changes) + 2500 * len(entry.groups) + reasons
             if count and size > MAX_SLOT_BYTES:
                 break
             count += 1
@@ -315,7 +309,7 @@ class Writer:
         )
         if len(body) > SLOT_LIMIT:
             raise errors.PermissionDeniedError(
-                f"journal slot {number} would have {len(body)} bytes, expected at most {SLOT_LIMIT}"
+                f"journal slot {number} would have {len(body)} bytes, limit {SLOT_LIMIT}"
             )
         await self._guard()
         try:
@@ -346,9 +340,7 @@ class Writer:
     def _raise_deposed(self, overtaken: settle.OvertakenError) -> None:
         slot = self._winner(overtaken)
         # After the fence no older leader can write: the writer is newer, or has the same epoch through a lost lease.
-        raise DeposedError(
-            f"journal slot {slot.number} was written by epoch {slot.epoch}, this term is epoch {self._epoch}"
-        )
+        raise DeposedError(f"journal slot {slot.number} has epoch {slot.epoch}, this term is epoch {self._epoch}")
 
     def _winner(self, overtaken: settle.OvertakenError) -> slots.Slot:
         number = self._state.tail + 1

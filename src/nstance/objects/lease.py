@@ -9,7 +9,7 @@ replaced.
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from nstance.model.codec import canonical
@@ -53,31 +53,9 @@ class ReadLease:
 
 
 def encode(lease: Lease) -> bytes:
-    return canonical(
-        {
-            "v": VERSION,
-            "epoch": lease.epoch,
-            "sequence": lease.sequence,
-            "op": lease.op,
-            "holder": _holder(lease.holder),
-            "state": "free" if lease.free else "held",
-            "length": lease.length,
-            "promise": lease.promise,
-            "crash_wait": lease.crash_wait,
-            "members": [_holder(m) for m in lease.members],
-            "tail": lease.tail,
-            "at": lease.at,
-        }
-    )
-
-
-def _holder(holder: Holder) -> dict[str, Any]:
-    return {
-        "server": holder.server,
-        "incarnation": holder.incarnation,
-        "addresses": list(holder.addresses),
-        "fingerprint": holder.fingerprint,
-    }
+    raw = asdict(lease)
+    raw["state"] = "free" if raw.pop("free") else "held"
+    return canonical(raw | {"v": VERSION})
 
 
 def decode(body: bytes) -> Lease:

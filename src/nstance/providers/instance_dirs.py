@@ -200,16 +200,8 @@ def _parse(body: bytes, id: InstanceId) -> Record:
         record = Record(**{**value, "command": tuple(value["command"]), "env": dict(value["env"])})
     except (ValueError, TypeError, KeyError):
         raise UnreadableError(f"expected the record of {id} in its {launch.RECORD}, found something else") from None
-    texts = (
-        record.cluster,
-        record.shard,
-        record.tenant,
-        record.group,
-        record.kind,
-        record.template,
-        *record.command,
-        *record.env.values(),
-    )
+    tags = (record.cluster, record.shard, record.tenant, record.group, record.kind, record.template)
+    texts = (*tags, *record.command, *record.env.values())
     is_valid = all(isinstance(text, str) for text in texts) and isinstance(record.created, int | float)
     if record.id != id or not is_valid:
         raise UnreadableError(f"expected the record of {id} in its {launch.RECORD}, found another's or a damaged one")

@@ -1,12 +1,11 @@
 """The provider over a cloud in memory: for tests, benchmarks and the simulator. See `memory_cloud` and `memory_behavior`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from nstance import clock as clocks
 from nstance.model.ids import InstanceId, ProviderId
-from nstance.providers import memory_behavior as behaviours
 from nstance.providers import port
-from nstance.providers.memory_behavior import Call
+from nstance.providers.memory_behavior import Behavior, Call
 from nstance.providers.memory_cloud import MemoryCloud
 
 
@@ -21,11 +20,11 @@ class MemoryProvider(
         clock: clocks.Clock,
         *,
         cloud: MemoryCloud | None = None,
-        behaviour: behaviours.Behaviour | None = None,
+        behavior: Behavior | None = None,
         server: str = "",
     ) -> None:
         self.scope = scope
-        self.cloud = cloud or MemoryCloud(clock, behaviour=behaviour)
+        self.cloud = cloud or MemoryCloud(clock, behavior=behavior)
         self._server = server
 
     @property
@@ -59,17 +58,17 @@ class MemoryProvider(
         return await self.cloud.call(Call.FIND_IMAGE, None, lambda _: self.cloud.find_image(query))
 
     async def assign_leader_address(self) -> None:
-        def assign(_: behaviours.Outcome) -> None:
+        def assign() -> None:
             self.cloud.leader_networks[self.scope] = self._server
 
-        await self.cloud.call(Call.ASSIGN_LEADER_NETWORK, None, assign, pretend=lambda: None)
+        await self._change(Call.ASSIGN_LEADER_NETWORK, assign)
 
     async def release_leader_address(self) -> None:
-        def release(_: behaviours.Outcome) -> None:
+        def release() -> None:
             if self.cloud.leader_networks.get(self.scope) == self._server:  # never the successor's
                 del self.cloud.leader_networks[self.scope]
 
-        await self.cloud.call(Call.RELEASE_LEADER_NETWORK, None, release, pretend=lambda: None)
+        await self._change(Call.RELEASE_LEADER_NETWORK, release)
 
     async def list_targets(self, name: str) -> Sequence[ProviderId]:
         return await self.cloud.call(
@@ -77,20 +76,13 @@ class MemoryProvider(
         )
 
     async def register_target(self, name: str, provider_id: ProviderId) -> None:
-        await self.cloud.call(
-            Call.LOAD_BALANCER_REGISTER,
-            None,
-            lambda _: self.cloud.register(name, provider_id),
-            pretend=lambda: None,
-        )
+        await self._change(Call.LOAD_BALANCER_REGISTER, lambda: self.cloud.register(name, provider_id))
 
     async def deregister_target(self, name: str, provider_id: ProviderId) -> None:
-        await self.cloud.call(
-            Call.LOAD_BALANCER_DEREGISTER,
-            None,
-            lambda _: self.cloud.deregister(name, provider_id),
-            pretend=lambda: None,
-        )
+        await self._change(Call.LOAD_BALANCER_DEREGISTER, lambda: self.cloud.deregister(name, provider_id))
 
     async def close(self) -> None:
         """The cloud stays."""
+
+    async def _change(self, call: Call, work: Callable[[], None]) -> None:
+        await self.cloud.call(call, None, lambda _: work(), pretend=lambda: None)

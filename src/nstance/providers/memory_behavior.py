@@ -62,7 +62,7 @@ class Life:
     list_lag: float = 0.0
 
 
-class Behaviour(Protocol):
+class Behavior(Protocol):
     def outcome(self, call: Call, id: InstanceId | None) -> Outcome: ...
 
     def life(self, request: port.CreateRequest) -> Life: ...

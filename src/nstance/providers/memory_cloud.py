@@ -1,6 +1,6 @@
 """A cloud account in memory, shared by the servers, shards and clusters that have a `MemoryProvider` on it.
 
-It is deterministic: time comes from a clock, everything else from a `Behaviour`. A VM's status is a function of time, so
+It is deterministic: time comes from a clock, everything else from a `Behavior`. A VM's status is a function of time, so
 a lagging answer is the status of some seconds ago. The trap: a sent call is applied even if its caller is cancelled,
 times out or crashes, as in a real cloud; that work belongs to the cloud's own tasks.
 """
@@ -17,8 +17,7 @@ from typing import TypeVar
 from nstance import clock as clocks
 from nstance.model.ids import ClusterId, GroupName, InstanceId, ProviderId, ShardId, TenantId
 from nstance.providers import errors, port
-from nstance.providers import memory_behavior as behaviours
-from nstance.providers.memory_behavior import Call
+from nstance.providers.memory_behavior import Behavior, Call, Life, Outcome, Script
 
 _REMEMBERED = 100_000  # deleted IDs
 
@@ -31,7 +30,7 @@ class _Machine:
     request: port.CreateRequest
     provider_id: ProviderId
     ip4: str
-    life: behaviours.Life
+    life: Life
     created_at: float
     cluster: ClusterId | None
     shard: ShardId | None
@@ -83,13 +82,13 @@ class MemoryCloud:
         self,
         clock: clocks.Clock,
         *,
-        behaviour: behaviours.Behaviour | None = None,
+        behavior: Behavior | None = None,
         subnets: Mapping[str, int] | None = None,
         images: Sequence[Image] = (),
         on_boot: Hook | None = None,
         on_end: Hook | None = None,
     ) -> None:
-        self.behaviour: behaviours.Behaviour = behaviour or behaviours.Script()
+        self.behavior: Behavior = behavior or Script()
         self.subnets = dict(subnets or {})  # addresses in each; a subnet that is not listed is unlimited
         self.images = list(images)
         self.calls: Counter[Call] = Counter()
@@ -152,14 +151,14 @@ class MemoryCloud:
         self,
         call: Call,
         id: InstanceId | None,
-        work: Callable[[behaviours.Outcome], T],
+        work: Callable[[Outcome], T],
         *,
         pretend: Callable[[], T] | None = None,
     ) -> T:
-        """One call from a server, counted, with the outcome that the behaviour decides. `pretend` gives the answer of a call
+        """One call from a server, counted, with the outcome that the behavior decides. `pretend` gives the answer of a call
         that reports success and does nothing."""
         self.calls[call] += 1
-        outcome = self.behaviour.outcome(call, id)
+        outcome = self.behavior.outcome(call, id)
         applied: asyncio.Future[tuple[T, None] | tuple[None, errors.ProviderError]]
         applied = asyncio.get_running_loop().create_future()
 
@@ -294,7 +293,7 @@ class MemoryCloud:
             request=request,
             provider_id=ProviderId(f"memory-{number:06}"),
             ip4=f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}",
-            life=self.behaviour.life(request),
+            life=self.behavior.life(request),
             created_at=self._clock.monotonic(),
             cluster=cluster,
             shard=shard,

@@ -46,7 +46,7 @@ def _memory(options: Options, scope: port.Scope, clock: clocks.Clock, server: st
     )
     subnets = options.counts("subnets")
     options.finish()
-    cloud = memory_cloud.MemoryCloud(clock, behaviour=script, subnets=subnets)
+    cloud = memory_cloud.MemoryCloud(clock, behavior=script, subnets=subnets)
     return memory.MemoryProvider(scope, clock, cloud=cloud, server=server)
 
 

@@ -79,7 +79,7 @@ class StorageFaults:
 
 
 class ProviderFaults:
-    """A `providers.memory_behavior.Behaviour`."""
+    """A `providers.memory_behavior.Behavior`."""
 
     def __init__(self, r: random.Random, setup: Setup, now: Callable[[], float], count: Count) -> None:
         self._r = r

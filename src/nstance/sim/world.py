@@ -87,7 +87,7 @@ class World:
         self.storage = WatchedStore(Machine("store", self.loop), remember=remember)
         self.storage.watcher = self.auditor
         self.cloud = WatchedCloud(
-            self.cloud_clock, behaviour=self.provider_faults, on_boot=self._on_boot, on_end=self._on_end
+            self.cloud_clock, behavior=self.provider_faults, on_boot=self._on_boot, on_end=self._on_end
         )
         self.cloud.watcher = self.auditor
         self.cloud.is_full = self.provider_faults.is_full

@@ -26,7 +26,7 @@ from h2.exceptions import ProtocolError
 from nstance.pki import names
 from nstance.wire import peer, status
 from nstance.wire.limits import Limits
-from nstance.wire.transport import Stream
+from nstance.wire.stream import Stream
 
 log = logging.getLogger("nstance.wire")
 

@@ -4,6 +4,8 @@ A service raises one of these, and the caller sees the same code and message. IN
 and only the dispatcher uses it.
 """
 
+from functools import partial
+
 from grpclib.const import Status
 from grpclib.exceptions import GRPCError
 
@@ -19,45 +21,19 @@ def refusal(status: Status, message: str) -> GRPCError:
     return GRPCError(status, message if len(message) <= MAX_MESSAGE else message[: MAX_MESSAGE - 1] + "…")
 
 
-def not_found(message: str) -> GRPCError:
-    """Also for objects of another tenant."""
-    return refusal(Status.NOT_FOUND, message)
-
-
 def invalid(field: str, message: str) -> GRPCError:
     return refusal(Status.INVALID_ARGUMENT, f"{field}: {message}")
 
 
-def failed_precondition(message: str) -> GRPCError:
-    """The request is valid, but its object is not in the right state: a static group, a busy instance."""
-    return refusal(Status.FAILED_PRECONDITION, message)
-
-
-def aborted(message: str) -> GRPCError:
-    """Another writer was faster: read again, then decide again."""
-    return refusal(Status.ABORTED, message)
-
-
-def unavailable(message: str) -> GRPCError:
-    """Another server, or a later attempt, can answer."""
-    return refusal(Status.UNAVAILABLE, message)
-
-
-def exhausted(message: str) -> GRPCError:
-    return refusal(Status.RESOURCE_EXHAUSTED, message)
-
-
-def denied(message: str) -> GRPCError:
-    return refusal(Status.PERMISSION_DENIED, message)
-
-
-def unauthenticated(message: str) -> GRPCError:
-    return refusal(Status.UNAUTHENTICATED, message)
-
-
-def unimplemented(message: str) -> GRPCError:
-    return refusal(Status.UNIMPLEMENTED, message)
-
+not_found = partial(refusal, Status.NOT_FOUND)  # also for objects of another tenant
+# The request is valid, but its object is not in the right state: a static group, a busy instance.
+failed_precondition = partial(refusal, Status.FAILED_PRECONDITION)
+aborted = partial(refusal, Status.ABORTED)  # another writer was faster: read again, then decide again
+unavailable = partial(refusal, Status.UNAVAILABLE)  # another server, or a later attempt, can answer
+exhausted = partial(refusal, Status.RESOURCE_EXHAUSTED)
+denied = partial(refusal, Status.PERMISSION_DENIED)
+unauthenticated = partial(refusal, Status.UNAUTHENTICATED)
+unimplemented = partial(refusal, Status.UNIMPLEMENTED)
 
 _MEANING = {
     Status.CANCELLED: "the call was cancelled",

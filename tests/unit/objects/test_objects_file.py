@@ -123,7 +123,7 @@ async def test_a_long_name_is_refused_clearly(store: file.FileStore) -> None:
         await store.create(Key("x" * 256), b"")
 
 
-async def test_emptied_directories_go_while_neighbours_write(store: file.FileStore, tmp_path: pathlib.Path) -> None:
+async def test_emptied_directories_go_while_others_write(store: file.FileStore, tmp_path: pathlib.Path) -> None:
     async def churn(name: str) -> None:
         for _ in range(40):
             await store.create(Key(f"deep/er/{name}"), b"")

@@ -80,7 +80,7 @@ async def test_f30_put_settles(before: bytes | None, fates: tuple[Fate, ...]) ->
     assert truth.contents() == {KEY: b"new"}
 
 
-async def test_f31_a_create_that_lands_late_is_recognised_as_ours() -> None:
+async def test_f31_a_create_that_lands_late_is_recognized_as_ours() -> None:
     truth, store = world(Fate(late=0.0), NOT_APPLIED)
     assert (await settle.create_or_adopt(store, KEY, b"mine")).body == b"mine"
     assert truth.contents() == {KEY: b"mine"}

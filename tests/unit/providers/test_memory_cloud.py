@@ -31,7 +31,7 @@ class World:
         self.ended: list[str] = []
         self.cloud = MemoryCloud(
             self.clock,
-            behaviour=self.script,
+            behavior=self.script,
             subnets=subnets,
             images=images,
             on_boot=lambda asked, vm: self.booted.append(asked.id),
@@ -361,7 +361,7 @@ async def test_hooks_run_outside_the_callers_context() -> None:
     clock, seen = HandClock(), []
     for before, boot in ((0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0)):
         script = Script(usual=Outcome(before=before), lives=Life(boot=boot))
-        cloud = MemoryCloud(clock, behaviour=script, on_boot=lambda asked, vm: seen.append(whose.get()))
+        cloud = MemoryCloud(clock, behavior=script, on_boot=lambda asked, vm: seen.append(whose.get()))
         token = whose.set("server")
         call = asyncio.create_task(MemoryProvider(scope(), clock, cloud=cloud).create(request()))
         whose.reset(token)
@@ -410,7 +410,7 @@ async def story(seed: int, steps: Sequence[int]) -> tuple[list[str], MemoryCloud
     lives: dict[str, list[str]] = {"boot": [], "end": []}
     cloud = MemoryCloud(
         clock,
-        behaviour=Fickle(SeededRng(seed), ODDS),
+        behavior=Fickle(SeededRng(seed), ODDS),
         on_boot=lambda asked, vm: lives["boot"].append(asked.id),
         on_end=lambda asked, vm: lives["end"].append(asked.id),
     )

@@ -37,7 +37,7 @@ class Lookups:
     def __init__(self, clock: Machine) -> None:
         self.clock = clock
         self.script = Script()
-        self.cloud = MemoryCloud(self.clock, behaviour=self.script)
+        self.cloud = MemoryCloud(self.clock, behavior=self.script)
         self.changes = 0
         provider = MemoryProvider(Scope(cluster=ClusterId("c"), shard=ShardId("s")), self.clock, cloud=self.cloud)
         self.calls = ProviderCalls(
