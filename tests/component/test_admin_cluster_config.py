@@ -79,7 +79,7 @@ def test_configs_of_another_shard_or_cluster_are_refused(bucket: Bucket) -> None
     other_shard = changed(**{'"infra": {': '"id": "b", "infra": {'})
     said = bucket("config", "put", "--shard", "a", "-", input=other_shard)
     assert said.exit_code == 1
-    assert 'expected the shard that this server serves, "a", found "b"' in said.stderr
+    assert 'expected "a", the shard that this server serves, found "b"' in said.stderr
     words = ("config", "put", "--shard", "a", "-")
     other = changed(**{'"id": "example-cluster"': '"id": "other"'})
     assert "is of cluster other, but the storage belongs to example-cluster" in bucket.refused(*words, input=other)

@@ -273,7 +273,7 @@ def start(*arguments: str, **variables: str) -> "subprocess.Popen[str]":
     [
         (None, (), {}, "config.yaml is missing"),
         ("cluster_id: A\nshards: {}\n", (), {}, "line 1: cluster_id"),
-        ("good", (), {}, "no way to the Kubernetes API server"),
+        ("good", (), {}, "no Kubernetes API server configured"),
         ("good", ("--kubeconfig=/nonexistent",), {}, "failed to read kubeconfig"),
         ("good", (), {"NSTANCE_CAPI_ENDPOINT": "https://"}, "NSTANCE_CAPI_ENDPOINT"),
     ],

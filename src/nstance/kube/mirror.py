@@ -150,7 +150,7 @@ class Mirror:
         if not isinstance(problem, errors.ExpiredError):
             log.log(
                 logging.WARNING if self._failures > 1 else logging.INFO,
-                "watch failed and will be resumed",
+                "failed to watch, will resume",
                 extra={"kind": self.kind.plural, "failures": self._failures, "problem": str(problem)},
             )
         return self._failures

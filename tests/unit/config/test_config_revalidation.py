@@ -16,7 +16,7 @@ def problems(cluster: dict[str, object], shard: dict[str, object]) -> dict[str, 
 
 
 @pytest.mark.parametrize("other", [{"typo": 1}, {"shutdown_grace": "soon"}], ids=["unknown key", "wrong value"])
-def test_a_wrong_neighbour_hides_no_rule(other: dict[str, object]) -> None:
+def test_another_invalid_key_hides_no_rule(other: dict[str, object]) -> None:
     found = problems({}, {"health": {"suspect_after": "70s", "dead_after": "60s", **other}})
     assert set(found) == {"shard.health", f"shard.health.{next(iter(other))}"}
     assert "suspect_after to be shorter than dead_after" in found["shard.health"]

@@ -40,7 +40,7 @@ class Server:
 Fault = Callable[[str], Exception | None]
 
 
-class Door:
+class FaultyKube:
     def __init__(self, server: Server) -> None:
         self.server = server
         self.before: Fault = lambda verb: None
@@ -82,9 +82,9 @@ class Door:
         return made
 
 
-def election(server: Server | Door, clock: Machine, name: str = "a", seed: int = 1) -> Election:
-    door = server if isinstance(server, Door) else Door(server)
-    return Election(cast(Kube, door), namespace="here", identity=name, clock=clock, rng=SeededRng(seed))
+def election(server: Server | FaultyKube, clock: Machine, name: str = "a", seed: int = 1) -> Election:
+    client = server if isinstance(server, FaultyKube) else FaultyKube(server)
+    return Election(cast(Kube, client), namespace="here", identity=name, clock=clock, rng=SeededRng(seed))
 
 
 @virtually
@@ -148,16 +148,16 @@ def test_a_leader_that_cannot_renew_stops_before_another_may_start(fault: str) -
     @virtually
     async def scene(clock: Machine) -> None:
         server = Server()
-        door = Door(server)
-        one = election(door, clock)
+        client = FaultyKube(server)
+        one = election(client, clock)
         await one.acquire()
         began = clock.loop.time()
         if fault == "hang":
-            door.hang = True
+            client.hang = True
         elif fault == "unavailable":
-            door.before = lambda verb: errors.UnavailableError("down")
+            client.before = lambda verb: errors.UnavailableError("down")
         else:
-            door.before = lambda verb: errors.UnknownOutcomeError("lost")
+            client.before = lambda verb: errors.UnknownOutcomeError("lost")
         with pytest.raises(LeadershipLostError, match="not renewed"):
             await one.renew()
         assert clock.loop.time() - began <= 10.01
@@ -169,13 +169,13 @@ def test_a_leader_that_cannot_renew_stops_before_another_may_start(fault: str) -
 @virtually
 async def test_a_short_outage_is_survived(clock: Machine) -> None:
     server = Server()
-    door = Door(server)
-    one = election(door, clock)
+    client = FaultyKube(server)
+    one = election(client, clock)
     await one.acquire()
     keeping = asyncio.ensure_future(one.renew())
-    door.before = lambda verb: errors.UnavailableError("down")
+    client.before = lambda verb: errors.UnavailableError("down")
     await clock.sleep(7)
-    door.before = lambda verb: None
+    client.before = lambda verb: None
     await clock.sleep(60)
     assert not keeping.done()
     keeping.cancel()
@@ -184,18 +184,18 @@ async def test_a_short_outage_is_survived(clock: Machine) -> None:
 @virtually
 async def test_a_write_whose_answer_was_lost_is_no_loss(clock: Machine) -> None:
     server = Server()
-    door = Door(server)
-    door.after = lambda verb: errors.UnknownOutcomeError("applied, and not told")
-    one = election(door, clock)
+    client = FaultyKube(server)
+    client.after = lambda verb: errors.UnknownOutcomeError("applied, and not told")
+    one = election(client, clock)
     acquiring = asyncio.ensure_future(one.acquire())
     await clock.sleep(1)
-    door.after = lambda verb: None
+    client.after = lambda verb: None
     await acquiring
     assert server.spec()["leaseTransitions"] == 0
     keeping = asyncio.ensure_future(one.renew())
-    door.after = lambda verb: errors.UnknownOutcomeError("again")
+    client.after = lambda verb: errors.UnknownOutcomeError("again")
     await clock.sleep(3)
-    door.after = lambda verb: None
+    client.after = lambda verb: None
     await clock.sleep(30)
     assert not keeping.done()
     keeping.cancel()
@@ -310,7 +310,7 @@ async def test_the_works_own_end_releases(clock: Machine) -> None:
 @virtually
 async def test_losing_cancels_the_work_and_raises(clock: Machine) -> None:
     server = Server()
-    door = Door(server)
+    client = FaultyKube(server)
     cancelled: list[float] = []
 
     async def work() -> None:
@@ -320,9 +320,9 @@ async def test_losing_cancels_the_work_and_raises(clock: Machine) -> None:
             cancelled.append(clock.loop.time())
             await clock.sleep(3600)  # does not end in time; that must not hold up the process's end
 
-    running = asyncio.ensure_future(election(door, clock).run(work))
+    running = asyncio.ensure_future(election(client, clock).run(work))
     await clock.sleep(1)
-    door.hang = True
+    client.hang = True
     with pytest.raises(LeadershipLostError):
         await running
     assert cancelled[0] <= 11.0
@@ -345,7 +345,7 @@ def test_never_two_leaders(seed: int) -> None:
     most: list[int] = [0]
     terms: list[str] = []
 
-    async def candidate(name: str, clock: Machine, door: Door) -> None:
+    async def candidate(name: str, clock: Machine, client: FaultyKube) -> None:
         life = 0
         while True:
             life += 1
@@ -361,34 +361,36 @@ def test_never_two_leaders(seed: int) -> None:
                     leaders.discard(me)
 
             with contextlib.suppress(LeadershipLostError):
-                await election(door, clock, me, seed).run(work)
+                await election(client, clock, me, seed).run(work)
             await clock.sleep(1)
 
-    async def fault_model(doors: list[Door]) -> None:
+    async def fault_model(clients: list[FaultyKube]) -> None:
         for _ in range(200):
             await asyncio.sleep(rng.uniform(1, 40))
-            door = rng.choice(doors)
-            door.hang = False
-            door.before = door.after = lambda verb: None
+            client = rng.choice(clients)
+            client.hang = False
+            client.before = client.after = lambda verb: None
             slowness = rng.choice([0.01, 0.5, 3.0])
-            door.delay = lambda slowness=slowness: rng.uniform(0, slowness)  # type: ignore[misc]
+            client.delay = lambda slowness=slowness: rng.uniform(0, slowness)  # type: ignore[misc]
             match rng.randrange(4):
                 case 0:
-                    door.before = lambda verb: errors.UnavailableError("cut")
+                    client.before = lambda verb: errors.UnavailableError("cut")
                 case 1:
-                    door.after = lambda verb: errors.UnknownOutcomeError("answer lost") if rng.random() < 0.5 else None
+                    client.after = lambda verb: (
+                        errors.UnknownOutcomeError("answer lost") if rng.random() < 0.5 else None
+                    )
                 case 2:
-                    door.hang = True
-        for door in doors:
-            door.hang = False
-            door.before = door.after = lambda verb: None
-            door.delay = lambda: 0.01
+                    client.hang = True
+        for client in clients:
+            client.hang = False
+            client.before = client.after = lambda verb: None
+            client.delay = lambda: 0.01
 
     async def scene() -> None:
-        doors = [Door(server) for _ in range(3)]
+        clients = [FaultyKube(server) for _ in range(3)]
         clocks = [Machine(f"m{n}", loop, rate=rng.uniform(0.98, 1.02), wall=rng.uniform(0, 2e9)) for n in range(3)]
-        tasks = [asyncio.ensure_future(candidate(f"c{n}", clocks[n], doors[n])) for n in range(3)]
-        await fault_model(doors)
+        tasks = [asyncio.ensure_future(candidate(f"c{n}", clocks[n], clients[n])) for n in range(3)]
+        await fault_model(clients)
         await asyncio.sleep(60)
         assert len(leaders) == 1
         assert not any(task.done() for task in tasks)

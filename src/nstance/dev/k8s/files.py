@@ -190,13 +190,10 @@ class Files:
         self._seen[path] = signature
         try:
             return json.loads(raw)
-        except json.JSONDecodeError as error:
-            extra = {"file": str(path), "line": error.lineno, "column": error.colno, "problem": error.msg}
-            log.warning("failed to parse file, the last valid object stays", extra=extra)
         except (ValueError, RecursionError) as error:
-            log.warning(
-                "failed to parse file, the last valid object stays", extra={"file": str(path), "problem": str(error)}
-            )
+            place = {"line": error.lineno, "column": error.colno} if isinstance(error, json.JSONDecodeError) else {}
+            extra = {"file": str(path), "problem": str(error), **place}
+            log.warning("failed to parse file, the last valid object stays", extra=extra)
         return None
 
     def _sink(self, key: Key, body: Object | None) -> None:
