@@ -70,7 +70,7 @@ class Cluster:
     dir: Path
     shards: dict[str, World]
     clock: SystemClock
-    kubeconfig: str = dev_k8s.KUBECONFIG.format(port=1)  # what the operator is told; `connect` decides where it goes
+    kubeconfig: str = dev_k8s.KUBECONFIG.format(port=1)  # of the operator; `connect` decides where it really connects
     operators: dict[str, tuple[Operator, "asyncio.Task[None]"]] = field(default_factory=dict)
 
     # ---- the operator
@@ -285,8 +285,8 @@ def _client(
 ) -> tuple[Kube, Callable[[Access], Kube]]:
     if kubernetes == "memory":
         api = memory.cluster(clock, rng)
-        return MemoryKube(api, clock), lambda told: MemoryKube(api, clock)
-    return HttpKube(access, clock), lambda told: HttpKube(access, clock)
+        return MemoryKube(api, clock), lambda _: MemoryKube(api, clock)
+    return HttpKube(access, clock), lambda _: HttpKube(access, clock)
 
 
 async def _prepare(cluster: Cluster) -> None:

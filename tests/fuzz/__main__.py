@@ -133,10 +133,10 @@ def _guided(target: law.Target, seconds: float, start: int) -> bytes | None:
                 child.kill()
                 child.wait()
         finds = sorted(Path(folder).glob("*-*"))
-        told = log.read_text(errors="replace").splitlines()
-        done = next((line for line in reversed(told) if line.startswith("Done ")), "")
+        lines = log.read_text(errors="replace").splitlines()
+        done = next((line for line in reversed(lines) if line.startswith("Done ")), "")
         if not finds and child.returncode != 0:
-            print("\n".join(told[-20:]))
+            print("\n".join(lines[-20:]))
             raise SystemExit(f"{target.name}: the search itself failed with {child.returncode}")
         print(f"{target.name}: {done or 'a find'}", flush=True)
         return finds[0].read_bytes() if finds else None

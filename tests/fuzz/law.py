@@ -78,7 +78,7 @@ def load_targets() -> dict[str, Target]:
 
 
 def load_target(name: str) -> Target:
-    """One alone: for whoever pays for each module."""
+    """One target by name: importing the others takes time."""
     for path in sorted((Path(__file__).parent / "targets").glob("*.py")):
         if f'"{name}"' in path.read_text():
             importlib.import_module(f"fuzz.targets.{path.stem}")

@@ -206,7 +206,7 @@ class World:
         finally:
             tailing.cancel()
         machine.kill()
-        self.network.killed(machine)
+        self.network.on_kill(machine)
         self.later(self.random.uniform(1, 5), self.boot, machine)
 
     async def work(
@@ -272,7 +272,7 @@ class World:
         if not power:
             self.network.dark.add(machine.name)
         machine.kill()
-        self.network.killed(machine)
+        self.network.on_kill(machine)
         delay = self.random.uniform(1, 5) if back is None else back
         self.later(delay, self.boot, machine)
 

@@ -78,18 +78,18 @@ class Shard:
         return status
 
     def settle(self, key: str) -> None:
-        """As many as are wished: made at once, or drained."""
+        """Create or drain instances until the group has its size."""
         group = self.groups.get(key)
-        wished = group.size if group is not None else 0
+        desired = group.size if group is not None else 0
         here = self.alive(key, on_demand=False)
         staying = [each for each in here if each.state != "draining"]
-        returning = [each for each in here if each.state == "draining"][: max(0, wished - len(staying))]
+        returning = [each for each in here if each.state == "draining"][: max(0, desired - len(staying))]
         staying += [
             self.put(each.instance_id, state="running", drain_cancelled=True, waits=False) for each in returning
         ]
-        for _ in range(wished - len(staying)):
+        for _ in range(desired - len(staying)):
             self.make(key, self.world.fresh(), on_demand=False)
-        for each in staying[wished:]:
+        for each in staying[desired:]:
             self.leave(each.instance_id)
         if group is not None:
             now = self.alive(key, on_demand=False)

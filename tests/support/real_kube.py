@@ -264,19 +264,19 @@ def kubectl(kubeconfig: Path, *arguments: str, given: str = "") -> str:
 
 def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    told: dict[str, str] = {}
+    environment: dict[str, str] = {}
     try:
         _build_kubernetes()
         try:
             _build_cluster_api()
-            told[CLUSTER_API_VARIABLE] = str(CLUSTER_API_PROGRAM)
+            environment[CLUSTER_API_VARIABLE] = str(CLUSTER_API_PROGRAM)
         except (Missing, Failed) as problem:
             say(f"tests with Cluster API's controllers are skipped: {problem}")
-            told[CLUSTER_API_VARIABLE] = str(problem)
+            environment[CLUSTER_API_VARIABLE] = str(problem)
         with running() as kubeconfig:
             say(f"kube-apiserver {KUBERNETES} is ready")
-            told |= dict.fromkeys(("NSTANCE_TEST_KUBECONFIG", "KUBECONFIG"), str(kubeconfig))
-            return subprocess.call(sys.argv[1:], env=os.environ | told)
+            environment |= dict.fromkeys(("NSTANCE_TEST_KUBECONFIG", "KUBECONFIG"), str(kubeconfig))
+            return subprocess.call(sys.argv[1:], env=os.environ | environment)
     except Missing as missing:
         say(f"skipped: {missing}")
         return 0

@@ -1,4 +1,4 @@
-"""A server's seat in an election of which the other side is only told, in time that moves by hand."""
+"""The election context of one server with a scripted peer, in time that moves by hand."""
 
 from dataclasses import dataclass, field
 

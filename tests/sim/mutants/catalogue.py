@@ -744,7 +744,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "nstance.server.api.agent_service",
         "        if not other:\n            return\n        if not known",
         "        if True:\n            return\n        if not known",
-        "two agents take the connection from each other, and nobody is told",
+        "two agents take the connection from each other unnoticed",
         tests=FINDINGS,
     ),
     Mutant(
@@ -988,7 +988,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         tests=DRAINERS,
     ),
     Mutant(
-        "drain-begins-anew-with-the-leader",
+        "drain-restarts-with-the-leader",
         "nstance.core.draining",
         "    if draft.now < drain.deadline:\n        draft.wake(drain.deadline)\n        return\n",
         "    until = max(drain.started, draft.view.listening_since) + drain.deadline - drain.started\n"
