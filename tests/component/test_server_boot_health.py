@@ -46,7 +46,7 @@ def meanwhile(free_port: int, monkeypatch: pytest.MonkeyPatch) -> int:
     return free_port
 
 
-async def test_f28_health_moves_to_the_configured_port(tmp_path: Path, meanwhile: int) -> None:
+async def test_health_moves_to_the_configured_port(tmp_path: Path, meanwhile: int) -> None:
     """Found by chaos: a server that had to wait for its storage answered on the default port for the rest of its life."""
     async with World(tmp_path) as world:
         world.fate = away_at_first(1)
@@ -55,7 +55,7 @@ async def test_f28_health_moves_to_the_configured_port(tmp_path: Path, meanwhile
         assert await health(meanwhile) is None
 
 
-async def test_f28_a_default_port_that_is_taken_keeps_nobody_from_starting(tmp_path: Path, meanwhile: int) -> None:
+async def test_a_default_port_that_is_taken_keeps_nobody_from_starting(tmp_path: Path, meanwhile: int) -> None:
     with socket.create_server(("127.0.0.1", meanwhile)):
         async with World(tmp_path) as world:
             world.fate = away_at_first(1)

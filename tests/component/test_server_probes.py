@@ -76,7 +76,7 @@ async def test_metrics_are_what_prometheus_reads() -> None:
         ("DELETE", "/metrics", 405),
     ],
 )
-async def test_b33_nothing_else_is_served(method: str, path: str, status: int) -> None:
+async def test_nothing_else_is_served(method: str, path: str, status: int) -> None:
     async with probing() as probes:
         reader, writer = await asyncio.open_connection("127.0.0.1", probes.port)
         writer.write(f"{method} {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
@@ -109,7 +109,7 @@ SLOW = {
 
 @pytest.mark.parametrize("said", SLOW.values(), ids=list(SLOW))
 @on_both_loops
-async def test_b24_a_slow_client_is_cut_off(said: bytes) -> None:
+async def test_a_slow_client_is_cut_off(said: bytes) -> None:
     async with probing(request_seconds=0.3) as probes:
         reader, writer = await asyncio.open_connection("127.0.0.1", probes.port)
         writer.write(said)
@@ -120,7 +120,7 @@ async def test_b24_a_slow_client_is_cut_off(said: bytes) -> None:
         await eventually(lambda: not probes._door._per_address, "the connection's end")
 
 
-async def test_b24_a_client_that_never_reads_is_cut_off() -> None:
+async def test_a_client_that_never_reads_is_cut_off() -> None:
     class Huge(Metrics):
         def render(self) -> bytes:
             return b"x" * (64 << 20)
@@ -134,7 +134,7 @@ async def test_b24_a_client_that_never_reads_is_cut_off() -> None:
 
 
 @on_both_loops
-async def test_b24_who_has_waited_longest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_has_waited_longest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     """Idle connections took all places, and health and leadership were answered to nobody."""
     monkeypatch.setattr(http_listener, "MAX_CONNECTIONS", 2)
     async with probing() as probes:
@@ -152,7 +152,7 @@ async def test_b24_who_has_waited_longest_makes_room(monkeypatch: pytest.MonkeyP
         await eventually(lambda: not probes._door._per_address and not probes._door._waiting)
 
 
-async def test_b24_many_idle_connections_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_idle_connections_keep_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_listener, "MAX_CONNECTIONS", 20)
     async with probing() as probes:
         idle = await asyncio.gather(*(asyncio.open_connection("127.0.0.1", probes.port) for _ in range(200)))

@@ -112,7 +112,7 @@ def test_a_bad_file_is_explained(text: str, path: str, line: int, says: str) -> 
         ({"kind": "abc"}, "kind", "no such key"),
     ],
 )
-def test_a_request_that_no_group_can_be_is_refused_b19(value: dict[str, object], path: str, says: str) -> None:
+def test_a_request_that_no_group_can_be_is_refused(value: dict[str, object], path: str, says: str) -> None:
     with pytest.raises(ConfigError) as caught:
         dynamic.group(key("new"), value)
     (problem,) = caught.value.problems
@@ -121,7 +121,7 @@ def test_a_request_that_no_group_can_be_is_refused_b19(value: dict[str, object],
 
 
 @pytest.mark.parametrize("name", ["", "../x", "A", "a--b", "*", "a/b", "x" * 33])
-def test_a_group_of_a_name_that_is_none_is_refused_b18(name: str) -> None:
+def test_a_group_of_a_name_that_is_none_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="expected a name"):
         dynamic.group(key(name), {"template": "t"})
 
@@ -167,7 +167,7 @@ def test_a_tenant_must_be_configured(settings: Settings) -> None:
         (20, {"template": "t", "vars": {"a": "x" * 60_000}}, "1,048,576 bytes"),
     ],
 )
-def test_a_tenant_has_a_quota_b19(settings: Settings, count: int, value: dict[str, object], says: str) -> None:
+def test_a_tenant_has_a_quota(settings: Settings, count: int, value: dict[str, object], says: str) -> None:
     one = dynamic.group(key("x"), value)
     found = dynamic.check(settings, DynamicGroups({key(f"g{n}"): one for n in range(count)}))
     assert [p.path for p in found] == (["default"] if says else [])

@@ -81,18 +81,18 @@ def test_broken_text_is_one_problem_with_its_place(text: str | bytes, line: int,
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999", "9" * 19, "1" * 5000])
-def test_numbers_that_nobody_agrees_on_are_refused_b27(number: str) -> None:
+def test_numbers_that_nobody_agrees_on_are_refused(number: str) -> None:
     (problem,) = problems('{"a": [0,\n  ' + number + "]}")
     assert (problem.path, problem.line, problem.column) == ("a[1]", 2, 3)
     assert len(str(problem)) < 300
 
 
-def test_every_repeated_key_is_reported_once_b27() -> None:
+def test_every_repeated_key_is_reported_once() -> None:
     text = '{"a": {"x": 1,\n "x": 2}, "b": 1, "a": {"x": 3},\n "b": 2}'
     assert [(p.path, p.line, p.column) for p in problems(text)] == [("a.x", 2, 2), ("a", 2, 19), ("b", 3, 2)]
 
 
-def test_a_flood_of_repeated_keys_is_told_shortly_b27() -> None:
+def test_a_flood_of_repeated_keys_is_told_shortly() -> None:
     assert len(problems("{" + ",".join(['"a":1'] * 100_000) + "}")) == MOST
 
 

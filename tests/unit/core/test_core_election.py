@@ -13,13 +13,13 @@ def said(sent: float, promise: float = TIMINGS.promise, crash_wait: float = TIMI
 
 
 @pytest.mark.parametrize("length", [TIMINGS.length_standby, TIMINGS.length_with_members, TIMINGS.length_alone])
-def test_f21_an_outsider_claims_after_the_holder_has_stopped(length: float) -> None:
+def test_an_outsider_claims_after_the_holder_has_stopped(length: float) -> None:
     holder = valid_until(sent=0.0, length=length, promise=TIMINGS.promise, members=(), answered={})
     assert patience(length=length, promise=TIMINGS.promise, member=False) > holder * APART
 
 
 @pytest.mark.parametrize("promise", [TIMINGS.promise, 6.0])
-def test_f21_a_member_keeps_its_promise_until_the_holder_has_stopped(promise: float) -> None:
+def test_a_member_keeps_its_promise_until_the_holder_has_stopped(promise: float) -> None:
     holder = valid_until(sent=0.0, length=15.0, promise=promise, members=("b",), answered={"b": said(0.0, promise)})
     assert promise_until(received=0.0, promise=promise) > holder * APART
     assert patience(length=15.0, promise=promise, member=True) > holder * APART

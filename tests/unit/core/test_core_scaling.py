@@ -158,7 +158,7 @@ def test_group_deletion(view: dict[str, Any], state: State) -> None:
     ("kept", "state", "seconds"),
     [(25.0, State.DRAINING, 25.0), (0.0, State.DELETING, None), (None, State.DRAINING, 40.0)],
 )
-def test_f66_a_deleted_group_drains_by_its_own_timeout(kept: float | None, state: State, seconds: float | None) -> None:
+def test_a_deleted_group_drains_by_its_own_timeout(kept: float | None, state: State, seconds: float | None) -> None:
     """Deleting a group is scaling it down to zero: its instances remember how long it drains."""
     policy = Policy(default_drain_timeout=40.0)
     follows = after([member("a", drain_timeout=kept)], ev.GroupChanged(), desired=None, policy=policy)
@@ -167,7 +167,7 @@ def test_f66_a_deleted_group_drains_by_its_own_timeout(kept: float | None, state
     assert (drain.deadline - drain.started if drain is not None else None) == seconds
 
 
-def test_f66_instances_remember_their_groups_drain_timeout() -> None:
+def test_instances_remember_their_groups_drain_timeout() -> None:
     policy = Policy(default_drain_timeout=40.0)
     made = after([], ev.GroupChanged(), group=desired(1, drain_timeout=25.0), policy=policy).made
     assert [m.drain_timeout for m in made] == [25.0]

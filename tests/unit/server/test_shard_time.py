@@ -78,7 +78,7 @@ def found(version: str, at: float) -> ReadLease:
 
 
 @pytest.mark.parametrize("off", [HOUR, -HOUR, 0.0], ids=["ahead", "behind", "right"])
-async def test_f20_a_standby_goes_on_from_the_last_heartbeat(off: float) -> None:
+async def test_a_standby_goes_on_from_the_last_heartbeat(off: float) -> None:
     scene = Scene(off)
     scene.time.read(found("1", NOW - 500.0))  # a lease that was there before it
     scene.pass_(100.0)
@@ -93,7 +93,7 @@ async def test_f20_a_standby_goes_on_from_the_last_heartbeat(off: float) -> None
         assert ("3600 s ahead of" if off > 0 else "3600 s behind") in odd
 
 
-async def test_f20_a_lease_that_changes_is_as_good_as_a_heartbeat() -> None:
+async def test_a_lease_that_changes_is_as_good_as_a_heartbeat() -> None:
     scene = Scene(HOUR)
     scene.time.read(found("1", NOW - 500.0))
     scene.pass_(10.0)
@@ -105,7 +105,7 @@ async def test_f20_a_lease_that_changes_is_as_good_as_a_heartbeat() -> None:
     assert scene.clock.steady() == NOW + 26.0
 
 
-async def test_f20_a_lease_that_is_read_late_is_older_than_the_last_heartbeat() -> None:
+async def test_a_lease_that_is_read_late_is_older_than_the_last_heartbeat() -> None:
     scene = Scene(HOUR)
     scene.time.read(found("1", NOW))
     scene.pass_(20.0)
@@ -118,9 +118,7 @@ async def test_f20_a_lease_that_is_read_late_is_older_than_the_last_heartbeat() 
 
 @pytest.mark.parametrize("off", [HOUR, -HOUR], ids=["ahead", "behind"])
 @pytest.mark.parametrize("down", [20.0, 24 * HOUR])
-async def test_f20_f27_a_server_that_saw_nobody_lead_asks_the_store_for_how_long_nobody_did(
-    off: float, down: float
-) -> None:
+async def test_a_server_that_saw_nobody_lead_asks_the_store_for_how_long_nobody_did(off: float, down: float) -> None:
     scene = Scene(off)
     await scene.write(b"1")
     scene.pass_(down)
@@ -133,7 +131,7 @@ async def test_f20_f27_a_server_that_saw_nobody_lead_asks_the_store_for_how_long
     assert scene.clock.steady() == NOW + down + 16.0
 
 
-async def test_f20_when_the_store_does_not_say_ages_go_on_where_they_were() -> None:
+async def test_when_the_store_does_not_say_ages_go_on_where_they_were() -> None:
     scene = Scene(HOUR)
     await scene.write(b"1")
     scene.time.read(found("1", NOW))

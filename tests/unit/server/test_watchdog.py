@@ -30,7 +30,7 @@ class Bell:
         self.rung.set()
 
 
-async def test_f23_a_blocked_loop_loses_its_permission_to_act(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_blocked_loop_loses_its_permission_to_act(caplog: pytest.LogCaptureFixture) -> None:
     bell = Bell()
     with Watchdog(bell, clock=clock.SystemClock(), length=0.2) as dog:
         await asyncio.sleep(0)
@@ -43,7 +43,7 @@ async def test_f23_a_blocked_loop_loses_its_permission_to_act(caplog: pytest.Log
     assert "test_f23" in record.__dict__["where"]
 
 
-async def test_f23_a_real_term_stops_leading_while_the_loop_is_blocked_and_may_lead_again() -> None:
+async def test_a_real_term_stops_leading_while_the_loop_is_blocked_and_may_lead_again() -> None:
     system = clock.SystemClock()
 
     async def ours() -> bool:
