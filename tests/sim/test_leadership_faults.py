@@ -9,9 +9,9 @@ from nstance.core.election import Timings
 from nstance.objects import lease as leases
 from nstance.objects.lease import Lease
 from nstance.sim.desired_groups import SHARD, DesiredGroup, DesiredGroups
-from nstance.sim.server import SimServer
 from nstance.sim.setup import Setup
 from nstance.sim.world import World, world
+from sim.test_sim_findings import wait_for_rest
 
 
 def quiet_shard(*, latency: float = 1.0) -> Setup:
@@ -21,16 +21,6 @@ def quiet_shard(*, latency: float = 1.0) -> Setup:
         latency=latency,
         desired_groups=DesiredGroups(groups={"web": DesiredGroup(size=3, drain=0.0)}),
     )
-
-
-def wait_for_rest(w: World) -> SimServer:
-    w.begin()
-    while w.auditor.unrest():
-        w.advance(1.0)
-        assert w.now < 120.0, w.auditor.unrest()
-    leader = w.leader()
-    assert leader is not None
-    return leader
 
 
 def lease(w: World) -> Lease:
