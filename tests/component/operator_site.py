@@ -23,6 +23,7 @@ from nstance.operator import configuration, identity
 from nstance.operator.clusters import Clusters
 from nstance.operator.options import Bind, Options
 from nstance.operator.wiring import Operator
+from support.eventually import eventually
 
 NAME = "demo--default"
 LOOPBACK = Bind("127.0.0.1", 0)
@@ -110,12 +111,11 @@ class Site:
             return None
 
     async def until(self, kind: kinds.Kind, right: Callable[[Object], Any], name: str = NAME) -> Object:
-        async with asyncio.timeout(60):
-            while True:
-                found = await self.find(kind, name)
-                if found is not None and right(found):
-                    return found
-                await asyncio.sleep(0.01)
+        async def find() -> Object | None:
+            found = await self.find(kind, name)
+            return found if found is not None and right(found) else None
+
+        return await eventually(find)
 
 
 @contextlib.asynccontextmanager

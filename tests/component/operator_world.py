@@ -35,6 +35,7 @@ from nstance.model.ids import InstanceId, ShardId, TenantId
 from nstance.operator.options import Environment, Options
 from nstance.operator.shards import Links
 from nstance.operator.wiring import Operator
+from support.eventually import eventually
 
 SECONDS = 60.0
 REAL = "NSTANCE_TEST_KUBECONFIG"
@@ -154,15 +155,7 @@ class Cluster:
         return (await self.kube.list(kind, namespace=self.namespace if kind.namespaced else "")).items
 
     async def until(self, find: Callable[[], T | Awaitable[T]]) -> T:
-        """What `find` returns once it is true."""
-        async with asyncio.timeout(SECONDS):
-            while True:
-                found = find()
-                if isinstance(found, Awaitable):
-                    found = await found
-                if found:
-                    return found
-                await asyncio.sleep(0.01)
+        return await eventually(find, seconds=SECONDS)
 
     def running(self, shard: str, group: str) -> list[InstanceId]:
         """Instances of a group that run, as the shard's leader has them in mind."""
