@@ -68,7 +68,7 @@ async def together(
             finally:
                 kubelets.cancel()
                 await asyncio.to_thread(manager.__exit__, None, None, None)
-        assert not [line for line in running.complaints() if "forbidden" in line]
+        assert not [line for line in running.errors() if "forbidden" in line]
     refused = [record for record in caplog.records if "admission webhook" in str(getattr(record, "reason", ""))]
     assert not refused, [record.__dict__ for record in refused]
 

@@ -39,7 +39,7 @@ class Paper:
 
 
 class World:
-    """One cluster's CA and everybody it vouches for."""
+    """The CA of one cluster and the certificates that it issues."""
 
     def __init__(self, cluster: str = CLUSTER) -> None:
         self.cluster = cluster
@@ -220,7 +220,7 @@ class Raw:
         self.gone = False
 
     def send(self, data: bytes = b"") -> None:
-        """Whatever the HTTP/2 machine has to say, then these bytes as they are."""
+        """Send pending HTTP/2 frames, then these bytes."""
         self.writer.write(self.h2.data_to_send() + data)
 
     def request(self, path: str, *more: tuple[str, str], end: bool = False) -> int:

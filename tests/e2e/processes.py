@@ -148,7 +148,7 @@ class ShardWorld:
         )
 
     def records(self) -> dict[str, Instance]:
-        """The state as the journal says."""
+        """The state in the journal."""
 
         async def read() -> JournalState:
             store = FileStore(self.bucket)

@@ -83,7 +83,7 @@ def _keep(target: law.Target, data: bytes) -> None:
         law.judge(target, small)
         print(f"{target.name}: broke the law once, and not again: it depends on what came before; kept as {path}")
     except law.Broken as broken:
-        print(f"{broken}\nkept as {path} ({len(small)} bytes); give it a name that says what it is")
+        print(f"{broken}\nkept as {path} ({len(small)} bytes); give it a descriptive name")
     where = os.path.relpath(path)
     print(f"to see it again: make fuzz TARGET={target.name} REPLAY={where}", flush=True)
 

@@ -18,7 +18,7 @@ OPEN = frozenset({State.PENDING, State.STARTING, State.DRAINING, State.DELETING}
 
 
 def find_unrest(world: "World") -> str:
-    """The first thing that is not at rest; empty if everything is."""
+    """What keeps the shard from rest; empty if it is at rest."""
     leads = [s.lead for s in world.servers if s.leading and s.lead is not None]
     if len(leads) != 1:
         return f"{len(leads)} servers lead"
