@@ -1,6 +1,6 @@
 """A server for agents, for tests: real TLS, real certificates, real gRPC, and behavior that a test can script.
 
-It registers whoever has a nonce it signed, and says what it heard. `scripts` hold what the next calls shall meet; an
+It registers agents with a nonce that it signed, and records what they send. `scripts` hold what the next calls shall meet; an
 empty script means that the server behaves well.
 """
 
@@ -31,8 +31,8 @@ T = TypeVar("T")
 
 
 @dataclass
-class Heard:
-    """What agents have said, in order."""
+class Received:
+    """What agents have sent, in order."""
 
     registrations: list[registration_pb2.RegisterAgentRequest] = field(default_factory=list)
     connections: int = 0  # health streams opened
@@ -82,7 +82,7 @@ class AgentServer:
         self.cluster = cluster
         self.nonce_key = keys.generate(self.rng)
         self.kid = nonce.key_id(keys.public_bytes(self.nonce_key))
-        self.last_seen, self.scripts = Heard(), Scripts()
+        self.last_seen, self.scripts = Received(), Scripts()
         self.renewal_bundle = ""  # other than the CA
         self.registered_age = 0.0  # how old a certificate is when it is issued at registration
         self.agent_life = 30 * DAY

@@ -86,14 +86,14 @@ async def agent(server: AgentServer, instance: InstanceId, tmp_path: Path) -> As
 
 @pytest.fixture(autouse=True)
 def system_state(monkeypatch: pytest.MonkeyPatch) -> list[str | None]:
-    """What systemd says in this test."""
-    says: list[str | None] = ["running"]
+    """The system state that systemd reports in this test."""
+    states: list[str | None] = ["running"]
 
     async def state() -> str | None:
-        return says[0]
+        return states[0]
 
     monkeypatch.setattr(stop_reason, "_system_state", state)
-    return says
+    return states
 
 
 free_port = ports.free_port

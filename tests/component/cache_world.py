@@ -53,8 +53,8 @@ def instance(id: InstanceId = A, state: State = State.RUNNING, tenant: TenantId 
 
 
 def happened(id: int, message: str, **more: Any) -> Event:
-    said = {"tenant": DEFAULT_TENANT, "group": "web", "instance": A, "code": "scale-up", "trouble": False}
-    return Event(id=id, time=5.0, message=message, **said | more)
+    fields = {"tenant": DEFAULT_TENANT, "group": "web", "instance": A, "code": "scale-up", "trouble": False}
+    return Event(id=id, time=5.0, message=message, **fields | more)
 
 
 def event(cache: Cache, message: str, **more: Any) -> None:
@@ -81,8 +81,8 @@ from nstance.server.cache import thread as cache_thread
 from nstance.server.cache.cache import Cache, Event
 
 def tell(cache, id, message):
-    said = dict(tenant=TenantId("default"), group="", instance="", code="c", trouble=False)
-    cache.put_events(id, lambda: [Event(id=id, time=5.0, message=message, **said)], count=1)
+    fields = dict(tenant=TenantId("default"), group="", instance="", code="c", trouble=False)
+    cache.put_events(id, lambda: [Event(id=id, time=5.0, message=message, **fields)], count=1)
 
 async def main():
     cache = Cache.open(sys.argv[1], cluster="demo", shard="zone-a", clock=clock.SystemClock())

@@ -23,13 +23,13 @@ from nstance.kube.kinds import Kind
 from nstance.operator.controllers import resources
 from support import cluster_api, real_kube
 
-TOLD = os.environ.get(real_kube.CLUSTER_API_VARIABLE, "only make test-kube builds and starts them")
+PROGRAM = os.environ.get(real_kube.CLUSTER_API_VARIABLE, "only make test-kube builds and starts them")
 NEEDS_CLUSTER_API = pytest.mark.skipif(
-    str(real_kube.CLUSTER_API_PROGRAM) != TOLD, reason=f"Cluster API's controllers cannot be run: {TOLD}"
+    str(real_kube.CLUSTER_API_PROGRAM) != PROGRAM, reason=f"Cluster API's controllers cannot be run: {PROGRAM}"
 )
 
 ROLES = Path(__file__).parents[2] / "config" / "rbac" / "role.yaml"
-SAID_BY_KUBELETS = [
+NODE_CONDITIONS = [
     {"type": type, "status": status, "reason": "Kubelet", "lastTransitionTime": "2026-01-01T00:00:00Z"}
     for type, status in (
         ("Ready", "True"),
@@ -68,7 +68,7 @@ async def together(
             finally:
                 kubelets.cancel()
                 await asyncio.to_thread(manager.__exit__, None, None, None)
-        assert not [line for line in running.complaints() if "forbidden" in line]
+        assert not [line for line in running.errors() if "forbidden" in line]
     refused = [record for record in caplog.records if "admission webhook" in str(getattr(record, "reason", ""))]
     assert not refused, [record.__dict__ for record in refused]
 
@@ -103,6 +103,6 @@ async def _kubelets(cluster: Cluster) -> None:
             if not resources.status(node).get("conditions"):
                 with contextlib.suppress(errors.NotFoundError):
                     await cluster.kube.patch(
-                        kinds.NODE, name, {"status": {"conditions": SAID_BY_KUBELETS}}, subresource="status"
+                        kinds.NODE, name, {"status": {"conditions": NODE_CONDITIONS}}, subresource="status"
                     )
         await asyncio.sleep(0.05)

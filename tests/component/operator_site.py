@@ -24,6 +24,7 @@ from nstance.operator.controllers.clusters import Clusters
 from nstance.operator.options import BindAddress, Options
 from nstance.operator.shards import identity
 from nstance.operator.wiring import Operator
+from support.eventually import eventually
 
 NAME = "demo--default"
 LOOPBACK = BindAddress("127.0.0.1", 0)
@@ -111,12 +112,11 @@ class Site:
             return None
 
     async def until(self, kind: kinds.Kind, right: Callable[[Object], Any], name: str = NAME) -> Object:
-        async with asyncio.timeout(60):
-            while True:
-                found = await self.find(kind, name)
-                if found is not None and right(found):
-                    return found
-                await asyncio.sleep(0.01)
+        async def find() -> Object | None:
+            found = await self.find(kind, name)
+            return found if found is not None and right(found) else None
+
+        return await eventually(find)
 
 
 @contextlib.asynccontextmanager

@@ -35,6 +35,7 @@ from nstance.model.ids import InstanceId, ShardId, TenantId
 from nstance.operator.options import Environment, Options
 from nstance.operator.shards.links import Links
 from nstance.operator.wiring import Operator
+from support.eventually import eventually
 
 SECONDS = 60.0
 REAL = "NSTANCE_TEST_KUBECONFIG"
@@ -70,7 +71,7 @@ class Cluster:
     dir: Path
     shards: dict[str, World]
     clock: SystemClock
-    kubeconfig: str = dev_k8s.KUBECONFIG.format(port=1)  # what the operator is told; `connect` decides where it goes
+    kubeconfig: str = dev_k8s.KUBECONFIG.format(port=1)  # of the operator; `connect` decides where it really connects
     operators: dict[str, tuple[Operator, "asyncio.Task[None]"]] = field(default_factory=dict)
 
     # ---- the operator
@@ -154,15 +155,7 @@ class Cluster:
         return (await self.kube.list(kind, namespace=self.namespace if kind.namespaced else "")).items
 
     async def until(self, find: Callable[[], T | Awaitable[T]]) -> T:
-        """What `find` returns once it is true."""
-        async with asyncio.timeout(SECONDS):
-            while True:
-                found = find()
-                if isinstance(found, Awaitable):
-                    found = await found
-                if found:
-                    return found
-                await asyncio.sleep(0.01)
+        return await eventually(find, seconds=SECONDS)
 
     def running(self, shard: str, group: str) -> list[InstanceId]:
         """Instances of a group that run, as the shard's leader has them in mind."""
@@ -285,8 +278,8 @@ def _client(
 ) -> tuple[Kube, Callable[[Access], Kube]]:
     if kubernetes == "memory":
         api = memory.cluster(clock, rng)
-        return MemoryKube(api, clock), lambda told: MemoryKube(api, clock)
-    return HttpKube(access, clock), lambda told: HttpKube(access, clock)
+        return MemoryKube(api, clock), lambda _: MemoryKube(api, clock)
+    return HttpKube(access, clock), lambda _: HttpKube(access, clock)
 
 
 async def _prepare(cluster: Cluster) -> None:

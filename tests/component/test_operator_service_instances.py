@@ -157,7 +157,7 @@ async def test_a_drain_stands_still_while_its_group_is_paused(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("unseen", [False, True], ids=["configured", "taken out of the file while no server runs"])
-async def test_f66_a_deleted_group_drains_by_its_own_timeout(tmp_path: Path, unseen: bool) -> None:
+async def test_a_deleted_group_drains_by_its_own_timeout(tmp_path: Path, unseen: bool) -> None:
     """Also where its configuration is gone already: it is held until somebody deletes it by name."""
     async with World(tmp_path) as world:
         server = await world.start()

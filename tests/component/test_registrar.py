@@ -109,7 +109,7 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
         pytest.param({"jti": "0" * 32}, "there is no instance", id="B9 another nonce"),
     ],
 )
-async def test_b8_b9_the_log_says_why_and_the_caller_does_not_learn_it(
+async def test_the_log_says_why_and_the_caller_does_not_learn_it(
     desk: Desk, caplog: pytest.LogCaptureFixture, changed: dict[str, object], reason: str
 ) -> None:
     with caplog.at_level(logging.WARNING):
@@ -120,7 +120,7 @@ async def test_b8_b9_the_log_says_why_and_the_caller_does_not_learn_it(
     assert not desk.lead.shard.instances[desk.one.id].public_key
 
 
-async def test_b34_a_bad_signature_and_a_foreign_kind_are_answered_alike(
+async def test_a_bad_signature_and_a_foreign_kind_are_answered_alike(
     desk: Desk, caplog: pytest.LogCaptureFixture
 ) -> None:
     token = desk.token(desk.one)
@@ -135,7 +135,7 @@ async def test_b34_a_bad_signature_and_a_foreign_kind_are_answered_alike(
         assert any(reason in str(record.__dict__.get("reason")) for record in caplog.records)
 
 
-async def test_b11_a_key_that_another_instance_has_is_refused(desk: Desk) -> None:
+async def test_a_key_that_another_instance_has_is_refused(desk: Desk) -> None:
     key = keys.generate(desk.world.rng)
     await desk.registrar.register_agent(desk.request(desk.token(desk.one), key), "127.0.0.1")
     error = await desk.refused(desk.request(desk.token(desk.other), key))

@@ -89,7 +89,7 @@ class World:
     def __init__(
         self,
         dir: Path,
-        told: Json | None = None,
+        settings: Json | None = None,
         *,
         agents: bool = True,
         shard: ShardId = SHARD,
@@ -114,7 +114,7 @@ class World:
         self._base = self._ports.enter_context(ports.claimed())
         self._channels: list[Channel] = []
         self._watches: list[asyncio.Task[None]] = []
-        self.configure(told if told is not None else config())
+        self.configure(settings if settings is not None else config())
 
     async def __aenter__(self) -> Self:
         return self
@@ -134,11 +134,11 @@ class World:
             for server in self.servers.values():
                 await server.crash()
 
-    def configure(self, told: Json) -> None:
+    def configure(self, settings: Json) -> None:
         """Put a configuration into the bucket, as a person does. The ports are filled in."""
         bind = {service.key: f"127.0.0.1:{self._base + number}" for number, service in enumerate(Service)}
-        shard = {**told["shard"], "bind": bind}
-        self.store.tamper(f"shard/{self.shard}/config.jsonc", json.dumps({**told, "shard": shard}).encode())
+        shard = {**settings["shard"], "bind": bind}
+        self.store.tamper(f"shard/{self.shard}/config.jsonc", json.dumps({**settings, "shard": shard}).encode())
 
     async def start(
         self, name: str = "a", *, lead: bool = True, insecure_dev: bool = True, clock: AnchoredClock | None = None
@@ -181,7 +181,7 @@ class World:
         return Operators(self.store, prefix="cluster/", cluster=CLUSTER, clock=self.clock, rng=self.rng)
 
     async def operator(self, tenant: str = "default") -> "Operator":
-        """A new operator, registered over the wire at whoever leads."""
+        """A new operator, registered at the leader over the wire."""
         authority = self.leader.lead_now.issuer.authority
         token = self.operators().new_nonce(authority, tenant=TenantId(tenant))
         key = keys.generate(self.rng)

@@ -1,4 +1,4 @@
-"""What the wire tests share: a real CA, real certificates, real sockets, and services that do as they are told."""
+"""What the wire tests share: a real CA, real certificates, real sockets, and scripted services."""
 
 import asyncio
 import functools
@@ -39,7 +39,7 @@ class Paper:
 
 
 class World:
-    """One cluster's CA and everybody it vouches for."""
+    """The CA of one cluster and the certificates that it issues."""
 
     def __init__(self, cluster: str = CLUSTER) -> None:
         self.cluster = cluster
@@ -147,7 +147,7 @@ def agents(**methods: Callable[[Any], Awaitable[None]]) -> Agents:
 
 @asynccontextmanager
 async def listening(world: World, *services: Any, **more: Any) -> AsyncIterator[listener.Listener]:
-    """An agent port, unless told otherwise."""
+    """By default an agent port."""
     refused: list[str] = []
     context = world.server_context()
     given = {
@@ -220,7 +220,7 @@ class Raw:
         self.gone = False
 
     def send(self, data: bytes = b"") -> None:
-        """Whatever the HTTP/2 machine has to say, then these bytes as they are."""
+        """Send pending HTTP/2 frames, then these bytes."""
         self.writer.write(self.h2.data_to_send() + data)
 
     def request(self, path: str, *more: tuple[str, str], end: bool = False) -> int:
@@ -249,7 +249,7 @@ class Raw:
     async def until(self, condition: Callable[[], Any]) -> None:
         async with asyncio.timeout(SECONDS):
             while not condition():
-                assert not self.gone, "the server left first"
+                assert not self.gone, "the server closed the connection first"
                 await self.receive()
 
     async def until_gone(self) -> None:
@@ -258,17 +258,17 @@ class Raw:
                 await self.receive()
 
     def headers(self, stream: int) -> dict[str, str]:
-        """Everything the server said in headers and trailers of this stream."""
-        said: dict[str, str] = {}
+        """All headers and trailers of this stream."""
+        headers: dict[str, str] = {}
         for event in self.events:
             if isinstance(event, h2.events.ResponseReceived | h2.events.TrailersReceived) and event.stream_id == stream:
-                said |= dict(event.headers)
-        return said
+                headers |= dict(event.headers)
+        return headers
 
     async def status(self, stream: int) -> tuple[int, str]:
         await self.until(lambda: "grpc-status" in self.headers(stream))
-        said = self.headers(stream)
-        return int(said["grpc-status"]), said.get("grpc-message", "")
+        headers = self.headers(stream)
+        return int(headers["grpc-status"]), headers.get("grpc-message", "")
 
     def goodbye(self) -> int | None:
         """The code with which the server ended the connection."""

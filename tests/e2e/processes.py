@@ -1,4 +1,4 @@
-"""Real servers and agents on this machine: started, watched and broken by tests. Everything ends with the test."""
+"""Real servers and agents on this machine, started and broken by tests. All processes end with the test."""
 
 import asyncio
 import http.client
@@ -148,7 +148,7 @@ class ShardWorld:
         )
 
     def records(self) -> dict[str, Instance]:
-        """The state as the journal says."""
+        """The state in the journal."""
 
         async def read() -> JournalState:
             store = FileStore(self.bucket)
@@ -225,7 +225,7 @@ def settings(world: ShardWorld, **groups: Any) -> dict[str, Any]:
         "shard": {
             "infra": {"provider": "process", "options": {"dir": str(world.instances_dir)}},
             "bind": {f"{name}_addr": f"127.0.0.1:{port}" for name, port in ports.items()},
-            "advertise": {f"{name}_addr": told for name, told in both.items()},
+            "advertise": {f"{name}_addr": addresses for name, addresses in both.items()},
             "health_check_interval": "2s",
             "garbage_collection": {"interval": "5s", "registration_timeout": "10m"},
         },

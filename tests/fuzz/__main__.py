@@ -83,7 +83,7 @@ def _keep(target: law.Target, data: bytes) -> None:
         law.judge(target, small)
         print(f"{target.name}: broke the law once, and not again: it depends on what came before; kept as {path}")
     except law.Broken as broken:
-        print(f"{broken}\nkept as {path} ({len(small)} bytes); give it a name that says what it is")
+        print(f"{broken}\nkept as {path} ({len(small)} bytes); give it a descriptive name")
     where = os.path.relpath(path)
     print(f"to see it again: make fuzz TARGET={target.name} REPLAY={where}", flush=True)
 
@@ -133,10 +133,10 @@ def _guided(target: law.Target, seconds: float, start: int) -> bytes | None:
                 child.kill()
                 child.wait()
         finds = sorted(Path(folder).glob("*-*"))
-        told = log.read_text(errors="replace").splitlines()
-        done = next((line for line in reversed(told) if line.startswith("Done ")), "")
+        lines = log.read_text(errors="replace").splitlines()
+        done = next((line for line in reversed(lines) if line.startswith("Done ")), "")
         if not finds and child.returncode != 0:
-            print("\n".join(told[-20:]))
+            print("\n".join(lines[-20:]))
             raise SystemExit(f"{target.name}: the search itself failed with {child.returncode}")
         print(f"{target.name}: {done or 'a find'}", flush=True)
         return finds[0].read_bytes() if finds else None

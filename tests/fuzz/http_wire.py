@@ -32,14 +32,14 @@ class StillClock:
 class _Sink(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
-        self.said = bytearray()
+        self.written = bytearray()
 
     def write(self, data: Any) -> None:
-        self.said += data
+        self.written += data
 
     def writelines(self, pieces: Any) -> None:
         for piece in pieces:
-            self.said += piece
+            self.written += piece
 
     def is_closing(self) -> bool:
         return False
@@ -89,7 +89,7 @@ async def send(handler: Handler, head: bytes, body: bytes) -> bytes:
     protocol.connection_made(sink)
     protocol.data_received(head + body)
     began = asyncio.get_running_loop().time()
-    while not done.done() and b"\r\n\r\n" not in sink.said:
+    while not done.done() and b"\r\n\r\n" not in sink.written:
         if asyncio.get_running_loop().time() - began > PATIENCE:
             break
         await asyncio.sleep(0.0005)
@@ -97,4 +97,4 @@ async def send(handler: Handler, head: bytes, body: bytes) -> bytes:
     await server.shutdown(0.1)
     if done.done():
         done.result()
-    return bytes(sink.said)
+    return bytes(sink.written)

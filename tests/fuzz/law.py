@@ -2,7 +2,7 @@
 
 A target is one function of bytes. Everything else that it raises is a defect, and so are running too long (in processor
 time, so that a busy machine is not blamed) and memory that the input does not explain. The trap: a parser that recurses
-into its input fails with RecursionError, which nobody declares.
+into its input fails with RecursionError, which no parser declares.
 """
 
 import importlib
@@ -26,7 +26,7 @@ class Broken(AssertionError):
 
 
 class Hang(BaseException):
-    """Not an Exception: nobody may catch it by accident."""
+    """A BaseException, so that no parser catches it by accident."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def load_targets() -> dict[str, Target]:
 
 
 def load_target(name: str) -> Target:
-    """One alone: for whoever pays for each module."""
+    """One target by name: importing the others takes time."""
     for path in sorted((Path(__file__).parent / "targets").glob("*.py")):
         if f'"{name}"' in path.read_text():
             importlib.import_module(f"fuzz.targets.{path.stem}")
@@ -94,7 +94,7 @@ def judge(target: Target, data: bytes) -> None:
         with _limited(SECONDS):
             target.run(data)
     except target.declared as refused:
-        # A refusal is for people: it says something, and does not repeat a megabyte.
+        # A refusal is read by people: it has a text, and does not repeat a megabyte of input.
         if not 1 <= len(str(refused)) <= 200_000:
             raise Broken(f"{target.name}: {type(refused).__name__} with {len(str(refused))} characters") from refused
     except Hang as hang:

@@ -1,4 +1,4 @@
-"""Inputs that nobody thinks of: entries of the corpus, changed a little."""
+"""Mutated entries of the corpus."""
 
 from hypothesis import strategies as st
 

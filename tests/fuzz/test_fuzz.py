@@ -87,7 +87,7 @@ def _spins(data: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "said"),
+    ("run", "message"),
     [
         (lambda data: {}[0], "KeyError was never declared"),
         (_recurses, "RecursionError was never declared"),
@@ -96,9 +96,9 @@ def _spins(data: bytes) -> None:
         (_spins, "processor time"),
     ],
 )
-def test_a_breach_is_seen(run: object, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_breach_is_seen(run: object, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(law, "SECONDS", 0.2)
-    with pytest.raises(law.Broken, match=said):
+    with pytest.raises(law.Broken, match=message):
         law.judge(_example(run), b"")
 
 

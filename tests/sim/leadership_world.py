@@ -1,7 +1,7 @@
 """Two or three servers that run the product's election and journal over a faulty store, in virtual time.
 
 The work is the smallest that can go wrong: each entry takes the next number of a counter that lives in the journal, and is
-"acted upon" afterwards. Lost entries, doubled entries, two actors and epochs that fall show up in the audit.
+"acted upon" afterwards. The audit finds lost and duplicate entries, two actors, and epochs that fall.
 """
 
 import asyncio
@@ -205,7 +205,7 @@ class World:
         finally:
             tailing.cancel()
         machine.kill()
-        self.network.killed(machine)
+        self.network.on_kill(machine)
         self.later(self.random.uniform(1, 5), self.boot, machine)
 
     async def work(
@@ -229,7 +229,7 @@ class World:
                 id=name, tenant=TenantId("t"), group=GroupName("g"), state=State.PENDING, created=machine.steady()
             )
             if name in book.instances:
-                self.violations.append(f"doubled {name}")
+                self.violations.append(f"duplicate {name}")
             await writer.commit(slots.Entry(id=f"{term.epoch}-{number}", changes=(Put(record),)))
             self.acked[name] = term.epoch
             self.log("acked", name)
@@ -271,7 +271,7 @@ class World:
         if not power:
             self.network.dark.add(machine.name)
         machine.kill()
-        self.network.killed(machine)
+        self.network.on_kill(machine)
         delay = self.random.uniform(1, 5) if back is None else back
         self.later(delay, self.boot, machine)
 
@@ -355,7 +355,7 @@ class World:
 
     def audit(self) -> None:
         if not any(t.leading() for t in self.acting.values()):
-            self.violations.append("nobody leads after the faults have stopped")
+            self.violations.append("no leader after the faults have stopped")
         contents = self.storage.contents()
         numbers = sorted(int(k[8:-5]) for k in contents if k.startswith("journal/"))
         last, found = 0, set()

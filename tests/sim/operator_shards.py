@@ -78,25 +78,25 @@ class Shard:
         return status
 
     def settle(self, key: str) -> None:
-        """As many as are wished: made at once, or drained."""
+        """Create or drain instances until the group has its size."""
         group = self.groups.get(key)
-        wished = group.size if group is not None else 0
+        desired = group.size if group is not None else 0
         here = self.alive(key, on_demand=False)
         staying = [each for each in here if each.state != "draining"]
-        returning = [each for each in here if each.state == "draining"][: max(0, wished - len(staying))]
+        returning = [each for each in here if each.state == "draining"][: max(0, desired - len(staying))]
         staying += [
             self.put(each.instance_id, state="running", drain_cancelled=True, waits=False) for each in returning
         ]
-        for _ in range(wished - len(staying)):
+        for _ in range(desired - len(staying)):
             self.make(key, self.world.fresh(), on_demand=False)
-        for each in staying[wished:]:
+        for each in staying[desired:]:
             self.leave(each.instance_id)
         if group is not None:
             now = self.alive(key, on_demand=False)
             group.actual_size = len(now)
             group.ready_size = sum(each.state == "running" for each in now)
             group.provider_ids[:] = sorted(each.provider_id for each in now)
-        self.tell(lambda link: link.hear_group(key))
+        self.notify(lambda link: link.hear_group(key))
 
     def make(self, group: str, number: int, *, on_demand: bool) -> pb.InstanceEvent:
         id = ids.instance_id(Kind("web"), number)
@@ -106,7 +106,7 @@ class Shard:
             instance_id=id, provider_id=f"dev:///{self.name}/{id}", group=group, state="starting", on_demand=on_demand
         )
         self.instances[id] = event
-        self.tell(lambda link: link.hear_instance(event))
+        self.notify(lambda link: link.hear_instance(event))
         self.world.later(self.world.dice.uniform(0.0, 3.0), lambda: self.boot(id))
         return event
 
@@ -140,13 +140,13 @@ class Shard:
         for key, value in changes.items():
             setattr(event, key, value)
         self.instances[id] = event
-        self.tell(lambda link: link.hear_instance(event))
+        self.notify(lambda link: link.hear_instance(event))
         return event
 
-    def tell(self, say: "Callable[[Link], None]") -> None:
+    def notify(self, act: "Callable[[Link], None]") -> None:
         for link in self.links:
             if link.synced:
-                say(link)
+                act(link)
 
 
 class Link:

@@ -275,11 +275,11 @@ class World:
         found = self.all(kinds.MACHINE_POOL)
         if not found:
             raise Violation("the group was never imported")
-        wished = spread(found[0]["spec"]["replicas"], SHARDS)
+        desired = spread(found[0]["spec"]["replicas"], SHARDS)
         for name, shard in self.shards.items():
             here = [each for each in shard.alive("web", on_demand=False) if each.state != "draining"]
-            if len(here) != wished[name]:
-                raise Violation(f"shard {name} has {len(here)} of {wished[name]}")
+            if len(here) != desired[name]:
+                raise Violation(f"shard {name} has {len(here)} of {desired[name]}")
         machines = self.all(kinds.NSTANCE_MACHINE)
         wanted = sorted(resources.annotations(item).get(UUID_ANNOTATION, "none") for item in machines)
         alive = sorted(

@@ -1,4 +1,4 @@
-"""The product's election and journal in a hostile virtual world. One seed is one schedule, and replays exactly."""
+"""The product's election and journal with random faults in virtual time. One seed is one schedule, and replays exactly."""
 
 import pytest
 
@@ -8,38 +8,38 @@ from sim.leadership_world import Setup, World, run
 SEEDS = range(12)
 
 
-def assert_sound(world: World, seed: int) -> None:
+def assert_no_violations(world: World, seed: int) -> None:
     assert not world.violations, f"seed {seed}: {world.violations[:3]}"
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_two_servers(seed: int) -> None:
-    assert_sound(run(seed, Setup()), seed)
+def test_two_servers_survive_random_faults(seed: int) -> None:
+    assert_no_violations(run(seed, Setup()), seed)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_three_servers_with_drifting_clocks(seed: int) -> None:
-    """F19, F21: promises and leases hold while clocks differ by four percent."""
-    assert_sound(run(1000 + seed, Setup(servers=3, drift=0.02)), seed)
+def test_three_servers_survive_drifting_clocks(seed: int) -> None:
+    """Promises and leases hold while clocks differ by four percent."""
+    assert_no_violations(run(1000 + seed, Setup(servers=3, drift=0.02)), seed)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_stale_reads(seed: int) -> None:
-    """F33: a store that answers with the past costs retries only."""
-    assert_sound(run(2000 + seed, Setup(stale=0.1)), seed)
+def test_stale_reads_do_no_harm(seed: int) -> None:
+    """Stale answers of the store cost only retries."""
+    assert_no_violations(run(2000 + seed, Setup(stale=0.1)), seed)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_frozen_machines(seed: int) -> None:
-    """A hypervisor that stops a guest's clock may make two actors for a moment; it loses and damages nothing."""
+def test_frozen_machines_lose_nothing(seed: int) -> None:
+    """A hypervisor that stops a guest's clock may cause two actors for a moment; nothing is lost or damaged."""
     world = run(3000 + seed, Setup(servers=3, freezes=True))
     assert not [v for v in world.violations if not v.startswith("two actors")]
 
 
 @pytest.mark.parametrize("seed", [1049])
 def test_seeds_that_once_failed(seed: int) -> None:
-    """1049: a standby promised the old leader to keep still while its own claim was on its way."""
-    assert_sound(run(seed, Setup(servers=3, drift=0.02)), seed)
+    """1049: a standby made a promise to the old leader while its own claim was on its way."""
+    assert_no_violations(run(seed, Setup(servers=3, drift=0.02)), seed)
 
 
 def test_a_seed_replays_exactly() -> None:
@@ -48,15 +48,15 @@ def test_a_seed_replays_exactly() -> None:
     assert first.counts == second.counts
 
 
-def test_faults_happen() -> None:
-    """A harness that does no harm proves nothing."""
+def test_every_kind_of_fault_happens() -> None:
+    """A run without faults proves nothing."""
     world = run(5, Setup(seconds=200.0, crash_points=0.02))
-    for what in ("kills", "stops", "resignations", "terms", "acts"):
-        assert world.counts.get(what, 0) >= 3, what
-    assert any(name.startswith("crash ") for name in world.counts)
+    for name in ("kills", "stops", "resignations", "terms", "acts"):
+        assert world.counts.get(name, 0) >= 3, name
+    assert any(each.startswith("crash ") for each in world.counts)
 
 
-def test_compaction_under_faults(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compaction_under_faults_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Snapshots every few slots, and slots removed as soon as the rules allow: nothing that was acknowledged is lost."""
     from nstance.objects import journal
 
@@ -65,7 +65,7 @@ def test_compaction_under_faults(monkeypatch: pytest.MonkeyPatch) -> None:
     removed = 0
     for seed in range(8):
         world = run(4000 + seed, Setup(servers=3))
-        assert_sound(world, seed)
+        assert_no_violations(world, seed)
         numbers = [int(k[8:-5]) for k in world.storage.contents() if k.startswith("journal/")]
         removed += min(numbers) > 1
     assert removed, "compaction never removed anything"

@@ -1,4 +1,4 @@
-"""Faults of leadership that a fault list names, each alone, with whole simulated shards."""
+"""Single faults of leadership in whole simulated shards."""
 
 import itertools
 
@@ -9,9 +9,9 @@ from nstance.core.election import Timings
 from nstance.objects import lease as leases
 from nstance.objects.lease import Lease
 from nstance.sim.desired_groups import SHARD, DesiredGroup, DesiredGroups
-from nstance.sim.server import SimServer
 from nstance.sim.setup import Setup
 from nstance.sim.world import World, world
+from sim.test_sim_findings import wait_for_rest
 
 
 def quiet_shard(*, latency: float = 1.0) -> Setup:
@@ -23,16 +23,6 @@ def quiet_shard(*, latency: float = 1.0) -> Setup:
     )
 
 
-def rested(w: World) -> SimServer:
-    w.begin()
-    while w.auditor.unrest():
-        w.advance(1.0)
-        assert w.now < 120.0, w.auditor.unrest()
-    leader = w.leader()
-    assert leader is not None
-    return leader
-
-
 def lease(w: World) -> Lease:
     return leases.decode(w.storage.contents()[storage_keys.lease(SHARD)])
 
@@ -42,33 +32,33 @@ def cut_the_servers_apart(w: World) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_f18_a_leader_cut_off_from_its_standby_keeps_leading(seed: int) -> None:
+def test_a_leader_cut_off_from_its_standby_keeps_leading(seed: int) -> None:
     with world(seed, quiet_shard()) as w:
-        leader, terms, made = rested(w), w.counts["terms"], w.counts["calls create"]
+        leader, terms, made = wait_for_rest(w), w.counts["terms"], w.counts["calls create"]
         cut_the_servers_apart(w)
         led = []
         for _ in range(300):
             w.advance(1.0)
             led.append(w.leader())
         assert {leader} <= set(led) <= {leader, None}
-        assert led.count(None) <= 3, "a straggler of the store may freeze it for a moment"
+        assert led.count(None) <= 3, "one slow request may stop it for a moment"
         assert (w.counts["terms"], w.counts["calls create"]) == (terms, made)
         assert not w.violations
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_f29_a_slow_store_changes_no_leader(seed: int) -> None:
+def test_slow_storage_changes_no_leader(seed: int) -> None:
     with world(seed, quiet_shard(latency=10.0)) as w:
-        leader, terms = rested(w), w.counts["terms"]
+        leader, terms = wait_for_rest(w), w.counts["terms"]
         w.advance(300.0)
         assert (w.leader(), w.counts["terms"]) == (leader, terms)
         assert not w.violations
 
 
-def test_f18_a_standby_that_cannot_be_reached_is_dropped_although_its_link_hangs_open() -> None:
-    """It is no member any more, so that the leader need not renew twice a second for its sake for ever."""
+def test_a_standby_that_cannot_be_reached_is_dropped_although_its_link_hangs_open() -> None:
+    """It stops being a member, so that the leader need not renew twice a second because of it."""
     with world(1, quiet_shard()) as w:
-        rested(w)
+        wait_for_rest(w)
         assert lease(w).members
         cut_the_servers_apart(w)
         w.advance(40.0)
@@ -78,10 +68,10 @@ def test_f18_a_standby_that_cannot_be_reached_is_dropped_although_its_link_hangs
         assert lease(w).members
 
 
-def test_f29_a_slow_store_gets_a_longer_lease() -> None:
-    """Where only storage keeps another server from leading, renewals must not come too late for the lease."""
+def test_slow_storage_lengthens_the_lease() -> None:
+    """Where only the lease keeps another server from leading, renewals must not be too late."""
     with world(1, quiet_shard(latency=40.0)) as w:
-        rested(w)
+        wait_for_rest(w)
         cut_the_servers_apart(w)
         w.advance(40.0)
         assert not lease(w).members
@@ -90,10 +80,10 @@ def test_f29_a_slow_store_gets_a_longer_lease() -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_f25_servers_that_keep_losing_the_lease_hold_back_longer_each_time(seed: int) -> None:
-    """Whoever leads loses storage at once, for five minutes: the terms become rare, and nothing is damaged by them."""
+def test_servers_that_keep_losing_the_lease_wait_longer_each_time(seed: int) -> None:
+    """Every leader loses storage at once, for five minutes: terms become rare, and do no damage."""
     with world(seed, quiet_shard()) as w:
-        rested(w)
+        wait_for_rest(w)
         cut, terms = w.storage_faults.cut, [w.counts["terms"]]
         for second in range(300):
             leader = w.leader()
@@ -104,8 +94,8 @@ def test_f25_servers_that_keep_losing_the_lease_hold_back_longer_each_time(seed:
             if second % 100 == 99:
                 terms.append(w.counts["terms"])
         begun = [after - before for before, after in itertools.pairwise(terms)]
-        assert sum(begun) >= 6, "it flaps"
-        assert begun[2] <= 4, "both are held back for up to a minute; otherwise it were seven"
+        assert sum(begun) >= 6, "the leader keeps changing"
+        assert begun[2] <= 4, "both wait for up to a minute; otherwise there would be seven"
         w.do(w.stop_faults)
         w.settle(300.0)
         assert not w.violations

@@ -1,4 +1,4 @@
-"""Leadership over a store that takes long for each request: no leader is lost to it, and none is changed for nothing."""
+"""Leadership on slow storage: no leader is lost, and none changes needlessly."""
 
 import pytest
 
@@ -8,8 +8,8 @@ SECONDS = 150
 SAMPLES_AFTER = 30  # seconds
 
 
-def present(world: World, slow: float) -> float:
-    """The share of samples in which somebody leads, from 30 s after the store became slow."""
+def leader_share(world: World, slow: float) -> float:
+    """The share of samples with a leader, from 30 s after storage became slow."""
     world.slow = slow
     led = []
     for second in range(SECONDS):
@@ -25,7 +25,7 @@ def test_a_store_that_becomes_slow_costs_no_leader_and_no_epoch(slow: float, ser
     with run_calm(1, Setup(servers=servers)) as world:
         world.advance(30.0)
         terms = world.counts["terms"]
-        assert present(world, slow) >= 0.95
+        assert leader_share(world, slow) >= 0.95
         assert world.counts["terms"] == terms
         world.audit()
         assert not world.violations
@@ -36,7 +36,7 @@ def test_a_store_that_becomes_slow_costs_no_leader_and_no_epoch(slow: float, ser
 def test_servers_that_start_on_a_slow_store_find_a_leader(slow: float, servers: int) -> None:
     with run_calm(2, Setup(servers=servers, slow=slow)) as world:
         world.advance(10.0 * slow)
-        assert present(world, slow) >= 0.95
+        assert leader_share(world, slow) >= 0.95
         assert world.counts["terms"] == 1, "one claim, one epoch"
         world.audit()
         assert not world.violations
@@ -44,14 +44,14 @@ def test_servers_that_start_on_a_slow_store_find_a_leader(slow: float, servers: 
 
 @pytest.mark.parametrize("slow", [0.8, 2.0, 5.0])
 def test_a_standby_that_dies_on_a_slow_store_costs_no_leader(slow: float) -> None:
-    """Its promise is over long before a renewal could be written: so there it is longer from the beginning."""
+    """Its promise would end long before a renewal is written, so it is longer on slow storage."""
     with run_calm(3, Setup()) as world:
         world.advance(30.0)
         world.slow = slow
         world.advance(60.0)
         (standby,) = (machine for machine in world.machines if machine.name not in world.acting)
         world.do(world.kill, standby, 20.0)
-        assert present(world, slow) >= 0.95
+        assert leader_share(world, slow) >= 0.95
         assert world.counts["terms"] == 1
         assert not world.violations
 
@@ -73,7 +73,7 @@ def test_a_leader_that_dies_on_a_slow_store_is_replaced_once(slow: float) -> Non
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_a_store_that_is_slow_and_fast_by_turns(seed: int) -> None:
+def test_storage_that_alternates_between_slow_and_fast_does_no_harm(seed: int) -> None:
     from sim.leadership_world import run
 
     world = run(5000 + seed, Setup(servers=3, slowness=True))

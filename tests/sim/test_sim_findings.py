@@ -27,7 +27,7 @@ def wait_for_rest(w: World) -> SimServer:
     w.begin()
     while w.auditor.unrest():
         w.advance(1.0)
-        assert w.now < 60.0, w.auditor.unrest()
+        assert w.now < 120.0, w.auditor.unrest()
     leader = w.leader()
     assert leader is not None
     return leader

@@ -3,7 +3,7 @@
     with cluster_api.running(kubeconfig, namespace, dir) as manager: ...
 
 The manager of Cluster API's core provider (`real_kube` has built it) runs as a process, for one namespace only, and its
-webhooks are asked for that namespace only: the other tests, where nobody plays Cluster API, run at the same API server.
+webhooks are asked for that namespace only: the other tests, without Cluster API, use the same API server.
 It has the rights that Cluster API's own manifests give it, and no others. The trap: its webhook server has no flag for an
 address, so it listens on all of them; its port is a free one.
 """
@@ -32,8 +32,8 @@ class Manager:
     process: subprocess.Popen[bytes]
     log: Path
 
-    def complaints(self) -> list[str]:
-        """What it complained of, each once."""
+    def errors(self) -> list[str]:
+        """Its error messages, each once."""
         lines = self.log.read_text(errors="replace").splitlines()
         return sorted({line.partition("] ")[2] for line in lines if line.startswith("E")})
 
@@ -72,7 +72,7 @@ def running(kubeconfig: Path, namespace: str, work: Path) -> Iterator[Manager]:
             real_kube.kubectl(kubeconfig, "apply", "-f", "-", given=json.dumps(body))
         yield Manager(process, log)
     finally:
-        _remove(kubeconfig, hooks)  # first: without its webhooks nobody could write any more
+        _remove(kubeconfig, hooks)  # first: with unreachable webhooks every write would fail
         process.terminate()
         try:
             process.wait(20)

@@ -1,4 +1,4 @@
-"""What tests of the Procfile and tmux need, and a tmux server of their own, so that nobody's windows are touched."""
+"""What tests of the Procfile and tmux need, and a tmux server of their own, so that no other windows are touched."""
 
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""A proxy that spoils HTTP answers, to find out what a storage client makes of them."""
+"""A proxy that spoils HTTP answers, to test how a storage client handles them."""
 
 import asyncio
 import contextlib
@@ -11,14 +11,14 @@ from nstance.dev.s3 import documents
 
 
 class Do(Enum):
-    PASS = "pass on"
+    PASS = "forward"
     APPLY_THEN_DROP = "let the server do it, then close without an answer"
     APPLY_THEN_RESET = "let the server do it, then reset the connection"
     APPLY_THEN_500 = "let the server do it, then answer 500"
     APPLY_THEN_HANG = "let the server do it, then never answer"
     APPLY_THEN_CUT = "let the server do it, then send half of the answer"
-    DROP = "close without telling the server"
-    HOLD = "tell the server only when released"
+    DROP = "close without asking the server"
+    HOLD = "forward only when released"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,9 +30,11 @@ class Answer:
 
     def encoded(self) -> bytes:
         body = (
-            documents.error(self.code, "as told", resource="/", request_id="1") if self.code else b"<html>oops</html>"
+            documents.error(self.code, "scripted", resource="/", request_id="1") if self.code else b"<html>oops</html>"
         )
-        head = f"HTTP/1.1 {self.status} Told\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = (
+            f"HTTP/1.1 {self.status} Scripted\r\nContent-Type: application/xml\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
         return head.encode() + body
 
 

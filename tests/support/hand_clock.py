@@ -1,4 +1,4 @@
-"""Time that moves only when told to."""
+"""A clock that moves only by hand."""
 
 import asyncio
 import heapq

@@ -23,8 +23,8 @@ def _kubectl() -> str | None:
     found = shutil.which("kubectl")
     if found is None:
         return None
-    told = subprocess.run([found, "version", "--client", "-o", "json"], capture_output=True, timeout=30, check=False)
-    minor = re.search(rb'"minor": "(\d+)', told.stdout)
+    version = subprocess.run([found, "version", "--client", "-o", "json"], capture_output=True, timeout=30, check=False)
+    minor = re.search(rb'"minor": "(\d+)', version.stdout)
     return found if minor is not None and int(minor[1]) >= OLDEST else None
 
 

@@ -2,7 +2,7 @@
 
 Below the range from which the system takes the ports of outgoing connections: there, an agent that tries to reach a server
 which is down may be given that very port, connect to itself, and keep the server from ever binding it. And below the range
-of `bench.ports`, whose numbers nobody holds before they are used. A block of ports is claimed by holding its last one, so
+of `bench.ports`, which reserves no port. A block of ports is claimed by holding its last one, so
 that two test processes never share it.
 """
 
@@ -18,7 +18,7 @@ FIRST, LAST, BLOCK = 12_000, 20_000, 50
 
 @contextmanager
 def claimed(blocks: int = 1) -> Iterator[int]:
-    """The first of so many times 50 free ports in a row, nobody else's until the end; the last one of each 50 is in use."""
+    """The first of so many times 50 free ports in a row, reserved until the end; the last one of each 50 is in use."""
     for _ in range(200):
         base = random.randrange(FIRST, LAST - BLOCK * (blocks - 1), BLOCK)
         with ExitStack() as held:

@@ -45,7 +45,7 @@ class Failed(Exception):
     """What is there did not work: a reason to fail."""
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     print(f"test-kube: {text}", file=sys.stderr, flush=True)
 
 
@@ -87,13 +87,13 @@ def _build_kubernetes() -> None:
     )
     imports = "\n".join(f'import _ "k8s.io/kubernetes/cmd/{program}"' for program in PROGRAMS)
     (work / "tools.go").write_text(f"//go:build tools\n\npackage tools\n\n{imports}\n")
-    say("resolving the modules of Kubernetes")
+    print_progress("resolving the modules of Kubernetes")
     run("go", "mod", "tidy", cwd=work)
     stamp = "k8s.io/component-base/version"
     major, minor, _ = KUBERNETES.split(".")
     flags = f"-s -w -X {stamp}.gitVersion=v{KUBERNETES} -X {stamp}.gitMajor={major} -X {stamp}.gitMinor={minor}"
     for program in PROGRAMS:
-        say(f"building {program} {KUBERNETES} into {CACHE} (once; several minutes)")
+        print_progress(f"building {program} {KUBERNETES} into {CACHE} (once; several minutes)")
         target = CACHE / program
         run(
             "go",
@@ -118,7 +118,7 @@ def _build_cluster_api() -> None:
     if CLUSTER_API_PROGRAM.exists():
         return
     need_go("Cluster API's controllers")
-    say(f"building Cluster API {CLUSTER_API} into {CACHE} (once; several minutes)")
+    print_progress(f"building Cluster API {CLUSTER_API} into {CACHE} (once; several minutes)")
     new = f"{CLUSTER_API_PROGRAM}.new"
     run("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", new, ".", cwd=cluster_api_source())
     Path(new).rename(CLUSTER_API_PROGRAM)
@@ -131,7 +131,7 @@ def _etcd() -> str:
     if not program.exists():
         if not shutil.which("apt-get"):
             raise Missing("etcd is missing: install it (Debian: apt-get install etcd-server)")
-        say("unpacking etcd from Debian's package")
+        print_progress("unpacking etcd from Debian's package")
         (CACHE / "etcd").mkdir(parents=True, exist_ok=True)
         run("apt-get", "download", "etcd-server", cwd=CACHE / "etcd")
         package = next((CACHE / "etcd").glob("etcd-server_*.deb"))
@@ -227,7 +227,7 @@ def running() -> Iterator[Path]:
                 f"--service-account-signing-key-file={work / 'accounts.key'}",
                 "--service-account-issuer=https://kubernetes.default.svc",
                 "--service-cluster-ip-range=10.96.0.0/16",
-                # Without a scheduler and kubelets nobody would mount what this plugin demands of each pod.
+                # Without a scheduler and kubelets the volume that this plugin adds to each pod is never mounted.
                 "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition",
                 "--endpoint-reconciler-type=none",
             )
@@ -264,24 +264,24 @@ def kubectl(kubeconfig: Path, *arguments: str, given: str = "") -> str:
 
 def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    told: dict[str, str] = {}
+    environment: dict[str, str] = {}
     try:
         _build_kubernetes()
         try:
             _build_cluster_api()
-            told[CLUSTER_API_VARIABLE] = str(CLUSTER_API_PROGRAM)
+            environment[CLUSTER_API_VARIABLE] = str(CLUSTER_API_PROGRAM)
         except (Missing, Failed) as problem:
-            say(f"tests with Cluster API's controllers are skipped: {problem}")
-            told[CLUSTER_API_VARIABLE] = str(problem)
+            print_progress(f"tests with Cluster API's controllers are skipped: {problem}")
+            environment[CLUSTER_API_VARIABLE] = str(problem)
         with running() as kubeconfig:
-            say(f"kube-apiserver {KUBERNETES} is ready")
-            told |= dict.fromkeys(("NSTANCE_TEST_KUBECONFIG", "KUBECONFIG"), str(kubeconfig))
-            return subprocess.call(sys.argv[1:], env=os.environ | told)
+            print_progress(f"kube-apiserver {KUBERNETES} is ready")
+            environment |= dict.fromkeys(("NSTANCE_TEST_KUBECONFIG", "KUBECONFIG"), str(kubeconfig))
+            return subprocess.call(sys.argv[1:], env=os.environ | environment)
     except Missing as missing:
-        say(f"skipped: {missing}")
+        print_progress(f"skipped: {missing}")
         return 0
     except Failed as failed:
-        say(f"failed: {failed}")
+        print_progress(f"failed: {failed}")
         return 1
 
 

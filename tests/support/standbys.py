@@ -1,4 +1,4 @@
-"""A server's context in an election of which the other side is only told, in time that moves by hand."""
+"""The election context of one server with a scripted peer, in time that moves by hand."""
 
 from dataclasses import dataclass, field
 
@@ -29,7 +29,7 @@ LED = Lease(
 
 @dataclass
 class Link:
-    """Keeps what is sent to the other one, who says nothing."""
+    """Records what is sent to the peer, which never answers."""
 
     fingerprint: str = "key"
     server: str = "other"
@@ -39,7 +39,7 @@ class Link:
         self.sent.append(message)
 
     async def receive(self) -> peers.Message:
-        raise peers.LinkClosedError("nobody is there")
+        raise peers.LinkClosedError("no peer")
 
     def close(self) -> None:
         return
@@ -62,7 +62,7 @@ def make_context(clock: HandClock, store: memory.MemoryStore | None = None) -> t
 
 
 def new_standby(clock: HandClock, store: memory.MemoryStore | None = None) -> Standby:
-    """It has heard of nobody yet."""
+    """It knows no other server yet."""
 
     async def no_journal() -> int:
         return 0

@@ -192,7 +192,7 @@ class SimAgent:
             self._disconnected.set()
 
     def restart(self, seconds: float) -> None:
-        """It says goodbye, and is back after so many seconds."""
+        """It sends a goodbye, and connects again after so many seconds."""
         connection = self.connection
         if connection is None or self.unreachable_since is not None:
             return

@@ -1,7 +1,7 @@
 """The agents' side of a simulated server.
 
 Registrations go to the product's registrar and health streams to its agent service, with real nonces and keys. Only the
-network in between is simulated: a connection is reset, or falls silent, which the server cannot tell apart at first.
+network in between is simulated: a connection is reset, or lost without a reset, which the server notices later.
 """
 
 import asyncio

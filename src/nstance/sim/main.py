@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
@@ -32,14 +33,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"nstance-sim {metadata.version('nstance')}")
     commands = parser.add_subparsers(required=True, metavar="command")
     cores = os.cpu_count() or 1
+    count = _number(int, 1, 10**9, "of them")
 
     swarm_command = commands.add_parser("swarm", help="play many seeds; exit 1 if one of them violates an invariant")
-    swarm_command.add_argument("--seeds", type=_positive, default=2000, help="how many (default 2000)")
+    swarm_command.add_argument("--seeds", type=count, default=2000, help="how many (default 2000)")
     swarm_command.add_argument("--start", type=int, default=0, help="the first one (default 0)")
     swarm_command.add_argument(
         "--servers", type=int, choices=(2, 3), help="of the shard; each seed draws it if left out"
     )
-    swarm_command.add_argument("--jobs", type=_positive, default=cores, help=f"processes (default {cores})")
+    swarm_command.add_argument("--jobs", type=count, default=cores, help=f"processes (default {cores})")
     swarm_command.add_argument("--resume", type=Path, help="save the progress in this file, and continue from there")
     swarm_command.add_argument("--counts", action="store_true", help="print how often each fault and outcome happened")
     swarm_command.set_defaults(run=_swarm)
@@ -54,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         "exhaustive", help="crash and pause at every named point, and let every call fail"
     )
     exhaustive_command.add_argument("--pairs", action="store_true", help="also all pairs of points")
-    exhaustive_command.add_argument("--jobs", type=_positive, default=cores, help=f"processes (default {cores})")
+    exhaustive_command.add_argument("--jobs", type=count, default=cores, help=f"processes (default {cores})")
     exhaustive_command.add_argument(
         "--only", metavar="CASE", help="print the trace of one case, named as it was printed"
     )
@@ -67,12 +69,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--config", type=Path, required=True, help="a shard's config.jsonc")
     run.add_argument("--scenario", choices=list(SCENARIOS), required=True)
-    run.add_argument("--agents", type=_agents, help="scale the groups to this many instances in total")
+    agents = _number(int, 1, MAX_AGENTS, "instances")
+    run.add_argument("--agents", type=agents, help="scale the groups to this many instances in total")
     run.add_argument("--all-spot", action="store_true", help="spot-storm: as if every VM were a spot VM")
-    run.add_argument("--hours", type=_hours, default=2.0, help="virtual time (default 2)")
+    run.add_argument(
+        "--hours", type=_number(float, 0.05, MAX_HOURS, "hours"), default=2.0, help="virtual time (default 2)"
+    )
     run.add_argument(
         "--boot",
-        type=_seconds,
+        type=_number(float, 0.0, 3600.0, "seconds"),
         metavar="SECONDS",
         help="until the agent of a new VM registers (default 20 to 60; with a local provider 0.5 to 4)",
     )
@@ -81,34 +86,19 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _positive(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 10 and int(text)):
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, found {text!r}")
-    return int(text)
+def _number(kind: type[int] | type[float], least: float, most: float, unit: str) -> Callable[[str], float]:
+    """An argparse type that accepts plain numbers between `least` and `most`."""
 
+    def parse(text: str) -> float:
+        try:
+            number = kind(text) if text.isascii() else least - 1
+        except ValueError:
+            number = least - 1
+        if not least <= number <= most:
+            raise argparse.ArgumentTypeError(f"expected {least:g} to {most:,g} {unit}, found {text!r}")
+        return number
 
-def _agents(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and len(text) < 6 and 1 <= int(text) <= MAX_AGENTS):
-        raise argparse.ArgumentTypeError(f"expected 1 to {MAX_AGENTS:,} instances, found {text!r}")
-    return int(text)
-
-
-def _hours(text: str) -> float:
-    return _number(text, 0.05, MAX_HOURS, "hours")
-
-
-def _seconds(text: str) -> float:
-    return _number(text, 0.0, 3600.0, "seconds")
-
-
-def _number(text: str, least: float, most: float, unit: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not least <= number <= most:
-        raise argparse.ArgumentTypeError(f"expected {least:g} to {most:g} {unit}, found {text!r}")
-    return number
+    return parse
 
 
 def _swarm(options: argparse.Namespace) -> int:

@@ -40,14 +40,9 @@ T = TypeVar("T")
 
 CONFIG = storage_keys.config(SHARD)
 STALE_SECONDS = 4.0  # of storage's past that a stale listing may show
-RARE_POINTS = frozenset(  # struck ten times as often: 2,000 seeds must strike all of them
-    {
-        points.Point.BEFORE_COMPACTION,
-        points.Point.BEFORE_SNAPSHOT,
-        points.Point.AFTER_SNAPSHOT,
-        points.Point.BEFORE_RELEASE,
-    }
-)
+# Struck ten times as often: 2,000 seeds must strike all of them.
+_POINT = points.Point
+RARE_POINTS = {_POINT.BEFORE_COMPACTION, _POINT.BEFORE_SNAPSHOT, _POINT.AFTER_SNAPSHOT, _POINT.BEFORE_RELEASE}
 REST_SECONDS = 4.0  # for which a shard at rest must stay at rest
 
 
@@ -224,8 +219,8 @@ class World:
         self.later(seconds, resume)
 
     def resign(self, server: SimServer) -> None:
-        elector = server.elector
-        if elector is not None and server.machine.alive and not server.machine.stopped and elector.term is not None:
+        machine, elector = server.machine, server.elector
+        if elector is not None and machine.alive and not machine.stopped and elector.term is not None:
             self.count("resigned")
             server.later(0.0, elector.stop)
 

@@ -95,17 +95,17 @@ def admission(data: bytes) -> None:
     """The whole webhook: every body gets an AdmissionReview, or 400."""
     webhook = WebhookServer(cast(Any, SimpleNamespace(context=None)))
     head = b"POST /validate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(data)
-    said = _runner().run(http_wire.send(webhook._answer, head, data))
-    if said.startswith(b"HTTP/1.1 200"):
-        review = json.loads(said.partition(b"\r\n\r\n")[2])
+    answer = _runner().run(http_wire.send(webhook._answer, head, data))
+    if answer.startswith(b"HTTP/1.1 200"):
+        review = json.loads(answer.partition(b"\r\n\r\n")[2])
         if review["kind"] != "AdmissionReview" or not isinstance(review["response"]["allowed"], bool):
             raise Broken("not an answer that Kubernetes understands")
-    elif not said.startswith(b"HTTP/1.1 400"):
-        raise Broken(f"an unexpected answer: {said[:200]!r}")
+    elif not answer.startswith(b"HTTP/1.1 400"):
+        raise Broken(f"an unexpected answer: {answer[:200]!r}")
 
 
 class _World:
-    """A server with a few objects; made anew before it holds too many."""
+    """A server with a few objects; made again before it holds too many."""
 
     def __init__(self) -> None:
         self.folder = tempfile.TemporaryDirectory()
@@ -173,9 +173,9 @@ def k8s_request(data: bytes) -> None:
         _kept.append(_World())
     world = _kept[0]
     world.served += 1
-    said = _runner().run(http_wire.send(world.service.handle, *http_wire.framed(data)))
-    if said.startswith(b"HTTP/1.1 500"):
-        raise Broken(f"a refusal that is our own fault: {said[:300]!r}")
+    answer = _runner().run(http_wire.send(world.service.handle, *http_wire.framed(data)))
+    if answer.startswith(b"HTTP/1.1 500"):
+        raise Broken(f"a refusal that is our own fault: {answer[:300]!r}")
     outside = [path for path in Path(world.folder.name).iterdir() if path.name != "objects"]
     if outside:
         raise Broken(f"files outside of the folder: {outside}")

@@ -69,10 +69,10 @@ def _world() -> _World:
 def request(data: bytes) -> None:
     world = _world()
     head, body = http_wire.framed(data)
-    said = world.runner.run(http_wire.send(world.service.handle, _signed(head), body))
-    if said.startswith(b"HTTP/1.1 500"):
-        raise Broken(f"a refusal that is our own fault: {said[:300]!r}")
-    answer = said.partition(b"\r\n\r\n")[2]
+    response = world.runner.run(http_wire.send(world.service.handle, _signed(head), body))
+    if response.startswith(b"HTTP/1.1 500"):
+        raise Broken(f"a refusal that is our own fault: {response[:300]!r}")
+    answer = response.partition(b"\r\n\r\n")[2]
     if answer.startswith(b"<?xml"):
         ElementTree.fromstring(answer)
     if sorted(path.name for path in world.root.iterdir()) != ["bucket"]:

@@ -22,7 +22,7 @@ def hunted(mutant: Mutant) -> tuple[bool, str]:
             command, env=environment, cwd=TESTS.parent, capture_output=True, text=True, timeout=TIMEOUT
         )
     except subprocess.TimeoutExpired:
-        return False, f"undecided: nobody noticed it within {TIMEOUT} s"
+        return False, f"undecided: not found within {TIMEOUT} s"
     lines = done.stdout.strip().splitlines()
     return done.returncode == 0, lines[-1] if lines else done.stderr.strip()[-200:]
 

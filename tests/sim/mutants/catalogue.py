@@ -27,7 +27,6 @@ DRAINERS = ("tests/unit/server/test_drainers.py",)
 DRAINERS_SERVED = ("tests/component/test_operator_drainers.py",)
 DELETING = ("tests/unit/core/test_core_deleting.py",)
 SCALING = ("tests/unit/core/test_core_scaling.py",)
-ROTATION = ("tests/unit/core/test_core_rotation.py",)
 HEALTH = ("tests/unit/core/test_core_health.py",)
 TERM = ("tests/unit/server/test_term.py",)
 ELECTION = ("tests/unit/core/test_core_election.py",)
@@ -745,7 +744,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         "nstance.server.api.agent_service",
         "        if not other:\n            return\n        if not known",
         "        if True:\n            return\n        if not known",
-        "two agents take the connection from each other, and nobody is told",
+        "two agents take the connection from each other unnoticed",
         tests=FINDINGS,
     ),
     Mutant(
@@ -989,7 +988,7 @@ CATALOGUE: tuple[Mutant, ...] = (
         tests=DRAINERS,
     ),
     Mutant(
-        "drain-begins-anew-with-the-leader",
+        "drain-restarts-with-the-leader",
         "nstance.core.draining",
         "    if not draft.is_due(drain.deadline):\n",
         "    until = max(drain.started, draft.view.listening_since) + drain.deadline - drain.started\n"

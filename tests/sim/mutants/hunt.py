@@ -1,7 +1,6 @@
-"""One mutant against the suite, in an interpreter of its own: says who killed it, or that it lives.
+"""Runs one mutant against the suite in an interpreter of its own, and prints what killed it, or that it lives.
 
-First the seeds that are known to find it, then more of them, then every crash point, then the tests that the catalogue
-names.
+First the seeds that are known to find it, then more seeds, then every crash point, or the tests that the catalogue names.
 """
 
 import sys

@@ -61,7 +61,7 @@ UNKNOWN_VMS: tuple[Mutant, ...] = (
         "nstance.core.adopting",
         "    if not view.listed and draft.now < view.listening_since + FIRST_LISTING_SECONDS:\n",
         "    if False:\n",
-        "a restored shard makes its VMs anew before it has looked what is there",
+        "a restored shard creates its VMs again before it has listed the provider",
         tests=UNKNOWN,
     ),
     Mutant(

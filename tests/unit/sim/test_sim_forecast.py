@@ -8,7 +8,6 @@ import sys
 import xml.etree.ElementTree as xml
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,7 +16,7 @@ from nstance.server.config.configuration import NoConfigurationError
 from nstance.sim import main
 from nstance.sim.forecasting import chart, scenarios
 from nstance.sim.forecasting.adapt import adapt
-from nstance.sim.forecasting.forecast import Forecast, Options, Point, forecast
+from nstance.sim.forecasting.forecast import Forecast, Point
 from nstance.sim.forecasting.rounds import RoundEnd, Rounds
 
 CONFIG = """{
@@ -29,10 +28,6 @@ CONFIG = """{
   "groups": {"default": {"web": {"template": "small", "size": 2}, "db": {"template": "small", "size": 1}}},
 }"""
 EXAMPLES = Path(__file__).parents[3] / "examples"
-
-
-def play(document: dict[str, Any], **options: Any) -> Forecast:
-    return forecast(document, Options(**options))
 
 
 def sizes(text: str, agents: int) -> dict[str, int]:
@@ -53,40 +48,6 @@ def test_the_total_is_exact_in_spite_of_rounding(agents: int) -> None:
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.jsonc")), ids=lambda path: path.stem)
 def test_every_example_can_be_forecast(path: Path) -> None:
     assert sum(sizes(path.read_text(), 100).values()) == 100
-
-
-@pytest.mark.parametrize("scenario", scenarios.SCENARIOS)
-def test_every_scenario_ends_with_complete_groups(scenario: str) -> None:
-    document = adapt(CONFIG, source="config.jsonc", agents=6)
-    result = play(document, scenario=scenario, hours=0.8)
-    last = result.points[-1]
-    assert last.hour == pytest.approx(result.hours)
-    assert (last.desired, last.ready, last.starting) == (6, 6, 0)
-    assert last.requests > 100
-    assert 0 < last.price < 1
-    assert result.events
-    # Something happened at all.
-    assert last.created > 0 or result.counts.get("terms", 0) > 0 or scenario == "slow-storage"
-    assert result.points == sorted(result.points, key=lambda point: (point.hour, point.requests))
-    xml.fromstring(chart.draw(scenario, result))
-
-
-def test_processes_start_sooner_than_cloud_vms() -> None:
-    """Otherwise the example's registration timeout of half a minute would be too short."""
-    document = adapt((EXAMPLES / "config-dev.jsonc").read_text(), source="config.jsonc", agents=6)
-    result = play(document, scenario="spot-storm", hours=0.3, all_spot=True)
-    assert result.points[-1].ready == 6
-    assert result.counts["calls create"] <= 6
-
-
-def test_only_spot_instances_are_interrupted() -> None:
-    mixed = CONFIG.replace('"db": {', '"db": {"args": {"InstanceMarketOptions": {"MarketType": "on-demand"}}, ')
-    taken: dict[str, int] = {}
-    for all_spot in (False, True):
-        document = adapt(mixed, source="config.jsonc", agents=60)
-        result = play(document, scenario="spot-storm", hours=0.3, all_spot=all_spot)
-        taken[str(all_spot)] = result.points[-1].created
-    assert taken == {"False": 20, "True": 30}
 
 
 @pytest.mark.parametrize(
@@ -111,38 +72,6 @@ def test_a_brown_out_before_any_instance_runs_is_played(tmp_path: Path, capsys: 
     options = ["--scenario", "zone-brown-out", "--hours", "0.2", "--boot", "3000", "--svg", str(tmp_path / "x.svg")]
     assert main.main(["run", "--config", str(config), *options]) == 0
     assert "brown-out, and a tenth of the VMs die" in capsys.readouterr().out
-
-
-def test_created_instances_are_counted_although_answers_are_lost() -> None:
-    """In a brown-out, agents register before the leader knows their VMs."""
-    document = adapt(CONFIG, source="config.jsonc", agents=60)
-    result = play(document, scenario="zone-brown-out", hours=1.0)
-    assert result.points[-1].ready == 60
-    assert result.points[-1].created >= 6
-
-
-@pytest.mark.parametrize(
-    ("scenario", "hours", "quiet", "repeated"),
-    [("spot-storm", 3.0, 1.5, 0.0), ("failover-hourly", 4.0, 3.0, 0.0), ("bad-image", 8.0, 4.0, 0.0)],
-)
-def test_skipped_hours_count_the_same_as_played_ones(
-    scenario: str, hours: float, quiet: float, repeated: float
-) -> None:
-    """Skipped hours and repeated rounds count the same as playing them."""
-    document = adapt(CONFIG.replace('"db": {"template": "small", "size": 1}', ""), source="config.jsonc", agents=6)
-    skipped = play(document, scenario=scenario, hours=hours)
-    played = play(document, scenario=scenario, hours=hours, play_all=True)
-    assert played.skipped == played.repeated == 0
-    assert skipped.skipped > quiet
-    assert skipped.repeated >= repeated
-    last, wanted = skipped.points[-1], played.points[-1]
-    assert last.requests == pytest.approx(wanted.requests, rel=0.04)
-    assert last.price == pytest.approx(wanted.price, rel=0.04)
-    assert (last.ready, last.starting, last.leaving) == (wanted.ready, wanted.starting, wanted.leaving)
-    for what in ("calls create", "calls delete", "terms", "decided unregistered"):
-        assert skipped.counts.get(what, 0) == pytest.approx(played.counts.get(what, 0), abs=1), what
-    assert last.created == pytest.approx(wanted.created, abs=1)
-    assert skipped.points == sorted(skipped.points, key=lambda point: (point.hour, point.requests))
 
 
 def rounds(*ends: tuple[float, int, str]) -> Rounds:
@@ -171,14 +100,6 @@ def test_rounds_that_do_the_same_in_the_same_time_are_alike() -> None:
 )
 def test_rounds_that_differ_or_make_progress_are_not_alike(ends: list[tuple[float, int, str]]) -> None:
     assert rounds(*ends).find_repetition() is None
-
-
-def test_no_hour_is_skipped_where_instances_expire() -> None:
-    old = CONFIG.replace('"subnet_pools"', '"expiry": {"forced_age": "30m"}, "subnet_pools"')
-    document = adapt(old, source="config.jsonc", agents=3)
-    result = play(document, scenario="slow-storage", hours=1.5)
-    assert result.skipped == 0
-    assert result.points[-1].created >= 3
 
 
 def test_events_are_marked_in_the_chart() -> None:

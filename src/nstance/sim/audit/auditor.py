@@ -12,7 +12,6 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from nstance.config import storage_keys
-from nstance.core.inventory import UNKNOWN_AT_LEAST, UNKNOWN_SHARE
 from nstance.model.consistency import violations
 from nstance.model.decision import Reason
 from nstance.model.group import Group
@@ -26,7 +25,7 @@ from nstance.sim.agent_port import AgentPort
 from nstance.sim.audit import quiescence
 from nstance.sim.audit.departures import DepartureAuditor, Truth
 from nstance.sim.audit.rollouts import RolloutAuditor
-from nstance.sim.desired_groups import CLUSTER, SHARD
+from nstance.sim.desired_groups import SHARD
 
 if TYPE_CHECKING:
     from nstance.sim.world import World
@@ -115,8 +114,9 @@ class Auditor:
                 return
             for entry in slot.entries:
                 slots.apply(self.records, entry.changes)
-                puts = (change.instance for change in entry.changes if isinstance(change, Put))
-                self.created.update(instance.id for instance in puts if instance.state in CREATED)
+                self.created.update(
+                    c.instance.id for c in entry.changes if isinstance(c, Put) and c.instance.state in CREATED
+                )
         elif key == LEASE and self._world.setup.audited:
             self._check_lease(json.loads(body))
 
@@ -235,12 +235,9 @@ class Auditor:
         """An instance that is created while a place is vacant names the instance that left or is to leave it."""
         vacant = [m.id for m in self.members(new.key) if m.vacant]
         predecessor = new.replaces or new.predecessor
-        if predecessor is None:
-            if vacant:
-                self._report("reasons", f"{new.id} is attributed to growth, but the place of {vacant[0]} is vacant")
-            return
-        old = self.records.get(predecessor)
-        if old is None or old.key != new.key:
+        if predecessor is None and vacant:
+            self._report("reasons", f"{new.id} is attributed to growth, but the place of {vacant[0]} is vacant")
+        if predecessor is not None and predecessor not in {m.id for m in self.members(new.key)}:
             self._report("reasons", f"{new.id} replaces {predecessor}, which is not in its group")
 
     def members(self, key: GroupKey) -> list[Instance]:
@@ -382,12 +379,6 @@ class Auditor:
 
     def unrest(self) -> str:
         return quiescence.find_unrest(self._world)
-
-    def too_many_unknown(self) -> bool:
-        """Whether their deletion waits for a person."""
-        ours = [vm for vm in self._world.cloud.vms() if (vm.cluster, vm.shard) == (CLUSTER, SHARD)]
-        unknown = sum(vm.id not in self.records and vm.status is not Status.DELETED for vm in ours)
-        return unknown > max(UNKNOWN_AT_LEAST, UNKNOWN_SHARE * len(ours))
 
     def finish(self) -> None:
         for id, key in self._certificates.items():

@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from nstance.core.inventory import UNKNOWN_AT_LEAST, UNKNOWN_SHARE
 from nstance.model.events import NoticeKind
 from nstance.model.instance import Instance, State
 from nstance.model.observation import Observation
@@ -17,7 +18,7 @@ OPEN = frozenset({State.PENDING, State.STARTING, State.DRAINING, State.DELETING}
 
 
 def find_unrest(world: "World") -> str:
-    """The first thing that is not at rest; empty if everything is."""
+    """What keeps the shard from rest; empty if it is at rest."""
     leads = [s.lead for s in world.servers if s.leading and s.lead is not None]
     if len(leads) != 1:
         return f"{len(leads)} servers lead"
@@ -77,6 +78,13 @@ def _find_record_unrest(world: "World", lead: TermContext, record: Instance) -> 
     return ""
 
 
+def _are_too_many_unknown(world: "World") -> bool:
+    """Whether the deletion of unknown VMs waits for a person."""
+    ours = [vm for vm in world.cloud.vms() if (vm.cluster, vm.shard) == (desired_groups.CLUSTER, desired_groups.SHARD)]
+    unknown = sum(vm.id not in world.auditor.records and vm.status is not Status.DELETED for vm in ours)
+    return unknown > max(UNKNOWN_AT_LEAST, UNKNOWN_SHARE * len(ours))
+
+
 def _must_leave(record: Instance, observation: Observation) -> bool:
     """Its replacement was requested, or its VM ends soon. Rebalance hints do not concern on-demand instances."""
     if record.on_demand and observation.agent.notice is NoticeKind.REBALANCE:
@@ -88,7 +96,7 @@ def _find_leak(world: "World", lead: TermContext) -> str:
     auditor, shard = world.auditor, lead.shard
     expected = {m.provider_id for m in auditor.records.values() if m.state is State.RUNNING}
     held = {u.vm.provider_id for u in shard.unknown.all()}
-    if shard.policy.delete_unknown and not auditor.too_many_unknown():
+    if shard.policy.delete_unknown and not _are_too_many_unknown(world):
         held = set()  # they are to be deleted
     spared = auditor.protected.keys() | auditor.deletable
     for vm in world.cloud.vms():

@@ -1,7 +1,7 @@
 """Faults of agents, and what others do with their identities."""
 
 from nstance.model.ids import InstanceId
-from nstance.sim.agent import key_pair, registration_request
+from nstance.sim.agent import SimAgent, key_pair, registration_request
 from nstance.sim.faults.target import FaultGroup
 
 THIEF_ADDRESS = "203.0.113.7"
@@ -9,11 +9,7 @@ THIEF_ADDRESS = "203.0.113.7"
 
 class AgentFaults(FaultGroup):
     def cut_agent(self) -> bool:
-        agent = self.pick_agent()
-        if agent is None:
-            return False
-        agent.cut_off(self.r.choice((2.0, 8.0, 12.0, 40.0)))
-        return True
+        return self.strike_agent(lambda agent: agent.cut_off(self.r.choice((2.0, 8.0, 12.0, 40.0))))
 
     def cut_most_agents(self) -> bool:
         """Half of them to all of them at once: mass silence."""
@@ -30,11 +26,7 @@ class AgentFaults(FaultGroup):
         self.world.agents_shut_out_until = self.world.now + self.r.choice((5.0, 20.0, 60.0))
 
     def restart_agent(self) -> bool:
-        agent = self.pick_agent()
-        if agent is None:
-            return False
-        agent.restart(self.r.choice((0.5, 4.0, 20.0)))
-        return True
+        return self.strike_agent(lambda agent: agent.restart(self.r.choice((0.5, 4.0, 20.0))))
 
     def forget_agent(self) -> bool:
         """The state directory is lost after the nonce was spent."""
@@ -74,14 +66,13 @@ class AgentFaults(FaultGroup):
         return True
 
     def notice(self) -> bool:
-        agent = self.pick_agent()
-        if agent is None:
-            return False
+        return self.strike_agent(self._give_notice)
+
+    def _give_notice(self, agent: SimAgent) -> None:
         kind = self.r.choice(("SPOT_TERMINATION", "SPOT_TERMINATION", "SPOT_REBALANCE", "SHUTDOWN"))
         seconds = self.r.choice((5.0, 20.0))
         if agent.deliver_notice(kind, seconds) and kind != "SPOT_REBALANCE" and self.r.random() < 0.8:
             self.world.later(seconds, self._take_back, agent.id)
-        return True
 
     def _take_back(self, id: InstanceId) -> None:
         if id not in self.world.auditor.protected and not self.world.faults_stopped:

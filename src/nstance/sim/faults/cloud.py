@@ -21,18 +21,10 @@ class CloudFaults(FaultGroup):
         self._ids = IdMaker(wall=lambda: 1.6e9 + world.now, bits=self.r.getrandbits)
 
     def destroy_vm(self) -> bool:
-        id = self.pick_vm()
-        if id is None:
-            return False
-        self.world.cloud.destroy(id)
-        return True
+        return self.strike_vm(self.world.cloud.destroy)
 
     def stop_vm(self) -> bool:
-        id = self.pick_vm()
-        if id is None:
-            return False
-        self.world.cloud.stop(id)
-        return True
+        return self.strike_vm(self.world.cloud.stop)
 
     def strip_tags(self) -> bool:
         """A VM loses its tags. Its record decides; a VM without a record then belongs to nobody."""

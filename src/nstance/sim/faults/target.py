@@ -1,5 +1,6 @@
 """What faults strike: servers (mostly the leader), agents and VMs, drawn at random."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from nstance.model.ids import InstanceId
@@ -31,12 +32,24 @@ class FaultGroup:
         agents = [a for a in self.world.agents() if a.connection is not None and a.unreachable_since is None]
         return self.r.choice(agents) if agents else None
 
+    def strike_agent(self, act: Callable[[SimAgent], object]) -> bool:
+        agent = self.pick_agent()
+        if agent is not None:
+            act(agent)
+        return agent is not None
+
     def pick_vm(self) -> InstanceId | None:
         """One of ours that runs."""
         protected = self.world.auditor.protected
         vms = [v for v in self.world.cloud.vms() if v.status in (Status.RUNNING, Status.PENDING)]
         ids = [v.id for v in vms if v.id not in protected]
         return self.r.choice(ids) if ids else None
+
+    def strike_vm(self, act: Callable[[InstanceId], object]) -> bool:
+        id = self.pick_vm()
+        if id is not None:
+            act(id)
+        return id is not None
 
     def pick_group(self) -> str:
         return self.r.choice(list(self.world.desired_groups.groups))

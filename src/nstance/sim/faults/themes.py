@@ -12,62 +12,24 @@ from nstance.sim.desired_groups import COLLECT_EVERY, DesiredGroup, DesiredGroup
 from nstance.sim.setup import Aim, Setup
 
 # Weight of each fault where it is on. The names are methods of `nemesis.Nemesis`.
+# fmt: off
 FAULTS: Mapping[str, int] = {
-    "kill": 6,
-    "stop": 8,
-    "freeze": 3,
-    "cut_storage": 5,
-    "brown_storage": 4,
-    "cut_peers": 4,
-    "jump_clock": 3,
-    "resign": 4,
-    "cut_agent": 5,
-    "cut_most_agents": 4,
-    "shut_agents_out": 3,
-    "restart_agent": 3,
-    "forget_agent": 2,
-    "replay_nonce": 2,
-    "clone_agent": 3,
-    "notice": 5,
-    "destroy_vm": 4,
-    "stop_vm": 3,
-    "strip_tags": 2,
-    "plant_orphan": 2,
-    "restore_backup": 2,
-    "decide_unknown": 2,
-    "plant_stranger": 2,
-    "plant_double": 2,
-    "throttle": 4,
-    "brown_provider": 4,
-    "lose_capacity": 3,
-    "lie_in_listing": 3,
-    "scale": 8,
-    "change_template": 4,
-    "spoil_template": 4,
-    "change_files": 3,
-    "change_limits": 2,
-    "roll_back": 4,
-    "resume_rollout": 3,
-    "fail_checks": 4,
-    "lose_secret": 3,
-    "break_config": 2,
-    "pester": 4,
-    "reject_peers": 3,
-    "slow_storage": 2,
+    "kill": 6, "stop": 8, "freeze": 3, "cut_storage": 5, "brown_storage": 4, "cut_peers": 4, "jump_clock": 3,
+    "resign": 4, "cut_agent": 5, "cut_most_agents": 4, "shut_agents_out": 3, "restart_agent": 3, "forget_agent": 2,
+    "replay_nonce": 2, "clone_agent": 3, "notice": 5, "destroy_vm": 4, "stop_vm": 3, "strip_tags": 2,
+    "plant_orphan": 2, "restore_backup": 2, "decide_unknown": 2, "plant_stranger": 2, "plant_double": 2,
+    "throttle": 4, "brown_provider": 4, "lose_capacity": 3, "lie_in_listing": 3, "scale": 8, "change_template": 4,
+    "spoil_template": 4, "change_files": 3, "change_limits": 2, "roll_back": 4, "resume_rollout": 3, "fail_checks": 4,
+    "lose_secret": 3, "break_config": 2, "pester": 4, "reject_peers": 3, "slow_storage": 2,
 }
+# fmt: on
 
 # Moments after which a fault is most likely to hurt: something has just changed, and not every server knows it yet.
+# fmt: off
 MOMENTS = (
-    "create",
-    "delete",
-    "listing",
-    "term",
-    "registration",
-    "drain",
-    "replacement",
-    "end of a vm",
-    "loss of an agent",
+    "create", "delete", "listing", "term", "registration", "drain", "replacement", "end of a vm", "loss of an agent",
 )
+# fmt: on
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,28 +44,16 @@ class Theme:
     burst: tuple[tuple[str, ...], ...] = ()
 
 
+# fmt: off
 _LEADERS = (
-    "kill",
-    "stop",
-    "freeze",
-    "cut_storage",
-    "brown_storage",
-    "cut_peers",
-    "jump_clock",
-    "resign",
-    "reject_peers",
+    "kill", "stop", "freeze", "cut_storage", "brown_storage", "cut_peers", "jump_clock", "resign", "reject_peers",
     "slow_storage",
 )
 _AGENTS = (
-    "clone_agent",
-    "cut_agent",
-    "cut_most_agents",
-    "shut_agents_out",
-    "restart_agent",
-    "forget_agent",
-    "replay_nonce",
+    "clone_agent", "cut_agent", "cut_most_agents", "shut_agents_out", "restart_agent", "forget_agent", "replay_nonce",
     "notice",
 )
+# fmt: on
 _CLOUD = ("destroy_vm", "stop_vm", "strip_tags", "throttle", "brown_provider", "lose_capacity", "lie_in_listing")
 _PEOPLE = ("scale", "change_template", "break_config", "pester")
 THEMES: Mapping[str, Theme] = {

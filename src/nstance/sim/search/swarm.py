@@ -8,6 +8,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -65,15 +66,15 @@ class ResumeError(Exception):
     """The progress file of a run cannot be used."""
 
 
+@dataclass
 class Tally:
     """The sum of all verdicts so far."""
 
-    def __init__(self) -> None:
-        self.seeds = 0
-        self.counts: Counter[str] = Counter()
-        self.failures: dict[int, tuple[str, ...]] = {}
-        self.virtual_seconds = 0.0
-        self.cpu_seconds = 0.0
+    seeds: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    failures: dict[int, tuple[str, ...]] = field(default_factory=dict)
+    virtual_seconds: float = 0.0
+    cpu_seconds: float = 0.0
 
     def add(self, verdict: Verdict) -> None:
         self.seeds += 1
@@ -101,18 +102,12 @@ class Tally:
         """How many combinations of a moment and a fault that followed it have occurred."""
         return sum(name.startswith("aimed ") for name in self.counts)
 
-    def dump(self) -> dict[str, object]:
-        return dict(vars(self))
-
     @classmethod
     def load(cls, raw: dict[str, Any]) -> "Tally":
-        tally = cls()
-        tally.seeds = int(raw["seeds"])
-        tally.counts = Counter(raw["counts"])
-        tally.failures = {int(seed): tuple(violations) for seed, violations in raw["failures"].items()}
-        tally.virtual_seconds = float(raw["virtual_seconds"])
-        tally.cpu_seconds = float(raw["cpu_seconds"])
-        return tally
+        """From its `vars` after a way through JSON."""
+        failures = {int(seed): tuple(violations) for seed, violations in raw["failures"].items()}
+        times = float(raw["virtual_seconds"]), float(raw["cpu_seconds"])
+        return cls(int(raw["seeds"]), Counter(raw["counts"]), failures, *times)
 
 
 def verdicts(seeds: Iterable[int], *, jobs: int, servers: int | None) -> Iterator[Verdict]:
@@ -147,7 +142,7 @@ def swarm(
                     _show_progress(done, seeds, len(tally.failures))
         finally:
             if resume is not None:
-                _save_progress(resume, {"start": start, "servers": servers, "done": done, "tally": tally.dump()})
+                _save_progress(resume, {"start": start, "servers": servers, "done": done, "tally": vars(tally)})
     if progress:
         sys.stderr.write("\n")
     return tally
@@ -160,7 +155,7 @@ def replay_command(seed: int, servers: int | None) -> str:
 def _load_progress(path: Path, start: int, servers: int | None) -> tuple[Tally, int]:
     try:
         if not path.exists():
-            _save_progress(path, {"start": start, "servers": servers, "done": 0, "tally": Tally().dump()})
+            _save_progress(path, {"start": start, "servers": servers, "done": 0, "tally": vars(Tally())})
         saved = json.loads(path.read_text())
         if (saved["start"], saved["servers"]) != (start, servers):
             raise ResumeError(

@@ -262,7 +262,7 @@ def walk(seed: int) -> Walk:
 
 
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_walks(chunk: int) -> None:
+def test_random_walks_keep_the_invariants_and_settle(chunk: int) -> None:
     effects: Counter[str] = Counter()
     for seed in range(FIRST + chunk, FIRST + WALKS, CHUNKS):
         effects += walk(seed).effects
