@@ -60,7 +60,7 @@ def sort_members(
     running, starting, pending = State.RUNNING, State.STARTING, State.PENDING
     vm_running, vm_unknown = VmState.RUNNING, VmState.UNKNOWN
     first_seen = first_created = first_starting = first_ended = first_unready = inf
-    count_ready = count_current = count_unready = count_reported_unready = count_starting = 0
+    count_ready = count_ready_outdated = count_unready = count_reported_unready = count_starting = 0
     needs_attention: list[Instance] = []
     outdated: list[Instance] = []
     for id, member in members.items():
@@ -94,9 +94,9 @@ def sort_members(
                         first_created = created
                     if member.infra_hash != current:
                         outdated.append(member)
-                        count_current += ready and not member.infra_hash  # its revision is not known
-                    elif ready:
-                        count_current += 1
+                        count_ready_outdated += ready and bool(
+                            member.infra_hash
+                        )  # an unknown revision counts as current
                     if ready:
                         count_ready += 1
                     else:
@@ -118,7 +118,7 @@ def sort_members(
         outdated=outdated,
         existing=count_ready + count_unready + count_starting,
         ready=count_ready,
-        ready_and_current=count_current,
+        ready_and_current=count_ready - count_ready_outdated,
         unready=count_reported_unready,
         healthy_until=min(first_seen + suspect_after, first_created + max_age),
         unready_until=first_unready,
