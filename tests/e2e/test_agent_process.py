@@ -163,7 +163,7 @@ async def test_what_only_an_administrator_can_mend_is_one_line(
     (tmp_path / "file").write_text("")
     code, _, err = await run(environment=environment | {"NSTANCE_RECV_DIR": str(tmp_path / "file")})
     assert (code, len(err.splitlines())) == (1, 1)
-    assert "expected a directory that can be written" in err
+    assert "expected a writable directory" in err
 
 
 async def test_a_thread_that_hangs_does_not_keep_the_process(environment: dict[str, str]) -> None:
