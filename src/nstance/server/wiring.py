@@ -323,10 +323,7 @@ class Server:
             await reserved_ports.reserve(service, endpoints.bind[service], opened)
         await self._open_peers(peers)
         opened.push_async_callback(peers.close)
-        await cache.sync(
-            config_hash=configuration.version,
-            group_hashes={key: resolved.etag for key, resolved in configuration.groups.items()},
-        )
+        await cache.flush()
         self.unwell = None
         log.info("ready", extra={"server": self.options.id, "shard": self.shard, "cluster": cluster})
         await self._lead_or_follow(

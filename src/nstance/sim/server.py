@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import contextvars
 import functools
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Collection, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from nstance import points
@@ -13,7 +13,6 @@ from nstance.authority.open import Places, open_authority
 from nstance.authority.operators import Operators
 from nstance.config import storage_keys
 from nstance.model.ids import InstanceId
-from nstance.model.instance import Instance
 from nstance.objects import errors, journal, lease, memory, slots
 from nstance.objects.port import ObjectStore
 from nstance.providers.port import Scope
@@ -45,7 +44,7 @@ ADVERTISED = Advertised(registration="10.255.0.1:8992", agent="10.255.0.1:8994",
 class Unkept:
     """A `server.leader.history.Keeper` that keeps nothing."""
 
-    def put_instance(self, instance: Instance) -> None:
+    def retain_instances(self, instances: Collection[InstanceId]) -> None:
         return
 
     def remove_instance(self, id: InstanceId) -> None:

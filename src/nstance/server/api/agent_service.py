@@ -6,11 +6,9 @@ boot counts.
 """
 
 import asyncio
-import functools
 import logging
 from typing import Any
 
-from google.protobuf import json_format
 from grpclib.exceptions import GRPCError
 
 from nstance.clock import Clock, Rng
@@ -175,10 +173,9 @@ class AgentService(agent_grpc.AgentServiceBase):
         self._lead.shard.post(ev.CloneDetected(presence.id))
 
     def _keep(self, presence: Presence) -> None:
-        """The last report, for people: in the cache when it says something new, and when there will be no further one."""
-        cache, report = self._lead.cache, presence.report
-        if cache is not None and report is not None and presence.reported is not None:
-            cache.put_report(presence.id, functools.partial(json_format.MessageToDict, report), at=presence.reported)
+        """The time of the last report, for people: when a report is new in content, and when there will be no further one."""
+        if self._lead.cache is not None and presence.reported is not None:
+            self._lead.cache.put_last_report(presence.id, presence.reported)
 
     def _answer(self, presence: Presence, sequence: int) -> agent_pb2.HealthAnswer:
         spread = 1000 * len(self._lead.agents) // RECONNECTS_PER_SECOND
@@ -241,9 +238,6 @@ class AgentService(agent_grpc.AgentServiceBase):
             except keys.UnacceptableKeyError as problem:
                 raise status.invalid(f"keys[{key.name[:64]}]", str(problem)) from None
         presence.public_keys.update(accepted)
-        if self._lead.cache is not None:
-            pems = {name: keys.public_to_pem(key) for name, key in accepted.items()}
-            self._lead.cache.put_public_keys(presence.id, pems)
         presence.changed.set()
         await stream.send_message(agent_pb2.SubmitPublicKeysResponse())
 

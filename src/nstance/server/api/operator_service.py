@@ -463,5 +463,5 @@ def _event(event: Event) -> operator_pb2.Event:
         reason=event.code,
         message=event.message,
         id=event.id,
-        trouble=event.trouble,
+        trouble=event.needs_attention,
     )

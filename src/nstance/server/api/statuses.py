@@ -113,8 +113,7 @@ class Statuses:
         status, cache = self.instance(instance), self._lead.cache
         if not status.last_report_unix_ms and cache is not None:
             with contextlib.suppress(CacheUnavailableError):
-                kept = await cache.report(instance.id)
-                status.last_report_unix_ms = _milliseconds(kept.at if kept is not None else None)
+                status.last_report_unix_ms = _milliseconds(await cache.last_report(instance.id))
         return status
 
     def _not_ready(self, instance: Instance) -> str:

@@ -19,7 +19,6 @@ log = logging.getLogger(__name__)
 
 RETRY_FIRST = 5.0
 RETRY_MOST = 600.0
-ANY_AGE = 100 * 365 * 86_400.0
 
 Lookup = tuple[str, workload.Image]
 
@@ -114,7 +113,7 @@ class Images:
         if self._cache is None or lookup in self._found:
             return
         try:
-            kept = await self._cache.image(_key(lookup), younger_than=ANY_AGE)
+            kept = await self._cache.image(_key(lookup))
         except CacheUnavailableError:
             return
         if kept:

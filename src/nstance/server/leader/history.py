@@ -8,7 +8,7 @@ journal yet must not be told, because the next leader would give its ID to somet
 
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from nstance.clock import Clock
@@ -22,7 +22,6 @@ from nstance.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-TROUBLE_CODES = frozenset(code.value for code in TROUBLE)
 PLACES = 1 << 20  # for the reasons of one slot, far more than fit into it
 FIRST = 1 << 52  # behind all IDs that older versions made of the time, in microseconds; and exact in a double
 
@@ -30,7 +29,7 @@ FIRST = 1 << 52  # behind all IDs that older versions made of the time, in micro
 class Keeper(Protocol):
     """Where history is kept for queries; never waits, never raises."""
 
-    def put_instance(self, instance: Instance) -> None: ...
+    def retain_instances(self, instances: Collection[InstanceId]) -> None: ...
 
     def remove_instance(self, instance: InstanceId) -> None: ...
 
@@ -44,9 +43,8 @@ class History:
         self._clock = clock
 
     def restore(self, instances: Mapping[InstanceId, Instance]) -> None:
-        """A term begins: the projection follows its records."""
-        for instance in instances.values():
-            self._keeper.put_instance(instance)
+        """A term begins: only its records are kept."""
+        self._keeper.retain_instances(instances)
 
     def keep(self, slot: slots.Slot) -> None:
         """It is in the journal, whoever wrote it. The same one may be told again."""
@@ -69,7 +67,6 @@ class History:
         for change in committed.changes:
             match change:
                 case Put(instance):
-                    self._keeper.put_instance(instance)
                     drain = (before := committed.before.get(instance.id)) and before.drain
                     if drain and instance.drain is None:
                         self._metrics.drained(instance.key, self._clock.steady() - drain.started)
@@ -93,7 +90,6 @@ def events(slot: slots.Slot) -> list[Event]:
             instance=why.instance,
             code=why.code,
             message=why.message,
-            trouble=why.code in TROUBLE_CODES,
         )
         for (tenant, group, why), id in numbered
         if tenant
