@@ -111,7 +111,7 @@ async def test_f68_a_certificate_is_renewed_at_two_thirds_of_its_life_and_its_en
 
 
 async def test_f68_a_ca_that_ends_soon_is_an_alarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(certificate_expiry, "AGAIN", 0.1)
+    monkeypatch.setattr(certificate_expiry, "REPEAT_SECONDS", 0.1)
     async with World(tmp_path) as world:
         running = await world.start()
         operator = await world.operator()
@@ -122,7 +122,9 @@ async def test_f68_a_ca_that_ends_soon_is_an_alarm(tmp_path: Path, monkeypatch: 
 
         await running.until(lambda: expiry(running, "ca"))
         assert await alarms() == 0
-        monkeypatch.setattr(certificate_expiry, "CA_ALARM", ca.CA_LIFE + 30.0)  # as if most of its life were over
+        monkeypatch.setattr(
+            certificate_expiry, "CA_WARNING_SECONDS", ca.CA_LIFE + 30.0
+        )  # as if most of its life were over
         await running.until(lambda: b'nstance_decisions_total{reason="security"}' in running.server.metrics.render())
         assert await alarms() >= 1
 

@@ -331,7 +331,7 @@ class Server:
             follower.run(),
             active_config.follow(leading=leading),
             loop_lag.measure(clock, self.metrics.loop_lag),
-            trust.keep(issuer, contexts, who, hosts=hosts, expiries=expiries),
+            trust.run(issuer, contexts, who, hosts=hosts, expiry=expiries),
         )
 
     async def _lead_or_follow(self, elector: Elector, *beside: Coroutine[Any, Any, None]) -> None:

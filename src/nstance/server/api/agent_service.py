@@ -301,10 +301,10 @@ class AgentService(agent_grpc.AgentServiceBase):
                     request.proof, public_key=public_key, cluster=lead.issuer.authority.cluster, id=instance.id
                 )
             else:
-                public_key = lead.issuer.key_of(instance)
+                public_key = lead.issuer.public_key(instance)
         except (keys.UnacceptableKeyError, proof.InvalidProofError) as problem:
             raise status.invalid("public_key_pem", str(problem)) from None
-        drawn = lead.issuer.draw(public_key, life=lead.agent_ttl)
+        drawn = lead.issuer.new_certificate(public_key, life=lead.agent_ttl)
         owner = lead.shard.owner_of_key(drawn.public_key)
         if owner is not None and owner != instance.id:
             self._violation(instance.id, f"it presented the key of {owner}")

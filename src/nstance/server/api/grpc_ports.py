@@ -89,7 +89,7 @@ def grpc_ports(
     rng: Rng,
 ) -> list[GrpcPort | OperatorPort]:
     """`context`: asked with each connection; True: with client certificates."""
-    unwelcome = RejectedPeers(lambda: lead.shard, clock)
+    rejected = RejectedPeers(lambda: lead.shard, clock)
     elsewhere = {name: f"port {endpoints.bind[service].port}" for service, name in SERVICES.items()}
 
     def port(service: Service, api: Any, bounds: limits.Limits, role: names.Role | None) -> GrpcPort:
@@ -102,7 +102,7 @@ def grpc_ports(
             cluster=cluster if role is not None else None,
             other_services=_others(elsewhere, SERVICES[service]),
             on_refused=lambda reason: log.debug("a connection was refused", extra={"reason": reason}),
-            on_unwelcome=unwelcome.refused,
+            on_unwelcome=rejected.on_reject,
         )
         return GrpcPort(listener, endpoints.bind[service])
 

@@ -102,7 +102,7 @@ class Registrar:
         instance = lead.shard.instances.get(claims.instance)
         if instance is None or not _matches(claims, instance):
             raise self._refused(address, f"there is no instance {claims.instance} that it was made for")
-        drawn = lead.issuer.draw(public_key, life=lead.agent_ttl)
+        drawn = lead.issuer.new_certificate(public_key, life=lead.agent_ttl)
         owner = lead.shard.owner_of_key(drawn.public_key)
         if owner is not None and owner != instance.id:
             self._alarm(instance, f"it presented the key of {owner}, and was refused")
