@@ -15,6 +15,7 @@ from nstance import clock
 from nstance.model.ids import DEFAULT_TENANT, InstanceId
 from nstance.server.cache import disk, thread
 from nstance.server.cache.cache import Cache, Event
+from nstance.tasks.backoff import Backoff
 
 CLOCK = clock.SystemClock()
 SECONDS = 60.0
@@ -42,8 +43,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread, "RETRY_SECONDS", 0.05)
-    monkeypatch.setattr(thread, "MAX_RETRY_SECONDS", 0.1)
+    monkeypatch.setattr(thread, "DISK_RETRY", Backoff(0.05, 0.1))
     monkeypatch.setattr(disk, "LOCK_TIMEOUT_SECONDS", 0.05)
 
 

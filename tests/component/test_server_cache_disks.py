@@ -26,7 +26,7 @@ soon = cache_world.soon
 FULL = """
     import resource
     assert await cache.flush()
-    cache_thread.RETRY_SECONDS = cache_thread.MAX_RETRY_SECONDS = 0.05
+    cache_thread.DISK_RETRY = cache_thread.Backoff(0.05, 0.05)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (120_000, limits[1]))
     for number in range(2000):

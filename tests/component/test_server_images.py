@@ -12,6 +12,7 @@ from nstance.providers.memory_behavior import Call, Outcome, Script
 from nstance.providers.memory_cloud import Image
 from nstance.server.cloud import images
 from nstance.server.liveness import agent_liveness
+from nstance.tasks.backoff import Backoff
 from nstance.v1.operator_pb2 import GroupConfig
 
 DOCS = Path(__file__).parents[2] / "docs" / "images-and-userdata.md"
@@ -43,7 +44,7 @@ async def running(world: World, count: int) -> None:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "RETRY_FIRST", 0.05)
+    monkeypatch.setattr(images, "RETRY", Backoff(0.05, 600.0))
 
 
 class NoImages(Script):

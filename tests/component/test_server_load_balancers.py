@@ -153,26 +153,26 @@ async def test_f57_who_leaves_while_its_registration_waits_is_never_registered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than are called at once, and each call takes long."""
-    monkeypatch.setattr(load_balancers, "LEAVE_SECONDS", SECONDS)
-    size = load_balancers.CALLS_AT_ONCE + 3
+    monkeypatch.setattr(load_balancers, "DEREGISTER_TIMEOUT_SECONDS", SECONDS)
+    size = load_balancers.MAX_CONCURRENT_CALLS + 3
     async with World(tmp_path, told(size)) as world:
         world.cloud._clock = clock = Held()
-        world.behaviour.then(Call.LOAD_BALANCER_REGISTER, *[Outcome(before=HOUR)] * load_balancers.CALLS_AT_ONCE)
+        world.behaviour.then(Call.LOAD_BALANCER_REGISTER, *[Outcome(before=HOUR)] * load_balancers.MAX_CONCURRENT_CALLS)
         server = await world.start()
         balancer = server.lead_now.balancers._balancers["front"]
-        await eventually(lambda: len(balancer._flying) == size)
+        await eventually(lambda: len(balancer._in_flight) == size)
         world.configure(told(0))
         await server.active_config.refresh()
         await eventually(lambda: "running" not in states(world, "web", "acme").values())
         clock.over.set()
         await eventually(lambda: set(states(world, "web", "acme").values()) == {"deleted"})
-        assert world.cloud.calls[Call.LOAD_BALANCER_REGISTER] == load_balancers.CALLS_AT_ONCE
+        assert world.cloud.calls[Call.LOAD_BALANCER_REGISTER] == load_balancers.MAX_CONCURRENT_CALLS
         assert members(world) == set()
 
 
 async def test_a_broken_balancer_delays_nobody_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that cannot even be listed: instances live and die, and another balancer is served."""
-    monkeypatch.setattr(load_balancers, "LEAVE_SECONDS", 2.0)
+    monkeypatch.setattr(load_balancers, "DEREGISTER_TIMEOUT_SECONDS", 2.0)
     async with World(tmp_path, told(2, "front", "back")) as world:
         server = await world.start()
         both = await settled(world, 2, "back")
@@ -203,7 +203,7 @@ async def test_listing_fails_and_instances_are_registered_all_the_same(tmp_path:
         world.configure(told(1))
         await server.active_config.refresh()
         await settled(world, 1)
-        assert not server.lead_now.balancers._balancers["front"].listed
+        assert not server.lead_now.balancers._balancers["front"].is_listed
 
 
 async def test_a_new_leader_keeps_members_and_leaves_strangers_alone(
@@ -220,7 +220,7 @@ async def test_a_new_leader_keeps_members_and_leaves_strangers_alone(
         server = await world.start("b")
         await eventually(lambda: all(agent.connected for agent in world.agents.values()))
         balancer = server.lead_now.balancers._balancers["front"]
-        await eventually(lambda: balancer.listed and len(balancer.ready) == 2)
+        await eventually(lambda: balancer.is_listed and len(balancer.context.ready) == 2)
         assert (calls, members(world)) == ([], {*vms(world), stranger})
     cache = Cache.open(tmp_path / "a" / "db" / "nstance.db", cluster=CLUSTER, shard=SHARD, clock=SystemClock())
     try:

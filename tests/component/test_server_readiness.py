@@ -10,6 +10,7 @@ from grpclib.exceptions import GRPCError
 from component.whole_server import Json, LightAgent, Operator, World, config, eventually, ready, states
 from nstance.model.ids import InstanceId
 from nstance.server.api import agent_service as agent_api
+from nstance.tasks.backoff import Backoff
 from nstance.v1 import agent_pb2
 
 UP: Json = {"kind": "tcp", "port": 8080}
@@ -181,7 +182,7 @@ MOTD: Json = {"motd": {"kind": "string", "template": "hi"}}
 async def test_a_missing_secret_blocks_the_group_until_it_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(agent_api, "RETRY_FIRST", 0.05)
+    monkeypatch.setattr(agent_api, "FILES_RETRY", Backoff(0.05, 60.0))
     async with World(tmp_path, told(2, files=MOTD)) as world:
         server = await world.start()
         operator = await world.operator("acme")
@@ -215,8 +216,7 @@ async def test_a_missing_secret_blocks_the_group_until_it_is_there(
 
 
 async def test_a_new_configuration_unblocks_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(agent_api, "RETRY_FIRST", 3600.0)
-    monkeypatch.setattr(agent_api, "RETRY_MOST", 3600.0)
+    monkeypatch.setattr(agent_api, "FILES_RETRY", Backoff(3600.0, 3600.0))
     async with World(tmp_path, told(1, files=MOTD)) as world:
         server = await world.start()
         await eventually(lambda: ready(world, "web", "acme") == 1)

@@ -80,6 +80,8 @@ def test_what_a_template_prints_though_nobody_has_set_it_is_told() -> None:
     content = "{{ .Vars.zone }} {{ .Vars.here }} {{ if .Vars.tested }}x{{ end }}{{ .Vars.zone }}"
     told = settings({"userdata": {"content": content}, "args": {"a": "{{ .Vars.other }}"}}, here="yes")
     missing: list[str] = []
-    made = rendering.request(*around(told), INSTANCE, nonce="token", userdata=content.encode(), missing=missing.append)
+    made = rendering.request(
+        *around(told), INSTANCE, nonce="token", userdata=content.encode(), on_missing=missing.append
+    )
     assert made.userdata == b" yes "
     assert missing == [".Vars.other", ".Vars.zone"]

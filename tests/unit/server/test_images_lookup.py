@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from nstance.config import blocks
 from nstance.config.workload import Image
 from nstance.model.ids import ClusterId, ShardId
 from nstance.providers import errors
@@ -14,7 +15,7 @@ from nstance.providers.memory_behavior import Call, Outcome, Script
 from nstance.providers.memory_cloud import Image as CloudImage
 from nstance.providers.memory_cloud import MemoryCloud
 from nstance.providers.port import Scope
-from nstance.server.cloud.images import RETRY_FIRST, Images
+from nstance.server.cloud.images import RETRY, Images
 from nstance.server.cloud.provider_calls import ProviderCalls
 from nstance.server.workload import rendering
 from nstance.sim.loop import Machine
@@ -23,6 +24,7 @@ from nstance.telemetry.metrics import Metrics
 from support.virtual_time import virtually
 
 INTERVAL = 3600.0
+SETTINGS = blocks.Shard.model_validate({"infra": {"provider": "memory", "region": "here", "zone": "a"}})
 BASE = Image.model_validate({"filters": [{"name": "name", "values": ["base-*"]}], "owners": ["me"]})
 WITH_FALLBACK = BASE.model_copy(update={"fallback": "img-fallback"})
 MOMENT = 0.1
@@ -45,18 +47,18 @@ class Lookups:
             clock=self.clock,
             rng=SeededRng("images"),
             metrics=Metrics(),
-            timeout=lambda: 30.0,
-            announce=lambda code, message: None,
+            settings=lambda: SETTINGS,
+            record_event=lambda code, message: None,
         )
         self.images = Images(
             provider,
             clock=self.clock,
             calls=self.calls,
             interval=lambda: INTERVAL,
-            changed=self._changed,
+            on_change=self._on_change,
         )
 
-    def _changed(self) -> None:
+    def _on_change(self) -> None:
         self.changes += 1
 
     def publish(self, id: str, created: float) -> None:
@@ -104,12 +106,12 @@ async def test_a_failed_lookup_leaves_what_was_found(clock: Machine) -> None:
         await clock.sleep(INTERVAL)
         assert world.asked == 2
         assert (world.images.values(), world.images.problem("base")) == ({"base": "img-1"}, "the cloud is away")
-        await clock.sleep(RETRY_FIRST)
+        await clock.sleep(RETRY.first)
         assert (world.images.values(), world.images.problem("base")) == ({"base": "img-1"}, "")
 
 
 @pytest.mark.parametrize("delay", [1.0, 40.0])
-def test_f45_a_throttled_lookup_is_made_again_when_the_provider_wants_to_be_asked(delay: float) -> None:
+def test_a_throttled_lookup_is_made_again_when_the_provider_wants_to_be_asked(delay: float) -> None:
     throttled = Outcome(applied=False, error=errors.ThrottledError("too many calls", delay=delay))
 
     @virtually
@@ -120,7 +122,7 @@ def test_f45_a_throttled_lookup_is_made_again_when_the_provider_wants_to_be_aske
                 "too many calls",
             )
             world.publish("img-1", 1.0)
-            again = max(RETRY_FIRST, delay)
+            again = max(RETRY.first, delay)
             await clock.sleep(again - 2 * MOMENT)
             assert world.asked == 1
             await clock.sleep(1.0)  # for the pace, and for what lies between two calls
@@ -135,7 +137,7 @@ async def test_the_fallback_serves_until_something_was_found(clock: Machine) -> 
     async with lookups(clock, WITH_FALLBACK) as world:
         assert (world.images.values(), world.asked) == ({"base": "img-fallback"}, 1)
         world.publish("img-1", 1.0)
-        await clock.sleep(RETRY_FIRST)
+        await clock.sleep(RETRY.first)
         assert world.images.values() == {"base": "img-1"}
 
 
@@ -144,7 +146,7 @@ async def test_without_a_fallback_there_is_none_and_a_reason(clock: Machine) -> 
     async with lookups(clock, BASE) as world:
         assert world.images.values() == {"base": None}
         assert "no image fits" in world.images.problem("base")
-        await clock.sleep(2 * RETRY_FIRST)  # it backs off: the third try is not due yet
+        await clock.sleep(2 * RETRY.first)  # it backs off: the third try is not due yet
         assert (world.asked, world.changes) == (2, 1)
 
 

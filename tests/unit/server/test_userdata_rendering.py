@@ -100,7 +100,7 @@ def test_encodings() -> None:
 
 def test_b28_userdata_has_an_upper_limit() -> None:
     with pytest.raises(RenderError):
-        made("x" * (rendering.MAX_USERDATA + 1))
+        made("x" * (rendering.MAX_USERDATA_BYTES + 1))
 
 
 @pytest.mark.parametrize(

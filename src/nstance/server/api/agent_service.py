@@ -25,6 +25,7 @@ from nstance.server.liveness.connected_agents import Presence
 from nstance.server.state.shard import OverloadedError
 from nstance.server.workload import file_sets
 from nstance.server.workload.file_sets import FileSet, FileSetError
+from nstance.tasks.backoff import Backoff
 from nstance.v1 import agent_grpc, agent_pb2, registration_pb2
 from nstance.wire import status
 from nstance.wire.peer import Connection, connection_of
@@ -35,8 +36,7 @@ ADMITTED = frozenset({State.RUNNING, State.DRAINING})
 RECONNECTS_PER_SECOND = 300
 LAST_WORD = 1.0  # seconds that a refused stream's connection stays, so that its agent learns why
 FRESH = 0.1  # of a certificate's life: until then it is not made anew
-RETRY_FIRST = 2.0
-RETRY_MOST = 60.0
+FILES_RETRY = Backoff(2.0, 60.0)
 MAX_KEYS = 256
 MAX_CHECKS = 64  # results in a report: more than an agent runs
 NOTICES = {
@@ -260,8 +260,8 @@ class AgentService(agent_grpc.AgentServiceBase):
                     wait = max(1.0, min(3600.0, renew_at - self._clock.wall()))
             except FileSetError as problem:
                 self._lead.readiness.block(presence, str(problem))
-                wait = min(RETRY_MOST, RETRY_FIRST * 2.0 ** min(failures, 6)) if problem.again else None
                 failures += 1
+                wait = FILES_RETRY.delay(failures) if problem.retryable else None
             await _changed(presence.changed, wait)
 
     async def _needed(self, presence: Presence, have: str, renew_at: float | None) -> FileSet | None:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 from nstance.clock import Clock
 from nstance.server.cache import disk
+from nstance.tasks.backoff import Backoff
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -30,8 +31,7 @@ TRIM_AFTER_EVENTS = 1_000  # more than the kept ones
 BATCH_SECONDS = 0.05  # many small commits would disturb the event loop
 QUERY_TIMEOUT_SECONDS = 5.0
 CLOSE_TIMEOUT_SECONDS = 2.0
-RETRY_SECONDS = 1.0  # until a failed disk is tried again; doubles
-MAX_RETRY_SECONDS = 60.0
+DISK_RETRY = Backoff(1.0, 60.0)
 
 Change = Callable[[sqlite3.Connection], object]
 
@@ -74,7 +74,7 @@ class CacheThread:
         self._kept_events = 0
         self._inode: int | None = None
         self._retry_at = 0.0
-        self._retry_after = RETRY_SECONDS
+        self._disk_failures = 0
         self._thread = threading.Thread(target=self._run, name="cache", daemon=True)
         self._thread.start()
 
@@ -253,8 +253,8 @@ class CacheThread:
         except (sqlite3.Error, OSError, ValueError):
             self._is_complete = False
         self._use(memory, on_disk=False)
-        self._retry_after = RETRY_SECONDS
-        self._retry_at = self._clock.monotonic() + self._retry_after
+        self._disk_failures = 1
+        self._retry_at = self._clock.monotonic() + DISK_RETRY.delay(self._disk_failures)
 
     def _return_to_disk(self) -> None:
         try:
@@ -266,8 +266,8 @@ class CacheThread:
                 raise
         except (sqlite3.Error, OSError) as error:
             log.debug("failed to use the cache file again", extra={"path": self._path, "error": str(error)})
-            self._retry_after = min(MAX_RETRY_SECONDS, self._retry_after * 2)
-            self._retry_at = self._clock.monotonic() + self._retry_after
+            self._disk_failures += 1
+            self._retry_at = self._clock.monotonic() + DISK_RETRY.delay(self._disk_failures)
             return
         self._db.close()
         self._use(file, on_disk=True)

@@ -1,7 +1,7 @@
-"""The shard's fixed address, where the provider has one: it follows the leader.
+"""The leader address: a fixed address of the shard that moves to the server that leads.
 
-Assigned in the background when a term begins; correctness does not depend on it, because clients know all addresses. Given
-back when a server stops in order, so that its successor need not take it away; a deposed server leaves it alone.
+It is assigned in the background when a term begins; nothing depends on it, because clients know all addresses. A server
+that stops in order releases it, so that its successor need not take it away. A deposed server leaves it alone.
 """
 
 import asyncio
@@ -13,51 +13,55 @@ from nstance.objects.journal import DeposedError
 from nstance.providers import errors
 from nstance.providers.port import Provider
 from nstance.server.cloud.provider_calls import ProviderCalls
+from nstance.tasks.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
-RETRY_FIRST = 1.0
-RETRY_MOST = 60.0
+RETRY = Backoff(1.0, 60.0)
 
 
 class LeaderAddress:
-    def __init__(self, provider: Provider, *, calls: ProviderCalls, clock: Clock, wanted: Callable[[], bool]) -> None:
-        """`wanted`: the configuration names one."""
+    def __init__(
+        self, provider: Provider, *, calls: ProviderCalls, clock: Clock, is_configured: Callable[[], bool]
+    ) -> None:
         self._provider = provider
         self._calls = calls
         self._clock = clock
-        self._wanted = wanted
-        self._asked = False  # it may be here
-        self._over = asyncio.Event()
+        self._is_configured = is_configured
+        self._may_be_assigned = False
+        self._is_releasing = False
 
     async def run(self) -> None:
-        if self._provider.capabilities.leader_network and self._wanted():
+        if self._provider.capabilities.leader_network and self._is_configured():
             await self._assign()
         await asyncio.Event().wait()
 
     async def _assign(self) -> None:
-        wait = RETRY_FIRST
-        while not self._over.is_set():
+        failures = 0
+        while not self._is_releasing:
             try:
-                self._asked = True
+                self._may_be_assigned = True
                 await self._calls.once(
-                    "assign_leader_network", self._calls.questions, self._provider.assign_leader_network
+                    "assign_leader_network", self._calls.others, self._provider.assign_leader_network
                 )
                 return
-            except errors.ProviderError as problem:
-                log.warning("the leader network could not be assigned", extra={"error": str(problem), "retry": wait})
-                await self._clock.sleep(wait)
-                wait = min(RETRY_MOST, wait * 2)
+            except errors.ProviderError as error:
+                failures += 1
+                delay = RETRY.delay(failures)
+                log.warning(
+                    "failed to assign the leader address", extra={"error": str(error), "retry_seconds": round(delay, 1)}
+                )
+                await self._clock.sleep(delay)
 
     async def release(self, seconds: float) -> None:
-        """Give it back, if this server may have it; whoever leads next does not wait longer for that."""
-        self._over.set()
-        if not self._asked:
+        """Releases the address if this server may have it. The next leader does not wait longer than this for it."""
+        self._is_releasing = True
+        if not self._may_be_assigned:
             return
         try:
             async with asyncio.timeout(seconds):
                 await self._calls.once(
-                    "release_leader_network", self._calls.questions, self._provider.release_leader_network
+                    "release_leader_network", self._calls.others, self._provider.release_leader_network
                 )
-        except (errors.ProviderError, TimeoutError, DeposedError) as problem:
-            log.info("the leader network was not released", extra={"error": str(problem) or "timed out"})
+        except (errors.ProviderError, TimeoutError, DeposedError) as error:
+            log.info("failed to release the leader address", extra={"error": str(error) or "timed out"})

@@ -166,7 +166,7 @@ class TermContext:
         texts = list(rendering.texts(resolved.args))
         spec = resolved.userdata if self._capabilities.userdata else None
         if spec is not None and spec.source == "url":
-            body, place = self.userdata.text(spec.content), http_fetch.shown(spec.content)
+            body, place = self.userdata.text(spec.content), http_fetch.without_secrets(spec.content)
             if body is None:
                 why = self.userdata.problem(spec.content)
                 told = f"userdata cannot be fetched from {place}: {why}" if why else f"userdata is fetched from {place}"
@@ -279,7 +279,7 @@ class TermContext:
             instance,
             nonce=self.issuer.token(instance),
             userdata=self._template_of(found),
-            missing=lambda path: self.lacks(instance.key, path),
+            on_missing=lambda path: self.lacks(instance.key, path),
         )
 
     def lacks(self, key: GroupKey, path: str) -> None:
@@ -298,7 +298,7 @@ class TermContext:
             return spec.content.encode()
         fetched = self.userdata.text(spec.content)
         if fetched is None:
-            raise NotFetchedError(f"userdata was not fetched yet from {http_fetch.shown(spec.content)}")
+            raise NotFetchedError(f"userdata was not fetched yet from {http_fetch.without_secrets(spec.content)}")
         return fetched
 
     def said(self, instance: Instance, output: str) -> None:

@@ -25,11 +25,11 @@ from nstance.objects.port import ObjectStore
 from nstance.providers.port import Provider
 from nstance.secretstore.port import SecretStore
 from nstance.server.cache.cache import Cache
-from nstance.server.cloud.effects import Effects
+from nstance.server.cloud.effects import EffectContext, Effects
 from nstance.server.cloud.images import Images
 from nstance.server.cloud.inventory import InventoryReconciler
 from nstance.server.cloud.leader_address import LeaderAddress
-from nstance.server.cloud.load_balancers import LoadBalancers, Tools
+from nstance.server.cloud.load_balancers import BalancerContext, LoadBalancers
 from nstance.server.cloud.provider_calls import ProviderCalls
 from nstance.server.cloud.subnets import Subnets
 from nstance.server.config import configuration as configurations
@@ -186,9 +186,8 @@ class Leader:
             clock=parts.clock,
             rng=parts.rng,
             metrics=parts.metrics,
-            timeout=lambda: told().request_timeout,
-            announce=lambda code, message: lead.shard.notes.announce(code, message),
-            between_creates=lambda: told().create_rate_limit,
+            settings=told,
+            record_event=lambda code, message: lead.shard.notes.announce(code, message),
         )
         lead = TermContext(
             name=parts.name,
@@ -211,31 +210,33 @@ class Leader:
                 clock=parts.clock,
                 calls=calls,
                 interval=lambda: told().image_refresh_interval,
-                changed=lambda: lead.supplied(),
+                on_change=lambda: lead.supplied(),
                 cache=parts.cache,
             ),
             subnets=Subnets(parts.provider, calls=calls, clock=parts.clock),
             userdata=Userdata(
                 clock=parts.clock,
-                changed=lambda: lead.supplied(),
+                on_change=lambda: lead.supplied(),
                 cache=parts.cache,
             ),
             capabilities=parts.provider.capabilities,
             cache=parts.cache,
         )
         effects = Effects(
-            provider=parts.provider,
-            calls=calls,
-            clock=parts.clock,
-            metrics=parts.metrics,
-            settings=told,
-            request=lead.request,
-            wanted=lambda id: lead.shard.wants(id),
-            post=lambda event: lead.shard.post(event),
-            left=lambda instance: lead.balancers.left(instance),
-            said=lead.said,
+            EffectContext(
+                provider=parts.provider,
+                calls=calls,
+                clock=parts.clock,
+                metrics=parts.metrics,
+                settings=told,
+                make_request=lead.request,
+                is_wanted=lambda id: lead.shard.wants(id),
+                post=lambda event: lead.shard.post(event),
+                wait_deregistered=lambda instance: lead.balancers.wait_deregistered(instance),
+                on_console_output=lead.said,
+            )
         )
-        lead.on_configured.append(effects.configured)
+        lead.on_configured.append(effects.on_configured)
         lead.agents = ConnectedAgents(lambda event: lead.shard.post(event), parts.metrics.agents_connected, parts.clock)
         lead.shard = Shard(
             term=term,
@@ -254,7 +255,7 @@ class Leader:
         lead.shard.blocked, lead.shard.crowded = lead.blocked(), lead.subnets.crowded
         lead.shard.groups_lost = configuration.dynamic_version is None
         lead.balancers = LoadBalancers(
-            Tools(
+            BalancerContext(
                 shard=lead.shard,
                 provider=parts.provider,
                 clock=parts.clock,
@@ -291,10 +292,13 @@ class Leader:
             name=parts.name,
             clock=parts.clock,
             calls=calls,
-            voices=lead.agents.voices,
+            agent_addresses=lead.agents.addresses,
         )
         network = LeaderAddress(
-            parts.provider, calls=calls, clock=parts.clock, wanted=lambda: told().leader_network is not None
+            parts.provider,
+            calls=calls,
+            clock=parts.clock,
+            is_configured=lambda: told().leader_network is not None,
         )
         return lead, effects, collector, network
 

@@ -13,7 +13,7 @@ from nstance.model import events as ev
 from nstance.model.ids import InstanceId
 from nstance.server.liveness.agent_quota import AgentQuota, agent_quota
 from nstance.server.liveness.clones import Clones
-from nstance.server.workload.file_sets import Issued
+from nstance.server.workload.file_sets import IssuedCertificate
 from nstance.v1 import agent_pb2
 from nstance.wire.flag import Flag
 from nstance.wire.peer import Connection
@@ -47,7 +47,7 @@ class ConnectedAgents:
         self._count = count
         self._clock = clock
         self._allowances: dict[InstanceId, AgentQuota] = {}  # these two outlive connections, and end with the instance
-        self._issued: dict[InstanceId, Issued] = {}
+        self._issued: dict[InstanceId, dict[str, IssuedCertificate]] = {}
         self._present: dict[InstanceId, Presence] = {}
         self._last: dict[InstanceId, float] = {}  # of those that went: when they were heard
         self._connected = 0
@@ -74,10 +74,10 @@ class ConnectedAgents:
             found = self._allowances[id] = agent_quota(self._clock.monotonic())
         return found
 
-    def issued(self, id: InstanceId) -> Issued:
-        return self._issued.setdefault(id, Issued())
+    def issued(self, id: InstanceId) -> dict[str, IssuedCertificate]:
+        return self._issued.setdefault(id, {})
 
-    def voices(self) -> dict[InstanceId, str]:
+    def addresses(self) -> dict[InstanceId, str]:
         """The addresses from which those that are connected speak."""
         return {id: presence.connection.address for id, presence in self._present.items() if presence.healthy}
 
