@@ -128,5 +128,5 @@ async def full_disk(world: World, strike: Strike) -> None:
     with life.log.open("rb") as log:
         log.seek(before)
         said = log.read().decode(errors="replace")
-    strike.proof["cache left the disk"] += said.count("goes on in memory")
+    strike.proof["cache left the disk"] += said.count("continuing in memory")
     strike.proof["creates failed"] += said.count('"reason": "create-failed"') + said.count("File too large")

@@ -57,7 +57,7 @@ async def test_what_changes_no_record_outlives_the_leader_too(tmp_path: Path) ->
         who = operator.identity.id
         assert ("web", "", "config", f"vars greeting changed (by {who})") in events
         assert ("", "", "mass-silence", "nobody speaks") in events
-        said = f"{who} said that it is drained, but it is not draining, it is running: nothing was done"
+        said = f"acknowledgement by {who} ignored: expected a draining instance, found running: nothing was done"
         assert ("web", id, "drained", said) in events
         assert len(events) == len(set(events))
 

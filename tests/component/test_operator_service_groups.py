@@ -176,7 +176,7 @@ async def test_a_plan_says_what_is_missing_and_why_it_is_not_made_yet(tmp_path: 
         await eventually(lambda: list(states(world, "web", "acme").values()) == ["failed"] * 4)
         plan = (await operator.call("PlanGroup", key="web")).actions
         assert [(a.action, a.reason) for a in plan] == [("create", "back-off")] * 2
-        assert "2 failed tries in a row" in plan[0].message
+        assert "2 failed attempts in a row" in plan[0].message
         assert "the quota is used up" in plan[0].message
         mended = await operator.call("PlanGroup", key="web", config=GroupConfig(template="web", instance_type="large"))
         assert [(a.action, a.reason) for a in mended.actions] == [("create", "scale-up")] * 2

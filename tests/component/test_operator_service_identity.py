@@ -53,9 +53,9 @@ async def eventually_refused(operator: Operator) -> GRPCError:
 async def test_one_revoked_elsewhere_is_out_when_it_is_looked_at_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "FRESH_SECONDS", 0.05)
-    monkeypatch.setattr(admission, "FRESH_FOR_WATCH", 0.05)
-    monkeypatch.setattr(api, "SEEN_EVERY", 0.05)
+    monkeypatch.setattr(admission, "MAX_AGE_SECONDS", 0.05)
+    monkeypatch.setattr(admission, "MAX_AGE_FOR_WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(api, "ADMISSION_INTERVAL_SECONDS", 0.05)
     async with World(tmp_path, config(groups=GROUPS), agents=False) as world:
         await world.start()
         operator = await world.operator("acme")
@@ -136,7 +136,7 @@ async def test_a_leader_in_doubt_shows_what_it_knows_and_changes_nothing(tmp_pat
 async def test_while_storage_is_silent_a_known_operator_stays_and_a_stranger_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(admission, "MAX_AGE_SECONDS", 0.0)
     async with World(tmp_path, config(groups=GROUPS), agents=False) as world:
         await world.start()
         known, stranger = await world.operator("acme"), await world.operator("acme")

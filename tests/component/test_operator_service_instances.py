@@ -49,7 +49,7 @@ async def test_an_instance_on_demand_is_made_once_and_never_counted(tmp_path: Pa
 
 
 async def test_instances_are_listed_in_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(api, "MAX_LISTED", 3)
+    monkeypatch.setattr(api, "MAX_INSTANCES", 3)
     async with World(tmp_path, config(groups={"acme": {"web": {"template": "web", "size": 5}}}), agents=False) as world:
         await world.start()
         operator = await world.operator("acme")
@@ -122,7 +122,7 @@ async def test_replacement_comes_first_and_the_old_one_waits_for_its_acknowledge
         await eventually(lambda: list(states(world, "web", "acme").values()) == ["running"] * 2)
         old = min(states(world, "web", "acme"))
         early = await operator.call("AcknowledgeDrained", instance_id=old)
-        assert (early.accepted, "not draining" in early.message) == (False, True)
+        assert (early.accepted, "expected a draining instance" in early.message) == (False, True)
         assert states(world, "web", "acme")[old] == "running"
         await operator.call("ReplaceInstance", instance_id=old)
         await eventually(lambda: states(world, "web", "acme")[old] == "draining")
@@ -134,7 +134,7 @@ async def test_replacement_comes_first_and_the_old_one_waits_for_its_acknowledge
         events = (await operator.call("ListEvents", instance_id=old)).events
         told = [event.reason for event in events]
         assert {"requested", "drain-started", "drained"} <= set(told)
-        assert any("not draining" in event.message for event in events)  # F67: audited
+        assert any("expected a draining instance" in event.message for event in events)  # recorded
 
 
 async def test_a_drain_stands_still_while_its_group_is_paused(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ async def test_kinds_are_filtered_and_watchers_are_many(tmp_path: Path) -> None:
 async def test_who_does_not_keep_up_is_told_so_and_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watchers, "MAX_WAITING", 50)
+    monkeypatch.setattr(watchers, "MAX_QUEUED_MESSAGES", 50)
     async with World(tmp_path, config(groups=GROUPS), agents=False) as world:
         server = await world.start()
         slow, quick, caller = [await world.operator("acme") for _ in range(3)]

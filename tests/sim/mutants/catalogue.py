@@ -773,7 +773,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "renewed-each-time",
         "nstance.server.api.agent_service",
-        "if drawn.public_key != instance.public_key or not self._is_fresh(instance):",
+        "if new.public_key != instance.public_key or not self._is_fresh(instance):",
         "if True:",
         "each renewal is a journal entry (B17)",
         tests=AGENT_SERVICE,
@@ -797,7 +797,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "no-last-word",
         "nstance.server.api.agent_service",
-        "                if refused:\n",
+        "                if has_failed:\n",
         "                if False:\n",
         "a refused agent never learns why",
         tests=AGENT_SERVICE,
@@ -821,7 +821,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "failures-are-not-counted",
         "nstance.server.api.registrar",
-        "        if count >= FAILURES and self._clock.monotonic() - began < WINDOW:\n",
+        "        if count >= MAX_FAILURES and self._clock.monotonic() - started < WINDOW_SECONDS:\n",
         "        if False:\n",
         "nonces can be tried without limit",
         tests=REGISTRAR,

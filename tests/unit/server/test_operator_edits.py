@@ -64,7 +64,7 @@ def test_vars_stand_in_the_file_in_their_order_whatever_the_wire_says() -> None:
 
 def test_a_new_group_without_a_size_has_its_templates() -> None:
     made = upserted(GroupConfig(template="web"))
-    found = group_writer.mine(SETTINGS, made, WEB)
+    found = group_writer.resolve_group(SETTINGS, made, WEB)
     assert found is not None
     assert found.group.size == 4
 
@@ -86,7 +86,7 @@ def test_an_override_that_says_nothing_is_not_kept() -> None:
 
 def test_etags() -> None:
     made = upserted(GroupConfig(template="web", size=1))
-    found = group_writer.mine(SETTINGS, made, WEB)
+    found = group_writer.resolve_group(SETTINGS, made, WEB)
     assert found is not None
     group_edits.upsert(WEB, GroupConfig(template="web", size=2), etag=found.etag)(SETTINGS, made)
     for edit in (
@@ -210,7 +210,9 @@ def test_what_is_unset_follows_the_configuration_file_again() -> None:
     assert unset(read, "vars.a") == {"size": 3, "instance_type": "big", "vars": {"c": "d"}}
     assert unset(read, "vars") == {"size": 3, "instance_type": "big"}
     assert unset(read, "size", "instance_type", "vars") == {}
-    found = group_writer.mine(SETTINGS, group_edits.upsert(STATIC, read, unset=["size"])(SETTINGS, made), STATIC)
+    found = group_writer.resolve_group(
+        SETTINGS, group_edits.upsert(STATIC, read, unset=["size"])(SETTINGS, made), STATIC
+    )
     assert found is not None
     assert found.group.size == 2
 
@@ -229,7 +231,7 @@ def test_a_size_is_not_unset_where_the_file_says_none() -> None:
         templates={"web": {"kind": "web"}}, groups={"acme": {"static": {"template": "web", "subnet_pool": "other"}}}
     )
     made = group_edits.upsert(STATIC, GroupConfig(size=3))(bare, DynamicGroups())
-    with pytest.raises(GRPCError, match="says no size") as refused:
+    with pytest.raises(GRPCError, match="has no size") as refused:
         group_edits.upsert(STATIC, GroupConfig(), unset=["size"])(bare, made)
     assert refused.value.status is Status.FAILED_PRECONDITION
     with pytest.raises(GRPCError, match="not both"):

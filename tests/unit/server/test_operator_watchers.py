@@ -69,7 +69,7 @@ class World:
 async def drained(watcher: Watcher) -> list[WatchMessage]:
     found = []
     try:
-        async with asyncio.timeout(4 * watchers.GATHER_SECONDS):
+        async with asyncio.timeout(4 * watchers.BATCH_SECONDS):
             while True:
                 found.append(await watcher.take())
     except TimeoutError:
@@ -98,14 +98,14 @@ async def test_readiness_is_told_although_no_record_changes() -> None:
     world = World(one)
     with world.watchers.open(ACME, ALL) as watcher, world.watchers.open(ACME, Kinds(False, False, True)) as other:
         world.left.add(one.id)
-        world.watchers.readiness_changed(one.id)
+        world.watchers.on_readiness_change(one.id)
         told = await drained(watcher)
         assert [(m.instance.ready, m.instance.not_ready) for m in told if m.HasField("instance")] == [
             (False, "its agent is not connected")
         ]
         assert [(m.group.ready_size, m.group.not_ready) for m in told if m.HasField("group")] == [(0, 1)]
         assert await drained(other) == []
-        world.watchers.readiness_changed(InstanceId("web-unknown"))
+        world.watchers.on_readiness_change(InstanceId("web-unknown"))
         assert await drained(watcher) == []
 
 
@@ -160,7 +160,7 @@ async def test_other_tenants_hear_nothing() -> None:
 
 
 async def test_too_much_is_an_end_and_not_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchers, "MAX_WAITING", 3)
+    monkeypatch.setattr(watchers, "MAX_QUEUED_MESSAGES", 3)
     world = World()
     with world.watchers.open(ACME, Kinds(False, True, False)) as watcher:
         for number in range(4):

@@ -1,8 +1,7 @@
-"""AgentService: five calls over one connection. An agent speaks only for the instance in its certificate.
+"""AgentService: the API for agents. An agent speaks only for the instance in its certificate.
 
-Services authenticate, translate, post events and read snapshots; they decide nothing. The traps: a report for another
-instance is a violation, not a mistake; reports may arrive twice or out of order, so only a newer sequence of the same
-boot counts.
+The service authenticates, translates, posts events and reads snapshots; it decides nothing. The trap: reports may arrive
+twice or out of order, so only a higher sequence of the same boot counts.
 """
 
 import asyncio
@@ -34,11 +33,11 @@ log = logging.getLogger(__name__)
 
 ADMITTED = frozenset({State.RUNNING, State.DRAINING})
 RECONNECTS_PER_SECOND = 300
-LAST_WORD = 1.0  # seconds that a refused stream's connection stays, so that its agent learns why
-FRESH = 0.1  # of a certificate's life: until then it is not made anew
+ABORT_DELAY_SECONDS = 1.0  # after an error, so that the agent receives it
+FRESH_FRACTION = 0.1  # of a certificate's life, in which a renewal returns the same one
 FILES_RETRY = Backoff(2.0, 60.0)
 MAX_KEYS = 256
-MAX_CHECKS = 64  # results in a report: more than an agent runs
+MAX_CHECKS = 64  # in a report: more than an agent runs
 NOTICES = {
     agent_pb2.Notice.SPOT_TERMINATION: ev.NoticeKind.SPOT,
     agent_pb2.Notice.SPOT_REBALANCE: ev.NoticeKind.REBALANCE,
@@ -51,8 +50,6 @@ class AgentService(agent_grpc.AgentServiceBase):
         self._lead = lead
         self._clock = clock
         self._rng = rng
-
-    # ---- who is it?
 
     def _instance(self, connection: Connection) -> Instance:
         who = connection.identity
@@ -67,19 +64,19 @@ class AgentService(agent_grpc.AgentServiceBase):
     def _presence(self, stream: Any) -> Presence:
         connection = connection_of(stream)
         id = self._instance(connection).id
-        self._hear(id)
+        self._count_message(id)
         return self._lead.agents.at(id, connection)
 
-    def _hear(self, id: InstanceId) -> None:
+    def _count_message(self, id: InstanceId) -> None:
         if not self._lead.agents.allowance(id).messages.take(self._clock.monotonic()):
             raise status.exhausted("too many messages")
 
     def _may_write(self, id: InstanceId) -> bool:
         return self._lead.agents.allowance(id).writes.take(self._clock.monotonic())
 
-    def _write(self, id: InstanceId) -> None:
+    def _count_write(self, id: InstanceId) -> None:
         if not self._may_write(id):
-            raise status.exhausted("this instance was given too many certificates lately, try again in some minutes")
+            raise status.exhausted("too many certificates were issued to this instance, try again in some minutes")
 
     # ---- health
 
@@ -91,19 +88,19 @@ class AgentService(agent_grpc.AgentServiceBase):
             raise status.unavailable(str(problem)) from None
         presence = self._presence(stream)
         agents = self._lead.agents
-        sending = asyncio.Lock()  # a push comes from another task, and a message may take several frames
+        sending = asyncio.Lock()  # another task may push, and a message may take several frames
 
         async def answer(sequence: int = 0) -> None:
             async with sending:
                 await stream.send_message(self._answer(presence, sequence))
 
-        agents.came(presence)
+        agents.on_connect(presence)
         presence.push = answer
-        goodbye = refused = False
+        goodbye = has_failed = False
         try:
             await stream.send_initial_metadata()
             while (message := await stream.recv_message()) is not None:
-                self._hear(presence.id)
+                self._count_message(presence.id)
                 match message.WhichOneof("kind"):
                     case "report":
                         self._report(presence, message.report)
@@ -116,29 +113,29 @@ class AgentService(agent_grpc.AgentServiceBase):
                     case _:
                         raise status.invalid("kind", "expected a report, a notice or a goodbye")
         except GRPCError:
-            refused = True
+            has_failed = True
             raise
         finally:
             presence.push = None
-            agents.went(presence, goodbye=goodbye)
-            if agents.get(presence.id) is None:  # no newer connection has taken its place
-                self._keep(presence)
+            agents.on_disconnect(presence, goodbye=goodbye)
+            if agents.get(presence.id) is None:  # no newer connection has replaced it
+                self._save_last_report(presence)
                 self._lead.readiness.disconnected(presence)
             if not goodbye and not connection.closed.is_set():
-                # Without its health stream the agent counts as gone; let it begin anew instead of staying half here.
-                if refused:
-                    asyncio.get_running_loop().call_later(LAST_WORD, connection.abort)
+                # Without a health stream the agent counts as disconnected, so all its streams must start again.
+                if has_failed:
+                    asyncio.get_running_loop().call_later(ABORT_DELAY_SECONDS, connection.abort)
                 else:
                     connection.abort()
 
     def _report(self, presence: Presence, report: agent_pb2.HealthReport) -> None:
-        if (whose := report.instance_id) and whose != presence.id:
-            self._violation(presence.id, f"it reported for {whose[:64]!r}")
+        if report.instance_id and report.instance_id != presence.id:
+            self._record_violation(presence.id, f"it reported for {report.instance_id[:64]!r}")
             raise status.denied("an agent can report only for its own instance")
         if len(report.checks) > MAX_CHECKS:
             raise status.invalid("checks", f"at most {MAX_CHECKS} results, found {len(report.checks)}")
         boot, sequence = report.boot_id, report.sequence
-        self._watch_for_clones(presence, report)
+        self._detect_clone(presence, report)
         same_boot = boot == presence.boot_id
         if same_boot and sequence <= presence.sequence:
             return
@@ -147,33 +144,34 @@ class AgentService(agent_grpc.AgentServiceBase):
         before, presence.report = presence.report, report
         error, known_error = report.files_error, before.files_error if before is not None else ""
         if error and error != known_error:
-            self._trouble(presence.id, f"its files are not installed or not received: {error[:500]}")
-        if (  # one by one, because most reports say nothing new; an agent has one version from its start on
+            self._record_event(presence.id, ReasonCode.CONFIG, f"failed to receive or install files: {error[:500]}")
+        if (  # field by field, because most reports have no news
             before is None
             or not same_boot
             or error != known_error
             or report.config_hash != before.config_hash
             or report.files != before.files
         ):
-            self._keep(presence)
+            self._save_last_report(presence)
         self._lead.readiness.assess(presence)
 
-    def _watch_for_clones(self, presence: Presence, report: agent_pb2.HealthReport) -> None:
+    def _detect_clone(self, presence: Presence, report: agent_pb2.HealthReport) -> None:
         if self._lead.agents.get(presence.id) is not presence:
-            return  # the instance is gone, or a newer connection counts: nothing is to be remembered
+            return  # the instance is deleted, or has a newer connection
         clones, now, connection = self._lead.agents.clones, self._clock.monotonic(), presence.connection
         known = clones.is_seen(presence.id, now)
-        said = clones_of.Report(report.boot_id, report.sequence, connection.address, connection.since, now)
-        other = clones.evidence(presence.id, said)
+        seen = clones_of.Report(report.boot_id, report.sequence, connection.address, connection.since, now)
+        other = clones.evidence(presence.id, seen)
         if not other:
             return
         if not known:
-            places = " and ".join(sorted({other, connection.address}))
-            self._tell(presence.id, ReasonCode.SECURITY, f"two agents use its identity at the same time, from {places}")
+            addresses = " and ".join(sorted({other, connection.address}))
+            message = f"two agents use its identity at the same time, from {addresses}"
+            self._record_event(presence.id, ReasonCode.SECURITY, message)
         self._lead.shard.post(ev.CloneDetected(presence.id))
 
-    def _keep(self, presence: Presence) -> None:
-        """The time of the last report, for people: when a report is new in content, and when there will be no further one."""
+    def _save_last_report(self, presence: Presence) -> None:
+        """Only when a report has news, and when no further one comes: it is for people."""
         if self._lead.cache is not None and presence.reported is not None:
             self._lead.cache.put_last_report(presence.id, presence.reported)
 
@@ -190,10 +188,10 @@ class AgentService(agent_grpc.AgentServiceBase):
     def _notice(self, presence: Presence, notice: agent_pb2.Notice) -> None:
         kind = NOTICES.get(notice.kind)
         if kind is None:
-            raise status.invalid("kind", "a notice of an unknown kind")
+            raise status.invalid("kind", "expected a known kind of notice")
         deadline = None
         if notice.deadline_unix_ms > 0:
-            # The deadline is wall-clock time; records count in steady time.
+            # The deadline is in wall time; records have steady time.
             deadline = notice.deadline_unix_ms / 1000 - self._clock.wall() + self._clock.steady()
         self._lead.shard.post(ev.NoticeReceived(presence.id, kind, deadline))
 
@@ -209,12 +207,12 @@ class AgentService(agent_grpc.AgentServiceBase):
     async def ReceiveKeyRequests(self, stream: Any) -> None:
         await stream.recv_message()
         presence = self._presence(stream)
-        asked: list[str] | None = None
+        requested: list[str] | None = None
         while True:
-            names_wanted = self._key_names(presence.id)
-            if names_wanted != asked and names_wanted:
-                await stream.send_message(agent_pb2.KeyRequest(names=names_wanted))
-            asked = names_wanted
+            key_names = self._key_names(presence.id)
+            if key_names != requested and key_names:
+                await stream.send_message(agent_pb2.KeyRequest(names=key_names))
+            requested = key_names
             presence.keys_changed.clear()
             await presence.keys_changed.wait()
 
@@ -232,7 +230,7 @@ class AgentService(agent_grpc.AgentServiceBase):
         accepted: dict[str, bytes] = {}
         for key in request.keys:
             if key.name not in wanted:
-                continue  # no longer asked for
+                continue  # no longer needed
             try:
                 accepted[key.name] = keys.public_key_from_pem(key.pem)
             except keys.UnacceptableKeyError as problem:
@@ -250,7 +248,7 @@ class AgentService(agent_grpc.AgentServiceBase):
             presence.changed.clear()
             wait: float | None = None
             try:
-                made = await self._needed(presence, have, renew_at)
+                made = await self._make_files(presence, have, renew_at)
                 failures = 0
                 self._lead.readiness.unblock(presence)
                 if made is not None:
@@ -262,10 +260,10 @@ class AgentService(agent_grpc.AgentServiceBase):
                 self._lead.readiness.block(presence, str(problem))
                 failures += 1
                 wait = FILES_RETRY.delay(failures) if problem.retryable else None
-            await _changed(presence.changed, wait)
+            await _wait(presence.changed, wait)
 
-    async def _needed(self, presence: Presence, have: str, renew_at: float | None) -> FileSet | None:
-        """The set that the instance should get now, if it has another one and its keys are here."""
+    async def _make_files(self, presence: Presence, have: str, renew_at: float | None) -> FileSet | None:
+        """The file set to send, or None if the instance has it or its keys are missing."""
         lead = self._lead
         instance = lead.shard.instances.get(presence.id)
         resolved = lead.resolved(instance) if instance is not None else None
@@ -281,7 +279,7 @@ class AgentService(agent_grpc.AgentServiceBase):
             return None
         issued = lead.agents.issued(presence.id)
         made = await lead.file_sets.make(
-            lead.around, resolved, instance, presence.public_keys, issued, spend=lambda: self._write(presence.id)
+            lead.around, resolved, instance, presence.public_keys, issued, spend=lambda: self._count_write(presence.id)
         )
         for path in made.missing:
             lead.lacks(instance.key, path)
@@ -292,7 +290,7 @@ class AgentService(agent_grpc.AgentServiceBase):
     async def RenewCertificate(self, stream: Any) -> None:
         request = await stream.recv_message()
         instance = self._instance(connection_of(stream))
-        self._hear(instance.id)
+        self._count_message(instance.id)
         lead = self._lead
         try:
             if request.public_key_pem:
@@ -304,19 +302,19 @@ class AgentService(agent_grpc.AgentServiceBase):
                 public_key = lead.issuer.public_key(instance)
         except (keys.UnacceptableKeyError, proof.InvalidProofError) as problem:
             raise status.invalid("public_key_pem", str(problem)) from None
-        drawn = lead.issuer.new_certificate(public_key, life=lead.agent_ttl)
-        owner = lead.shard.owner_of_key(drawn.public_key)
+        new = lead.issuer.new_certificate(public_key, life=lead.agent_ttl)
+        owner = lead.shard.owner_of_key(new.public_key)
         if owner is not None and owner != instance.id:
-            self._violation(instance.id, f"it presented the key of {owner}")
+            self._record_violation(instance.id, f"it presented the key of {owner}")
             raise status.denied("this key belongs to another instance")
-        if drawn.public_key != instance.public_key or not self._is_fresh(instance):
-            self._write(instance.id)
+        if new.public_key != instance.public_key or not self._is_fresh(instance):
+            self._count_write(instance.id)
             refusal = await lead.shard.ask(
                 ev.Renewed(
                     id=instance.id,
-                    public_key=drawn.public_key,
-                    certificate_serial=drawn.serial,
-                    certificate_expires=drawn.expires,
+                    public_key=new.public_key,
+                    certificate_serial=new.serial,
+                    certificate_expires=new.expires,
                 )
             )
             if refusal is not None:
@@ -329,17 +327,14 @@ class AgentService(agent_grpc.AgentServiceBase):
         )
 
     def _is_fresh(self, instance: Instance) -> bool:
-        """Asking again gives the same certificate, and costs nothing."""
-        left = (instance.certificate_expires or 0.0) - self._clock.wall()
-        return (1 - FRESH) * self._lead.agent_ttl < left <= self._lead.agent_ttl
+        """A repeated request returns the same certificate."""
+        remaining = (instance.certificate_expires or 0.0) - self._clock.wall()
+        return (1 - FRESH_FRACTION) * self._lead.agent_ttl < remaining <= self._lead.agent_ttl
 
-    def _violation(self, id: InstanceId, message: str) -> None:
-        self._tell(id, ReasonCode.SECURITY, f"{message}, and was refused")
+    def _record_violation(self, id: InstanceId, message: str) -> None:
+        self._record_event(id, ReasonCode.SECURITY, f"request of the agent rejected: {message}")
 
-    def _trouble(self, id: InstanceId, message: str) -> None:
-        self._tell(id, ReasonCode.CONFIG, message)
-
-    def _tell(self, id: InstanceId, code: ReasonCode, message: str) -> None:
+    def _record_event(self, id: InstanceId, code: ReasonCode, message: str) -> None:
         log.warning(message, extra={"instance": id})
         instance = self._lead.shard.instances.get(id)
         if instance is not None and self._may_write(id):
@@ -347,13 +342,13 @@ class AgentService(agent_grpc.AgentServiceBase):
 
 
 def _renewal(files: Any, now: float) -> float | None:
-    """When the certificates that an instance already has want renewal: it says until when they live, not since when,
-    so what has less than a week or is past its end is renewed now, the rest in its last third at the latest."""
+    """When to renew the certificates that an instance has. It reports only when they expire, so they are renewed after two
+    thirds of the time that remains."""
     expiries = [f.expires_unix for f in files if f.expires_unix]
     if not expiries:
         return None
-    left = min(expiries) - now
-    return now if left <= 0 else now + left * 2 / 3
+    remaining = min(expiries) - now
+    return now if remaining <= 0 else now + remaining * 2 / 3
 
 
 async def _send(stream: Any, made: FileSet) -> None:
@@ -364,7 +359,7 @@ async def _send(stream: Any, made: FileSet) -> None:
     )
 
 
-async def _changed(event: asyncio.Event, seconds: float | None) -> None:
+async def _wait(event: asyncio.Event, seconds: float | None) -> None:
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -1,4 +1,4 @@
-"""The gRPC ports of a leading server."""
+"""The gRPC ports of a leader."""
 
 import asyncio
 import logging
@@ -88,7 +88,7 @@ def grpc_ports(
     clock: Clock,
     rng: Rng,
 ) -> list[GrpcPort | OperatorPort]:
-    """`context`: asked with each connection; True: with client certificates."""
+    """`context` is called for each connection; True means with client certificates."""
     rejected = RejectedPeers(lambda: lead.shard, clock)
     elsewhere = {name: f"port {endpoints.bind[service].port}" for service, name in SERVICES.items()}
 
@@ -101,18 +101,18 @@ def grpc_ports(
             role=role,
             cluster=cluster if role is not None else None,
             other_services=_others(elsewhere, SERVICES[service]),
-            on_refused=lambda reason: log.debug("a connection was refused", extra={"reason": reason}),
+            on_refused=lambda reason: log.debug("connection rejected", extra={"reason": reason}),
             on_unwelcome=rejected.on_reject,
         )
         return GrpcPort(listener, endpoints.bind[service])
 
-    # As long as nothing was decided, the shard's memory is what the journal says.
+    # Before the first decision, the shard's state is what the journal has.
     records = CommittedRecords(lead.shard.instances)
     statuses = Statuses(lead, records, clock)
     watchers = Watchers(lead, records, statuses)
     lead.shard.observers += [records.observe, watchers.observe]
     lead.on_configured.append(watchers.configured)
-    lead.readiness.on_change.append(watchers.readiness_changed)
+    lead.readiness.on_change.append(watchers.on_readiness_change)
     groups = GroupWriter(
         lead, store=store, changing=active_config.changing, take=active_config.take, clock=clock, rng=rng
     )
@@ -151,7 +151,7 @@ def _others(services: Mapping[str, str], own: str) -> dict[str, str]:
 
 
 def _agent_limits(configuration: Configuration) -> limits.Limits:
-    """A silent agent is asked for a sign of life well before it could become suspect."""
+    """Agents are pinged well before they could become suspect."""
     half = configuration.policy.suspect_after / 2
     return replace(
         limits.AGENT,
@@ -161,11 +161,11 @@ def _agent_limits(configuration: Configuration) -> limits.Limits:
 
 
 def advertised(endpoints: Endpoints) -> Advertised:
-    hosts = {address.host for told in endpoints.advertise.values() for address in told}
+    hosts = {address.host for addresses in endpoints.advertise.values() for address in addresses}
     return Advertised(
         registration=show(endpoints.advertise[Service.REGISTRATION]),
         agent=show(endpoints.advertise[Service.AGENT]),
         operator=show(endpoints.advertise[Service.OPERATOR]),
-        # On one machine servers and agents share their addresses.
+        # Servers and agents on the same machine share loopback addresses.
         hosts=frozenset(h for h in hosts if not h.startswith("127.") and h not in ("::1", "localhost")),
     )

@@ -1,8 +1,7 @@
-"""OperatorService: what an operator may see and ask of its tenant.
+"""OperatorService: the API for operators, limited to their tenant.
 
-Services authenticate, translate, post events and read snapshots; they decide nothing. Who asks, and what it may name, is
-settled once for each call (`_asked`): a registered operator and its tenancy. The trap: what is read may be served while
-this server is not sure that it leads, what changes something may not.
+The service authenticates, translates, posts events and reads snapshots; it decides nothing. The trap: reads may be served
+while this server is not sure that it leads; changes may not.
 """
 
 import asyncio
@@ -46,17 +45,17 @@ from nstance.wire.peer import connection_of
 
 log = logging.getLogger(__name__)
 
-SEEN_EVERY = 30.0  # while a watch is open: whether its operator is still registered
-HEAD_SECONDS = 5.0
+ADMISSION_INTERVAL_SECONDS = 30.0  # while a watch is open
+HEAD_TIMEOUT_SECONDS = 5.0
 MAX_EVENTS = 1_000
-MAX_LISTED = 5_000  # instances in one answer: half a kilobyte each, and a message has 4 MiB
-USUAL_EVENTS = 100
-NOTED_SECONDS = 1.0  # for what is on its way into the history
-BREATHE_EVERY = 64  # messages of a snapshot
+MAX_INSTANCES = 5_000  # in one answer: half a kilobyte each, and a message has 4 MiB
+DEFAULT_EVENTS = 100
+EVENT_FLUSH_SECONDS = 1.0
+YIELD_EVERY_MESSAGES = 64  # of a snapshot
 
 
 class Events(Protocol):
-    """The history: oldest first; with `after` those that follow, without it the newest."""
+    """Events, oldest first; with `after` those that follow, without it the newest."""
 
     async def __call__(
         self,
@@ -104,10 +103,8 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
         self._tenancy = tenancy
         self._clock = clock
 
-    # ---- who is it?
-
-    async def _asked(self, stream: Any, *, changes: bool = False) -> tuple[Any, Tenancy]:
-        """The request and the tenancy of whoever sent it."""
+    async def _authenticate(self, stream: Any, *, changes: bool = False) -> tuple[Any, Tenancy]:
+        """The request and the tenancy of its registered operator."""
         request = await stream.recv_message()
         who = connection_of(stream).identity
         assert isinstance(who, names.Operator)  # the listener admits no other role
@@ -119,7 +116,7 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
     # ---- configuration
 
     async def GetConfigStatus(self, stream: Any) -> None:
-        _, tenancy = await self._asked(stream)
+        _, tenancy = await self._authenticate(stream)
         configuration = self._lead.configuration
         await stream.send_message(
             operator_pb2.ConfigStatus(
@@ -135,15 +132,15 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
         )
 
     async def RefreshConfig(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream, changes=True)
+        request, tenancy = await self._authenticate(stream, changes=True)
         if request.dry_run:
-            await stream.send_message(_sized(await self._rehearse(tenancy.tenant)))
+            await stream.send_message(_checked_size(await self._dry_run(tenancy.tenant)))
             return
         active_config = self._active_config
         previous = active_config.configuration.version
         updated = await active_config.refresh()
         if not active_config.readable:
-            raise status.unavailable("the configuration cannot be read now, the old one stays in force; try again")
+            raise status.unavailable("failed to read the configuration, the old one stays active; try again")
         await stream.send_message(
             operator_pb2.RefreshConfigResponse(
                 updated=updated,
@@ -153,23 +150,23 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
                 needs_restart=configurations.needs_restart(
                     active_config.booted.settings, active_config.configuration.settings
                 ),
-                warnings=configurations.overridden(active_config.configuration, self._mine(tenancy.tenant)),
+                warnings=configurations.overridden(active_config.configuration, self._keys(tenancy.tenant)),
             )
         )
 
-    async def _rehearse(self, tenant: TenantId) -> operator_pb2.RefreshConfigResponse:
-        """What the configuration in the bucket would change."""
+    async def _dry_run(self, tenant: TenantId) -> operator_pb2.RefreshConfigResponse:
+        """What the configuration in the bucket would change, without activating it."""
         now = self._lead.configuration
         try:
             found = await configurations.read(self._store, self._lead.name, before=now)
-        except NoConfigurationError as refusal:
-            errors = self._shown(str(refusal), refusal.problems, tenant)
+        except NoConfigurationError as error:
+            errors = self._visible_problems(str(error), error.problems, tenant)
             return operator_pb2.RefreshConfigResponse(previous_etag=now.version, etag=now.version, errors=errors)
         except (storage.StorageError, TimeoutError):
-            raise status.unavailable("the configuration cannot be read now, try again") from None
+            raise status.unavailable("failed to read the configuration, try again") from None
         plan = []
-        mine = [key for key in sorted({*now.groups, *found.groups}) if key.tenant == tenant]
-        for key in mine:
+        keys = [key for key in sorted({*now.groups, *found.groups}) if key.tenant == tenant]
+        for key in keys:
             resolved = found.groups.get(key)
             desired = resolved.group if resolved is not None else None
             if desired is None or not desired.paused:
@@ -180,40 +177,40 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
             etag=found.version,
             needs_restart=configurations.needs_restart(self._active_config.booted.settings, found.settings),
             plan=plan,
-            warnings=configurations.overridden(found, mine),
+            warnings=configurations.overridden(found, keys),
         )
 
     async def _modified(self, configuration: Configuration) -> int:
-        """When the configuration in force was written; 0 if that cannot be told now."""
+        """When the active configuration was written; 0 if that is not known now."""
         try:
-            async with asyncio.timeout(HEAD_SECONDS):
+            async with asyncio.timeout(HEAD_TIMEOUT_SECONDS):
                 head = await self._store.head(storage_keys.config(self._lead.name))
         except (storage.StorageError, TimeoutError):
             return 0
         return int(head.modified) if head.version == configuration.version else 0
 
-    def _mine(self, tenant: TenantId) -> list[GroupKey]:
+    def _keys(self, tenant: TenantId) -> list[GroupKey]:
         return [key for key in self._lead.configuration.groups if key.tenant == tenant]
 
     def _errors(self, tenant: TenantId) -> list[str]:
-        """Why a newer configuration was refused, without what concerns other tenants' groups."""
-        return self._shown(self._active_config.refused, self._active_config.problems, tenant)
+        """Why a newer configuration was rejected, without problems in other tenants' groups."""
+        return self._visible_problems(self._active_config.refused, self._active_config.problems, tenant)
 
-    def _shown(self, refused: str, problems: Sequence[Problem], tenant: TenantId) -> list[str]:
-        if refused and not problems:
-            return [refused]
+    def _visible_problems(self, rejection: str, problems: Sequence[Problem], tenant: TenantId) -> list[str]:
+        if rejection and not problems:
+            return [rejection]
         others = 0
-        told = []
+        visible = []
         for problem in problems:
             owner = problem.path.split(".")[1] if problem.path.startswith("groups.") else tenant
             if problem.path == storage_keys.groups(self._lead.name):
-                owner = ""  # all tenants' file: what a message quotes may be anybody's
+                owner = ""  # the file of all tenants: a message may quote anything of it
             flat = tenant == DEFAULT_TENANT and owner not in self._lead.configuration.settings.tenants
             if owner == tenant or flat:
-                told.append(str(problem))
+                visible.append(str(problem))
             else:
                 others += 1
-        return [*told, f"and {others} problems in groups of other tenants"] if others else told
+        return [*visible, f"and {others} problems in groups of other tenants"] if others else visible
 
     # ---- groups
 
@@ -221,24 +218,24 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
         return self._statuses.group(resolved, configuration.dynamic.groups.get(resolved.group.key))
 
     async def ListGroups(self, stream: Any) -> None:
-        _, tenancy = await self._asked(stream)
+        _, tenancy = await self._authenticate(stream)
         configuration = self._lead.configuration
         found = [self._status(resolved, configuration) for resolved in tenancy.groups()]
-        await stream.send_message(_sized(operator_pb2.ListGroupsResponse(groups=found)))
+        await stream.send_message(_checked_size(operator_pb2.ListGroupsResponse(groups=found)))
 
     def _stamp(self, tenancy: Tenancy) -> Stamp:
         return dynamics.stamp(tenancy.who.id, self._clock.wall())
 
-    async def _changed(self, edit: Edit, tenancy: Tenancy, *, dry_run: bool) -> Configuration:
+    async def _change(self, edit: Edit, tenancy: Tenancy, *, dry_run: bool) -> Configuration:
         if dry_run:
             return self._groups.preview(edit)
         return await self._groups.change(edit, who=tenancy.who.id)
 
     async def UpsertGroup(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream, changes=True)
+        request, tenancy = await self._authenticate(stream, changes=True)
         key = tenancy.key(request.key)
         edit = group_edits.upsert(key, request.config, etag=request.etag, unset=request.unset, by=self._stamp(tenancy))
-        configuration = await self._changed(edit, tenancy, dry_run=request.dry_run)
+        configuration = await self._change(edit, tenancy, dry_run=request.dry_run)
         resolved, plan, rollout = configuration.groups[key], [], None
         if request.dry_run:
             plan = plans.plan(self._lead.shard, key, resolved.group)
@@ -247,18 +244,18 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
         await stream.send_message(operator_pb2.UpsertGroupResponse(group=group, plan=plan, rollout=rollout))
 
     async def DeleteGroup(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream, changes=True)
+        request, tenancy = await self._authenticate(stream, changes=True)
         key = GroupKey(tenancy.tenant, GroupName(request.key))
         if not self._unknown.is_held(key):
             edit = group_edits.delete(tenancy.group(request.key).group.key, etag=request.etag)
-            await self._changed(edit, tenancy, dry_run=request.dry_run)
+            await self._change(edit, tenancy, dry_run=request.dry_run)
         plan = self._unknown.plan_deletion(key) if request.dry_run else []
         if not request.dry_run:
             await self._unknown.delete_group(key)
         await stream.send_message(operator_pb2.DeleteGroupResponse(plan=plan))
 
     async def PlanGroup(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream)
+        request, tenancy = await self._authenticate(stream)
         if request.HasField("config"):
             key = tenancy.key(request.key)
             edit = group_edits.upsert(key, request.config, unset=request.unset, by=self._stamp(tenancy))
@@ -272,7 +269,7 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
         answer = operator_pb2.PlanGroupResponse(
             actions=actions, paused=desired.paused, warnings=warnings, rollout=rollout
         )
-        await stream.send_message(_sized(answer))
+        await stream.send_message(_checked_size(answer))
 
     async def PauseGroup(self, stream: Any) -> None:
         await self._pause(stream, paused=True)
@@ -281,138 +278,136 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
         await self._pause(stream, paused=False)
 
     async def _pause(self, stream: Any, *, paused: bool) -> None:
-        request, tenancy = await self._asked(stream, changes=True)
+        request, tenancy = await self._authenticate(stream, changes=True)
         key = tenancy.group(request.key).group.key if request.key else None
         edit = group_edits.pause(tenancy.tenant, key, paused=paused, by=self._stamp(tenancy))
-        configuration = await self._changed(edit, tenancy, dry_run=request.dry_run)
+        configuration = await self._change(edit, tenancy, dry_run=request.dry_run)
         chosen = [k for k in sorted(configuration.groups) if k.tenant == tenancy.tenant and key in (None, k)]
         found = [self._status(configuration.groups[k], configuration) for k in chosen]
         plan = []
         if request.dry_run and not paused:
             resumed = [k for k in chosen if self._lead.configuration.groups[k].group.paused]
             plan = [a for k in resumed for a in plans.plan(self._lead.shard, k, configuration.groups[k].group)]
-        await stream.send_message(_sized(operator_pb2.PauseGroupResponse(groups=found, plan=plan)))
+        await stream.send_message(_checked_size(operator_pb2.PauseGroupResponse(groups=found, plan=plan)))
 
     # ---- instances
 
     async def ListInstances(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream)
+        request, tenancy = await self._authenticate(stream)
         if request.limit < 0:
             raise status.invalid("limit", "expected a number above 0, or 0 for all")
         found = tenancy.instances(request.group, ended=request.include_deleted)
         found = [instance for instance in found if instance.id > request.after_id]
-        limit = min(request.limit or len(found), MAX_LISTED)
+        limit = min(request.limit or len(found), MAX_INSTANCES)
         if not request.limit and limit < len(found):
-            raise status.exhausted(
-                f"{len(found):,} instances are too many for one answer: ask with a limit and after_id"
-            )
+            raise status.exhausted(f"{len(found):,} instances are too many for one answer: use limit and after_id")
         page = [self._statuses.instance(instance) for instance in found[:limit]]
         await stream.send_message(operator_pb2.ListInstancesResponse(instances=page, more=limit < len(found)))
 
     async def GetInstanceStatus(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream)
-        await stream.send_message(await self._statuses.whole(tenancy.instance(request.instance_id)))
+        request, tenancy = await self._authenticate(stream)
+        await stream.send_message(await self._statuses.instance_with_last_report(tenancy.instance(request.instance_id)))
 
     async def CreateInstance(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream, changes=True)
+        request, tenancy = await self._authenticate(stream, changes=True)
         await stream.send_message(self._statuses.instance(*await self._requests.create(tenancy, request)))
 
     async def DeleteInstance(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream, changes=True)
-        gone = await self._requests.delete(tenancy, request.instance_id, dry_run=request.dry_run)
-        await stream.send_message(self._statuses.instance(*gone))
+        request, tenancy = await self._authenticate(stream, changes=True)
+        deleted = await self._requests.delete(tenancy, request.instance_id, dry_run=request.dry_run)
+        await stream.send_message(self._statuses.instance(*deleted))
 
     async def ReplaceInstance(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream, changes=True)
-        old = await self._requests.replace(tenancy, request.instance_id, dry_run=request.dry_run)
-        await stream.send_message(self._statuses.instance(*old))
+        request, tenancy = await self._authenticate(stream, changes=True)
+        replaced = await self._requests.replace(tenancy, request.instance_id, dry_run=request.dry_run)
+        await stream.send_message(self._statuses.instance(*replaced))
 
     async def ListUnknownVms(self, stream: Any) -> None:
-        _, tenancy = await self._asked(stream)
-        await stream.send_message(_sized(self._unknown.listed(tenancy)))
+        _, tenancy = await self._authenticate(stream)
+        await stream.send_message(_checked_size(self._unknown.list_vms(tenancy)))
 
     async def AdoptInstance(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream, changes=True)
+        request, tenancy = await self._authenticate(stream, changes=True)
         adopted = await self._unknown.adopt(tenancy, request.instance_id, dry_run=request.dry_run)
         await stream.send_message(self._statuses.instance(*adopted))
 
     async def ReleaseInstance(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream, changes=True)
+        request, tenancy = await self._authenticate(stream, changes=True)
         answer = await self._unknown.release(tenancy, request.instance_id, dry_run=request.dry_run)
         await stream.send_message(answer)
 
     async def AcknowledgeDrained(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream, changes=True)
+        request, tenancy = await self._authenticate(stream, changes=True)
         await stream.send_message(await self._requests.acknowledge(tenancy, request.instance_id))
 
-    # ---- what happens
+    # ---- watches and events
 
     async def Watch(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream)
+        request, tenancy = await self._authenticate(stream)
         drains = self._lead.shard.drainers.watching(tenancy.tenant) if request.drains else contextlib.nullcontext()
         with self._watchers.open(tenancy.tenant, watchers.kinds(request)) as watcher, drains:
             try:
                 await self._send(stream, watcher, tenancy.who)
             except WatcherOverrunError:
-                # Between two messages: one that is cut in half would read as a broken stream. Whoever takes nothing at
-                # all is ended by the transport.
-                raise status.exhausted("this watcher does not keep up, watch again from a new snapshot") from None
+                # Raised between two messages, because half a message would look like a broken stream. A client that
+                # reads nothing at all is disconnected by the transport.
+                raise status.exhausted("this watcher is too slow, watch again from a new snapshot") from None
 
     async def _send(self, stream: Any, watcher: Watcher, who: names.Operator) -> None:
         for number, part in enumerate(watcher.snapshot):
             await stream.send_message(watcher.numbered(self._watchers.message(part)))
-            if number % BREATHE_EVERY == 0:
+            if number % YIELD_EVERY_MESSAGES == 0:
                 await asyncio.sleep(0)
         watcher.snapshot.clear()
         await stream.send_message(watcher.numbered(operator_pb2.WatchMessage(snapshot_end=operator_pb2.SnapshotEnd())))
-        look_at = self._clock.monotonic() + SEEN_EVERY
+        admit_at = self._clock.monotonic() + ADMISSION_INTERVAL_SECONDS
         while True:
             try:
-                async with asyncio.timeout(max(0.0, look_at - self._clock.monotonic())):
+                async with asyncio.timeout(max(0.0, admit_at - self._clock.monotonic())):
                     message = await watcher.take()
             except TimeoutError:
                 message = None
             if message is not None:
                 await stream.send_message(watcher.numbered(message))
-            if self._clock.monotonic() >= look_at:
+            if self._clock.monotonic() >= admit_at:
                 await self._admission.admit(who, watching=True)
-                look_at = self._clock.monotonic() + SEEN_EVERY
+                admit_at = self._clock.monotonic() + ADMISSION_INTERVAL_SECONDS
 
     async def ListEvents(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream)
+        request, tenancy = await self._authenticate(stream)
         if request.limit < 0:
-            raise status.invalid("limit", "expected a number above 0, or 0 for the usual one")
+            raise status.invalid("limit", "expected a number above 0, or 0 for the default")
         if request.after_id >= 1 << 63:
             raise status.invalid("after_id", "expected the ID of an event")
-        if not request.after_id:  # who follows will ask again
-            await self._lead.shard.notes.written(within=NOTED_SECONDS)
+        if not request.after_id:  # a client that follows asks again anyway
+            await self._lead.shard.notes.written(within=EVENT_FLUSH_SECONDS)
         try:
             found = await self._events(
                 tenant=tenancy.tenant,
                 group=request.group or None,
                 instance=request.instance_id or None,
                 after=request.after_id,
-                limit=min(request.limit or USUAL_EVENTS, MAX_EVENTS),
+                limit=min(request.limit or DEFAULT_EVENTS, MAX_EVENTS),
             )
-        except CacheUnavailableError as problem:
-            log.warning("the history cannot be read", extra={"error": str(problem)})
-            raise status.unavailable("the history cannot be read now, try again") from None
-        await stream.send_message(_sized(operator_pb2.ListEventsResponse(events=map(_event, found))))
+        except CacheUnavailableError as error:
+            log.warning("failed to read events", extra={"error": str(error)})
+            raise status.unavailable("failed to read events, try again") from None
+        await stream.send_message(_checked_size(operator_pb2.ListEventsResponse(events=map(_event, found))))
 
     # ---- operators
 
     async def RevokeOperator(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream, changes=True)
+        request, tenancy = await self._authenticate(stream, changes=True)
         if not names.is_operator_id(request.operator_id):
             raise _no_operator()
         revoked = names.Operator(tenancy.who.cluster, tenancy.tenant, OperatorId(request.operator_id))
-        await self._stored(self._operators.revoke(revoked.tenant, revoked.id), otherwise=_no_operator())
-        log.warning("an operator was revoked", extra={"operator": revoked.id, "by": tenancy.who.id})
+        await self._store_operator(self._operators.revoke(revoked.tenant, revoked.id), not_registered=_no_operator())
+        log.warning("operator revoked", extra={"operator": revoked.id, "by": tenancy.who.id})
         self._admission.revoke(revoked, answered=connection_of(stream))
         await stream.send_message(operator_pb2.RevokeOperatorResponse())
 
     async def RenewCertificate(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream, changes=True)
+        request, tenancy = await self._authenticate(stream, changes=True)
         who, authority = tenancy.who, self._lead.issuer.authority
         public_key = None
         if request.public_key_pem:
@@ -422,9 +417,9 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
             except (keys.UnacceptableKeyError, proof.InvalidProofError) as problem:
                 raise status.invalid("public_key_pem", str(problem)) from None
         life = self._lead.configuration.settings.shard.identity.operator_ttl
-        issued = await self._stored(
+        issued = await self._store_operator(
             self._operators.renew(authority, who, public_key, life=life),
-            otherwise=status.denied("this operator is not registered"),
+            not_registered=status.denied("this operator is not registered"),
         )
         await stream.send_message(
             registration_pb2.RegisterResponse(
@@ -432,22 +427,21 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
             )
         )
 
-    async def _stored(self, call: Awaitable[Any], *, otherwise: GRPCError) -> Any:
-        """`otherwise`: if there is no such operator."""
+    async def _store_operator(self, call: Awaitable[Any], *, not_registered: GRPCError) -> Any:
         try:
             return await call
         except authority_errors.NotRegisteredError:
-            raise otherwise from None
-        except (storage.StorageError, authority_errors.AuthorityError, TimeoutError) as problem:
-            log.warning("an operator's registration could not be changed", extra={"error": str(problem)})
-            raise status.unavailable("the change could not be stored for certain, ask again") from None
+            raise not_registered from None
+        except (storage.StorageError, authority_errors.AuthorityError, TimeoutError) as error:
+            log.warning("failed to change the registration of an operator", extra={"error": str(error)})
+            raise status.unavailable("failed to store the change for certain, try again") from None
 
 
-def _sized(answer: Any) -> Any:
-    """An answer that the caller can take; it is never cut short in silence."""
-    size, most = answer.ByteSize(), limits.OPERATOR.max_message
-    if size > most:
-        raise status.exhausted(f"the answer has {size:,} bytes, more than the {most:,} of one message: ask for less")
+def _checked_size(answer: Any) -> Any:
+    """The answer, if it fits into one message: it is never truncated silently."""
+    size, limit = answer.ByteSize(), limits.OPERATOR.max_message
+    if size > limit:
+        raise status.exhausted(f"the answer has {size:,} bytes, more than {limit:,} for one message: request less")
     return answer
 
 

@@ -1,4 +1,4 @@
-"""The part of OperatorService that is about rollouts: rolling back, resuming, and the history of revisions."""
+"""The rollout calls of OperatorService: rolling back, resuming, and the history of revisions."""
 
 from typing import Any
 
@@ -14,38 +14,38 @@ from nstance.v1 import operator_pb2
 
 
 class RolloutService:
-    """What it needs of the rest of the service is declared here and defined there."""
+    """A mixin of OperatorService, which defines what is declared here."""
 
     _lead: TermContext
     _groups: GroupWriter
     _rollouts: RolloutRequests
 
-    async def _asked(self, stream: Any, *, changes: bool = False) -> tuple[Any, Tenancy]:
+    async def _authenticate(self, stream: Any, *, changes: bool = False) -> tuple[Any, Tenancy]:
         raise NotImplementedError
 
-    async def _changed(self, edit: Edit, tenancy: Tenancy, *, dry_run: bool) -> Configuration:
+    async def _change(self, edit: Edit, tenancy: Tenancy, *, dry_run: bool) -> Configuration:
         raise NotImplementedError
 
     def _status(self, resolved: Resolved, configuration: Configuration) -> operator_pb2.GroupStatus:
         raise NotImplementedError
 
     async def RollbackGroup(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream, changes=True)
+        request, tenancy = await self._authenticate(stream, changes=True)
         key = tenancy.group(request.key).group.key
         edit = await self._rollouts.roll_back(key, request.revision, by=tenancy.who.id)
-        configuration = await self._changed(edit, tenancy, dry_run=request.dry_run)
+        configuration = await self._change(edit, tenancy, dry_run=request.dry_run)
         resolved = configuration.groups[key]
         plan = plans.plan(self._lead.shard, key, resolved.group) if request.dry_run else []
         group = self._status(resolved, configuration)
         await stream.send_message(operator_pb2.RollbackGroupResponse(group=group, plan=plan))
 
     async def ResumeRollout(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream, changes=True)
+        request, tenancy = await self._authenticate(stream, changes=True)
         key = tenancy.group(request.key).group.key
         configuration, plan = self._lead.configuration, []
         if self._rollouts.is_rolled_back(key):
             edit = rollout_requests.end_rollback(key)
-            configuration = await self._changed(edit, tenancy, dry_run=request.dry_run)
+            configuration = await self._change(edit, tenancy, dry_run=request.dry_run)
             if request.dry_run:
                 plan = plans.plan(self._lead.shard, key, configuration.groups[key].group)
         elif request.dry_run:
@@ -60,7 +60,7 @@ class RolloutService:
         await stream.send_message(operator_pb2.ResumeRolloutResponse(group=group, plan=plan))
 
     async def ListRevisions(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream)
+        request, tenancy = await self._authenticate(stream)
         record = self._lead.shard.group_records.get(tenancy.group(request.key).group.key)
         found = [
             rollout_requests.revision_status(each) for each in reversed(record.revisions if record is not None else ())
