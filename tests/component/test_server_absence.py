@@ -35,11 +35,11 @@ async def test_f50_a_mass_absence_is_told_when_it_begins_and_when_it_is_over(tmp
         behaviour.forgets = False
         await eventually(lambda: not server.shard.mass_absence)
         messages = [e["message"] for e in await admin.json("events") if e["reason"] == "mass-absence"]
-        assert [("deletions stop" in m, "deletions go on" in m) for m in messages[-2:]] == [
+        assert [("deletions stop" in m, "deletions continue" in m) for m in messages[-2:]] == [
             (True, False),
             (False, True),
         ]
         shown = (await admin.ok("status")).stdout
         assert "deletions stop" not in shown
-        assert "deletions go on" in shown
+        assert "deletions continue" in shown
         assert states(world, "web") == before

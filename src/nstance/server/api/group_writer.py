@@ -61,7 +61,7 @@ class GroupWriter:
         clock: Clock,
         rng: Rng,
     ) -> None:
-        """`changing` is held while the configuration changes; `take` puts a new one in force."""
+        """`changing` is held while the configuration changes; `take` activates a new one."""
         self._lead = lead
         self._store = store
         self._key = storage_keys.groups(lead.name)

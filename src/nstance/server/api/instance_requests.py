@@ -152,7 +152,7 @@ def _paused() -> GRPCError:
 
 
 def _unusable_uuid() -> GRPCError:
-    """The same answer whoever has used the UUID, so that a tenant learns nothing of others. IDs are unique in a shard."""
+    """The same answer for any use of the UUID, so that a tenant learns nothing of others. IDs are unique in a shard."""
     return status.failed_precondition("this UUID cannot be used, generate a new one")
 
 

@@ -7,7 +7,7 @@ while this server is not sure that it leads; changes may not.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
 from grpclib.exceptions import GRPCError
@@ -16,16 +16,15 @@ from nstance.authority import errors as authority_errors
 from nstance.authority.operators import Operators
 from nstance.clock import Clock
 from nstance.config import dynamic as dynamics
-from nstance.config import storage_keys
 from nstance.config.dynamic import Stamp
-from nstance.config.errors import Problem
 from nstance.config.resolve import Resolved
-from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName, OperatorId, ServerId, TenantId
+from nstance.model.ids import GroupKey, GroupName, OperatorId, ServerId, TenantId
 from nstance.objects import errors as storage
 from nstance.objects.port import ObjectStore
 from nstance.pki import keys, names, proof
 from nstance.server.api import group_edits, plans, rollout_requests, watchers
 from nstance.server.api.admission import Admission
+from nstance.server.api.config_requests import ConfigRequests
 from nstance.server.api.group_writer import NOT_LEADING, Edit, GroupWriter
 from nstance.server.api.instance_requests import InstanceRequests
 from nstance.server.api.rollout_requests import RolloutRequests
@@ -37,7 +36,7 @@ from nstance.server.api.watchers import Watcher, WatcherOverrunError, Watchers
 from nstance.server.cache.cache import CacheUnavailableError, Event
 from nstance.server.config import configuration as configurations
 from nstance.server.config.active_config import ActiveConfig
-from nstance.server.config.configuration import Configuration, NoConfigurationError
+from nstance.server.config.configuration import Configuration
 from nstance.server.leader.context import TermContext
 from nstance.v1 import operator_grpc, operator_pb2, registration_pb2
 from nstance.wire import limits, status
@@ -46,7 +45,6 @@ from nstance.wire.peer import connection_of
 log = logging.getLogger(__name__)
 
 ADMISSION_INTERVAL_SECONDS = 30.0  # while a watch is open
-HEAD_TIMEOUT_SECONDS = 5.0
 MAX_EVENTS = 1_000
 MAX_INSTANCES = 5_000  # in one answer: half a kilobyte each, and a message has 4 MiB
 DEFAULT_EVENTS = 100
@@ -88,9 +86,6 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
         clock: Clock,
     ) -> None:
         self._lead = lead
-        self._active_config = active_config
-        self._server = server
-        self._store = store
         self._events = events
         self._operators = operators
         self._admission = admission
@@ -98,6 +93,7 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
         self._rollouts = rollouts
         self._requests = requests
         self._unknown = UnknownVmRequests(lead, requests, clock)
+        self._config = ConfigRequests(active_config, lead.shard, store, name=lead.name, server=server)
         self._statuses = statuses
         self._watchers = watchers
         self._tenancy = tenancy
@@ -117,100 +113,12 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
 
     async def GetConfigStatus(self, stream: Any) -> None:
         _, tenancy = await self._authenticate(stream)
-        configuration = self._lead.configuration
-        await stream.send_message(
-            operator_pb2.ConfigStatus(
-                etag=configuration.version,
-                last_modified_unix=await self._modified(configuration),
-                size=configuration.size,
-                cluster=configuration.settings.cluster.id,
-                shard=self._lead.name,
-                leader=self._server,
-                epoch=self._lead.shard.term.epoch,
-                errors=[*self._errors(tenancy.tenant), *self._unknown.held(tenancy)],
-            )
-        )
+        await stream.send_message(await self._config.status(tenancy.tenant, held=self._unknown.held(tenancy)))
 
     async def RefreshConfig(self, stream: Any) -> None:
         request, tenancy = await self._authenticate(stream, changes=True)
-        if request.dry_run:
-            await stream.send_message(_checked_size(await self._dry_run(tenancy.tenant)))
-            return
-        active_config = self._active_config
-        previous = active_config.configuration.version
-        updated = await active_config.refresh()
-        if not active_config.readable:
-            raise status.unavailable("failed to read the configuration, the old one stays active; try again")
-        await stream.send_message(
-            operator_pb2.RefreshConfigResponse(
-                updated=updated,
-                previous_etag=previous,
-                etag=active_config.configuration.version,
-                errors=self._errors(tenancy.tenant),
-                needs_restart=configurations.needs_restart(
-                    active_config.booted.settings, active_config.configuration.settings
-                ),
-                warnings=configurations.overridden(active_config.configuration, self._keys(tenancy.tenant)),
-            )
-        )
-
-    async def _dry_run(self, tenant: TenantId) -> operator_pb2.RefreshConfigResponse:
-        """What the configuration in the bucket would change, without activating it."""
-        now = self._lead.configuration
-        try:
-            found = await configurations.read(self._store, self._lead.name, before=now)
-        except NoConfigurationError as error:
-            errors = self._visible_problems(str(error), error.problems, tenant)
-            return operator_pb2.RefreshConfigResponse(previous_etag=now.version, etag=now.version, errors=errors)
-        except (storage.StorageError, TimeoutError):
-            raise status.unavailable("failed to read the configuration, try again") from None
-        plan = []
-        keys = [key for key in sorted({*now.groups, *found.groups}) if key.tenant == tenant]
-        for key in keys:
-            resolved = found.groups.get(key)
-            desired = resolved.group if resolved is not None else None
-            if desired is None or not desired.paused:
-                plan += plans.plan(self._lead.shard, key, desired, policy=found.policy)
-        return operator_pb2.RefreshConfigResponse(
-            updated=(found.version, found.dynamic_version) != (now.version, now.dynamic_version),
-            previous_etag=now.version,
-            etag=found.version,
-            needs_restart=configurations.needs_restart(self._active_config.booted.settings, found.settings),
-            plan=plan,
-            warnings=configurations.overridden(found, keys),
-        )
-
-    async def _modified(self, configuration: Configuration) -> int:
-        """When the active configuration was written; 0 if that is not known now."""
-        try:
-            async with asyncio.timeout(HEAD_TIMEOUT_SECONDS):
-                head = await self._store.head(storage_keys.config(self._lead.name))
-        except (storage.StorageError, TimeoutError):
-            return 0
-        return int(head.modified) if head.version == configuration.version else 0
-
-    def _keys(self, tenant: TenantId) -> list[GroupKey]:
-        return [key for key in self._lead.configuration.groups if key.tenant == tenant]
-
-    def _errors(self, tenant: TenantId) -> list[str]:
-        """Why a newer configuration was rejected, without problems in other tenants' groups."""
-        return self._visible_problems(self._active_config.refused, self._active_config.problems, tenant)
-
-    def _visible_problems(self, rejection: str, problems: Sequence[Problem], tenant: TenantId) -> list[str]:
-        if rejection and not problems:
-            return [rejection]
-        others = 0
-        visible = []
-        for problem in problems:
-            owner = problem.path.split(".")[1] if problem.path.startswith("groups.") else tenant
-            if problem.path == storage_keys.groups(self._lead.name):
-                owner = ""  # the file of all tenants: a message may quote anything of it
-            flat = tenant == DEFAULT_TENANT and owner not in self._lead.configuration.settings.tenants
-            if owner == tenant or flat:
-                visible.append(str(problem))
-            else:
-                others += 1
-        return [*visible, f"and {others} problems in groups of other tenants"] if others else visible
+        refresh = self._config.plan_refresh if request.dry_run else self._config.refresh
+        await stream.send_message(_checked_size(await refresh(tenancy.tenant)))
 
     # ---- groups
 
