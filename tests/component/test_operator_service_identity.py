@@ -13,8 +13,7 @@ from nstance.model.ids import TenantId
 from nstance.objects import errors
 from nstance.objects.memory import Fate, Verb
 from nstance.pki import keys, proof
-from nstance.server.api import admission
-from nstance.server.api import operator_service as api
+from nstance.server.api import admission, watchers
 from nstance.v1 import operator_grpc
 from nstance.v1.operator_pb2 import GroupConfig, ListGroupsRequest
 from nstance.wire.call import call
@@ -55,7 +54,7 @@ async def test_one_revoked_elsewhere_is_out_when_it_is_looked_at_again(
 ) -> None:
     monkeypatch.setattr(admission, "MAX_AGE_SECONDS", 0.05)
     monkeypatch.setattr(admission, "MAX_AGE_FOR_WATCH_SECONDS", 0.05)
-    monkeypatch.setattr(api, "ADMISSION_INTERVAL_SECONDS", 0.05)
+    monkeypatch.setattr(watchers, "ADMISSION_INTERVAL_SECONDS", 0.05)
     async with World(tmp_path, config(groups=GROUPS), agents=False) as world:
         await world.start()
         operator = await world.operator("acme")

@@ -13,7 +13,7 @@ from nstance.objects import errors
 from nstance.pki import names
 from nstance.server.api import admission
 from nstance.server.api.admission import Admission
-from nstance.server.api.operator_service import ADMISSION_INTERVAL_SECONDS
+from nstance.server.api.watchers import ADMISSION_INTERVAL_SECONDS
 
 WHO = names.Operator(ClusterId("demo"), TenantId("acme"), OperatorId("opr-01jw51srryegh9snf9cmeh3k4q"))
 OTHER = names.Operator(ClusterId("demo"), TenantId("acme"), OperatorId("opr-01jw51srryegh9snf9cmeh3k4r"))

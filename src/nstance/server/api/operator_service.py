@@ -4,8 +4,8 @@ The service authenticates, translates, posts events and reads snapshots; it deci
 while this server is not sure that it leads; changes may not.
 """
 
-import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
@@ -18,6 +18,7 @@ from nstance.clock import Clock
 from nstance.config import dynamic as dynamics
 from nstance.config.dynamic import Stamp
 from nstance.config.resolve import Resolved
+from nstance.model import events as ev
 from nstance.model.ids import GroupKey, GroupName, OperatorId, ServerId, TenantId
 from nstance.objects import errors as storage
 from nstance.objects.port import ObjectStore
@@ -28,11 +29,10 @@ from nstance.server.api.config_requests import ConfigRequests
 from nstance.server.api.group_writer import NOT_LEADING, Edit, GroupWriter
 from nstance.server.api.instance_requests import InstanceRequests
 from nstance.server.api.rollout_requests import RolloutRequests
-from nstance.server.api.rollout_service import RolloutService
 from nstance.server.api.statuses import Statuses
 from nstance.server.api.tenancy import Tenancy
 from nstance.server.api.unknown_vm_requests import UnknownVmRequests
-from nstance.server.api.watchers import Watcher, WatcherOverrunError, Watchers
+from nstance.server.api.watchers import WatcherOverrunError, Watchers
 from nstance.server.cache.cache import CacheUnavailableError, Event
 from nstance.server.config import configuration as configurations
 from nstance.server.config.active_config import ActiveConfig
@@ -44,12 +44,10 @@ from nstance.wire.peer import connection_of
 
 log = logging.getLogger(__name__)
 
-ADMISSION_INTERVAL_SECONDS = 30.0  # while a watch is open
 MAX_EVENTS = 1_000
 MAX_INSTANCES = 5_000  # in one answer: half a kilobyte each, and a message has 4 MiB
 DEFAULT_EVENTS = 100
 EVENT_FLUSH_SECONDS = 1.0
-YIELD_EVERY_MESSAGES = 64  # of a snapshot
 
 
 class Events(Protocol):
@@ -66,7 +64,7 @@ class Events(Protocol):
     ) -> list[Event]: ...
 
 
-class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
+class OperatorService(operator_grpc.OperatorServiceBase):
     def __init__(
         self,
         lead: TermContext,
@@ -198,6 +196,46 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
             plan = [a for k in resumed for a in plans.plan(self._lead.shard, k, configuration.groups[k].group)]
         await stream.send_message(_checked_size(operator_pb2.PauseGroupResponse(groups=found, plan=plan)))
 
+    # ---- rollouts
+
+    async def RollbackGroup(self, stream: Any) -> None:
+        request, tenancy = await self._authenticate(stream, changes=True)
+        key = tenancy.group(request.key).group.key
+        edit = await self._rollouts.roll_back(key, request.revision, by=tenancy.who.id)
+        configuration = await self._change(edit, tenancy, dry_run=request.dry_run)
+        resolved = configuration.groups[key]
+        plan = plans.plan(self._lead.shard, key, resolved.group) if request.dry_run else []
+        group = self._status(resolved, configuration)
+        await stream.send_message(operator_pb2.RollbackGroupResponse(group=group, plan=plan))
+
+    async def ResumeRollout(self, stream: Any) -> None:
+        request, tenancy = await self._authenticate(stream, changes=True)
+        key = tenancy.group(request.key).group.key
+        configuration, plan = self._lead.configuration, []
+        if self._rollouts.is_rolled_back(key):
+            edit = rollout_requests.end_rollback(key)
+            configuration = await self._change(edit, tenancy, dry_run=request.dry_run)
+            if request.dry_run:
+                plan = plans.plan(self._lead.shard, key, configuration.groups[key].group)
+        elif request.dry_run:
+            desired = configuration.groups[key].group
+            decision = self._lead.shard.plan(key, desired, ev.RolloutResumed())
+            if decision.refusals:
+                raise rollout_requests.not_held()
+            plan = plans.actions(self._lead.shard, key, desired, decision)
+        else:
+            await self._rollouts.resume(key)
+        group = self._status(configuration.groups[key], configuration)
+        await stream.send_message(operator_pb2.ResumeRolloutResponse(group=group, plan=plan))
+
+    async def ListRevisions(self, stream: Any) -> None:
+        request, tenancy = await self._authenticate(stream)
+        record = self._lead.shard.group_records.get(tenancy.group(request.key).group.key)
+        found = [
+            rollout_requests.revision_status(each) for each in reversed(record.revisions if record is not None else ())
+        ]
+        await stream.send_message(operator_pb2.ListRevisionsResponse(revisions=found))
+
     # ---- instances
 
     async def ListInstances(self, stream: Any) -> None:
@@ -255,31 +293,12 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
         drains = self._lead.shard.drainers.watching(tenancy.tenant) if request.drains else contextlib.nullcontext()
         with self._watchers.open(tenancy.tenant, watchers.kinds(request)) as watcher, drains:
             try:
-                await self._send(stream, watcher, tenancy.who)
+                admit = functools.partial(self._admission.admit, tenancy.who, watching=True)
+                await self._watchers.send(stream, watcher, clock=self._clock, admit=admit)
             except WatcherOverrunError:
                 # Raised between two messages, because half a message would look like a broken stream. A client that
                 # reads nothing at all is disconnected by the transport.
                 raise status.exhausted("this watcher is too slow, watch again from a new snapshot") from None
-
-    async def _send(self, stream: Any, watcher: Watcher, who: names.Operator) -> None:
-        for number, part in enumerate(watcher.snapshot):
-            await stream.send_message(watcher.numbered(self._watchers.message(part)))
-            if number % YIELD_EVERY_MESSAGES == 0:
-                await asyncio.sleep(0)
-        watcher.snapshot.clear()
-        await stream.send_message(watcher.numbered(operator_pb2.WatchMessage(snapshot_end=operator_pb2.SnapshotEnd())))
-        admit_at = self._clock.monotonic() + ADMISSION_INTERVAL_SECONDS
-        while True:
-            try:
-                async with asyncio.timeout(max(0.0, admit_at - self._clock.monotonic())):
-                    message = await watcher.take()
-            except TimeoutError:
-                message = None
-            if message is not None:
-                await stream.send_message(watcher.numbered(message))
-            if self._clock.monotonic() >= admit_at:
-                await self._admission.admit(who, watching=True)
-                admit_at = self._clock.monotonic() + ADMISSION_INTERVAL_SECONDS
 
     async def ListEvents(self, stream: Any) -> None:
         request, tenancy = await self._authenticate(stream)

@@ -74,34 +74,22 @@ class Statuses:
         facts = self._lead.shard.facts.get(instance.id)
         presence = self._lead.agents.get(instance.id)
         desired = self._lead.shard.desired_groups.get(instance.key)
-        not_ready = self._not_ready(instance)
         return operator_pb2.InstanceStatus(
-            instance_id=instance.id,
-            provider_id=instance.provider_id or "",
-            group=instance.group,
-            state=instance.state.value,
-            reason=instance.cause.value if instance.cause is not None else "",
+            **self._common_fields(instance),
             message=instance.message,
-            on_demand=instance.on_demand,
             suspect=instance.suspect,
             connected=presence is not None and presence.healthy,
             drifted=not instance.on_demand and instance.state not in ENDED and drifted(instance, desired),
             instance_type=instance.instance_type,
             subnet=instance.subnet,
-            ipv4=instance.ip4,
-            ipv6=instance.ip6,
-            hostname=instance.hostname,
             created_unix_ms=_milliseconds(instance.created),
             registered_unix_ms=_milliseconds(instance.registered),
             drain_deadline_unix_ms=self._deadline(instance),
-            vm_gone=self._is_gone(instance),
             replaces=instance.replaces or instance.predecessor or "",
             last_report_unix_ms=_milliseconds(presence.reported if presence is not None else None),
             vm_status=(facts.vm if facts is not None else VmState.UNKNOWN).value,
             plan=plan,
             cloned=self._lead.agents.clones.is_seen(instance.id, self._clock.monotonic()),
-            ready=instance.state is State.RUNNING and not not_ready,
-            not_ready=not_ready,
             ready_unix_ms=_milliseconds(instance.ready_at),
             checks=self._lead.readiness.checks(instance) if instance.state is State.RUNNING else (),
             revision=instance.infra_hash,
@@ -115,29 +103,32 @@ class Statuses:
                 status.last_report_unix_ms = _milliseconds(await cache.last_report(instance.id))
         return status
 
-    def _not_ready(self, instance: Instance) -> str:
-        """Why a running instance is not ready; empty in other states."""
-        return self._lead.readiness.why_not(instance) if instance.state is State.RUNNING else ""
-
     def instance_event(self, instance: Instance, before: Instance | None = None) -> operator_pb2.InstanceEvent:
-        not_ready = self._not_ready(instance)
         return operator_pb2.InstanceEvent(
-            instance_id=instance.id,
-            provider_id=instance.provider_id or "",
-            group=instance.group,
-            state=instance.state.value,
-            reason=instance.cause.value if instance.cause is not None else "",
+            **self._common_fields(instance),
             deadline_unix_ms=self._deadline(instance),
-            vm_gone=self._is_gone(instance),
             waits=instance.drain is not None and instance.state is State.DRAINING and instance.drain.waits,
             drain_cancelled=before is not None and before.state is State.DRAINING and instance.state is State.RUNNING,
-            on_demand=instance.on_demand,
-            hostname=instance.hostname,
-            ipv4=instance.ip4,
-            ipv6=instance.ip6,
-            ready=instance.state is State.RUNNING and not not_ready,
-            not_ready=not_ready,
         )
+
+    def _common_fields(self, instance: Instance) -> dict[str, Any]:
+        """The fields that InstanceStatus and InstanceEvent share."""
+        is_running = instance.state is State.RUNNING
+        not_ready = self._lead.readiness.why_not(instance) if is_running else ""  # other states say enough
+        return {
+            "instance_id": instance.id,
+            "provider_id": instance.provider_id or "",
+            "group": instance.group,
+            "state": instance.state.value,
+            "reason": instance.cause.value if instance.cause is not None else "",
+            "on_demand": instance.on_demand,
+            "ipv4": instance.ip4,
+            "ipv6": instance.ip6,
+            "hostname": instance.hostname,
+            "vm_gone": self._is_gone(instance),
+            "ready": is_running and not not_ready,
+            "not_ready": not_ready,
+        }
 
     def event(self, key: GroupKey, reason: Reason) -> operator_pb2.Event:
         return operator_pb2.Event(

@@ -7,10 +7,12 @@ The trap: the snapshot and the queue must begin at the same moment, so `open` ne
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
+from nstance.clock import Clock
 from nstance.model.decision import TROUBLE
 from nstance.model.ids import GroupKey, InstanceId, TenantId
 from nstance.model.instance import ENDED, Instance, Put, State
@@ -21,6 +23,8 @@ from nstance.server.state.shard import Committed
 from nstance.v1 import operator_pb2
 
 MAX_QUEUED_MESSAGES = 10_000
+ADMISSION_INTERVAL_SECONDS = 30.0  # of a watch
+YIELD_EVERY_MESSAGES = 64  # of a snapshot
 BATCH_SECONDS = 0.02  # changes of a group within this time are one message
 
 Message = operator_pb2.WatchMessage
@@ -118,6 +122,27 @@ class Watchers:
             others.remove(watcher)
             if not others:
                 del self._watchers[tenant], self._sent[tenant]
+
+    async def send(self, stream: Any, watcher: Watcher, *, clock: Clock, admit: Callable[[], Awaitable[None]]) -> None:
+        """Sends the snapshot and all changes until the operator is not admitted any more. Raises WatcherOverrunError."""
+        for number, part in enumerate(watcher.snapshot):
+            await stream.send_message(watcher.numbered(self.message(part)))
+            if number % YIELD_EVERY_MESSAGES == 0:
+                await asyncio.sleep(0)
+        watcher.snapshot.clear()
+        await stream.send_message(watcher.numbered(Message(snapshot_end=operator_pb2.SnapshotEnd())))
+        admit_at = clock.monotonic() + ADMISSION_INTERVAL_SECONDS
+        while True:
+            try:
+                async with asyncio.timeout(max(0.0, admit_at - clock.monotonic())):
+                    message = await watcher.take()
+            except TimeoutError:
+                message = None
+            if message is not None:
+                await stream.send_message(watcher.numbered(message))
+            if clock.monotonic() >= admit_at:
+                await admit()
+                admit_at = clock.monotonic() + ADMISSION_INTERVAL_SECONDS
 
     def close(self) -> None:
         if self._timer is not None:
