@@ -1,4 +1,6 @@
-"""The agent service of a whole server: what one instance may ask for, as whom, and how often (B15, B17, F61, F62)."""
+"""The agent service of a whole server: what one instance may ask for, as whom, and how often."""
+
+# Rows of docs/failures.md: B15.
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -21,7 +23,7 @@ from nstance.wire.call import call
 FLOOD = 150  # fewer than the messages that are allowed in a burst
 
 
-def told() -> dict[str, Any]:
+def configuration() -> dict[str, Any]:
     made = config(groups={"acme": {"web": {"template": "web", "size": 2}}})
     made["certificates"] = {"server": {"kind": "server", "cn": "{{ .Instance.ID }}"}}
     made["templates"]["web"]["files"] = {
@@ -32,7 +34,7 @@ def told() -> dict[str, Any]:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with World(tmp_path, told()) as made:
+    async with World(tmp_path, configuration()) as made:
         await made.start()
         await eventually(lambda: list(states(made, "web", "acme").values()) == ["running"] * 2)
         await eventually(lambda: sum(agent.connected for agent in made.agents.values()) == 2)
@@ -62,12 +64,12 @@ async def refused(calling: Any) -> Status:
 
 
 async def report_refused(stub: agent_grpc.AgentServiceStub, instance: str) -> Status:
-    """What a client of the health stream is told."""
+    """What a client of the health stream receives."""
 
     async def report() -> None:
         async with stub.SubmitHealthReport.open() as stream:
-            said = agent_pb2.HealthReport(instance_id=instance, boot_id="b", sequence=1)
-            await stream.send_message(agent_pb2.AgentMessage(report=said))
+            report = agent_pb2.HealthReport(instance_id=instance, boot_id="b", sequence=1)
+            await stream.send_message(agent_pb2.AgentMessage(report=report))
             await stream.recv_message()
 
     return await refused(report())
@@ -77,7 +79,7 @@ def written(world: World, where: str) -> int:
     return sum(where in key for key in world.store.contents())
 
 
-async def test_b17_renewing_a_fresh_certificate_gives_the_same_one_and_writes_nothing(world: World) -> None:
+async def test_renewing_a_fresh_certificate_gives_the_same_one_and_writes_nothing(world: World) -> None:
     _, stub = await alone(world)
     before = written(world, "/journal/")
     renew = registration_pb2.RenewCertificateRequest()
@@ -86,7 +88,7 @@ async def test_b17_renewing_a_fresh_certificate_gives_the_same_one_and_writes_no
     assert written(world, "/journal/") <= before + 2  # that its VM was looked at
 
 
-async def test_b17_renewals_with_ever_new_keys_have_an_end(world: World) -> None:
+async def test_renewals_with_ever_new_keys_have_an_end(world: World) -> None:
     agent, stub = await alone(world)
     before, done = written(world, "/journal/"), 0
     why = None
@@ -123,7 +125,7 @@ async def submit(world: World, stub: agent_grpc.AgentServiceStub) -> None:
     await call(stub.SubmitPublicKeys, request, timeout=SECONDS)
 
 
-async def test_b17_an_equal_file_set_is_sent_again_and_not_issued_again(world: World) -> None:
+async def test_an_equal_file_set_is_sent_again_and_not_issued_again(world: World) -> None:
     _, stub = await alone(world)
     await submit(world, stub)
     before = written(world, "/certlog/")
@@ -131,7 +133,7 @@ async def test_b17_an_equal_file_set_is_sent_again_and_not_issued_again(world: W
     assert written(world, "/certlog/") == before + 1
 
 
-async def test_b17_certificates_for_ever_new_keys_have_an_end(world: World) -> None:
+async def test_certificates_for_ever_new_keys_have_an_end(world: World) -> None:
     _, stub = await alone(world)
     before, why = written(world, "/certlog/"), None
     for _ in range(FLOOD // 3):
@@ -145,7 +147,7 @@ async def test_b17_certificates_for_ever_new_keys_have_an_end(world: World) -> N
     assert written(world, "/certlog/") - before <= WRITE_BURST
 
 
-async def test_b11_a_renewal_with_another_instances_key_is_refused(world: World) -> None:
+async def test_a_renewal_with_another_instances_key_is_refused(world: World) -> None:
     agent, stub = await alone(world)
     other = next(a for a in world.agents.values() if a is not agent)
     request = renewal(agent, other.key)
@@ -166,12 +168,12 @@ async def test_an_instance_that_is_on_its_way_out_is_not_served(world: World) ->
     assert await report_refused(stub, agent.id) is Status.PERMISSION_DENIED
 
 
-async def test_b15_a_refused_health_stream_tells_its_client_why(world: World) -> None:
+async def test_a_refused_health_stream_tells_its_client_why(world: World) -> None:
     _, stub = await alone(world)
     assert await report_refused(stub, "web-of-another") is Status.PERMISSION_DENIED
 
 
-async def test_f62_only_a_newer_report_of_the_same_boot_counts(world: World) -> None:
+async def test_only_a_newer_report_of_the_same_boot_counts(world: World) -> None:
     agent, stub = await alone(world)
 
     async def say(boot: str, sequence: int, *, error: str = "") -> Any:
@@ -188,11 +190,15 @@ async def test_f62_only_a_newer_report_of_the_same_boot_counts(world: World) -> 
         assert await say("one", 4, error="late") == ("one", 5, "newest")
         assert await say("one", 5, error="twice") == ("one", 5, "newest")
         assert await say("one", 6) == ("one", 6, "")
-        assert await say("two", 1, error="anew") == ("two", 1, "anew")  # it restarted, and counts from the beginning
+        assert await say("two", 1, error="restarted") == (
+            "two",
+            1,
+            "restarted",
+        )  # it restarted, and counts from the beginning
         await stream.cancel()
 
 
-async def test_f61_an_agent_that_lost_its_key_cannot_register_again(world: World) -> None:
+async def test_an_agent_that_lost_its_key_cannot_register_again(world: World) -> None:
     agent, _ = await alone(world)
     token, key = agent._request.nonce, keys.generate(world.rng)
     request = registration_pb2.RegisterAgentRequest(
@@ -207,9 +213,9 @@ async def test_f61_an_agent_that_lost_its_key_cannot_register_again(world: World
 
 
 async def test_a_var_that_nobody_has_set_is_reported_once(tmp_path: Path) -> None:
-    said = config(groups={"acme": {"web": {"template": "web", "size": 2}}})
-    said["templates"]["web"]["files"]["motd"]["template"] = "in {{ .Vars.zone }}, {{ .Vars.greeting }}"
-    async with World(tmp_path, said) as made:
+    configured = config(groups={"acme": {"web": {"template": "web", "size": 2}}})
+    configured["templates"]["web"]["files"]["motd"]["template"] = "in {{ .Vars.zone }}, {{ .Vars.greeting }}"
+    async with World(tmp_path, configured) as made:
         await made.start()
         operator = await made.operator("acme")
         await eventually(lambda: sum(agent.connected for agent in made.agents.values()) == 2)
@@ -244,7 +250,7 @@ async def test_the_cache_has_the_time_of_the_last_report(world: World) -> None:
     await call(stub.SubmitPublicKeys, asking, timeout=SECONDS)
     puts.clear()
     async with stub.SubmitHealthReport.open() as stream:
-        said: dict[str, Any] = {"boot_id": "a"}
+        fields: dict[str, Any] = {"boot_id": "a"}
         news: list[dict[str, Any]] = [
             {"config_hash": "h1"},
             {"config_hash": "h2"},
@@ -255,9 +261,9 @@ async def test_the_cache_has_the_time_of_the_last_report(world: World) -> None:
             {"boot_id": "b", "version": "2"},
             {"files": []},
         ]
-        for sequence, new in enumerate((each for told in news for each in (told, {}, {})), 1):
-            said |= new
-            report = agent_pb2.HealthReport(**said, sequence=sequence, cpu_percent=sequence)
+        for sequence, new in enumerate((each for fields_changed in news for each in (fields_changed, {}, {})), 1):
+            fields |= new
+            report = agent_pb2.HealthReport(**fields, sequence=sequence, cpu_percent=sequence)
             await stream.send_message(agent_pb2.AgentMessage(report=report))
             await asyncio.wait_for(stream.recv_message(), SECONDS)
         assert puts == [1 + 3 * number for number in range(len(news))]

@@ -1,4 +1,4 @@
-"""Userdata from URLs (B30): a local web server, named in the allow-list."""
+"""Userdata from URLs: a local web server, named in the allow-list."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -71,7 +71,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(userdata, "RETRY", Backoff(0.05, 0.2))
 
 
-def told(url: str, size: int = 1, **shard: Any) -> Json:
+def configuration(url: str, size: int = 1, **shard: Any) -> Json:
     groups = {"acme": {"web": {"template": "web", "size": size}}}
     made = config(groups=groups, **{"userdata_hosts": LOCAL, **shard})
     template = made["templates"]["web"] | {"userdata": {"source": "url", "content": url}}
@@ -174,7 +174,7 @@ async def test_an_error_says_what_and_not_where(site: Site) -> None:
 
 
 async def test_instances_boot_with_what_is_behind_the_url(site: Site, tmp_path: Path) -> None:
-    async with World(tmp_path, told(f"{site.url}/page", 2)) as world:
+    async with World(tmp_path, configuration(f"{site.url}/page", 2)) as world:
         await world.start()
         await running(world, 2)
         ids = sorted(states(world, "web", "acme"))
@@ -186,7 +186,7 @@ async def test_the_last_good_copy_serves_and_a_new_one_rotates_nobody(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(userdata, "REFRESH_SECONDS", 0.05)
-    async with World(tmp_path, told(f"{site.url}/page")) as world:
+    async with World(tmp_path, configuration(f"{site.url}/page")) as world:
         server = await world.start()
         operator = await world.operator("acme")
         await running(world, 1)
@@ -208,20 +208,20 @@ async def test_the_last_good_copy_serves_and_a_new_one_rotates_nobody(
 
 
 async def test_the_last_good_copy_outlives_the_server(site: Site, tmp_path: Path) -> None:
-    async with World(tmp_path, told(f"{site.url}/page")) as world:
+    async with World(tmp_path, configuration(f"{site.url}/page")) as world:
         first = await world.start()
         await running(world, 1)
         await first.stop()
         site.status = 503
         server = await world.start()
-        world.configure(told(f"{site.url}/page", 2))
+        world.configure(configuration(f"{site.url}/page", 2))
         await server.active_config.refresh()
         await running(world, 2)
 
 
 async def test_without_any_copy_the_group_waits_and_says_why(site: Site, tmp_path: Path) -> None:
     site.status = 404
-    async with World(tmp_path, told(f"{site.url}/page?token=secret")) as world:
+    async with World(tmp_path, configuration(f"{site.url}/page?token=secret")) as world:
         await world.start()
         operator = await world.operator("acme")
         await eventually(lambda: "404" in str(world.leader.shard.blocked))
@@ -230,19 +230,19 @@ async def test_without_any_copy_the_group_waits_and_says_why(site: Site, tmp_pat
         assert states(world, "web", "acme") == {}
         site.status = 200
         await running(world, 1)
-        told_of = [event.reason for event in (await operator.call("ListEvents", group="web")).events]
-        assert told_of[:2] == ["blocked", "recovered"]
+        reasons = [event.reason for event in (await operator.call("ListEvents", group="web")).events]
+        assert reasons[:2] == ["blocked", "recovered"]
 
 
 async def test_a_host_is_allowed_by_configuration_and_at_once(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(userdata, "RETRY", Backoff(600.0, 600.0))
-    async with World(tmp_path, told(f"{site.url}/page", userdata_hosts=[])) as world:
+    async with World(tmp_path, configuration(f"{site.url}/page", userdata_hosts=[])) as world:
         server = await world.start()
         await eventually(lambda: "not public" in str(world.leader.shard.blocked))
         assert site.answers == []
-        world.configure(told(f"{site.url}/page"))
+        world.configure(configuration(f"{site.url}/page"))
         await server.active_config.refresh()
         await running(world, 1)
 
@@ -251,7 +251,7 @@ async def test_a_provider_without_userdata_never_fetches_it(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nstance.providers.memory.MemoryProvider.capabilities", Capabilities(userdata=False))
-    async with World(tmp_path, told(f"{site.url}/page")) as world:
+    async with World(tmp_path, configuration(f"{site.url}/page")) as world:
         await world.start()
         await running(world, 1)
         assert (booted_with(world), site.answers) == ([""], [])

@@ -33,7 +33,7 @@ def group(name: str) -> Group:
 
 
 class World:
-    """A shard that answers when it is told to."""
+    """A shard that answers on request."""
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[Rejection | None] = asyncio.get_running_loop().create_future()

@@ -88,11 +88,11 @@ async def test_what_is_shown_of_a_url_holds_no_secret() -> None:
 
 
 def userdata_hosts(*hosts: str) -> tuple[str, ...]:
-    told = {
+    configured = {
         "cluster": {"id": "demo"},
         "shard": {"infra": {"provider": "memory"}, "userdata_hosts": hosts},
     }
-    return load.load(json.dumps(told).encode(), source="test", shard=None).shard.userdata_hosts
+    return load.load(json.dumps(configured).encode(), source="test", shard=None).shard.userdata_hosts
 
 
 def test_the_allow_list_has_hosts() -> None:
