@@ -71,6 +71,8 @@ async def test_a_dry_run_is_the_decision_itself(tmp_path: Path) -> None:
         await world.start()
         operator = await world.drainer("acme")
         await eventually(lambda: ready(world, "web", "acme") == 2)
+        # The record of the readiness may follow a moment later.
+        await eventually(lambda: all(i.ready_at is not None for i in world.leader.shard.instances.values()))
         before = dict(world.leader.shard.instances)
         one = next(iter(before))
 
