@@ -18,8 +18,8 @@ async def report(world: World, agent: LightAgent, boot: str, sequence: int) -> N
     """As an agent that has just started or come back: on a connection of its own, which it leaves open."""
     channel = world.channel(Service.AGENT, certificate_pem=agent.certificate_pem, key=agent.key)
     async with agent_grpc.AgentServiceStub(channel).SubmitHealthReport.open() as stream:
-        said = agent_pb2.HealthReport(instance_id=agent.id, boot_id=boot, sequence=sequence)
-        await stream.send_message(agent_pb2.AgentMessage(report=said))
+        report = agent_pb2.HealthReport(instance_id=agent.id, boot_id=boot, sequence=sequence)
+        await stream.send_message(agent_pb2.AgentMessage(report=report))
         await stream.recv_message()
         await stream.cancel()
 
@@ -40,7 +40,7 @@ def cloned(world: World) -> str:
     return line.split()[-1]
 
 
-async def test_by_default_it_is_told_and_nothing_else(tmp_path: Path) -> None:
+async def test_by_default_an_event_is_recorded_and_nothing_else(tmp_path: Path) -> None:
     async with World(tmp_path, config(groups=GROUPS)) as world:
         await world.start()
         admin = await shell(world)
@@ -54,9 +54,9 @@ async def test_by_default_it_is_told_and_nothing_else(tmp_path: Path) -> None:
         await report(world, agent, "third", 9)  # which lives after all
         assert cloned(world) == "1.0"
         await report(world, agent, "fourth", 9)
-        told = [each for each in await admin.json("events") if each["reason"] == "security"]
-        assert [each["instance_id"] for each in told] == [agent.id]
-        assert told[0]["message"] == "two agents use its identity at the same time, from 127.0.0.1"
+        events = [each for each in await admin.json("events") if each["reason"] == "security"]
+        assert [each["instance_id"] for each in events] == [agent.id]
+        assert events[0]["message"] == "two agents use its identity at the same time, from 127.0.0.1"
         text = (await admin.ok("status")).stdout
         assert "1 with an identity that two agents use" in text
         assert f"{agent.id}  running" in text

@@ -1,4 +1,4 @@
-"""F59: of a cut of just over a third, those that spoke last are counted before the first one is suspect."""
+"""Of a cut of just over a third, those that spoke last are counted before the first one is suspect."""
 
 from nstance.model.ids import DEFAULT_TENANT, GroupName, InstanceId
 from nstance.model.instance import Instance, State

@@ -64,6 +64,5 @@ def test_those_that_cannot_return_are_replaced_like_any_that_fell_silent() -> No
 
 
 def test_a_wrong_wall_clock_ends_no_certificate() -> None:
-    """F20, I10."""
     assert a_new_leader([LATER] * 4, wall_ahead=10 * 86_400.0) is not None
     assert a_new_leader([OVER] * 4, wall_ahead=-10 * 86_400.0) is not None
