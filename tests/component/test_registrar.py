@@ -98,8 +98,8 @@ async def desk(tmp_path: Path) -> AsyncIterator[Desk]:
     [
         pytest.param({"issued": 1000, "expires": 2000}, "valid from 1000 to 2000", id="expired"),
         pytest.param({"issued": 1 << 39, "expires": (1 << 39) + 1}, f"valid from {1 << 39}", id="not yet valid"),
-        pytest.param({"cluster": ClusterId("other")}, "for cluster other", id="another cluster"),
-        pytest.param({"shard": ShardId("zone-b")}, "for shard zone-b", id="another shard"),
+        pytest.param({"cluster": ClusterId("other")}, "expected cluster demo, found other", id="another cluster"),
+        pytest.param({"shard": ShardId("zone-b")}, "expected shard zone-a, found zone-b", id="another shard"),
         pytest.param({"instance": InstanceId("web-01m7fkx6f4ep28abba93yprapj")}, "no instance", id="unknown"),
         pytest.param({"tenant": TenantId("globex")}, "no instance", id="another tenant"),
         pytest.param({"group": GroupName("db")}, "no instance", id="another group"),
@@ -125,7 +125,7 @@ async def test_a_bad_signature_and_another_kind_get_the_same_answer(
     head, body, _ = token.split(".")
     forged = f"{head}.{body}.{desk.token(desk.other).split('.')[2]}"
     operators = desk.world.operators().new_nonce(desk.lead.issuer.authority, tenant=TenantId("acme"))
-    expected = ("wrong signature", "an operator's nonce where an agent's is expected", "three parts")
+    expected = ("wrong signature", "expected an agent's nonce, found an operator's", "three parts")
     for bad, reason in zip((forged, operators, "x"), expected, strict=True):
         caplog.clear()
         error = await desk.refused(desk.request(bad))
