@@ -127,5 +127,5 @@ async def full_disk(world: World, strike: Strike) -> None:
     with life.log.open("rb") as log:
         log.seek(before)
         text = log.read().decode(errors="replace")
-    strike.proof["cache left the disk"] += text.count("continuing in memory") + text.count("goes on in memory")
+    strike.proof["cache left the disk"] += text.count("continuing in memory")
     strike.proof["creates failed"] += text.count('"reason": "create-failed"') + text.count("File too large")

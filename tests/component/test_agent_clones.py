@@ -40,7 +40,7 @@ def cloned(world: World) -> str:
     return line.split()[-1]
 
 
-async def test_by_default_it_is_reported_and_nothing_else(tmp_path: Path) -> None:
+async def test_by_default_an_event_is_recorded_and_nothing_else(tmp_path: Path) -> None:
     async with World(tmp_path, config(groups=GROUPS)) as world:
         await world.start()
         admin = await shell(world)

@@ -1,4 +1,4 @@
-"""B17: an agent that floods is cut off; others are served, and the flood makes nothing grow."""
+"""An agent that floods is cut off; others are served, and the flood makes nothing grow."""
 
 import asyncio
 import contextlib
@@ -46,9 +46,9 @@ async def test_a_flood_of_reports_ends_its_stream_and_nobody_elses(tmp_path: Pat
                     await reading
 
         async with asyncio.timeout(SECONDS):
-            with pytest.raises(GRPCError) as refusal:
+            with pytest.raises(GRPCError) as failed:
                 await flood()
-        why = refusal.value.status
+        why = failed.value.status
         assert why is Status.RESOURCE_EXHAUSTED
         assert taken < 5 * MESSAGE_BURST
         assert other.connected

@@ -1,4 +1,6 @@
-"""The agent service of a whole server: what one instance may ask for, as whom, and how often (B15, B17, F61, F62)."""
+"""The agent service of a whole server: what one instance may ask for, as whom, and how often."""
+
+# Rows of docs/failures.md: B15.
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -22,7 +24,7 @@ from support.eventually import eventually
 FLOOD = 150  # fewer than the messages that are allowed in a burst
 
 
-def document() -> dict[str, Any]:
+def configuration() -> dict[str, Any]:
     made = config(groups={"acme": {"web": {"template": "web", "size": 2}}})
     made["certificates"] = {"server": {"kind": "server", "cn": "{{ .Instance.ID }}"}}
     made["templates"]["web"]["files"] = {
@@ -33,7 +35,7 @@ def document() -> dict[str, Any]:
 
 @pytest.fixture
 async def world(tmp_path: Path) -> AsyncIterator[World]:
-    async with World(tmp_path, document()) as made:
+    async with World(tmp_path, configuration()) as made:
         await made.start()
         await eventually(lambda: list(states(made, "web", "acme").values()) == ["running"] * 2)
         await eventually(lambda: sum(agent.connected for agent in made.agents.values()) == 2)
@@ -63,7 +65,7 @@ async def refused(calling: Any) -> Status:
 
 
 async def report_refused(stub: agent_grpc.AgentServiceStub, instance: str) -> Status:
-    """The status that a client of the health stream gets."""
+    """What a client of the health stream receives."""
 
     async def report() -> None:
         async with stub.SubmitHealthReport.open() as stream:
@@ -189,7 +191,11 @@ async def test_only_a_newer_report_of_the_same_boot_counts(world: World) -> None
         assert await say("one", 4, error="late") == ("one", 5, "newest")
         assert await say("one", 5, error="twice") == ("one", 5, "newest")
         assert await say("one", 6) == ("one", 6, "")
-        assert await say("two", 1, error="again") == ("two", 1, "again")  # it restarted, and counts from the beginning
+        assert await say("two", 1, error="restarted") == (
+            "two",
+            1,
+            "restarted",
+        )  # it restarted, and counts from the beginning
         await stream.cancel()
 
 
@@ -208,9 +214,9 @@ async def test_an_agent_that_lost_its_key_cannot_register_again(world: World) ->
 
 
 async def test_a_var_that_nobody_has_set_is_reported_once(tmp_path: Path) -> None:
-    document = config(groups={"acme": {"web": {"template": "web", "size": 2}}})
-    document["templates"]["web"]["files"]["motd"]["template"] = "in {{ .Vars.zone }}, {{ .Vars.greeting }}"
-    async with World(tmp_path, document) as made:
+    configured = config(groups={"acme": {"web": {"template": "web", "size": 2}}})
+    configured["templates"]["web"]["files"]["motd"]["template"] = "in {{ .Vars.zone }}, {{ .Vars.greeting }}"
+    async with World(tmp_path, configured) as made:
         await made.start()
         operator = await made.operator("acme")
         await eventually(lambda: sum(agent.connected for agent in made.agents.values()) == 2)
@@ -225,24 +231,24 @@ async def test_a_var_that_nobody_has_set_is_reported_once(tmp_path: Path) -> Non
         assert not [e for e in events if ".Vars.greeting" in e.message]
 
 
-async def test_the_cache_has_public_keys_and_what_reports_say_that_is_new(world: World) -> None:
-    """Spec 3: kept for people. A report that says nothing new costs nothing; the last one is kept when the agent goes, so
-    that `instance show` tells when it was heard last, also by the next leader on this machine."""
+async def test_the_cache_has_the_time_of_the_last_report(world: World) -> None:
+    """It is written with a report that is new in content, and when the agent disconnects, so that `instance show` tells
+    when an agent was last seen, also after a restart of the server."""
     cache = world.leader.configured.env.cache
     assert cache is not None
-    puts: list[dict[str, Any]] = []
-    put_report = cache.put_report
+    sequence = 0
+    puts: list[int] = []
+    put_last_report = cache.put_last_report
 
-    def counted(id: Any, report: Any, *, at: float) -> None:
-        puts.append(report())
-        put_report(id, report, at=at)
+    def counted(id: Any, at: float) -> None:
+        puts.append(sequence)
+        put_last_report(id, at)
 
-    cache.put_report = counted  # type: ignore[method-assign]
+    cache.put_last_report = counted  # type: ignore[method-assign]
     agent, stub = await alone(world)
     pem = keys.public_to_pem(keys.public_bytes(keys.generate(world.rng)))
     asking = agent_pb2.SubmitPublicKeysRequest(keys=[agent_pb2.PublicKey(name="web", pem=pem)])
     await call(stub.SubmitPublicKeys, asking, timeout=SECONDS)
-    assert await cache.public_keys(agent.id) == {"web": pem}
     puts.clear()
     async with stub.SubmitHealthReport.open() as stream:
         fields: dict[str, Any] = {"boot_id": "a"}
@@ -256,19 +262,19 @@ async def test_the_cache_has_public_keys_and_what_reports_say_that_is_new(world:
             {"boot_id": "b", "version": "2"},
             {"files": []},
         ]
-        for sequence, new in enumerate((each for change in news for each in (change, {}, {})), 1):
+        for sequence, new in enumerate((each for fields_changed in news for each in (fields_changed, {}, {})), 1):
             fields |= new
             report = agent_pb2.HealthReport(**fields, sequence=sequence, cpu_percent=sequence)
             await stream.send_message(agent_pb2.AgentMessage(report=report))
             await asyncio.wait_for(stream.recv_message(), SECONDS)
-        assert [put["sequence"] for put in puts] == [str(1 + 3 * number) for number in range(len(news))]
+        assert puts == [1 + 3 * number for number in range(len(news))]
         operator = await world.operator("acme")
         shown = await operator.call("GetInstanceStatus", instance_id=agent.id)
         await stream.cancel()
     await eventually(lambda: world.leader.lead_now.agents.get(agent.id) is None)
     assert len(puts) == len(news) + 1
-    kept = await cache.report(agent.id)
-    assert kept is not None
-    assert (kept.report["cpuPercent"], int(kept.at * 1000)) == (float(sequence), shown.last_report_unix_ms)
+    last_report = await cache.last_report(agent.id)
+    assert last_report is not None
+    assert int(last_report * 1000) == shown.last_report_unix_ms
     later = await operator.call("GetInstanceStatus", instance_id=agent.id)
     assert (later.connected, later.last_report_unix_ms) == (False, shown.last_report_unix_ms)

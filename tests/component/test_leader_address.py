@@ -12,12 +12,12 @@ from support.eventually import eventually
 SCOPE = Scope(cluster=CLUSTER, shard=SHARD)
 
 
-def told(**other: Any) -> dict[str, Any]:
+def configuration(**other: Any) -> dict[str, Any]:
     return config(leader_network={"ip": "10.0.0.9"}, **other)
 
 
 async def test_the_leader_network_is_given_back_by_one_that_stops_in_order(tmp_path: Path) -> None:
-    async with World(tmp_path, told(), agents=False) as world:
+    async with World(tmp_path, configuration(), agents=False) as world:
         running = await world.start("a")
         await eventually(lambda: world.cloud.leader_networks == {SCOPE: "a"})
         await running.stop()
@@ -28,7 +28,7 @@ async def test_the_leader_network_is_given_back_by_one_that_stops_in_order(tmp_p
 
 
 async def test_one_that_crashed_gives_nothing_back_and_its_successor_takes_it(tmp_path: Path) -> None:
-    async with World(tmp_path, told(), agents=False) as world:
+    async with World(tmp_path, configuration(), agents=False) as world:
         first = await world.start("a")
         await eventually(lambda: world.cloud.leader_networks == {SCOPE: "a"})
         await world.start("b", lead=False)
@@ -38,7 +38,7 @@ async def test_one_that_crashed_gives_nothing_back_and_its_successor_takes_it(tm
 
 
 async def test_a_release_that_hangs_or_fails_holds_nobody_up(tmp_path: Path) -> None:
-    async with World(tmp_path, told(), agents=False) as world:
+    async with World(tmp_path, configuration(), agents=False) as world:
         for number, outcome in enumerate(
             (Outcome(before=60.0), Outcome(applied=False, error=errors.PermanentError("no")))
         ):
@@ -51,7 +51,7 @@ async def test_a_release_that_hangs_or_fails_holds_nobody_up(tmp_path: Path) -> 
 
 async def test_a_leader_without_its_network_leads_all_the_same(tmp_path: Path) -> None:
     groups = {"default": {"web": {"template": "web", "size": 1}}}
-    async with World(tmp_path, told(groups=groups)) as world:
+    async with World(tmp_path, configuration(groups=groups)) as world:
         refused = Outcome(applied=False, error=errors.PermanentError("it is attached elsewhere"))
         world.behavior.then(Call.ASSIGN_LEADER_NETWORK, refused)
         await world.start("a")

@@ -34,7 +34,7 @@ async def test_the_history_outlives_the_leader(tmp_path: Path) -> None:
 
 
 async def test_what_changes_no_record_outlives_the_leader_too(tmp_path: Path) -> None:
-    """Who changed which group, what concerned the whole shard, and an acknowledgement that nobody waited for (F67)."""
+    """Who changed which group, what concerned the whole shard, and an acknowledgement that nobody waited for."""
     async with World(tmp_path) as world:
         first = await world.start("a")
         second = await world.start("b", lead=False)
@@ -44,8 +44,8 @@ async def test_what_changes_no_record_outlives_the_leader_too(tmp_path: Path) ->
         await operator.call("UpsertGroup", key="web", config=GroupConfig(template="web", size=1))
         await eventually(lambda: list(states(world, "web").values()) == ["running"])
         [id] = states(world, "web")
-        told = GroupConfig(template="web", size=1, vars={"greeting": "hi"})
-        await operator.call("UpsertGroup", key="web", config=told)
+        group = GroupConfig(template="web", size=1, vars={"greeting": "hi"})
+        await operator.call("UpsertGroup", key="web", config=group)
         assert not (await operator.call("AcknowledgeDrained", instance_id=id)).accepted
         first.shard.event_log.record_for_all(ReasonCode.MASS_SILENCE, "nobody speaks")
         tail = first.shard.commits._writer.tail
@@ -56,13 +56,13 @@ async def test_what_changes_no_record_outlives_the_leader_too(tmp_path: Path) ->
         who = operator.identity.id
         assert ("web", "", "config", f"vars greeting changed (by {who})") in events
         assert ("", "", "mass-silence", "nobody speaks") in events
-        said = f"{who} said that it is drained, but it is not draining, it is running: nothing was done"
-        assert ("web", id, "drained", said) in events
+        message = f"acknowledgement by {who} ignored: expected a draining instance, found running: nothing was done"
+        assert ("web", id, "drained", message) in events
         assert len(events) == len(set(events))
 
 
-async def test_what_is_told_costs_few_writes(tmp_path: Path) -> None:
-    """However much is told, the journal is written twice a second for it at most, and what waits for it is bounded."""
+async def test_many_events_cost_few_writes(tmp_path: Path) -> None:
+    """However many events there are, the journal is written at most twice a second for them, and the queue is bounded."""
     async with World(tmp_path, agents=False) as world:
         server = await world.start()
         operator = await world.operator()
@@ -71,13 +71,13 @@ async def test_what_is_told_costs_few_writes(tmp_path: Path) -> None:
             server.shard.event_log.record(WEB, ReasonCode.SECURITY, f"knock {number}")
         await eventually(lambda: server.shard.commits._writer.tail > before)
         server.shard.event_log.record(WEB, ReasonCode.SECURITY, "the end")  # written behind whatever else would be
-        told = [e.message for e in (await operator.call("ListEvents", limit=event_log.MAX_WAITING)).events]
-        assert told == [*(f"knock {number}" for number in range(1, event_log.MAX_WAITING)), "the end"]
+        messages = [e.message for e in (await operator.call("ListEvents", limit=event_log.MAX_WAITING)).events]
+        assert messages == [*(f"knock {number}" for number in range(1, event_log.MAX_WAITING)), "the end"]
         assert server.shard.commits._writer.tail == before + 2
 
 
-async def test_what_is_told_while_nothing_can_be_written_is_bounded_and_kept(tmp_path: Path) -> None:
-    """F1: without storage, notes wait; they do not pile up."""
+async def test_events_while_storage_fails_are_bounded_and_kept(tmp_path: Path) -> None:
+    """Without storage, notes wait; they do not pile up."""
     async with World(tmp_path, agents=False) as world:
         server = await world.start()
         operator = await world.operator()
@@ -88,5 +88,5 @@ async def test_what_is_told_while_nothing_can_be_written_is_bounded_and_kept(tmp
             await asyncio.sleep(event_log.WRITE_INTERVAL_SECONDS / 4)
         assert not writer._waiting
         world.fate = lambda verb, key: Fate()
-        told = [e.message for e in (await operator.call("ListEvents")).events]
-        assert told == [f"knock {number}" for number in range(8)]
+        messages = [e.message for e in (await operator.call("ListEvents")).events]
+        assert messages == [f"knock {number}" for number in range(8)]

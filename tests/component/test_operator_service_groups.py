@@ -120,7 +120,6 @@ WRONG = [
 
 
 async def test_wrong_values_are_refused_with_their_field_and_change_nothing(tmp_path: Path) -> None:
-    """B19."""
     async with World(tmp_path, agents=False) as world:
         await world.start()
         operator = await world.operator("acme")
@@ -177,15 +176,17 @@ async def test_a_plan_says_what_is_missing_and_why_it_is_not_made_yet(tmp_path: 
         await eventually(lambda: list(states(world, "web", "acme").values()) == ["failed"] * 4)
         plan = (await operator.call("PlanGroup", key="web")).actions
         assert [(a.action, a.reason) for a in plan] == [("create", "back-off")] * 2
-        assert "2 failed tries in a row" in plan[0].message
+        assert "2 failed attempts in a row" in plan[0].message
         assert "the quota is used up" in plan[0].message
         mended = await operator.call("PlanGroup", key="web", config=GroupConfig(template="web", instance_type="large"))
         assert [(a.action, a.reason) for a in mended.actions] == [("create", "scale-up")] * 2
 
 
 async def test_a_paused_tenant_stands_still_until_it_is_resumed(tmp_path: Path) -> None:
-    told = config(groups={"acme": {"one": {"template": "web", "size": 1}}, "globex": {"one": {"template": "web"}}})
-    async with World(tmp_path, told) as world:
+    configured = config(
+        groups={"acme": {"one": {"template": "web", "size": 1}}, "globex": {"one": {"template": "web"}}}
+    )
+    async with World(tmp_path, configured) as world:
         await world.start()
         operator = await world.operator("acme")
         await operator.call("UpsertGroup", key="two", config=GroupConfig(template="web", size=1))
@@ -268,8 +269,8 @@ async def test_an_edit_by_hand_at_the_same_time_is_kept(tmp_path: Path) -> None:
         assert [group.key for group in (await operator.call("ListGroups")).groups] == ["hand", "web"]
 
 
-async def test_only_what_a_call_changed_is_said_to_be_its_callers(tmp_path: Path) -> None:
-    """A person's edits of the file are told without a name, and nobody's under another caller's."""
+async def test_an_event_names_only_the_caller_of_its_change(tmp_path: Path) -> None:
+    """A person's edits of the file are recorded without a name, and nobody's under another caller's."""
     async with World(tmp_path, agents=False) as world:
         await world.start()
         acme, globex = await world.operator("acme"), await world.operator("globex")
@@ -279,17 +280,17 @@ async def test_only_what_a_call_changed_is_said_to_be_its_callers(tmp_path: Path
         grown = GroupConfig(template="web", size=3)
         await asyncio.gather(*(operator.call("UpsertGroup", key="web", config=grown) for operator in (acme, globex)))
 
-        async def told(operator: Operator) -> list[tuple[str, str]]:
+        async def changes(operator: Operator) -> list[tuple[str, str]]:
             return [(e.group, e.message) for e in (await operator.call("ListEvents")).events if e.reason == "config"]
 
         one, other = acme.identity.id, globex.identity.id
-        assert await told(acme) == [
+        assert await changes(acme) == [
             ("web", f"group created with size 1 (by {one})"),
             ("hand", "group created with size 2"),
             ("web", "size 1 → 2"),
             ("web", f"size 2 → 3 (by {one})"),
         ]
-        assert await told(globex) == [("web", f"group created with size 3 (by {other})")]
+        assert await changes(globex) == [("web", f"group created with size 3 (by {other})")]
 
 
 async def test_a_file_that_is_no_json_is_named_and_its_place(tmp_path: Path) -> None:
@@ -302,7 +303,7 @@ async def test_a_file_that_is_no_json_is_named_and_its_place(tmp_path: Path) -> 
         assert hidden == "and 1 problems in groups of other tenants"
 
 
-async def test_a_file_broken_by_hand_is_said_without_what_is_in_it(tmp_path: Path) -> None:
+async def test_an_invalid_file_is_reported_without_its_content(tmp_path: Path) -> None:
     async with World(tmp_path, agents=False) as world:
         await world.start()
         operator = await world.operator("acme")
@@ -318,8 +319,8 @@ async def test_a_file_broken_by_hand_is_said_without_what_is_in_it(tmp_path: Pat
 
 
 async def test_a_file_of_groups_that_vanishes_deletes_nobody(tmp_path: Path) -> None:
-    """F35: a slip of the hand or a lifecycle rule took it. A loss is no wish, and neither is a file without the group: it
-    is held until somebody deletes it by name."""
+    """A mistake or a lifecycle rule removed the file. A lost file deletes no group, nor does a file without it: the
+    group is held until somebody deletes it by name."""
     async with World(tmp_path) as world:
         first = await world.start("a")
         second = await world.start("b", lead=False)
@@ -401,7 +402,7 @@ async def test_a_new_leader_keeps_the_groups_of_the_api_under_a_broken_configura
 async def test_a_group_that_is_made_while_other_ports_are_being_opened_is_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The operators' port opens first: whoever is answered there before the rest is open must not be forgotten."""
+    """The operators' port opens first: a group that is created before the other ports are open must not be lost."""
     async with World(tmp_path) as world:
         first = await world.start()
         operator = await world.operator("acme")

@@ -13,8 +13,7 @@ from nstance.model.ids import TenantId
 from nstance.objects import errors
 from nstance.objects.memory import Fate, Verb
 from nstance.pki import keys, proof
-from nstance.server.api import admission
-from nstance.server.api import operator_service as api
+from nstance.server.api import admission, watchers
 from nstance.v1 import operator_grpc
 from nstance.v1.operator_pb2 import GroupConfig, ListGroupsRequest
 from nstance.wire.call import call
@@ -54,9 +53,9 @@ async def eventually_refused(operator: Operator) -> GRPCError:
 async def test_one_revoked_elsewhere_is_out_when_it_is_looked_at_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "FRESH_SECONDS", 0.05)
-    monkeypatch.setattr(admission, "FRESH_FOR_WATCH", 0.05)
-    monkeypatch.setattr(api, "SEEN_EVERY", 0.05)
+    monkeypatch.setattr(admission, "MAX_AGE_SECONDS", 0.05)
+    monkeypatch.setattr(admission, "MAX_AGE_FOR_WATCH_SECONDS", 0.05)
+    monkeypatch.setattr(watchers, "ADMISSION_INTERVAL_SECONDS", 0.05)
     async with World(tmp_path, config(groups=GROUPS), agents=False) as world:
         await world.start()
         operator = await world.operator("acme")
@@ -88,7 +87,6 @@ async def test_renewal_with_the_same_and_with_a_new_key(tmp_path: Path) -> None:
 
 
 async def test_an_agent_is_not_an_operator(tmp_path: Path) -> None:
-    """B14."""
     async with World(tmp_path, config(groups=GROUPS)) as world:
         await world.start()
         await eventually(lambda: list(states(world, "web", "acme").values()) == ["running"])
@@ -137,7 +135,7 @@ async def test_a_leader_in_doubt_shows_what_it_knows_and_changes_nothing(tmp_pat
 async def test_while_storage_is_silent_a_known_operator_stays_and_a_stranger_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "FRESH_SECONDS", 0.0)
+    monkeypatch.setattr(admission, "MAX_AGE_SECONDS", 0.0)
     async with World(tmp_path, config(groups=GROUPS), agents=False) as world:
         await world.start()
         known, stranger = await world.operator("acme"), await world.operator("acme")

@@ -1,4 +1,4 @@
-"""Two tenants with equal group names never see each other (B18, B34)."""
+"""Two tenants with equal group names never see each other."""
 
 import asyncio
 import uuid
@@ -121,10 +121,10 @@ async def test_an_acknowledgement_for_another_tenants_instance_is_ignored_and_au
             events = (await operator.call("ListEvents")).events
             return [event.message for event in events if event.reason == "security"]
 
-        said = f"{stranger.identity.id} acknowledged a drain of an instance that this tenant does not have"
-        assert await audited(stranger) == [said] * 2
+        message = f"{stranger.identity.id} acknowledged the drain of an instance that this tenant does not have"
+        assert await audited(stranger) == [message] * 2
         assert await audited(owner) == []
-        assert [getattr(record, "instance", "") for record in caplog.records if record.message == said].count(
+        assert [getattr(record, "instance", "") for record in caplog.records if record.message == message].count(
             victim
         ) == 1
         assert (await owner.call("AcknowledgeDrained", instance_id=victim)).accepted
@@ -157,7 +157,7 @@ async def test_a_uuid_of_another_tenant_is_not_taken_over(tmp_path: Path) -> Non
         await eventually(lambda: states(world, "web", "globex")[spent.instance_id] == "deleted")
         ended = await stranger.refused("CreateInstance", group="web", uuid=own)
         answers = {(each.status, each.message) for each in (refused, rehearsed, elsewhere, ended)}
-        assert answers == {(Status.FAILED_PRECONDITION, "this UUID cannot be used, make a new one")}
+        assert answers == {(Status.FAILED_PRECONDITION, "this UUID cannot be used, generate a new one")}
         record = world.leader.shard.instances[made.instance_id]
         assert (record.tenant, record.on_demand) == ("acme", True)
 

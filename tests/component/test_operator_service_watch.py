@@ -92,10 +92,8 @@ async def test_kinds_are_filtered_and_watchers_are_many(tmp_path: Path) -> None:
         assert [event.id for event in later] == [found[1].id]
 
 
-async def test_who_does_not_keep_up_is_told_so_and_others_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(watchers, "MAX_WAITING", 50)
+async def test_a_slow_watcher_is_ended_and_others_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watchers, "MAX_QUEUED_MESSAGES", 50)
     async with World(tmp_path, config(groups=GROUPS), agents=False) as world:
         server = await world.start()
         slow, quick, caller = [await world.operator("acme") for _ in range(3)]
@@ -115,7 +113,7 @@ async def test_who_does_not_keep_up_is_told_so_and_others_go_on(
         await eventually(lambda: server.lead is not None)
 
 
-async def test_groups_of_a_new_configuration_are_told(tmp_path: Path) -> None:
+async def test_groups_of_a_new_configuration_are_sent(tmp_path: Path) -> None:
     async with World(tmp_path, config(groups=GROUPS), agents=False) as world:
         await world.start()
         operator = await world.operator("acme")

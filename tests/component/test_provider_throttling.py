@@ -1,4 +1,4 @@
-"""F45 with a whole shard in virtual time: a provider that takes 20 calls of a kind a second.
+"""A provider that takes 20 calls of a kind a second.
 
 Creates and deletes have budgets of their own, as with clouds that limit each kind of call.
 """

@@ -1,4 +1,4 @@
-"""The cache on real files: what is put is there."""
+"""The cache on real files: changes and queries."""
 
 import asyncio
 import contextlib
@@ -12,9 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from component import cache_world
-from component.cache_world import WEB, A, B, cached, event, happened, instance, opened
-from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName, InstanceId, TenantId
-from nstance.model.instance import State
+from component.cache_world import A, B, cached, images, make_event, opened, put_event
+from nstance.model.ids import DEFAULT_TENANT, InstanceId, TenantId
 from nstance.objects import slots
 from nstance.server.cache import thread
 from nstance.server.cache.cache import Cache
@@ -26,92 +25,63 @@ path = cache_world.path
 OTHER = TenantId("other")
 
 
-async def test_everything_put_can_be_asked_for_and_outlives_the_process(path: Path) -> None:
+async def test_all_that_is_put_can_be_queried_and_outlives_the_process(path: Path) -> None:
     async with cached(path) as cache:
-        assert await cache.sync(config_hash="c1", group_hashes={WEB: "w1"})
-        cache.put_instance(instance())
-        cache.put_report(A, lambda: {"sequence": 7, "files": {"a": "b"}}, at=1.0)
-        cache.put_public_keys(A, {"kubelet.pub": "pem-1", "etcd.pub": "pem-2"})
+        assert await cache.flush()
+        cache.put_last_report(A, 1.5)
         cache.put_image("ubuntu/24.04", "ami-1")
+        cache.put_userdata("https://example.com", "etag", b"body")
         cache.put_members("front", {A, B})
-        event(cache, "made")
-        await check_everything(cache)
+        put_event(cache, "made")
+        await check_content(cache)
     async with cached(path) as cache:
-        await check_everything(cache)
+        await check_content(cache)
         assert cache.on_disk
 
 
-async def check_everything(cache: Cache) -> None:
-    hashes = await cache.hashes()
-    assert (hashes.config, hashes.groups) == ("c1", {WEB: "w1"})
-    assert await cache.instances() == [instance()]
-    report = await cache.report(A)
-    assert report is not None
-    assert report.report == {"sequence": 7, "files": {"a": "b"}}
-    assert await cache.public_keys(A) == {"kubelet.pub": "pem-1", "etcd.pub": "pem-2"}
-    assert await cache.all_public_keys() == {A: {"kubelet.pub": "pem-1", "etcd.pub": "pem-2"}}
-    assert await cache.image("ubuntu/24.04", younger_than=3600) == "ami-1"
-    assert await cache.image("ubuntu/24.04", younger_than=-1) is None
+async def check_content(cache: Cache) -> None:
+    assert await cache.last_report(A) == 1.5
+    assert await cache.image("ubuntu/24.04") == "ami-1"
+    assert await cache.userdata("https://example.com") == ("etag", b"body")
     assert await cache.members("front") == {A, B}
-    (made,) = await cache.events()
-    assert (made.message, made.code, made.group, made.instance, made.trouble) == ("made", "scale-up", "web", A, False)
+    (event,) = await cache.events()
+    assert (event.message, event.code, event.group, event.instance) == ("made", "scale-up", "web", A)
+    assert not event.needs_attention
 
 
-async def test_what_is_not_known_is_not_made_up(path: Path) -> None:
+async def test_what_is_not_known_is_not_invented(path: Path) -> None:
     async with cached(path) as cache:
-        assert (await cache.hashes()).config is None
-        assert await cache.instances() == []
-        assert await cache.report(A) is None
-        assert await cache.public_keys(A) == {}
-        assert await cache.image("x", younger_than=3600) is None
+        assert await cache.last_report(A) is None
+        assert await cache.image("x") is None
+        assert await cache.userdata("https://example.com") is None
         assert await cache.members("front") is None
         cache.put_members("front", [])
         assert await cache.members("front") == frozenset()
         assert await cache.events() == []
 
 
-async def test_instances_are_asked_for_by_tenant_and_group(path: Path) -> None:
-    async with cached(path) as cache:
-        cache.put_instance(instance(A))
-        cache.put_instance(instance(B, tenant=OTHER))
-        assert [i.id for i in await cache.instances()] == [A, B]
-        assert [i.id for i in await cache.instances(tenant=OTHER)] == [B]
-        assert [i.id for i in await cache.instances(tenant=OTHER, group=GroupName("db"))] == []
-
-
-async def test_a_removed_instance_takes_everything_about_it_along(path: Path) -> None:
+async def test_last_reports_are_removed_with_their_instances(path: Path) -> None:
     async with cached(path) as cache:
         for id in (A, B):
-            cache.put_instance(instance(id))
-            cache.put_report(id, dict, at=1.0)
-            cache.put_public_keys(id, {"k": id})
+            cache.put_last_report(id, 1.0)
         cache.remove_instance(A)
-        assert [i.id for i in await cache.instances()] == [B]
-        assert await cache.all_public_keys() == {B: {"k": B}}
-        assert await cache.report(A) is None
-        assert await cache.report(B) is not None
-
-
-async def test_a_sync_replaces_configuration_and_instances_and_keeps_what_belongs_to_them(path: Path) -> None:
-    async with cached(path) as cache:
-        assert cache.stale
-        assert await cache.sync(config_hash="b", group_hashes={GroupKey(OTHER, GroupName("gone")): "g"})
-        cache.put_instance(instance(B))
-        cache.put_public_keys(A, {"k": "a"})
-        cache.put_public_keys(B, {"k": "b"})
-        assert await cache.sync(config_hash="c", group_hashes={WEB: "w"}, instances=[instance(A)])
-        assert not cache.stale
-        assert (await cache.hashes()).groups == {WEB: "w"}
-        assert [i.id for i in await cache.instances()] == [A]
-        assert await cache.all_public_keys() == {A: {"k": "a"}}
+        assert await cache.last_report(A) is None
+        assert await cache.last_report(B) == 1.0
+        cache.put_last_report(A, 2.0)
+        cache.retain_instances([A])
+        assert await cache.last_report(A) == 2.0
+        assert await cache.last_report(B) is None
+        cache.put_last_report(B, 3.0)
+        assert await cache.last_report(B) == 3.0
 
 
 async def test_events_are_found_by_tenant_group_instance_and_followed_by_id(path: Path) -> None:
     async with cached(path) as cache:
         for number in range(10):
-            event(cache, str(number), tenant=OTHER if number % 2 else DEFAULT_TENANT, trouble=number == 4)
-        event(cache, "b", instance=B)
-        event(cache, "db", group="db", instance="")
+            tenant = OTHER if number % 2 else DEFAULT_TENANT
+            put_event(cache, str(number), tenant=tenant, code="unhealthy" if number == 4 else "scale-up")
+        put_event(cache, "b", instance=B)
+        put_event(cache, "db", group="db", instance="")
 
         async def found(**query: Any) -> list[str]:
             return [e.message for e in await cache.events(**query)]
@@ -122,33 +92,33 @@ async def test_events_are_found_by_tenant_group_instance_and_followed_by_id(path
         assert await found(tenant=OTHER, instance=B) == []
         assert await found(group="db") == ["db"]
         assert await found(limit=3) == ["9", "b", "db"], "the newest, oldest first"
-        everything = await cache.events()
-        ids = [e.id for e in everything]
+        events = await cache.events()
+        ids = [e.id for e in events]
         assert ids == sorted(set(ids))
         assert await found(after=ids[3], limit=2) == ["4", "5"], "those that follow, so that none is missed"
         assert await found(after=ids[-1]) == []
-        assert [e.message for e in everything if e.trouble] == ["4"]
+        assert [e.message for e in events if e.needs_attention] == ["4"]
 
 
-async def test_events_that_are_told_again_take_the_place_of_what_was_known_from_there_on(path: Path) -> None:
+async def test_events_replace_all_that_were_known_from_their_first_id_on(path: Path) -> None:
     """A standby reads the journal from its last snapshot; and a journal may be another one than that of the last run."""
 
-    def told(cache: Cache, *messages: str, first: int) -> None:
-        cache.put_events(first, lambda: [happened(first + n, m) for n, m in enumerate(messages)], count=len(messages))
+    def put(cache: Cache, *messages: str, first: int) -> None:
+        cache.put_events(first, lambda: [make_event(first + n, m) for n, m in enumerate(messages)], count=len(messages))
 
     async with cached(path) as cache:
-        told(cache, "a", "b", first=10)
-        told(cache, "c", first=20)
-        told(cache, "lost", first=30)
+        put(cache, "a", "b", first=10)
+        put(cache, "c", first=20)
+        put(cache, "lost", first=30)
     async with cached(path) as cache:
-        told(cache, "b", first=11)
-        told(cache, "c", first=20)
+        put(cache, "b", first=11)
+        put(cache, "c", first=20)
         assert [(e.id, e.message) for e in await cache.events()] == [(10, "a"), (11, "b"), (20, "c")]
 
 
-async def test_a_file_of_a_version_that_numbered_events_by_the_time_is_read_on(path: Path) -> None:
+async def test_event_ids_of_a_version_that_numbered_by_time_come_first(path: Path) -> None:
     async with cached(path) as cache:
-        old = happened(4_000_000_000_000_000, "in 2096")
+        old = make_event(4_000_000_000_000_000, "in 2096")
         cache.put_events(old.id, lambda: [old], count=1)
     async with cached(path) as cache:
         slot = slots.Slot(
@@ -166,12 +136,12 @@ async def test_a_file_of_a_version_that_numbered_events_by_the_time_is_read_on(p
 
 
 async def test_only_the_newest_events_are_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(thread, "KEEP_EVENTS", 20)
-    monkeypatch.setattr(thread, "TRIM_AFTER", 5)
+    monkeypatch.setattr(thread, "KEPT_EVENTS", 20)
+    monkeypatch.setattr(thread, "TRIM_AFTER_EVENTS", 5)
     for round in range(2):  # the count is right after a restart, too
         async with cached(path) as cache:
             for number in range(26):
-                event(cache, f"{round}.{number}")
+                put_event(cache, f"{round}.{number}")
                 if number % 10 == 0:
                     await cache.events(limit=1)
             kept = await cache.events(limit=1000)
@@ -182,58 +152,65 @@ async def test_only_the_newest_events_are_kept(path: Path, monkeypatch: pytest.M
 @settings(max_examples=25, deadline=None)
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["put", "remove", "keys", "ask"]), st.sampled_from([A, B]), st.sampled_from(State)),
+        st.tuples(st.sampled_from(["put", "remove", "image", "query"]), st.sampled_from([A, B]), st.integers(0, 9)),
         max_size=30,
     )
 )
-def test_the_last_word_counts_however_changes_are_gathered(steps: list[tuple[str, InstanceId, State]]) -> None:
+def test_the_last_change_wins_however_changes_are_batched(steps: list[tuple[str, InstanceId, int]]) -> None:
     async def play() -> None:
-        states: dict[InstanceId, State] = {}
-        keys: dict[InstanceId, dict[str, str]] = {}
+        reports: dict[InstanceId, float] = {}
+        expected: dict[str, str] = {}
         async with cached(Path("/dev/null/nstance.db")) as cache:  # in memory: quicker
-            for word, id, state in steps:
-                match word:
+
+            async def check() -> None:
+                found = {id: await cache.last_report(id) for id in (A, B)}
+                assert {id: at for id, at in found.items() if at is not None} == reports
+
+            for action, id, number in steps:
+                match action:
                     case "put":
-                        cache.put_instance(instance(id, state))
-                        states[id] = state
+                        cache.put_last_report(id, number)
+                        reports[id] = number
                     case "remove":
                         cache.remove_instance(id)
-                        states.pop(id, None)
-                        keys.pop(id, None)
-                    case "keys":
-                        cache.put_public_keys(id, {"k": state.value})
-                        keys[id] = {"k": state.value}
+                        reports.pop(id, None)
+                    case "image":
+                        cache.put_image(id, str(number))
+                        expected[id] = str(number)
                     case _:
-                        assert {i.id: i.state for i in await cache.instances()} == states
-            assert {i.id: i.state for i in await cache.instances()} == states
-            assert await cache.all_public_keys() == keys
+                        await check()
+            await check()
+            assert await images(cache) == expected
 
     asyncio.run(play())
 
 
-async def test_nothing_put_can_raise_or_take_others_along(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_change_that_cannot_be_written_neither_raises_nor_affects_others(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with cached(path) as cache:
-        cache.put_public_keys(A, {"k": "half \ud800", "good": "pem"})
-        cache.put_report(A, lambda: {"x": object()}, at=1.0)
-        cache.put_report(B, lambda: {"x": float("nan")}, at=1.0)
+        cache.put_image("half", "half \ud800")
+        cache.put_image("good", "ami-1")
+        cache.put_last_report(A, object())  # type: ignore[arg-type]
+        cache.put_userdata("x", "", object())  # type: ignore[arg-type]
         cache.put_image("x", object())  # type: ignore[arg-type]
-        event(cache, "half \ud800 " + "x" * 100_000)
-        assert await cache.public_keys(A) == {"good": "pem"}
-        (one,) = await cache.events()
-        assert one.message.startswith("half ? xxx")
-        assert len(one.message) == 4096
+        put_event(cache, "half \ud800 " + "x" * 100_000)
+        assert await images(cache) == {"good": "ami-1"}
+        (event,) = await cache.events()
+        assert event.message.startswith("half ? xxx")
+        assert len(event.message) == 4096
         assert cache.dropped == 4
         assert cache.on_disk
-    assert "cannot be kept" in caplog.text
+    assert "failed to write a change to the cache" in caplog.text
 
 
-async def test_closing_writes_what_is_pending_and_ends_the_thread(path: Path) -> None:
+async def test_closing_writes_pending_changes_and_ends_the_thread(path: Path) -> None:
     cache = opened(path)
-    cache.put_public_keys(A, {"k": "pem"})
+    cache.put_image("k", "ami-1")
     await cache.close()
     assert not cache._thread._thread.is_alive()
     await cache.close()
     with contextlib.closing(sqlite3.connect(path)) as db:
-        assert db.execute("SELECT name, pem FROM public_keys").fetchall() == [("k", "pem")]
+        assert db.execute("SELECT lookup, image FROM images").fetchall() == [("k", "ami-1")]
         (record,) = db.execute("SELECT json_group_array(cluster || '/' || shard) FROM stamp").fetchone()
         assert json.loads(record) == ["demo/zone-a"]

@@ -1,5 +1,7 @@
 """Faults and lies that only a whole server shows, each by its number."""
 
+# Rows of docs/failures.md: F6, F7.
+
 import asyncio
 import shutil
 from pathlib import Path
@@ -69,16 +71,16 @@ async def test_a_nonce_whose_userdata_was_never_rendered_lets_nobody_in_twice(tm
 
 
 async def test_no_certificate_leaves_a_server_that_cannot_log_it(tmp_path: Path) -> None:
-    told = config(groups=ONE)
-    told["certificates"] = {"server": {"kind": "server", "cn": "{{ .Instance.ID }}"}}
-    told["templates"]["web"]["files"] = {
+    configured = config(groups=ONE)
+    configured["certificates"] = {"server": {"kind": "server", "cn": "{{ .Instance.ID }}"}}
+    configured["templates"]["web"]["files"] = {
         "server.crt": {"kind": "certificate", "template": "server", "key": {"source": "agent", "name": "web.pub"}}
     }
 
     def unwritable(verb: Verb, key: str) -> Fate:
         return Fate(error=errors.PermissionDeniedError("no")) if "certlog" in key else Fate()
 
-    async with World(tmp_path, told) as world:
+    async with World(tmp_path, configured) as world:
         world.fate = unwritable
         await world.start()
         (agent,) = await running(world, 1)
@@ -91,8 +93,8 @@ async def test_no_certificate_leaves_a_server_that_cannot_log_it(tmp_path: Path)
             await files.send_message(agent_pb2.ReceiveFilesRequest(), end=True)
             await call(stub.SubmitPublicKeys, request, timeout=SECONDS)
             while True:
-                told_of = [event.message for event in (await operator.call("ListEvents")).events]
-                if any("certificate log cannot be written" in message for message in told_of):
+                messages = [event.message for event in (await operator.call("ListEvents")).events]
+                if any("failed to write the certificate log" in message for message in messages):
                     break
                 await asyncio.sleep(0.01)
             assert b"nstance_certificates_issued_total 0.0" in world.leader.server.metrics.render()

@@ -19,7 +19,7 @@ from support.eventually import eventually
 DOCS = Path(__file__).parents[2] / "docs" / "images-and-userdata.md"
 
 
-def told(size: int = 1, *, fallback: str = "", **shard: Any) -> Json:
+def configuration(size: int = 1, *, fallback: str = "", **shard: Any) -> Json:
     made = config(
         groups={"acme": {"web": {"template": "web", "size": size}, "plain": {"template": "plain", "size": 1}}}, **shard
     )
@@ -56,7 +56,7 @@ class NoImages(Script):
 
 
 async def test_a_new_image_is_for_new_instances_and_rotates_nobody(tmp_path: Path) -> None:
-    async with World(tmp_path, told(1, image_refresh_interval="100ms")) as world:
+    async with World(tmp_path, configuration(1, image_refresh_interval="100ms")) as world:
         publish(world, "img-1", 1.0)
         server = await world.start()
         await running(world, 1)
@@ -70,7 +70,7 @@ async def test_a_new_image_is_for_new_instances_and_rotates_nobody(tmp_path: Pat
 
 
 async def test_without_an_image_the_group_waits_and_others_do_not(tmp_path: Path) -> None:
-    async with World(tmp_path, told(1)) as world:
+    async with World(tmp_path, configuration(1)) as world:
         await world.start()
         operator = await world.operator("acme")
         await eventually(lambda: list(states(world, "plain", "acme").values()) == ["running"])
@@ -85,12 +85,12 @@ async def test_without_an_image_the_group_waits_and_others_do_not(tmp_path: Path
         publish(world, "img-1", 1.0)
         await running(world, 2)  # the one on demand too: its ID was kept
         assert made_of(world) == ["img-1", "img-1"]
-        told_of = [event.reason for event in (await operator.call("ListEvents", group="web")).events]
-        assert [reason for reason in told_of if reason in ("blocked", "recovered")] == ["blocked", "recovered"]
+        reasons = [event.reason for event in (await operator.call("ListEvents", group="web")).events]
+        assert [reason for reason in reasons if reason in ("blocked", "recovered")] == ["blocked", "recovered"]
 
 
 async def test_the_fallback_serves_when_the_lookup_fails(tmp_path: Path) -> None:
-    async with World(tmp_path, told(1, fallback="img-0")) as world:
+    async with World(tmp_path, configuration(1, fallback="img-0")) as world:
         world.cloud.behavior = NoImages()
         await world.start()
         await running(world, 1)
@@ -98,7 +98,7 @@ async def test_the_fallback_serves_when_the_lookup_fails(tmp_path: Path) -> None
 
 
 async def test_the_last_good_image_outlives_the_server(tmp_path: Path) -> None:
-    async with World(tmp_path, told(1, fallback="img-0")) as world:
+    async with World(tmp_path, configuration(1, fallback="img-0")) as world:
         publish(world, "img-1", 1.0)
         first = await world.start()
         await running(world, 1)
@@ -106,13 +106,13 @@ async def test_the_last_good_image_outlives_the_server(tmp_path: Path) -> None:
         world.cloud.behavior = NoImages()
         server = await world.start()
         await eventually(lambda: server.lead_now.supplies.images.problem("base") == "the cloud is away")
-        world.configure(told(2, fallback="img-0"))
+        world.configure(configuration(2, fallback="img-0"))
         await server.active_config.refresh()
         await running(world, 2)
         assert made_of(world) == ["img-1", "img-1"]
 
 
-async def test_what_a_vm_wrote_before_it_was_given_up_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_console_output_of_a_failed_vm_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its agent never registers: the console may say why. The nonce in it is not repeated."""
     monkeypatch.setattr(liveness, "RECONNECT_MIN_SECONDS", 0.1)
     timings = {

@@ -24,7 +24,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "load-balancers.md"
 HOUR = 3600.0
 
 
-def told(size: int = 2, *names: str, **shard: Any) -> Json:
+def configuration(size: int = 2, *names: str, **shard: Any) -> Json:
     used = list(names or ("front",))
     groups = {"acme": {"web": {"template": "web", "size": size, "load_balancers": used}}}
     return config(groups=groups, **shard) | {"load_balancers": {name: {"provider": "memory"} for name in used}}
@@ -81,7 +81,7 @@ class Away(Script):
 async def test_in_after_the_first_report_and_out_before_the_vm_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with World(tmp_path, told(2, **QUICK)) as world:
+    async with World(tmp_path, configuration(2, **QUICK)) as world:
         mute = asyncio.Event()
         monkeypatch.setattr("component.whole_server.LightAgent._report", lambda self: mute.wait())
         server = await world.start()
@@ -93,7 +93,7 @@ async def test_in_after_the_first_report_and_out_before_the_vm_goes(
         calls = record_calls(world, monkeypatch)
         mute.set()
         await settled(world, 2)
-        world.configure(told(0, **QUICK))
+        world.configure(configuration(0, **QUICK))
         await server.active_config.refresh()
         await eventually(lambda: set(states(world, "web", "acme").values()) == {"deleted"})
         for id in {id for _, id in calls}:
@@ -103,7 +103,7 @@ async def test_in_after_the_first_report_and_out_before_the_vm_goes(
 
 
 async def test_a_draining_instance_is_out_and_one_that_is_kept_comes_back(tmp_path: Path) -> None:
-    async with World(tmp_path, told(2)) as world:
+    async with World(tmp_path, configuration(2)) as world:
         await world.start()
         operator = await world.drainer("acme")
         both = await settled(world, 2)
@@ -114,7 +114,7 @@ async def test_a_draining_instance_is_out_and_one_that_is_kept_comes_back(tmp_pa
 
 
 async def test_lost_and_late_calls_are_repaired(tmp_path: Path) -> None:
-    async with World(tmp_path, told(1, **QUICK)) as world:
+    async with World(tmp_path, configuration(1, **QUICK)) as world:
         lost = errors.UnknownOutcomeError("the answer was lost")
         world.behavior.then(
             Call.LOAD_BALANCER_REGISTER,
@@ -140,7 +140,7 @@ async def test_lost_and_late_calls_are_repaired(tmp_path: Path) -> None:
 
 
 class Held(SystemClock):
-    """Whoever waits for an hour waits until it is told that the hour is over."""
+    """A clock whose hours last until `over` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,27 +154,27 @@ async def test_who_leaves_while_its_registration_waits_is_never_registered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """More than are called at once, and each call takes long."""
-    monkeypatch.setattr(load_balancers, "LEAVE_SECONDS", SECONDS)
-    size = load_balancers.CALLS_AT_ONCE + 3
-    async with World(tmp_path, told(size)) as world:
+    monkeypatch.setattr(load_balancers, "DEREGISTER_TIMEOUT_SECONDS", SECONDS)
+    size = load_balancers.MAX_CONCURRENT_CALLS + 3
+    async with World(tmp_path, configuration(size)) as world:
         world.cloud._clock = clock = Held()
-        world.behavior.then(Call.LOAD_BALANCER_REGISTER, *[Outcome(before=HOUR)] * load_balancers.CALLS_AT_ONCE)
+        world.behavior.then(Call.LOAD_BALANCER_REGISTER, *[Outcome(before=HOUR)] * load_balancers.MAX_CONCURRENT_CALLS)
         server = await world.start()
         balancer = server.lead_now.load_balancers._balancers["front"]
-        await eventually(lambda: len(balancer._flying) == size)
-        world.configure(told(0))
+        await eventually(lambda: len(balancer._in_flight) == size)
+        world.configure(configuration(0))
         await server.active_config.refresh()
         await eventually(lambda: "running" not in states(world, "web", "acme").values())
         clock.over.set()
         await eventually(lambda: set(states(world, "web", "acme").values()) == {"deleted"})
-        assert world.cloud.calls[Call.LOAD_BALANCER_REGISTER] == load_balancers.CALLS_AT_ONCE
+        assert world.cloud.calls[Call.LOAD_BALANCER_REGISTER] == load_balancers.MAX_CONCURRENT_CALLS
         assert members(world) == set()
 
 
 async def test_a_broken_balancer_delays_nobody_for_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One that cannot even be listed: instances live and die, and another balancer is served."""
-    monkeypatch.setattr(load_balancers, "LEAVE_SECONDS", 2.0)
-    async with World(tmp_path, told(2, "front", "back")) as world:
+    monkeypatch.setattr(load_balancers, "DEREGISTER_TIMEOUT_SECONDS", 2.0)
+    async with World(tmp_path, configuration(2, "front", "back")) as world:
         server = await world.start()
         both = await settled(world, 2, "back")
         await settled(world, 2, "front")
@@ -186,7 +186,7 @@ async def test_a_broken_balancer_delays_nobody_for_long(tmp_path: Path, monkeypa
             real(name, id)
 
         monkeypatch.setattr(world.cloud, "deregister", deregister)
-        world.configure(told(1, "front", "back"))
+        world.configure(configuration(1, "front", "back"))
         await server.active_config.refresh()
         await eventually(lambda: sorted(states(world, "web", "acme").values()) == ["deleted", "running"])
         assert await settled(world, 1, "back") < both
@@ -197,20 +197,20 @@ async def test_a_broken_balancer_delays_nobody_for_long(tmp_path: Path, monkeypa
 
 
 async def test_listing_fails_and_instances_are_registered_all_the_same(tmp_path: Path) -> None:
-    async with World(tmp_path, told(2)) as world:
+    async with World(tmp_path, configuration(2)) as world:
         world.cloud.behavior = Away(Call.LOAD_BALANCER_MEMBERS)
         server = await world.start()
         await settled(world, 2)
-        world.configure(told(1))
+        world.configure(configuration(1))
         await server.active_config.refresh()
         await settled(world, 1)
-        assert not server.lead_now.load_balancers._balancers["front"].listed
+        assert not server.lead_now.load_balancers._balancers["front"].is_listed
 
 
 async def test_a_new_leader_keeps_members_and_leaves_strangers_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with World(tmp_path, told(2)) as world:
+    async with World(tmp_path, configuration(2)) as world:
         stranger = ProviderId("of-somebody-else")
         world.cloud.load_balancers["front"] = [stranger]
         first = await world.start("a")
@@ -221,7 +221,7 @@ async def test_a_new_leader_keeps_members_and_leaves_strangers_alone(
         server = await world.start("b")
         await eventually(lambda: all(agent.connected for agent in world.agents.values()))
         balancer = server.lead_now.load_balancers._balancers["front"]
-        await eventually(lambda: balancer.listed and len(balancer.ready) == 2)
+        await eventually(lambda: balancer.is_listed and len(balancer.context.ready) == 2)
         assert (calls, members(world)) == ([], {*vms(world), stranger})
     cache = Cache.open(tmp_path / "a" / "db" / "nstance.db", cluster=CLUSTER, shard=SHARD, clock=SystemClock())
     try:

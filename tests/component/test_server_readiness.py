@@ -18,7 +18,7 @@ UP: Json = {"kind": "tcp", "port": 8080}
 DISK: Json = {"kind": "command", "argv": ["df", "/"]}
 
 
-def told(size: int = 2, *, balancers: tuple[str, ...] = (), files: Json | None = None, **checks: Any) -> Json:
+def configuration(size: int = 2, *, balancers: tuple[str, ...] = (), files: Json | None = None, **checks: Any) -> Json:
     groups = {
         "acme": {
             "web": {"template": "web", "size": size, "load_balancers": list(balancers)},
@@ -51,7 +51,7 @@ async def change(world: World, made: Json) -> None:
 
 
 async def test_an_instance_is_ready_when_its_files_are_there_and_its_checks_pass(tmp_path: Path) -> None:
-    async with World(tmp_path, told(2, up=UP, disk=DISK)) as world:
+    async with World(tmp_path, configuration(2, up=UP, disk=DISK)) as world:
         await world.start()
         operator = await world.operator("acme")
         await eventually(lambda: ready(world, "web", "acme") == 2)
@@ -79,17 +79,17 @@ async def test_an_instance_is_ready_when_its_files_are_there_and_its_checks_pass
 
 
 async def test_changed_checks_reach_the_agents_of_their_group_and_replace_nobody(tmp_path: Path) -> None:
-    async with World(tmp_path, told(2, up=UP)) as world:
+    async with World(tmp_path, configuration(2, up=UP)) as world:
         server = await world.start()
         await eventually(lambda: ready(world, "web", "acme") == 2)
         before, files = dict(states(world, "web", "acme")), [each.files for each in agents(world)]
-        await change(world, told(2, up=UP | {"port": 9090}))
+        await change(world, configuration(2, up=UP | {"port": 9090}))
         # Results of other checks prove nothing, from this moment on.
         assert ready(world, "web", "acme") == 0
         await eventually(lambda: ready(world, "web", "acme") == 2)
         assert {each.checks.checks[0].tcp.port for each in agents(world)} == {9090}
         assert agents(world, "other")[0].checks.hash == ""
-        await change(world, told(2))
+        await change(world, configuration(2))
         await eventually(lambda: all(each.checks.hash == "" for each in agents(world)))
         await eventually(lambda: ready(world, "web", "acme") == 2)
         assert states(world, "web", "acme") == before
@@ -107,7 +107,7 @@ async def test_an_agent_of_an_older_version_becomes_ready_unless_it_would_have_t
         self.knows_readiness = False
 
     monkeypatch.setattr(LightAgent, "__init__", old)
-    async with World(tmp_path, told(1, up=UP)) as world:
+    async with World(tmp_path, configuration(1, up=UP)) as world:
         await world.start()
         operator = await world.operator("acme")
         await eventually(lambda: ready(world, "other", "acme") == 1)
@@ -119,7 +119,7 @@ async def test_an_agent_of_an_older_version_becomes_ready_unless_it_would_have_t
 
 
 async def test_files_whose_command_fails_do_not_count(tmp_path: Path) -> None:
-    async with World(tmp_path, told(1)) as world:
+    async with World(tmp_path, configuration(1)) as world:
         await world.start()
         operator = await world.operator("acme")
         await eventually(lambda: ready(world, "web", "acme") == 1)
@@ -132,7 +132,7 @@ async def test_files_whose_command_fails_do_not_count(tmp_path: Path) -> None:
 
 
 async def test_a_lost_agent_is_not_ready_and_a_new_leader_believes_the_journal(tmp_path: Path) -> None:
-    async with World(tmp_path, told(1, up=UP)) as world:
+    async with World(tmp_path, configuration(1, up=UP)) as world:
         first = await world.start("a")
         operator = await world.operator("acme")
         await eventually(lambda: ready(world, "web", "acme") == 1)
@@ -162,7 +162,7 @@ async def test_only_a_ready_instance_comes_into_a_load_balancer_and_stays_while_
         self.failing["up"] = "connection refused"
 
     monkeypatch.setattr(LightAgent, "__init__", failing)
-    async with World(tmp_path, told(2, balancers=("front",), up=UP)) as world:
+    async with World(tmp_path, configuration(2, balancers=("front",), up=UP)) as world:
         await world.start()
         await eventually(lambda: [bool(agent.checks.hash) for agent in agents(world)] == [True, True])
         first, second = agents(world)
@@ -184,12 +184,12 @@ async def test_a_missing_secret_blocks_the_group_until_it_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(agent_api, "FILES_RETRY", Backoff(0.05, 60.0))
-    async with World(tmp_path, told(2, files=MOTD)) as world:
+    async with World(tmp_path, configuration(2, files=MOTD)) as world:
         server = await world.start()
         operator = await world.operator("acme")
         await eventually(lambda: ready(world, "web", "acme") == 2)
         assert list((await group(operator)).blocked) == []
-        await change(world, told(2, files=MOTD | SECRET))
+        await change(world, configuration(2, files=MOTD | SECRET))
         assert ready(world, "web", "acme") == 0  # from this moment on, or `wait` would say stable too early
         await eventually(
             lambda: all(s.blocked for s in map(server.lead_now.agents.get, states(world, "web", "acme")) if s)
@@ -211,25 +211,25 @@ async def test_a_missing_secret_blocks_the_group_until_it_is_there(
         assert [each.files["token"] for each in agents(world)] == [b"s3cret"] * 2
         assert list((await group(operator)).blocked) == []
         events = (await operator.call("ListEvents", group="web", limit=1000)).events
-        told_of = [e for e in events if e.reason in ("blocked", "recovered")]
-        assert [(e.reason, e.trouble) for e in told_of] == [("blocked", True), ("recovered", False)]
-        assert reason in told_of[0].message
+        reasons = [e for e in events if e.reason in ("blocked", "recovered")]
+        assert [(e.reason, e.trouble) for e in reasons] == [("blocked", True), ("recovered", False)]
+        assert reason in reasons[0].message
 
 
 async def test_a_new_configuration_unblocks_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(agent_api, "FILES_RETRY", Backoff(3600.0, 3600.0))
-    async with World(tmp_path, told(1, files=MOTD)) as world:
+    async with World(tmp_path, configuration(1, files=MOTD)) as world:
         server = await world.start()
         await eventually(lambda: ready(world, "web", "acme") == 1)
-        await change(world, told(1, files={"motd": {"kind": "storage", "source": "no/such/object"}}))
+        await change(world, configuration(1, files={"motd": {"kind": "storage", "source": "no/such/object"}}))
         [id] = states(world, "web", "acme")
         await eventually(lambda: (found := server.lead_now.agents.get(id)) is not None and found.blocked)
-        await change(world, told(1, files=MOTD))
+        await change(world, configuration(1, files=MOTD))
         await eventually(lambda: ready(world, "web", "acme") == 1)
 
 
 async def test_too_many_results_are_refused(tmp_path: Path) -> None:
-    async with World(tmp_path, told(1)) as world:
+    async with World(tmp_path, configuration(1)) as world:
         await world.start()
         await eventually(lambda: ready(world, "web", "acme") == 1)
         [agent] = agents(world)
@@ -254,7 +254,7 @@ async def test_too_many_results_are_refused(tmp_path: Path) -> None:
 
 
 async def test_results_of_names_that_nobody_asked_for_change_nothing(tmp_path: Path) -> None:
-    async with World(tmp_path, told(1, up=UP)) as world:
+    async with World(tmp_path, configuration(1, up=UP)) as world:
         await world.start()
         operator = await world.operator("acme")
         await eventually(lambda: ready(world, "web", "acme") == 1)

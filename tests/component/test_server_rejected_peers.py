@@ -1,4 +1,4 @@
-"""Peers at the wrong port of a whole server: refused, and written down (B14, B25)."""
+"""Peers at the wrong port of a whole server: refused, and written down."""
 
 import asyncio
 from pathlib import Path

@@ -23,7 +23,9 @@ TOKEN = {"token": {"kind": "storage", "source": "data/token"}}
 HASTE = {"health": {"suspect_after": "3s", "dead_after": "60s"}}
 
 
-def told(*, type: str = "small", files: Json | None = None, drain: str = "0", size: int = 3, **update: Any) -> Json:
+def configuration(
+    *, type: str = "small", files: Json | None = None, drain: str = "0", size: int = 3, **update: Any
+) -> Json:
     group = {"template": "web", "size": size, "drain_timeout": drain, "update": update or {"max_surge": 1}}
     made = config(groups={"acme": {"web": group}}, **HASTE)
     made["templates"]["web"] |= {"instance_type": type, "ready_timeout": "1s"}
@@ -100,13 +102,13 @@ async def drained(operator: Operator) -> AsyncIterator[None]:
 
 async def test_a_rollout_keeps_within_its_limits(tmp_path: Path) -> None:
     """Size 3, one extra, none missing: all three old members drained at once."""
-    async with World(tmp_path, told(drain="20s", max_surge=1, max_unavailable=0)) as world:
+    async with World(tmp_path, configuration(drain="20s", max_surge=1, max_unavailable=0)) as world:
         await world.start()
         operator = await world.operator("acme")
         await outcome(world, Outcome.COMPLETE, revisions=1)
         async with drained(operator):
             watched = Watched(world)
-            await change(world, told(type="large", drain="20s", max_surge=1, max_unavailable=0))
+            await change(world, configuration(type="large", drain="20s", max_surge=1, max_unavailable=0))
             await outcome(world, Outcome.COMPLETE, revisions=2)
             await eventually(lambda: types(world) == {"large": 3})
         assert (watched.most, watched.least, watched.draining) == (4, 3, 1)
@@ -114,12 +116,12 @@ async def test_a_rollout_keeps_within_its_limits(tmp_path: Path) -> None:
 
 async def test_files_that_cannot_be_made_halt_the_rollout(tmp_path: Path) -> None:
     """A rotation to a template with a missing secret replaced 4 of 4 workers, and everything said that all is well."""
-    async with World(tmp_path, told(size=4)) as world:
+    async with World(tmp_path, configuration(size=4)) as world:
         await world.start()
         operator = await world.operator("acme")
         await outcome(world, Outcome.COMPLETE, revisions=1)
         watched = Watched(world)
-        await change(world, told(size=4, type="large", files=TOKEN))
+        await change(world, configuration(size=4, type="large", files=TOKEN))
         await outcome(world, Outcome.HALTED, revisions=2)
         assert types(world) == {"small": 4, "large": 1}
         assert watched.made == 1
@@ -143,12 +145,12 @@ async def test_files_that_cannot_be_made_halt_the_rollout(tmp_path: Path) -> Non
 
 
 async def test_on_failure_rollback_returns_to_the_last_complete_revision(tmp_path: Path) -> None:
-    async with World(tmp_path, told(max_surge=1, on_failure="rollback")) as world:
+    async with World(tmp_path, configuration(max_surge=1, on_failure="rollback")) as world:
         await world.start()
         operator = await world.operator("acme")
         await outcome(world, Outcome.COMPLETE, revisions=1)
         first = current(world).infra_hash
-        await change(world, told(type="large", files=TOKEN, max_surge=1, on_failure="rollback"))
+        await change(world, configuration(type="large", files=TOKEN, max_surge=1, on_failure="rollback"))
         await outcome(world, Outcome.COMPLETE, revisions=3)
         assert types(world) == {"small": 3}
         history = (await operator.call("ListRevisions", key="web")).revisions
@@ -162,7 +164,7 @@ async def test_on_failure_rollback_returns_to_the_last_complete_revision(tmp_pat
         assert shown.rollout.message.startswith("rolled back")
         assert shown.instance_type == "small"
         # The next change of the configuration ends it.
-        await change(world, told(type="huge", max_surge=1, on_failure="rollback"))
+        await change(world, configuration(type="huge", max_surge=1, on_failure="rollback"))
         await outcome(world, Outcome.COMPLETE, revisions=4)
         assert types(world) == {"huge": 3}
         # Its entry is removed: should somebody want that revision after all, nothing stands in its way.
@@ -170,7 +172,7 @@ async def test_on_failure_rollback_returns_to_the_last_complete_revision(tmp_pat
 
 
 async def test_rolling_back_and_forward_by_hand(tmp_path: Path) -> None:
-    async with World(tmp_path, told(max_surge=3)) as world:
+    async with World(tmp_path, configuration(max_surge=3)) as world:
         await world.start()
         operator = await world.operator("acme")
         await outcome(world, Outcome.COMPLETE, revisions=1)
@@ -198,13 +200,13 @@ async def test_rolling_back_and_forward_by_hand(tmp_path: Path) -> None:
 
 
 async def test_a_revision_whose_parts_are_lost_is_refused(tmp_path: Path) -> None:
-    async with World(tmp_path, told(max_surge=3)) as world:
+    async with World(tmp_path, configuration(max_surge=3)) as world:
         await world.start()
         operator = await world.operator("acme")
         await outcome(world, Outcome.COMPLETE, revisions=1)
         for key in [key for key in world.store.contents() if "/revision/" in key]:
             await world.store.delete(key)
-        await change(world, told(type="large", max_surge=3))
+        await change(world, configuration(type="large", max_surge=3))
         await outcome(world, Outcome.COMPLETE, revisions=2)
         refused = await operator.refused("RollbackGroup", key="web")
         assert refused.status is Status.FAILED_PRECONDITION
@@ -215,11 +217,11 @@ async def test_a_revision_whose_parts_are_lost_is_refused(tmp_path: Path) -> Non
 @pytest.mark.parametrize("pause", ["wait", "100ms"])
 async def test_canaries(tmp_path: Path, pause: str) -> None:
     update = {"max_surge": 1, "canary": 1, "pause_after_canary": pause}
-    async with World(tmp_path, told(**update)) as world:
+    async with World(tmp_path, configuration(**update)) as world:
         await world.start()
         operator = await world.operator("acme")
         await outcome(world, Outcome.COMPLETE, revisions=1)
-        await change(world, told(type="large", **update))
+        await change(world, configuration(type="large", **update))
         if pause == "wait":
             await outcome(world, Outcome.PAUSED, revisions=2)
             assert types(world) == {"small": 2, "large": 1}
@@ -231,10 +233,10 @@ async def test_canaries(tmp_path: Path, pause: str) -> None:
 
 
 async def test_only_the_revisions_that_are_remembered_stay_in_the_bucket(tmp_path: Path) -> None:
-    async with World(tmp_path, told(size=0)) as world:
+    async with World(tmp_path, configuration(size=0)) as world:
         await world.start()
         for number in range(14):
-            await change(world, told(size=0, type=f"type-{number}"))
+            await change(world, configuration(size=0, type=f"type-{number}"))
             await eventually(lambda: not world.leader.lead_now.revisions.unstored)
             await eventually(lambda number=number: current(world).infra_hash and number >= 0)  # type: ignore[misc]
         keys = [key for key in world.store.contents() if "/revision/" in key]

@@ -1,4 +1,4 @@
-"""Userdata from URLs (B30): a local web server, named in the allow-list."""
+"""Userdata from URLs: a local web server, named in the allow-list."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -72,7 +72,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(userdata, "RETRY", Backoff(0.05, 0.2))
 
 
-def told(url: str, size: int = 1, **shard: Any) -> Json:
+def configuration(url: str, size: int = 1, **shard: Any) -> Json:
     groups = {"acme": {"web": {"template": "web", "size": size}}}
     made = config(groups=groups, **{"userdata_hosts": LOCAL, **shard})
     template = made["templates"]["web"] | {"userdata": {"source": "url", "content": url}}
@@ -91,12 +91,12 @@ async def running(world: World, count: int) -> None:
 
 
 async def test_a_page_with_its_etag(site: Site) -> None:
-    page = await fetch(f"{site.url}/page", private=LOCAL)
+    page = await fetch(f"{site.url}/page", private_hosts=LOCAL)
     assert page is not None
     assert (page.body.decode(), page.etag) == (site.body, '"1"')
-    assert await fetch(f"{site.url}/page", private=LOCAL, etag=page.etag) is None
+    assert await fetch(f"{site.url}/page", private_hosts=LOCAL, etag=page.etag) is None
     site.etag = '"2"'
-    assert (await fetch(f"{site.url}/page", private=LOCAL, etag=page.etag)) is not None
+    assert (await fetch(f"{site.url}/page", private_hosts=LOCAL, etag=page.etag)) is not None
 
 
 async def test_a_local_address_that_nobody_allowed(site: Site) -> None:
@@ -107,10 +107,10 @@ async def test_a_local_address_that_nobody_allowed(site: Site) -> None:
 
 async def test_a_redirect_on_the_same_host_is_followed_a_loop_is_not(site: Site) -> None:
     site.location = "/page"
-    assert await fetch(f"{site.url}/redirect", private=LOCAL) is not None
+    assert await fetch(f"{site.url}/redirect", private_hosts=LOCAL) is not None
     site.location = "/redirect"
     with pytest.raises(FetchError, match="more than 3 redirects"):
-        await fetch(f"{site.url}/redirect", private=LOCAL)
+        await fetch(f"{site.url}/redirect", private_hosts=LOCAL)
 
 
 @pytest.mark.parametrize(
@@ -126,23 +126,23 @@ async def test_a_redirect_on_the_same_host_is_followed_a_loop_is_not(site: Site)
 async def test_a_redirect_leads_nowhere_private(site: Site, location: str, why: str) -> None:
     site.location = location.format(port=site.url.rpartition(":")[2])
     with pytest.raises(FetchError, match=why):
-        await fetch(f"{site.url}/redirect", private=[*LOCAL, "localhost"])
+        await fetch(f"{site.url}/redirect", private_hosts=[*LOCAL, "localhost"])
     assert site.answers == []
 
 
 async def test_an_answer_without_end_is_cut_off(site: Site) -> None:
     with pytest.raises(FetchError, match="more than 1048576 bytes"):
-        await fetch(f"{site.url}/endless", private=LOCAL)
+        await fetch(f"{site.url}/endless", private_hosts=LOCAL)
 
 
 async def test_an_answer_that_does_not_come_is_not_waited_for(site: Site) -> None:
     with pytest.raises(FetchError, match=r"no answer within 0\.2 s"):
-        await fetch(f"{site.url}/silent", private=LOCAL, timeout=0.2)
+        await fetch(f"{site.url}/silent", private_hosts=LOCAL, timeout=0.2)
 
 
 async def test_what_is_packed_is_not_unpacked(site: Site) -> None:
     with pytest.raises(FetchError, match="compressed"):
-        await fetch(f"{site.url}/packed", private=LOCAL)
+        await fetch(f"{site.url}/packed", private_hosts=LOCAL)
 
 
 async def test_a_name_is_resolved_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,18 +156,18 @@ async def test_a_name_is_resolved_once(site: Site, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo, raising=False)
     port = site.url.rpartition(":")[2]
-    assert await fetch(f"http://files.internal:{port}/page", private=["FILES.internal"]) is not None
+    assert await fetch(f"http://files.internal:{port}/page", private_hosts=["FILES.internal"]) is not None
     assert asked.count("files.internal") == 1
 
 
 async def test_an_error_says_what_and_not_where(site: Site) -> None:
     site.status = 500
     with pytest.raises(FetchError, match="the answer was 500") as problem:
-        await fetch(f"{site.url}/page?token=secret", private=LOCAL)
+        await fetch(f"{site.url}/page?token=secret", private_hosts=LOCAL)
     assert "secret" not in str(problem.value)
     closed = "http://127.0.0.1:1/page?token=secret"
-    with pytest.raises(FetchError, match="cannot be connected to") as refused:
-        await fetch(closed, private=LOCAL)
+    with pytest.raises(FetchError, match="failed to connect") as refused:
+        await fetch(closed, private_hosts=LOCAL)
     assert "secret" not in str(refused.value)
 
 
@@ -175,7 +175,7 @@ async def test_an_error_says_what_and_not_where(site: Site) -> None:
 
 
 async def test_instances_boot_with_what_is_behind_the_url(site: Site, tmp_path: Path) -> None:
-    async with World(tmp_path, told(f"{site.url}/page", 2)) as world:
+    async with World(tmp_path, configuration(f"{site.url}/page", 2)) as world:
         await world.start()
         await running(world, 2)
         ids = sorted(states(world, "web", "acme"))
@@ -186,8 +186,8 @@ async def test_instances_boot_with_what_is_behind_the_url(site: Site, tmp_path: 
 async def test_the_last_good_copy_serves_and_a_new_one_rotates_nobody(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(userdata, "REFRESH", 0.05)
-    async with World(tmp_path, told(f"{site.url}/page")) as world:
+    monkeypatch.setattr(userdata, "REFRESH_SECONDS", 0.05)
+    async with World(tmp_path, configuration(f"{site.url}/page")) as world:
         server = await world.start()
         operator = await world.operator("acme")
         await running(world, 1)
@@ -199,7 +199,7 @@ async def test_the_last_good_copy_serves_and_a_new_one_rotates_nobody(
         await operator.call("UpsertGroup", key="web", config=GroupConfig(size=2))
         await running(world, 2)
         site.body, site.etag, site.status = "{{ if }}", '"bad"', 200
-        await eventually(lambda: "not a template" in server.lead_now.supplies.userdata.problem(url))
+        await eventually(lambda: "not a valid template" in server.lead_now.supplies.userdata.problem(url))
         site.body, site.etag = "second", '"2"'
         await eventually(lambda: server.lead_now.supplies.userdata.text(url) == b"second")
         await operator.call("UpsertGroup", key="web", config=GroupConfig(size=3))
@@ -209,20 +209,20 @@ async def test_the_last_good_copy_serves_and_a_new_one_rotates_nobody(
 
 
 async def test_the_last_good_copy_outlives_the_server(site: Site, tmp_path: Path) -> None:
-    async with World(tmp_path, told(f"{site.url}/page")) as world:
+    async with World(tmp_path, configuration(f"{site.url}/page")) as world:
         first = await world.start()
         await running(world, 1)
         await first.stop()
         site.status = 503
         server = await world.start()
-        world.configure(told(f"{site.url}/page", 2))
+        world.configure(configuration(f"{site.url}/page", 2))
         await server.active_config.refresh()
         await running(world, 2)
 
 
 async def test_without_any_copy_the_group_waits_and_says_why(site: Site, tmp_path: Path) -> None:
     site.status = 404
-    async with World(tmp_path, told(f"{site.url}/page?token=secret")) as world:
+    async with World(tmp_path, configuration(f"{site.url}/page?token=secret")) as world:
         await world.start()
         operator = await world.operator("acme")
         await eventually(lambda: "404" in str(world.leader.lead_now.blocked_groups.reasons))
@@ -231,19 +231,19 @@ async def test_without_any_copy_the_group_waits_and_says_why(site: Site, tmp_pat
         assert states(world, "web", "acme") == {}
         site.status = 200
         await running(world, 1)
-        told_of = [event.reason for event in (await operator.call("ListEvents", group="web")).events]
-        assert told_of[:2] == ["blocked", "recovered"]
+        reasons = [event.reason for event in (await operator.call("ListEvents", group="web")).events]
+        assert reasons[:2] == ["blocked", "recovered"]
 
 
 async def test_a_host_is_allowed_by_configuration_and_at_once(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(userdata, "RETRY", Backoff(600.0, 600.0))
-    async with World(tmp_path, told(f"{site.url}/page", userdata_hosts=[])) as world:
+    async with World(tmp_path, configuration(f"{site.url}/page", userdata_hosts=[])) as world:
         server = await world.start()
         await eventually(lambda: "not public" in str(world.leader.lead_now.blocked_groups.reasons))
         assert site.answers == []
-        world.configure(told(f"{site.url}/page"))
+        world.configure(configuration(f"{site.url}/page"))
         await server.active_config.refresh()
         await running(world, 1)
 
@@ -252,11 +252,11 @@ async def test_a_provider_without_userdata_never_fetches_it(
     site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nstance.providers.memory.MemoryProvider.traits", Traits(reads_userdata=False))
-    async with World(tmp_path, told(f"{site.url}/page")) as world:
+    async with World(tmp_path, configuration(f"{site.url}/page")) as world:
         await world.start()
         await running(world, 1)
         assert (booted_with(world), site.answers) == ([""], [])
 
 
 def test_limits_are_the_documented_ones() -> None:
-    assert (http_fetch.MAX_BODY, http_fetch.TIMEOUT, userdata.REFRESH) == (1 << 20, 10.0, 300.0)
+    assert (http_fetch.MAX_BODY_BYTES, http_fetch.TIMEOUT_SECONDS, userdata.REFRESH_SECONDS) == (1 << 20, 10.0, 300.0)

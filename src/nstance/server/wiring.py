@@ -262,10 +262,7 @@ class ServerProcess:
         for service in grpc_ports.SERVICES:
             await reserved_ports.reserve(service, endpoints.bind[service], opened)
         await self._open_peers(server, contexts, cluster, opened)
-        await cache.sync(
-            config_hash=configuration.version,
-            group_hashes={key: resolved.etag for key, resolved in configuration.groups.items()},
-        )
+        await cache.flush()
         self._boot_problem = None
         log.info("server ready", extra={"server": self.options.id, "shard": self.shard, "cluster": cluster})
         if self._stopping.is_set():
@@ -274,7 +271,7 @@ class ServerProcess:
         await server.run(
             server.active_config.follow(leading=lambda: server.elector.has_term),
             loop_lag.measure(clock, self.metrics.loop_lag),
-            trust.keep(issuer, contexts, name, hosts=hosts, expiries=expiries),
+            trust.run(issuer, contexts, name, hosts=hosts, expiry=expiries),
         )
 
     def _open_cache(self, cluster: ClusterId, opened: contextlib.AsyncExitStack) -> Cache:

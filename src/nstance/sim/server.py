@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import contextvars
 import functools
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Collection, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
 from nstance import points
@@ -12,7 +12,6 @@ from nstance.authority.keyset import Authority
 from nstance.authority.open import Places, open_authority
 from nstance.authority.operators import Operators
 from nstance.model.ids import InstanceId
-from nstance.model.instance import Instance
 from nstance.objects import errors, journal, lease, memory, slots
 from nstance.providers.port import Scope
 from nstance.server.config import configuration as configurations
@@ -42,7 +41,7 @@ ADVERTISED = Advertised(registration="10.255.0.1:8992", agent="10.255.0.1:8994",
 class Unkept:
     """A `server.leader.history.Keeper` that keeps nothing."""
 
-    def put_instance(self, instance: Instance) -> None:
+    def retain_instances(self, instances: Collection[InstanceId]) -> None:
         return
 
     def remove_instance(self, id: InstanceId) -> None:

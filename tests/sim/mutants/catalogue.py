@@ -378,8 +378,8 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "failed-look-up-is-stale",
         "nstance.server.cloud.effects",
-        "            self._post(ev.VmCreateFailed(instance.id, ev.Failure.UNAVAILABLE, str(problem)))\n\n",
-        "            self._post(ev.VmCreateFailed(instance.id, ev.Failure.STALE, str(problem)))\n\n",
+        "            self._post(ev.VmCreateFailed(instance.id, ev.Failure.UNAVAILABLE, str(error)))\n\n",
+        "            self._post(ev.VmCreateFailed(instance.id, ev.Failure.STALE, str(error)))\n\n",
         "an intent whose look-up failed is given up as if there were no VM",
         tests=EFFECTS,
     ),
@@ -444,8 +444,8 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "list-error-is-empty",
         "nstance.server.cloud.inventory",
-        '        vms = await self._calls.once("list", self._calls.listings, self._provider.list)\n',
-        '        try:\n            vms = await self._calls.once("list", self._calls.listings, self._provider.list)\n'
+        '        vms = await self.calls.once("list", self.calls.listings, self.provider.list)\n',
+        '        try:\n            vms = await self.calls.once("list", self.calls.listings, self.provider.list)\n'
         "        except errors.ProviderError:\n            vms = []\n",
         "a listing that failed reads as: there are no VMs",
         tests=FINDINGS,
@@ -461,7 +461,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "unwanted-create-is-sent",
         "nstance.server.cloud.provider_calls",
-        "        if not wanted():\n",
+        "        if not is_wanted():\n",
         "        if False:\n",
         "a create that was throttled is made although nobody wants it any more",
         tests=("tests/component/test_provider_throttling.py",),
@@ -577,7 +577,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "hidden-vms-stop-deletions",
         "nstance.server.cloud.inventory",
-        "                found_by_lookup=self._found_singly(),\n",
+        "                found_by_lookup=self._found_by_lookup(),\n",
         "",
         "a few stripped tags stop all deletions for good",
         tests=FINDINGS,
@@ -773,7 +773,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "renewed-each-time",
         "nstance.server.api.agent_service",
-        "if drawn.public_key != instance.public_key or not self._is_fresh(instance):",
+        "if new.public_key != instance.public_key or not self._is_fresh(instance):",
         "if True:",
         "each renewal is a journal entry (B17)",
         tests=AGENT_SERVICE,
@@ -797,7 +797,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "no-last-word",
         "nstance.server.api.agent_service",
-        "                if refused:\n",
+        "                if has_failed:\n",
         "                if False:\n",
         "a refused agent never learns why",
         tests=AGENT_SERVICE,
@@ -821,7 +821,7 @@ CATALOGUE: tuple[Mutant, ...] = (
     Mutant(
         "failures-are-not-counted",
         "nstance.server.api.registrar",
-        "        if count >= FAILURES and self._clock.monotonic() - began < WINDOW:\n",
+        "        if count >= MAX_FAILURES and self._clock.monotonic() - started < WINDOW_SECONDS:\n",
         "        if False:\n",
         "nonces can be tried without limit",
         tests=REGISTRAR,

@@ -3,7 +3,7 @@
 import pytest
 
 from nstance.model.ids import InstanceId
-from nstance.server.liveness.clones import MAX_FORMER, REMEMBERED_SECONDS, Clones, Report
+from nstance.server.liveness.clones import MAX_FORMER_BOOTS, REMEMBERED_SECONDS, Clones, Report
 
 ID = InstanceId("web-01jw51srryegh9snf9cmeh3k4q")
 
@@ -55,7 +55,7 @@ def test_two_that_live_at_once_are_noticed(reports: list[tuple[str, int, int, in
 def test_what_is_remembered_has_an_end() -> None:
     clones = Clones()
     play(clones, [(str(number), 1, 2 * number, 2 * number + 1) for number in range(100)])
-    assert len(clones._boots[ID].former) == MAX_FORMER
+    assert len(clones._boots[ID].former) == MAX_FORMER_BOOTS
     play(clones, CLONES["the old one comes back"])
     clones.forget(ID)
     assert not clones.is_seen(ID, 6)

@@ -14,7 +14,7 @@ from nstance.model.ids import GroupKey, GroupName, IdMaker, Kind, ProviderId, Te
 from nstance.model.instance import Instance, State
 from nstance.providers import errors
 from nstance.providers.port import CreateRequest, Traits
-from nstance.server.cloud.effects import LIST_INSTEAD_FROM, Effects
+from nstance.server.cloud.effects import MIN_LOOKUPS_FOR_LISTING, EffectContext, Effects
 from nstance.server.cloud.provider_calls import ProviderCalls
 from nstance.telemetry.metrics import Metrics
 
@@ -48,24 +48,26 @@ class Scene:
             return None
 
         self.effects = Effects(
-            provider=FailingProvider(error),  # type: ignore[arg-type]
-            console=None,
-            calls=ProviderCalls(
-                ready=now,
+            EffectContext(
+                provider=FailingProvider(error),  # type: ignore[arg-type]
+                console=None,
+                calls=ProviderCalls(
+                    ready=now,
+                    clock=CLOCK,
+                    rng=SystemRng(),
+                    metrics=metrics,
+                    settings=lambda: SETTINGS,
+                    record_event=lambda code, message: None,
+                ),
                 clock=CLOCK,
-                rng=SystemRng(),
                 metrics=metrics,
-                timeout=lambda: 10.0,
-                announce=lambda code, message: None,
-            ),
-            clock=CLOCK,
-            metrics=metrics,
-            settings=lambda: SETTINGS,
-            request=_request,
-            wanted=lambda id: True,
-            post=self.events.put_nowait,
-            left=now,
-            said=lambda instance, output: None,
+                settings=lambda: SETTINGS,
+                make_request=_request,
+                is_wanted=lambda id: True,
+                post=self.events.put_nowait,
+                wait_deregistered=now,
+                on_console_output=lambda instance, output: None,
+            )
         )
 
     async def outcome(self, effect: dec.Effect, instance: Instance) -> ev.Event:
@@ -144,7 +146,7 @@ async def test_an_error_that_nobody_expected_is_an_outcome_too(broken: Scene) ->
 
 
 async def test_looks_that_a_broken_listing_should_have_answered_end_too(broken: Scene) -> None:
-    many = [instance(state=State.RUNNING, provider_id=ProviderId(f"vm-{n}")) for n in range(LIST_INSTEAD_FROM)]
+    many = [instance(state=State.RUNNING, provider_id=ProviderId(f"vm-{n}")) for n in range(MIN_LOOKUPS_FOR_LISTING)]
     for each in many:
         broken.effects.start(dec.CheckVm(each.id, each.provider_id), each, CLOCK.monotonic())
     async with asyncio.timeout(10):

@@ -17,18 +17,18 @@ KEY = GroupKey(TenantId("default"), GroupName("web"))
 
 
 def settings(template: Mapping[str, object], *, prefix: str = "cluster/", **vars: str) -> Settings:
-    told = {
+    configured = {
         "cluster": {"id": "demo", "storage": {"prefix": prefix}},
         "shard": {"infra": {"provider": "memory"}, "subnet_pools": {"main": ["subnet-1"]}},
         "templates": {"web": {"kind": "web", **template}},
         "groups": {"default": {"web": {"template": "web", "size": 1, "vars": vars}}},
     }
-    return load.load(json.dumps(told).encode(), source="test", shard=None)
+    return load.load(json.dumps(configured).encode(), source="test", shard=None)
 
 
-def around(told: Settings) -> tuple[RenderContext, resolve.Resolved]:
+def render_context(configured: Settings) -> tuple[RenderContext, resolve.Resolved]:
     made = RenderContext(
-        settings=told,
+        settings=configured,
         shard=ShardId("one"),
         ca_bundle="CA",
         registration_addr="r:1",
@@ -36,7 +36,7 @@ def around(told: Settings) -> tuple[RenderContext, resolve.Resolved]:
         operator_addr="",
         images={},
     )
-    return made, resolve.resolve_groups(told, DynamicGroups())[KEY]
+    return made, resolve.resolve_groups(configured, DynamicGroups())[KEY]
 
 
 INSTANCE = Instance(id=InstanceId("web-1"), tenant=KEY.tenant, group=KEY.name, state=State.PENDING, created=1.0)
@@ -63,23 +63,25 @@ INSTANCE = Instance(id=InstanceId("web-1"), tenant=KEY.tenant, group=KEY.name, s
     ],
 )
 def test_no_var_leads_a_storage_file_to_one_of_our_own_objects(prefix: str, path: str) -> None:
-    told = settings({}, prefix=prefix, path=path)
-    values = rendering.data(*around(told), INSTANCE)
+    configured = settings({}, prefix=prefix, path=path)
+    values = rendering.data(*render_context(configured), INSTANCE)
     with pytest.raises(RenderError, match="source: expected an object"):
-        rendering.object_key("{{ .Vars.path }}", values, told.cluster)
+        rendering.object_key("{{ .Vars.path }}", values, configured.cluster)
 
 
 @pytest.mark.parametrize("path", ["blobs/web-1", "clusters/x", "sharding/x", "secret/mine"])
 def test_other_objects_are_files(path: str) -> None:
-    told = settings({}, path=path)
-    values = rendering.data(*around(told), INSTANCE)
-    assert rendering.object_key("{{ .Vars.path }}", values, told.cluster) == path
+    configured = settings({}, path=path)
+    values = rendering.data(*render_context(configured), INSTANCE)
+    assert rendering.object_key("{{ .Vars.path }}", values, configured.cluster) == path
 
 
-def test_what_a_template_prints_though_nobody_has_set_it_is_told() -> None:
+def test_paths_that_are_printed_and_not_set_are_reported() -> None:
     content = "{{ .Vars.zone }} {{ .Vars.here }} {{ if .Vars.tested }}x{{ end }}{{ .Vars.zone }}"
-    told = settings({"userdata": {"content": content}, "args": {"a": "{{ .Vars.other }}"}}, here="yes")
+    configured = settings({"userdata": {"content": content}, "args": {"a": "{{ .Vars.other }}"}}, here="yes")
     missing: list[str] = []
-    made = rendering.request(*around(told), INSTANCE, nonce="token", userdata=content.encode(), missing=missing.append)
+    made = rendering.request(
+        *render_context(configured), INSTANCE, nonce="token", userdata=content.encode(), on_missing=missing.append
+    )
     assert made.userdata == b" yes "
     assert missing == [".Vars.other", ".Vars.zone"]

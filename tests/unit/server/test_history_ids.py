@@ -28,7 +28,7 @@ def test_ids_grow_within_a_slot_and_over_slots() -> None:
         ("acme", ""),
     ]
     assert {event.time for event in found} == {5.25}
-    assert [event.trouble for event in found] == [False, True, False, False]
+    assert [event.needs_attention for event in found] == [False, True, False, False]
 
 
 def test_ids_are_above_those_of_older_versions_and_exact_in_a_double() -> None:

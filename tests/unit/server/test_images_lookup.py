@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from nstance.config.model.shard import ShardConfig
 from nstance.config.model.workload import Image
 from nstance.model.ids import ClusterId, ShardId
 from nstance.providers import errors
@@ -23,6 +24,7 @@ from nstance.telemetry.metrics import Metrics
 from support.virtual_time import virtually
 
 INTERVAL = 3600.0
+SETTINGS = ShardConfig.model_validate({"infra": {"provider": "memory", "region": "here", "zone": "a"}})
 BASE = Image.model_validate({"filters": [{"name": "name", "values": ["base-*"]}], "owners": ["me"]})
 WITH_FALLBACK = BASE.model_copy(update={"fallback": "img-fallback"})
 MOMENT = 0.1
@@ -45,18 +47,18 @@ class Lookups:
             clock=self.clock,
             rng=SeededRng("images"),
             metrics=Metrics(),
-            timeout=lambda: 30.0,
-            announce=lambda code, message: None,
+            settings=lambda: SETTINGS,
+            record_event=lambda code, message: None,
         )
         self.images = Images(
             provider,
             clock=self.clock,
             calls=self.calls,
             interval=lambda: INTERVAL,
-            changed=self._changed,
+            on_change=self._on_change,
         )
 
-    def _changed(self) -> None:
+    def _on_change(self) -> None:
         self.changes += 1
 
     def publish(self, id: str, created: float) -> None:

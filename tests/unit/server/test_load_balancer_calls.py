@@ -1,4 +1,4 @@
-"""So many at once, also when that changes."""
+"""Concurrency limits that may change while they are in use."""
 
 import asyncio
 
@@ -8,20 +8,20 @@ from nstance.server.cloud.resizable_semaphore import ResizableSemaphore
 from nstance.tasks.keyed_tasks import KeyedTasks
 
 
-async def test_a_budget_that_grows_lets_in_who_waits_in_order() -> None:
-    most, inside, leave = [1], [], asyncio.Event()
-    budget = ResizableSemaphore(lambda: most[0])
+async def test_a_semaphore_that_grows_admits_waiters_in_order() -> None:
+    size, inside, leave = [1], [], asyncio.Event()
+    semaphore = ResizableSemaphore(lambda: size[0])
 
     async def work(number: int) -> None:
-        async with budget:
+        async with semaphore:
             inside.append(number)
             await leave.wait()
 
     tasks = [asyncio.create_task(work(number)) for number in range(5)]
     await asyncio.sleep(0)
     assert inside == [0]
-    most[0] = 3
-    budget.admit()
+    size[0] = 3
+    semaphore.admit()
     await asyncio.sleep(0)
     assert inside == [0, 1, 2]
     leave.set()
@@ -29,21 +29,21 @@ async def test_a_budget_that_grows_lets_in_who_waits_in_order() -> None:
     assert inside == [0, 1, 2, 3, 4]
 
 
-async def test_who_gives_up_waiting_takes_no_place() -> None:
-    budget = ResizableSemaphore(lambda: 1)
-    await budget.__aenter__()
+async def test_a_cancelled_waiter_takes_no_place() -> None:
+    semaphore = ResizableSemaphore(lambda: 1)
+    await semaphore.__aenter__()
 
     async def wait() -> None:
-        async with budget:
+        async with semaphore:
             return
 
     waiting, admitted, last = (asyncio.create_task(wait()) for _ in range(3))
     await asyncio.sleep(0)
     waiting.cancel()
-    await budget.__aexit__()  # `admitted` has its place now, and is cancelled before it could use it
+    await semaphore.__aexit__()  # `admitted` has its place now, and is cancelled before it could use it
     admitted.cancel()
     await asyncio.wait_for(last, 5)
-    async with asyncio.timeout(5), budget:
+    async with asyncio.timeout(5), semaphore:
         pass
 
 

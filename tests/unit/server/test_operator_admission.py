@@ -13,7 +13,7 @@ from nstance.objects import errors
 from nstance.pki import names
 from nstance.server.api import admission
 from nstance.server.api.admission import Admission
-from nstance.server.api.operator_service import SEEN_EVERY
+from nstance.server.api.watchers import ADMISSION_INTERVAL_SECONDS
 
 WHO = names.Operator(ClusterId("demo"), TenantId("acme"), OperatorId("opr-01jw51srryegh9snf9cmeh3k4q"))
 OTHER = names.Operator(ClusterId("demo"), TenantId("acme"), OperatorId("opr-01jw51srryegh9snf9cmeh3k4r"))
@@ -66,24 +66,24 @@ async def test_a_revocation_elsewhere_is_known_within_a_minute() -> None:
     assert await world.verdict() is Status.OK
     world.storage.registered.clear()
     assert await world.verdict() is Status.OK
-    world.clock.now = 60.0 - admission.ASK_SECONDS
+    world.clock.now = 60.0 - admission.READ_TIMEOUT_SECONDS
     assert await world.verdict() is Status.PERMISSION_DENIED
 
 
 async def test_an_open_watch_of_a_revoked_operator_ends_within_a_minute() -> None:
     """Whatever else has asked about it just before the revocation."""
-    for since in range(int(SEEN_EVERY)):
+    for since in range(int(ADMISSION_INTERVAL_SECONDS)):
         world = World()
         assert await world.verdict() is Status.OK
         world.storage.registered.clear()
-        looks = [since + SEEN_EVERY * number for number in range(4)]
+        looks = [since + ADMISSION_INTERVAL_SECONDS * number for number in range(4)]
         for look in looks:
             world.clock.now = look
             try:
                 await world.admission.admit(WHO, watching=True)
             except GRPCError:
                 break
-        assert world.clock.now + admission.ASK_SECONDS < 60.0
+        assert world.clock.now + admission.READ_TIMEOUT_SECONDS < 60.0
     assert world.storage.asked == 2
 
 
@@ -95,7 +95,7 @@ async def test_not_knowing_is_neither_yes_nor_no() -> None:
     assert [await world.verdict() for _ in range(3)] == [Status.OK] * 3
     assert world.storage.asked == 2  # it is left alone for a while
     assert await world.verdict(OTHER) is Status.UNAVAILABLE
-    world.clock.now += admission.AGAIN_SECONDS
+    world.clock.now += admission.RETRY_SECONDS
     world.storage.silent = False
     world.storage.registered = {OTHER}
     assert await world.verdict() is Status.PERMISSION_DENIED
@@ -125,8 +125,8 @@ async def test_revoked_here_is_final_and_ends_its_connections() -> None:
     assert await world.verdict(OTHER) is Status.OK
 
 
-async def test_verdicts_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "MAX_VERDICTS", 1)
+async def test_registrations_are_not_kept_forever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "MAX_REGISTRATIONS", 1)
     world = World()
     for _ in range(2):
         assert await world.verdict(WHO) is Status.OK

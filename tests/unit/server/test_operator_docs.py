@@ -13,8 +13,8 @@ PAGE = Path(__file__).parents[3] / "docs" / "groups.md"
 
 def test_the_example_is_valid() -> None:
     [example] = re.findall(r"```jsonc\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    told = settings(groups={"acme": {"api": {"template": "web", "size": 2, "subnet_pool": "other"}}})
-    groups = resolve.resolve_groups(told, dynamics.parse(example))
+    configured = settings(groups={"acme": {"api": {"template": "web", "size": 2, "subnet_pool": "other"}}})
+    groups = resolve.resolve_groups(configured, dynamics.parse(example))
     sizes = {key.name: (resolved.group.size, resolved.group.paused) for key, resolved in groups.items()}
     assert sizes == {"api": (5, True), "workers": (3, False)}
     assert groups[GroupKey(TenantId("acme"), GroupName("workers"))].group.drain_timeout == 120.0

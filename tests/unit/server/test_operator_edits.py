@@ -64,7 +64,7 @@ def test_vars_stand_in_the_file_in_their_order_whatever_the_wire_says() -> None:
 
 def test_a_new_group_without_a_size_has_its_templates() -> None:
     made = upserted(GroupConfig(template="web"))
-    found = group_writer.mine(SETTINGS, made, WEB)
+    found = group_writer.resolve_group(SETTINGS, made, WEB)
     assert found is not None
     assert found.group.size == 4
 
@@ -74,7 +74,7 @@ def test_what_was_paused_stays_paused() -> None:
     assert upserted(GroupConfig(template="web", size=3), made).groups[WEB].paused
 
 
-def test_a_static_group_may_be_told_again_what_it_is() -> None:
+def test_a_static_group_accepts_its_own_values() -> None:
     same = GroupConfig(template="web", subnet_pool="other", size=5)
     assert upserted(same, key=STATIC).groups[STATIC].written() == {"size": 5}
 
@@ -86,7 +86,7 @@ def test_an_override_that_says_nothing_is_not_kept() -> None:
 
 def test_etags() -> None:
     made = upserted(GroupConfig(template="web", size=1))
-    found = group_writer.mine(SETTINGS, made, WEB)
+    found = group_writer.resolve_group(SETTINGS, made, WEB)
     assert found is not None
     group_edits.upsert(WEB, GroupConfig(template="web", size=2), etag=found.etag)(SETTINGS, made)
     for edit in (
@@ -117,7 +117,6 @@ def many(count: int, tenant: TenantId = ACME, **fields: Any) -> DynamicGroups:
     ],
 )
 def test_a_tenant_that_has_too_much_gets_no_more_and_others_do(full: DynamicGroups) -> None:
-    """B19."""
     edit = group_edits.upsert(WEB, GroupConfig(template="web", size=100, vars={"b": "y" * 52_000}), etag="")
     assert refusal(edit, full).status is Status.RESOURCE_EXHAUSTED
     other = GroupKey(TenantId("globex"), GroupName("web"))
@@ -169,7 +168,7 @@ def test_what_the_api_set_can_be_read_and_sent_back(
     assert upserted(group_config(made.groups[WEB]), made) == made
 
 
-def test_changes_are_told_without_values_of_vars() -> None:
+def test_changes_are_described_without_values_of_vars() -> None:
     old = Group(key=WEB, size=3, template="web", kind=Kind("web"), vars={"password": "s3cret", "same": "x"})
     new = Group(key=WEB, size=6, template="web", kind=Kind("web"), vars={"password": "other", "same": "x"}, paused=True)
     assert group_changes.describe(old, new) == "size 3 → 6; vars password changed; paused"
@@ -196,8 +195,8 @@ def test_a_value_names_who_set_it_until_somebody_sets_another() -> None:
 
 
 def test_what_is_unset_follows_the_configuration_file_again() -> None:
-    told = GroupConfig(size=3, instance_type="big", vars={"a": "b", "c": "d"})
-    made = group_edits.upsert(STATIC, told, by=ALICE)(SETTINGS, DynamicGroups())
+    requested = GroupConfig(size=3, instance_type="big", vars={"a": "b", "c": "d"})
+    made = group_edits.upsert(STATIC, requested, by=ALICE)(SETTINGS, DynamicGroups())
 
     def unset(config: GroupConfig, *names: str) -> dict[str, object]:
         changed = group_edits.upsert(STATIC, config, unset=names, by=BOB)(SETTINGS, made)
@@ -210,7 +209,9 @@ def test_what_is_unset_follows_the_configuration_file_again() -> None:
     assert unset(read, "vars.a") == {"size": 3, "instance_type": "big", "vars": {"c": "d"}}
     assert unset(read, "vars") == {"size": 3, "instance_type": "big"}
     assert unset(read, "size", "instance_type", "vars") == {}
-    found = group_writer.mine(SETTINGS, group_edits.upsert(STATIC, read, unset=["size"])(SETTINGS, made), STATIC)
+    found = group_writer.resolve_group(
+        SETTINGS, group_edits.upsert(STATIC, read, unset=["size"])(SETTINGS, made), STATIC
+    )
     assert found is not None
     assert found.group.size == 2
 
@@ -229,7 +230,7 @@ def test_a_size_is_not_unset_where_the_file_says_none() -> None:
         templates={"web": {"kind": "web"}}, groups={"acme": {"static": {"template": "web", "subnet_pool": "other"}}}
     )
     made = group_edits.upsert(STATIC, GroupConfig(size=3))(bare, DynamicGroups())
-    with pytest.raises(GRPCError, match="says no size") as refused:
+    with pytest.raises(GRPCError, match="has no size") as refused:
         group_edits.upsert(STATIC, GroupConfig(), unset=["size"])(bare, made)
     assert refused.value.status is Status.FAILED_PRECONDITION
     with pytest.raises(GRPCError, match="not both"):

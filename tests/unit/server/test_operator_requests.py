@@ -34,7 +34,7 @@ def group(name: str) -> Group:
 
 
 class World:
-    """A shard that answers when it is told to."""
+    """A shard that answers on request."""
 
     def __init__(self) -> None:
         self.answer: asyncio.Future[Rejection | None] = asyncio.get_running_loop().create_future()
@@ -84,5 +84,5 @@ async def test_a_shard_that_cannot_answer_is_unavailable(problem: Exception) -> 
 
 
 async def test_an_answer_that_does_not_come_in_time_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instance_requests, "ANSWER_SECONDS", 0.01)
+    monkeypatch.setattr(instance_requests, "ANSWER_TIMEOUT_SECONDS", 0.01)
     assert await World().create("one") is Status.UNAVAILABLE

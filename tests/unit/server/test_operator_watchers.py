@@ -68,7 +68,7 @@ class World:
 async def drained(watcher: Watcher) -> list[WatchMessage]:
     found = []
     try:
-        async with asyncio.timeout(4 * watchers.GATHER_SECONDS):
+        async with asyncio.timeout(4 * watchers.BATCH_SECONDS):
             while True:
                 found.append(await watcher.take())
     except TimeoutError:
@@ -80,7 +80,7 @@ def test_no_kind_means_all() -> None:
     assert watchers.kinds(WatchRequest(errors=True)) == Kinds(False, False, True)
 
 
-async def test_a_group_that_changed_back_before_it_was_told_is_told_right() -> None:
+async def test_a_group_that_changed_back_before_it_was_sent_is_sent_right() -> None:
     one = instance(1)
     world = World(one)
     with world.watchers.open(ACME, ALL):
@@ -92,23 +92,23 @@ async def test_a_group_that_changed_back_before_it_was_told_is_told_right() -> N
             assert [m.group.ready_size for m in await drained(late) if m.HasField("group")] == [1]
 
 
-async def test_readiness_is_told_although_no_record_changes() -> None:
+async def test_readiness_is_sent_although_no_record_changes() -> None:
     one = instance(1)
     world = World(one)
     with world.watchers.open(ACME, ALL) as watcher, world.watchers.open(ACME, Kinds(False, False, True)) as other:
         world.left.add(one.id)
-        world.watchers.readiness_changed(one.id)
-        told = await drained(watcher)
-        assert [(m.instance.ready, m.instance.not_ready) for m in told if m.HasField("instance")] == [
+        world.watchers.on_readiness_change(one.id)
+        messages = await drained(watcher)
+        assert [(m.instance.ready, m.instance.not_ready) for m in messages if m.HasField("instance")] == [
             (False, "its agent is not connected")
         ]
-        assert [(m.group.ready_size, m.group.not_ready) for m in told if m.HasField("group")] == [(0, 1)]
+        assert [(m.group.ready_size, m.group.not_ready) for m in messages if m.HasField("group")] == [(0, 1)]
         assert await drained(other) == []
-        world.watchers.readiness_changed(InstanceId("web-unknown"))
+        world.watchers.on_readiness_change(InstanceId("web-unknown"))
         assert await drained(watcher) == []
 
 
-async def test_only_what_an_operator_sees_is_told() -> None:
+async def test_only_visible_changes_are_sent() -> None:
     one = instance(1)
     world = World(one)
     with world.watchers.open(ACME, ALL) as watcher:
@@ -118,10 +118,10 @@ async def test_only_what_an_operator_sees_is_told() -> None:
         world.put(gone, Reason(ReasonCode.GONE, "it is gone", one.id), Reason(ReasonCode.REPLACE, "no trouble", one.id))
         world.put(replace(gone, state=State.DELETED))
         world.commit(Committed(WEB, (Remove(one.id),), (), {}))
-        told = await drained(watcher)
-        assert [m.instance.state for m in told if m.HasField("instance")] == ["running", "deleting", "deleted"]
-        assert [m.error.message for m in told if m.HasField("error")] == ["it is gone"]
-        assert [m.group.actual_size for m in told if m.HasField("group")] == [0]
+        messages = await drained(watcher)
+        assert [m.instance.state for m in messages if m.HasField("instance")] == ["running", "deleting", "deleted"]
+        assert [m.error.message for m in messages if m.HasField("error")] == ["it is gone"]
+        assert [m.group.actual_size for m in messages if m.HasField("group")] == [0]
     with world.watchers.open(ACME, ALL) as watcher:
         assert len(watcher.snapshot) == 1  # the group
 
@@ -150,7 +150,7 @@ async def test_a_group_that_comes_and_goes() -> None:
     world.watchers.on_config_change(cast(Any, None))  # nobody watches
 
 
-async def test_other_tenants_hear_nothing() -> None:
+async def test_other_tenants_receive_nothing() -> None:
     one = instance(1)
     world = World(one)
     with world.watchers.open(TenantId("globex"), ALL) as stranger:
@@ -159,7 +159,7 @@ async def test_other_tenants_hear_nothing() -> None:
 
 
 async def test_too_much_is_an_end_and_not_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchers, "MAX_WAITING", 3)
+    monkeypatch.setattr(watchers, "MAX_QUEUED_MESSAGES", 3)
     world = World()
     with world.watchers.open(ACME, Kinds(False, True, False)) as watcher:
         for number in range(4):

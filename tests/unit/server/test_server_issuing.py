@@ -1,4 +1,4 @@
-"""Nonces and certificates while a clock is wrong (F20)."""
+"""Nonces and certificates while a clock is wrong."""
 
 import pytest
 
@@ -17,7 +17,7 @@ LIFE = 300.0
 
 
 class Clocks(SystemClock):
-    """How far a server's clocks are off."""
+    """A server's clocks, off by some seconds."""
 
     def __init__(self, wall: float, steady: float, later: float) -> None:
         super().__init__()
@@ -54,14 +54,13 @@ def test_a_jump_of_the_wall_clock_expires_no_nonce(jump: float) -> None:
 
 
 @pytest.mark.parametrize("off", [-HOUR, HOUR])
-def test_a_clock_put_right_after_the_start_expires_no_nonce(off: float) -> None:
+def test_a_clock_corrected_after_the_start_expires_no_nonce(off: float) -> None:
     assert issuer(0.0, off, later=LIFE).verify(token(issuer()))
     assert issuer(later=LIFE).verify(token(issuer(0.0, off)))
 
 
 @pytest.mark.parametrize("later", [LIFE + nonce.LEEWAY_SECONDS, -nonce.LEEWAY_SECONDS - 1.0])
-def test_out_of_date_by_both_clocks(later: float) -> None:
-    """B6."""
+def test_a_nonce_that_is_out_of_date_by_both_clocks_is_rejected(later: float) -> None:
     with pytest.raises(nonce.InvalidNonceError):
         issuer(later=later).verify(token(issuer()))
 
@@ -72,8 +71,8 @@ def test_out_of_date_by_both_clocks(later: float) -> None:
         pytest.param(0.0, 0.0, 30 * DAY, id="right"),
         pytest.param(HOUR, 0.0, 30 * DAY, id="set forward: it is valid at once"),
         pytest.param(-HOUR, 0.0, 30 * DAY - HOUR, id="set back"),
-        pytest.param(0.0, -NOW, 15 * DAY, id="begun in 1970 and put right: it is not expired"),
+        pytest.param(0.0, -NOW, 15 * DAY, id="started in 1970 and corrected: it is not expired"),
     ],
 )
 def test_a_certificate_is_valid_now(wall: float, steady: float, expires: float) -> None:
-    assert issuer(wall, steady).draw(b"k", life=30 * DAY).expires == NOW + expires
+    assert issuer(wall, steady).new_certificate(b"k", life=30 * DAY).expires == NOW + expires

@@ -1,4 +1,4 @@
-"""B30: what a URL in a configuration may not make a server read. Nothing here reaches a network."""
+"""What a URL in a configuration must not make a server read. No test reaches a network."""
 
 import asyncio
 import json
@@ -37,8 +37,8 @@ PRIVATE = "not public"
         ("https://100.64.0.1/", PRIVATE),
         ("https://[fd00::1]/", PRIVATE),
         ("http://localhost:8990/", PRIVATE),
-        ("http://127.1/", "not a proper address"),
-        ("http://2130706433/", "not a proper address"),
+        ("http://127.1/", "not a valid URL"),
+        ("http://2130706433/", "not a valid URL"),
         ("http://0x7f000001/", PRIVATE),
         ("file:///etc/passwd", "only http and https"),
         ("gopher://example.com/", "only http and https"),
@@ -55,7 +55,7 @@ async def test_refused(url: str, why: str) -> None:
 @pytest.mark.parametrize("host", ["169.254.169.254", "[fe80::1]"])
 async def test_no_configuration_opens_link_local_addresses(host: str) -> None:
     with pytest.raises(FetchError, match=NEVER):
-        await fetch(f"http://{host}/", private=[host.strip("[]")])
+        await fetch(f"http://{host}/", private_hosts=[host.strip("[]")])
 
 
 def resolve_to(monkeypatch: pytest.MonkeyPatch, *answers: Sequence[str]) -> list[str]:
@@ -83,16 +83,16 @@ async def test_a_name_is_judged_by_all_that_it_resolves_to(
 
 
 async def test_what_is_shown_of_a_url_holds_no_secret() -> None:
-    assert http_fetch.shown("https://x.example/a.sh?X-Signature=abc#f") == "https://x.example/a.sh"
-    assert "pw" not in http_fetch.shown("https://me:pw@x.example/a.sh")
+    assert http_fetch.without_secrets("https://x.example/a.sh?X-Signature=abc#f") == "https://x.example/a.sh"
+    assert "pw" not in http_fetch.without_secrets("https://me:pw@x.example/a.sh")
 
 
 def userdata_hosts(*hosts: str) -> tuple[str, ...]:
-    told = {
+    configured = {
         "cluster": {"id": "demo"},
         "shard": {"infra": {"provider": "memory"}, "userdata_hosts": hosts},
     }
-    return load.load(json.dumps(told).encode(), source="test", shard=None).shard.userdata_hosts
+    return load.load(json.dumps(configured).encode(), source="test", shard=None).shard.userdata_hosts
 
 
 def test_the_allow_list_has_hosts() -> None:

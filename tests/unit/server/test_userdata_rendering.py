@@ -1,4 +1,4 @@
-"""B29: values that would break out of a script, an env file or a JSON file; and how userdata is packed."""
+"""Values that would break out of a script, an env file or a JSON file; and how userdata is packed."""
 
 import base64
 import gzip
@@ -33,13 +33,13 @@ HOSTILE = [
 
 
 def world(content: str, *, encoding: str = "plain", value: str = "") -> tuple[RenderContext, resolve.Resolved]:
-    told = {
+    configured = {
         "cluster": {"id": "demo"},
         "shard": {"infra": {"provider": "memory"}, "subnet_pools": {"main": ["subnet-1"]}},
         "templates": {"web": {"kind": "web", "userdata": {"encoding": encoding, "content": content}}},
         "groups": {"default": {"web": {"template": "web", "size": 1, "vars": {"x": value}}}},
     }
-    settings = load.load(json.dumps(told).encode(), source="test", shard=None)
+    settings = load.load(json.dumps(configured).encode(), source="test", shard=None)
     around = RenderContext(
         settings=settings,
         shard=ShardId("one"),
@@ -100,7 +100,7 @@ def test_encodings() -> None:
 
 def test_userdata_has_an_upper_limit() -> None:
     with pytest.raises(RenderError):
-        made("x" * (rendering.MAX_USERDATA + 1))
+        made("x" * (rendering.MAX_USERDATA_BYTES + 1))
 
 
 @pytest.mark.parametrize(
@@ -113,13 +113,13 @@ def test_userdata_has_an_upper_limit() -> None:
     ],
 )
 def test_what_a_load_balancer_is_configured_with(balancer: dict[str, object], right: bool) -> None:
-    told = {
+    configured = {
         "cluster": {"id": "demo"},
         "shard": {"infra": {"provider": "memory"}},
         "load_balancers": {"front": balancer},
     }
     if right:
-        load.load(json.dumps(told).encode(), source="test", shard=None)
+        load.load(json.dumps(configured).encode(), source="test", shard=None)
     else:
         with pytest.raises(ConfigError, match="expected"):
-            load.load(json.dumps(told).encode(), source="test", shard=None)
+            load.load(json.dumps(configured).encode(), source="test", shard=None)

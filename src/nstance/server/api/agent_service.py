@@ -1,16 +1,13 @@
-"""AgentService: five calls over one connection. An agent speaks only for the instance in its certificate.
+"""AgentService: the API for agents. An agent speaks only for the instance in its certificate.
 
-Services authenticate, translate, post events and read snapshots; they decide nothing. The traps: a report for another
-instance is a violation, not a mistake; reports may arrive twice or out of order, so only a newer sequence of the same
-boot counts.
+The service authenticates, translates, posts events and reads snapshots; it decides nothing. The trap: reports may arrive
+twice or out of order, so only a higher sequence of the same boot counts.
 """
 
 import asyncio
-import functools
 import logging
 from typing import Any
 
-from google.protobuf import json_format
 from grpclib.exceptions import GRPCError
 
 from nstance.clock import Clock
@@ -38,11 +35,11 @@ log = logging.getLogger(__name__)
 
 ADMITTED = frozenset({State.RUNNING, State.DRAINING})
 RECONNECTS_PER_SECOND = 300
-LAST_WORD = 1.0  # seconds that a refused stream's connection stays, so that its agent learns why
-FRESH = 0.1  # of a certificate's life: until then it is not made anew
+ABORT_DELAY_SECONDS = 1.0  # after an error, so that the agent receives it
+FRESH_FRACTION = 0.1  # of a certificate's life, in which a renewal returns the same one
 FILES_RETRY = Backoff(2.0, 60.0)
 MAX_KEYS = 256
-MAX_CHECKS = 64  # results in a report: more than an agent runs
+MAX_CHECKS = 64  # in a report: more than an agent runs
 NOTICES = {
     agent_pb2.Notice.SPOT_TERMINATION: ev.NoticeKind.SPOT,
     agent_pb2.Notice.SPOT_REBALANCE: ev.NoticeKind.REBALANCE,
@@ -69,8 +66,6 @@ class AgentService(agent_grpc.AgentServiceBase):
         self._cache = cache
         self._clock = clock
 
-    # ---- who is it?
-
     def _instance(self, connection: Connection) -> Instance:
         who = connection.identity
         assert isinstance(who, names.Agent)  # the listener admits no other role
@@ -84,19 +79,19 @@ class AgentService(agent_grpc.AgentServiceBase):
     def _presence(self, stream: Any) -> Presence:
         connection = connection_of(stream)
         id = self._instance(connection).id
-        self._hear(id)
+        self._count_message(id)
         return self._agents.at(id, connection)
 
-    def _hear(self, id: InstanceId) -> None:
+    def _count_message(self, id: InstanceId) -> None:
         if not self._agents.allowance(id).messages.take(self._clock.monotonic()):
             raise status.exhausted("too many messages")
 
     def _may_write(self, id: InstanceId) -> bool:
         return self._agents.allowance(id).writes.take(self._clock.monotonic())
 
-    def _write(self, id: InstanceId) -> None:
+    def _count_write(self, id: InstanceId) -> None:
         if not self._may_write(id):
-            raise status.exhausted("this instance was given too many certificates lately, try again in some minutes")
+            raise status.exhausted("too many certificates were issued to this instance, try again in some minutes")
 
     # ---- health
 
@@ -108,19 +103,19 @@ class AgentService(agent_grpc.AgentServiceBase):
             raise status.unavailable(str(problem)) from None
         presence = self._presence(stream)
         agents = self._agents
-        sending = asyncio.Lock()  # a push comes from another task, and a message may take several frames
+        sending = asyncio.Lock()  # another task may push, and a message may take several frames
 
         async def answer(sequence: int = 0) -> None:
             async with sending:
                 await stream.send_message(self._answer(presence, sequence))
 
-        agents.came(presence)
+        agents.on_connect(presence)
         presence.push = answer
-        goodbye = refused = False
+        goodbye = has_failed = False
         try:
             await stream.send_initial_metadata()
             while (message := await stream.recv_message()) is not None:
-                self._hear(presence.id)
+                self._count_message(presence.id)
                 match message.WhichOneof("kind"):
                     case "report":
                         self._report(presence, message.report)
@@ -133,29 +128,29 @@ class AgentService(agent_grpc.AgentServiceBase):
                     case _:
                         raise status.invalid("kind", "expected a report, a notice or a goodbye")
         except GRPCError:
-            refused = True
+            has_failed = True
             raise
         finally:
             presence.push = None
-            agents.went(presence, goodbye=goodbye)
-            if agents.get(presence.id) is None:  # no newer connection has taken its place
-                self._keep(presence)
+            agents.on_disconnect(presence, goodbye=goodbye)
+            if agents.get(presence.id) is None:  # no newer connection has replaced it
+                self._save_last_report(presence)
                 self._readiness.disconnected(presence)
             if not goodbye and not connection.closed.is_set():
-                # Without its health stream the agent counts as gone; let it begin anew instead of staying half here.
-                if refused:
-                    asyncio.get_running_loop().call_later(LAST_WORD, connection.abort)
+                # Without a health stream the agent counts as disconnected, so all its streams must start again.
+                if has_failed:
+                    asyncio.get_running_loop().call_later(ABORT_DELAY_SECONDS, connection.abort)
                 else:
                     connection.abort()
 
     def _report(self, presence: Presence, report: agent_pb2.HealthReport) -> None:
-        if (whose := report.instance_id) and whose != presence.id:
-            self._violation(presence.id, f"it reported for {whose[:64]!r}")
+        if report.instance_id and report.instance_id != presence.id:
+            self._record_violation(presence.id, f"it reported for {report.instance_id[:64]!r}")
             raise status.denied("an agent can report only for its own instance")
         if len(report.checks) > MAX_CHECKS:
             raise status.invalid("checks", f"at most {MAX_CHECKS} results, found {len(report.checks)}")
         boot, sequence = report.boot_id, report.sequence
-        self._watch_for_clones(presence, report)
+        self._detect_clone(presence, report)
         same_boot = boot == presence.boot_id
         if same_boot and sequence <= presence.sequence:
             return
@@ -164,36 +159,36 @@ class AgentService(agent_grpc.AgentServiceBase):
         before, presence.report = presence.report, report
         error, known_error = report.files_error, before.files_error if before is not None else ""
         if error and error != known_error:
-            self._trouble(presence.id, f"its files are not installed or not received: {error[:500]}")
-        if (  # one by one, because most reports say nothing new; an agent has one version from its start on
+            self._record_event(presence.id, ReasonCode.CONFIG, f"failed to receive or install files: {error[:500]}")
+        if (  # field by field, because most reports have no news
             before is None
             or not same_boot
             or error != known_error
             or report.config_hash != before.config_hash
             or report.files != before.files
         ):
-            self._keep(presence)
+            self._save_last_report(presence)
         self._readiness.assess(presence)
 
-    def _watch_for_clones(self, presence: Presence, report: agent_pb2.HealthReport) -> None:
+    def _detect_clone(self, presence: Presence, report: agent_pb2.HealthReport) -> None:
         if self._agents.get(presence.id) is not presence:
-            return  # the instance is gone, or a newer connection counts: nothing is to be remembered
+            return  # the instance is deleted, or has a newer connection
         clones, now, connection = self._agents.clones, self._clock.monotonic(), presence.connection
         known = clones.is_seen(presence.id, now)
-        said = clones_of.Report(report.boot_id, report.sequence, connection.address, connection.since, now)
-        other = clones.evidence(presence.id, said)
+        seen = clones_of.Report(report.boot_id, report.sequence, connection.address, connection.since, now)
+        other = clones.evidence(presence.id, seen)
         if not other:
             return
         if not known:
-            places = " and ".join(sorted({other, connection.address}))
-            self._tell(presence.id, ReasonCode.SECURITY, f"two agents use its identity at the same time, from {places}")
+            addresses = " and ".join(sorted({other, connection.address}))
+            message = f"two agents use its identity at the same time, from {addresses}"
+            self._record_event(presence.id, ReasonCode.SECURITY, message)
         self._shard.post(ev.CloneDetected(presence.id))
 
-    def _keep(self, presence: Presence) -> None:
-        """The last report, for people: in the cache when it says something new, and when there will be no further one."""
-        cache, report = self._cache, presence.report
-        if cache is not None and report is not None and presence.reported is not None:
-            cache.put_report(presence.id, functools.partial(json_format.MessageToDict, report), at=presence.reported)
+    def _save_last_report(self, presence: Presence) -> None:
+        """Only when a report has news, and when no further one comes: it is for people."""
+        if self._cache is not None and presence.reported is not None:
+            self._cache.put_last_report(presence.id, presence.reported)
 
     def _answer(self, presence: Presence, sequence: int) -> agent_pb2.HealthAnswer:
         spread = 1000 * len(self._agents) // RECONNECTS_PER_SECOND
@@ -208,10 +203,10 @@ class AgentService(agent_grpc.AgentServiceBase):
     def _notice(self, presence: Presence, notice: agent_pb2.Notice) -> None:
         kind = NOTICES.get(notice.kind)
         if kind is None:
-            raise status.invalid("kind", "a notice of an unknown kind")
+            raise status.invalid("kind", "expected a known kind of notice")
         deadline = None
         if notice.deadline_unix_ms > 0:
-            # The deadline is wall-clock time; records count in steady time.
+            # The deadline is in wall time; records have steady time.
             deadline = notice.deadline_unix_ms / 1000 - self._clock.wall() + self._clock.steady()
         self._shard.post(ev.NoticeReceived(presence.id, kind, deadline))
 
@@ -227,12 +222,12 @@ class AgentService(agent_grpc.AgentServiceBase):
     async def ReceiveKeyRequests(self, stream: Any) -> None:
         await stream.recv_message()
         presence = self._presence(stream)
-        asked: list[str] | None = None
+        requested: list[str] | None = None
         while True:
-            names_wanted = self._key_names(presence.id)
-            if names_wanted != asked and names_wanted:
-                await stream.send_message(agent_pb2.KeyRequest(names=names_wanted))
-            asked = names_wanted
+            key_names = self._key_names(presence.id)
+            if key_names != requested and key_names:
+                await stream.send_message(agent_pb2.KeyRequest(names=key_names))
+            requested = key_names
             presence.keys_changed.clear()
             await presence.keys_changed.wait()
 
@@ -250,15 +245,12 @@ class AgentService(agent_grpc.AgentServiceBase):
         accepted: dict[str, bytes] = {}
         for key in request.keys:
             if key.name not in wanted:
-                continue  # no longer asked for
+                continue  # no longer needed
             try:
                 accepted[key.name] = keys.public_key_from_pem(key.pem)
             except keys.UnacceptableKeyError as problem:
                 raise status.invalid(f"keys[{key.name[:64]}]", str(problem)) from None
         presence.public_keys.update(accepted)
-        if self._cache is not None:
-            pems = {name: keys.public_to_pem(key) for name, key in accepted.items()}
-            self._cache.put_public_keys(presence.id, pems)
         presence.changed.set()
         await stream.send_message(agent_pb2.SubmitPublicKeysResponse())
 
@@ -271,7 +263,7 @@ class AgentService(agent_grpc.AgentServiceBase):
             presence.changed.clear()
             wait: float | None = None
             try:
-                made = await self._needed(presence, have, renew_at)
+                made = await self._make_files(presence, have, renew_at)
                 failures = 0
                 self._readiness.unblock(presence)
                 if made is not None:
@@ -282,11 +274,11 @@ class AgentService(agent_grpc.AgentServiceBase):
             except FileSetError as problem:
                 self._readiness.block(presence, str(problem))
                 failures += 1
-                wait = FILES_RETRY.delay(failures) if problem.again else None
-            await _changed(presence.changed, wait)
+                wait = FILES_RETRY.delay(failures) if problem.retryable else None
+            await _wait(presence.changed, wait)
 
-    async def _needed(self, presence: Presence, have: str, renew_at: float | None) -> FileSet | None:
-        """The set that the instance should get now, if it has another one and its keys are here."""
+    async def _make_files(self, presence: Presence, have: str, renew_at: float | None) -> FileSet | None:
+        """The file set to send, or None if the instance has it or its keys are missing."""
         context = self._vm_requests.context
         instance = self._shard.instances.get(presence.id)
         resolved = self._vm_requests.resolve(instance) if instance is not None else None
@@ -307,7 +299,7 @@ class AgentService(agent_grpc.AgentServiceBase):
             instance,
             presence.public_keys,
             issued,
-            spend=lambda: self._write(presence.id),
+            spend=lambda: self._count_write(presence.id),
         )
         for path in made.missing:
             self._vm_requests.report_missing(instance.key, path)
@@ -318,7 +310,7 @@ class AgentService(agent_grpc.AgentServiceBase):
     async def RenewCertificate(self, stream: Any) -> None:
         request = await stream.recv_message()
         instance = self._instance(connection_of(stream))
-        self._hear(instance.id)
+        self._count_message(instance.id)
         shard, issuer, life = self._shard, self._issuer, self._context.agent_ttl
         try:
             if request.public_key_pem:
@@ -327,22 +319,22 @@ class AgentService(agent_grpc.AgentServiceBase):
                     request.proof, public_key=public_key, cluster=issuer.authority.cluster, id=instance.id
                 )
             else:
-                public_key = issuer.key_of(instance)
+                public_key = issuer.public_key(instance)
         except (keys.UnacceptableKeyError, proof.InvalidProofError) as problem:
             raise status.invalid("public_key_pem", str(problem)) from None
-        drawn = issuer.draw(public_key, life=life)
-        owner = shard.owner_of_key(drawn.public_key)
+        new = issuer.new_certificate(public_key, life=life)
+        owner = shard.owner_of_key(new.public_key)
         if owner is not None and owner != instance.id:
-            self._violation(instance.id, f"it presented the key of {owner}")
+            self._record_violation(instance.id, f"it presented the key of {owner}")
             raise status.denied("this key belongs to another instance")
-        if drawn.public_key != instance.public_key or not self._is_fresh(instance):
-            self._write(instance.id)
+        if new.public_key != instance.public_key or not self._is_fresh(instance):
+            self._count_write(instance.id)
             refusal = await shard.ask(
                 ev.Renewed(
                     id=instance.id,
-                    public_key=drawn.public_key,
-                    certificate_serial=drawn.serial,
-                    certificate_expires=drawn.expires,
+                    public_key=new.public_key,
+                    certificate_serial=new.serial,
+                    certificate_expires=new.expires,
                 )
             )
             if refusal is not None:
@@ -355,17 +347,14 @@ class AgentService(agent_grpc.AgentServiceBase):
         )
 
     def _is_fresh(self, instance: Instance) -> bool:
-        """Asking again gives the same certificate, and costs nothing."""
-        left = (instance.certificate_expires or 0.0) - self._clock.wall()
-        return (1 - FRESH) * self._context.agent_ttl < left <= self._context.agent_ttl
+        """A repeated request returns the same certificate."""
+        remaining = (instance.certificate_expires or 0.0) - self._clock.wall()
+        return (1 - FRESH_FRACTION) * self._context.agent_ttl < remaining <= self._context.agent_ttl
 
-    def _violation(self, id: InstanceId, message: str) -> None:
-        self._tell(id, ReasonCode.SECURITY, f"{message}, and was refused")
+    def _record_violation(self, id: InstanceId, message: str) -> None:
+        self._record_event(id, ReasonCode.SECURITY, f"request of the agent rejected: {message}")
 
-    def _trouble(self, id: InstanceId, message: str) -> None:
-        self._tell(id, ReasonCode.CONFIG, message)
-
-    def _tell(self, id: InstanceId, code: ReasonCode, message: str) -> None:
+    def _record_event(self, id: InstanceId, code: ReasonCode, message: str) -> None:
         log.warning(message, extra={"instance": id})
         instance = self._shard.instances.get(id)
         if instance is not None and self._may_write(id):
@@ -373,13 +362,13 @@ class AgentService(agent_grpc.AgentServiceBase):
 
 
 def _renewal(files: Any, now: float) -> float | None:
-    """When the certificates that an instance already has want renewal: it says until when they live, not since when,
-    so what has less than a week or is past its end is renewed now, the rest in its last third at the latest."""
+    """When to renew the certificates that an instance has. It reports only when they expire, so they are renewed after two
+    thirds of the time that remains."""
     expiries = [f.expires_unix for f in files if f.expires_unix]
     if not expiries:
         return None
-    left = min(expiries) - now
-    return now if left <= 0 else now + left * 2 / 3
+    remaining = min(expiries) - now
+    return now if remaining <= 0 else now + remaining * 2 / 3
 
 
 async def _send(stream: Any, made: FileSet) -> None:
@@ -390,7 +379,7 @@ async def _send(stream: Any, made: FileSet) -> None:
     )
 
 
-async def _changed(event: asyncio.Event, seconds: float | None) -> None:
+async def _wait(event: asyncio.Event, seconds: float | None) -> None:
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -1,10 +1,9 @@
-"""The one writer of `groups.jsonc`.
+"""The only writer of `groups.jsonc`.
 
-Changes wait in a queue and are applied by one task: those that came together are checked one after the other and written
-as one file, conditionally on the version that was read. A person may edit the file at the same time; then it is read
-again and the changes are applied anew. A caller is answered when its change is durable and the shard has been told, and
-neither depends on whether the caller is still there. The trap: the file belongs to all tenants, so what is wrong in it
-elsewhere is never shown to a caller.
+One task applies queued changes: those that wait together are checked one after the other and written as one file, on
+condition that it still has the version that was read. If a person has edited the file meanwhile, it is read again and the
+changes are applied again. A caller is answered when its change is stored and active; a caller that has disconnected
+cancels nothing. The trap: the file belongs to all tenants, so its other problems are never shown to a caller.
 """
 
 import asyncio
@@ -34,15 +33,15 @@ from nstance.wire import status
 log = logging.getLogger(__name__)
 
 Edit = Callable[[Settings, DynamicGroups], DynamicGroups]
-"""The groups as they shall be. Refuses with a GRPCError; may be asked several times."""
+"""Returns the changed groups or raises GRPCError. May be called several times."""
 
-MAX_WAITING = 1_000
-AT_ONCE = 32  # changes in one write
-STORE_SECONDS = 10.0
-ATTEMPTS = 4
-PAUSE_SECONDS = 0.2
+MAX_QUEUED_CHANGES = 1_000
+MAX_CHANGES_PER_WRITE = 32
+STORE_TIMEOUT_SECONDS = 10.0
+MAX_ATTEMPTS = 4
+RETRY_SECONDS = 0.2
 
-NOT_LEADING = "this server is not sure that it leads, try again"
+NOT_LEADING = "this server may not be the leader any more, try again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,42 +67,42 @@ class GroupWriter:
         self._key = storage_keys.groups(active_config.shard)
         self._clock = clock
         self._rng = rng
-        self._queue: asyncio.Queue[_Change] = asyncio.Queue(MAX_WAITING)
+        self._queue: asyncio.Queue[_Change] = asyncio.Queue(MAX_QUEUED_CHANGES)
 
     async def change(self, edit: Edit, *, who: OperatorId) -> Configuration:
-        """The configuration with the change in it. Raises what `edit` refuses with, UNAVAILABLE, RESOURCE_EXHAUSTED."""
+        """Returns the changed configuration. Raises the errors of `edit`, UNAVAILABLE or RESOURCE_EXHAUSTED."""
         answer: asyncio.Future[Configuration] = asyncio.get_running_loop().create_future()
         try:
             self._queue.put_nowait(_Change(edit, who, answer))
         except asyncio.QueueFull:
-            raise status.exhausted("too many groups are being changed, try again") from None
+            raise status.exhausted("too many changes of groups are waiting, try again") from None
         return await answer
 
     def preview(self, edit: Edit) -> Configuration:
-        """The configuration as it would be. Nothing is written."""
+        """The changed configuration, without writing it."""
         now = self._active_config.configuration
         return self._resolved(now, now.dynamic, edit(now.settings, now.dynamic), now.dynamic_version)
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Runs until cancelled."""
         while True:
             changes = [await self._queue.get()]
-            while len(changes) < AT_ONCE and not self._queue.empty():
+            while len(changes) < MAX_CHANGES_PER_WRITE and not self._queue.empty():
                 changes.append(self._queue.get_nowait())
             try:
                 async with self._active_config.changing:
                     await self._write(changes)
-            except GRPCError as refusal:
-                _refuse(changes, refusal)
-            except (errors.StorageError, TimeoutError) as problem:
-                log.warning("groups could not be changed", extra={"error": str(problem) or "timed out"})
-                _refuse(changes, status.unavailable("the change could not be stored for certain, ask again"))
+            except GRPCError as error:
+                _fail(changes, error)
+            except (errors.StorageError, TimeoutError) as error:
+                log.warning("failed to store groups", extra={"error": str(error) or "timed out"})
+                _fail(changes, status.unavailable("failed to store the change for certain, try again"))
             except Exception as bug:
-                log.exception("groups could not be changed")
-                _refuse(changes, bug)
+                log.exception("failed to change groups")
+                _fail(changes, bug)
 
     async def _write(self, changes: list[_Change]) -> None:
-        for _ in range(ATTEMPTS):
+        for _ in range(MAX_ATTEMPTS):
             self._check_leading()
             base, seen = await self._read()
             before = self._active_config.configuration
@@ -116,30 +115,30 @@ class GroupWriter:
                     version = await self._store_groups(wanted, seen)
                 except errors.ConflictError:
                     continue
-            found = before if seen == before.dynamic_version else self._read_anew(before, base, seen)
+            found = before if seen == before.dynamic_version else self._with_groups(before, base, seen)
             after = self._resolved(found, base, wanted, version)
             for key in authors:
                 if key not in after.groups:
                     self._shard.delete_group(key)  # decided together with its absence
             self._active_config.activate(after)
-            self._tell(before, found, {})  # what a person wrote into the file
-            self._tell(found, after, authors)
+            self._record_changes(before, found, {})  # what a person wrote into the file
+            self._record_changes(found, after, authors)
             for change in accepted:
                 if not change.answer.done():
                     change.answer.set_result(after)
             return
-        raise status.aborted("the groups are being changed by somebody else all the time, try again")
+        raise status.aborted("the groups are changed by somebody else at the same time, try again")
 
     async def _read(self) -> tuple[DynamicGroups, Version | None]:
         now = self._active_config.configuration
         try:
-            async with asyncio.timeout(STORE_SECONDS):
+            async with asyncio.timeout(STORE_TIMEOUT_SECONDS):
                 stored: Stored = await self._store.get(self._key, limit=dynamics.MAX_BYTES)
         except errors.NotFoundError:
-            if now.dynamic_version is not None:  # without it, everybody's other groups would be gone with this change
-                log.error("%s was there before and is missing", self._key)
+            if now.dynamic_version is not None:  # a new file would delete all other groups
+                log.error("groups file is missing", extra={"key": self._key})
                 raise status.failed_precondition(
-                    "the shard's file of groups is lost, no group can be changed until somebody puts it back"
+                    "the shard's groups.jsonc is missing: restore it before you change a group"
                 ) from None
             return DynamicGroups(), None
         if stored.version == now.dynamic_version:
@@ -149,55 +148,55 @@ class GroupWriter:
             problems = dynamics.check(now.settings, dynamics.prune(now.settings, base))
             if problems:
                 raise ConfigError(tuple(problems))
-        except ConfigError as problem:
-            log.error("%s was changed by hand and is not valid:\n%s", self._key, problem)
+        except ConfigError as error:
+            log.error("groups file is not valid: it was edited by hand", extra={"key": self._key, "error": str(error)})
             raise status.failed_precondition(
-                "the shard's file of groups is not valid, no group can be changed until somebody repairs it"
+                "the shard's groups.jsonc is not valid: repair it before you change a group"
             ) from None
         return base, stored.version
 
     async def _apply(
         self, changes: list[_Change], settings: Settings, base: DynamicGroups
     ) -> tuple[DynamicGroups, list[_Change], dict[GroupKey, list[OperatorId]]]:
-        """The groups as they shall be, the changes that are in them, and who changed which."""
+        """The changed groups, the accepted changes, and the authors of each group's changes."""
         wanted, accepted = base, []
         authors: dict[GroupKey, list[OperatorId]] = {}
         for change in changes:
-            if change.answer.done():  # refused before, or nobody waits and nothing was begun
+            if change.answer.done():  # rejected before, or its caller has disconnected
                 continue
             try:
                 before, wanted = wanted, change.edit(settings, wanted)
                 accepted.append(change)
                 for key in _changed(before, wanted):
                     authors.setdefault(key, []).append(change.who)
-            except GRPCError as refusal:
-                change.answer.set_exception(refusal)
-            await asyncio.sleep(0)  # each check takes a while when there are many groups
+            except GRPCError as error:
+                change.answer.set_exception(error)
+            await asyncio.sleep(0)  # with many groups a check takes a while
         return wanted, accepted, authors
 
     async def _store_groups(self, wanted: DynamicGroups, seen: Version | None) -> Version:
-        """Raises Conflict, and storage errors when the outcome stays unknown."""
+        """Raises ConflictError, or another storage error if the outcome stays unknown."""
         operation = f"{self._shard.term.epoch}-{self._rng.bits(64):016x}"
         failures = 0
 
-        async def retry(problem: errors.StorageError) -> None:
+        async def retry(error: errors.StorageError) -> None:
             nonlocal failures
             failures += 1
-            if failures >= ATTEMPTS:
-                raise problem
-            await self._clock.sleep(PAUSE_SECONDS)
+            if failures >= MAX_ATTEMPTS:
+                raise error
+            await self._clock.sleep(RETRY_SECONDS)
             self._check_leading()
 
         body = dynamics.dump(wanted, operation=operation).encode()
         intended = settle.ConditionalWrite(key=self._key, body=body, op=None, seen=seen, limit=dynamics.MAX_BYTES)
-        return await settle.write(self._store, intended, timeout=lambda: STORE_SECONDS, retry=retry)
+        return await settle.write(self._store, intended, timeout=lambda: STORE_TIMEOUT_SECONDS, retry=retry)
 
     def _check_leading(self) -> None:
         if not self._shard.term.leading():
             raise status.unavailable(NOT_LEADING)
 
-    def _read_anew(self, now: Configuration, found: DynamicGroups, version: Version | None) -> Configuration:
-        """With the dynamic groups as somebody else left them."""
+    def _with_groups(self, now: Configuration, found: DynamicGroups, version: Version | None) -> Configuration:
+        """The configuration with groups that somebody else wrote."""
         return replace(
             now, dynamic=found, groups=resolving.resolve_groups(now.settings, found), dynamic_version=version
         )
@@ -205,23 +204,25 @@ class GroupWriter:
     def _resolved(
         self, now: Configuration, base: DynamicGroups, wanted: DynamicGroups, version: Version | None
     ) -> Configuration:
-        """With these dynamic groups. Each was checked; only what differs is worked out anew."""
+        """The configuration with these groups. They were checked; only changed ones are resolved again."""
         groups = dict(now.groups)
         for key in _changed(base, wanted):
-            told = wanted.groups.get(key)
-            if told is not None or key in now.settings.groups:
-                groups[key] = resolving.resolve_group(now.settings, key, told)
+            group = wanted.groups.get(key)
+            if group is not None or key in now.settings.groups:
+                groups[key] = resolving.resolve_group(now.settings, key, group)
             else:
                 groups.pop(key, None)
         return replace(now, dynamic=wanted, groups=groups, dynamic_version=version)
 
-    def _tell(self, before: Configuration, after: Configuration, authors: Mapping[GroupKey, list[OperatorId]]) -> None:
+    def _record_changes(
+        self, before: Configuration, after: Configuration, authors: Mapping[GroupKey, list[OperatorId]]
+    ) -> None:
         if before is after:
             return
-        for key, what in group_changes.changes(
+        for key, message in group_changes.changes(
             before, after, lambda key: ", ".join(dict.fromkeys(authors.get(key, ())))
         ):
-            self._shard.event_log.record(key, ReasonCode.CONFIG, what)
+            self._shard.event_log.record(key, ReasonCode.CONFIG, message)
 
 
 def _changed(before: DynamicGroups, after: DynamicGroups) -> list[GroupKey]:
@@ -229,15 +230,15 @@ def _changed(before: DynamicGroups, after: DynamicGroups) -> list[GroupKey]:
     return [key for key in {**old, **new} if old.get(key) is not new.get(key) and old.get(key) != new.get(key)]
 
 
-def _refuse(changes: list[_Change], problem: Exception) -> None:
+def _fail(changes: list[_Change], error: Exception) -> None:
     for change in changes:
         if not change.answer.done():
-            change.answer.set_exception(problem)
+            change.answer.set_exception(error)
 
 
-def mine(settings: Settings, dynamic: DynamicGroups, key: GroupKey) -> resolving.Resolved | None:
-    """The group as it is in these groups, or None."""
-    told = dynamic.groups.get(key)
-    if key not in settings.groups and (told is None or told.template is None):
+def resolve_group(settings: Settings, dynamic: DynamicGroups, key: GroupKey) -> resolving.Resolved | None:
+    """None if there is no such group."""
+    group = dynamic.groups.get(key)
+    if key not in settings.groups and (group is None or group.template is None):
         return None
-    return resolving.resolve_group(settings, key, told)
+    return resolving.resolve_group(settings, key, group)

@@ -1,4 +1,4 @@
-"""The gRPC ports of a leading server."""
+"""The gRPC ports of a leader."""
 
 import asyncio
 import logging
@@ -104,12 +104,12 @@ def grpc_ports(term: TermContext, api: ApiContext) -> list[GrpcPort | OperatorPo
             role=role,
             cluster=api.cluster if role is not None else None,
             other_services=_others(elsewhere, SERVICES[service]),
-            on_refused=lambda reason: log.debug("a connection was refused", extra={"reason": reason}),
-            on_rejected_peer=rejected.refused,
+            on_refused=lambda reason: log.debug("connection rejected", extra={"reason": reason}),
+            on_rejected_peer=rejected.on_reject,
         )
         return GrpcPort(listener, api.endpoints.bind[service])
 
-    # As long as nothing was decided, the shard's memory is what the journal says.
+    # Before the first decision, the shard's state is what the journal has.
     records = CommittedRecords(term.shard.instances)
     statuses = Statuses(term, term.blocked_groups, records, api.cache, api.clock)
     watchers = Watchers(term.active_config, records, statuses)
@@ -117,7 +117,7 @@ def grpc_ports(term: TermContext, api: ApiContext) -> list[GrpcPort | OperatorPo
     rollouts = RolloutRequests(term.shard, term.active_config, term.revisions, groups, api.clock)
     term.shard.commits.subscribe(records.observe, watchers.observe, rollouts.observe)
     term.active_config.subscribe(watchers.on_config_change, rollouts.on_config_change)
-    term.readiness.subscribe(watchers.readiness_changed)
+    term.readiness.subscribe(watchers.on_readiness_change)
     admission = Admission(api.operators, api.clock, connections=lambda: operator_port.listener.connections)
     operator_service = OperatorService(
         OperatorContext(
@@ -153,7 +153,7 @@ def _others(services: Mapping[str, str], own: str) -> dict[str, str]:
 
 
 def _agent_limits(configuration: Configuration) -> limits.Limits:
-    """A silent agent is asked for a sign of life well before it could become suspect."""
+    """Agents are pinged well before they could become suspect."""
     half = configuration.policy.suspect_after / 2
     return replace(
         limits.AGENT,

@@ -1,14 +1,13 @@
-"""OperatorService: what an operator may see and ask of its tenant.
+"""OperatorService: the API for operators, limited to their tenant.
 
-Services authenticate, translate, post events and read snapshots; they decide nothing. Who asks, and what it may name, is
-settled once for each call (`_asked`): a registered operator and its tenancy. The trap: what is read may be served while
-this server is not sure that it leads, what changes something may not.
+The service authenticates, translates, posts events and reads snapshots; it decides nothing. The trap: reads may be served
+while this server is not sure that it leads; changes may not.
 """
 
-import asyncio
 import contextlib
+import functools
 import logging
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -18,28 +17,27 @@ from nstance.authority import errors as authority_errors
 from nstance.authority.operators import Operators
 from nstance.clock import Clock
 from nstance.config import dynamic as dynamics
-from nstance.config import storage_keys
 from nstance.config.dynamic import Stamp
-from nstance.config.errors import Problem
 from nstance.config.resolve import Resolved
-from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName, OperatorId, ServerId, TenantId
+from nstance.model import events as ev
+from nstance.model.ids import GroupKey, GroupName, OperatorId, ServerId, TenantId
 from nstance.objects import errors as storage
 from nstance.objects.port import ObjectStore
 from nstance.pki import keys, names, proof
 from nstance.server.api import group_edits, plans, rollout_requests, watchers
 from nstance.server.api.admission import Admission
+from nstance.server.api.config_requests import ConfigRequests
 from nstance.server.api.group_writer import NOT_LEADING, Edit, GroupWriter
 from nstance.server.api.instance_requests import InstanceRequests
 from nstance.server.api.rollout_requests import RolloutRequests
-from nstance.server.api.rollout_service import RolloutService
 from nstance.server.api.statuses import Statuses
 from nstance.server.api.tenancy import Tenancy
 from nstance.server.api.unknown_vm_requests import UnknownVmRequests
-from nstance.server.api.watchers import Watcher, WatcherOverrunError, Watchers
+from nstance.server.api.watchers import WatcherOverrunError, Watchers
 from nstance.server.cache.cache import CacheUnavailableError, Event
 from nstance.server.config import configuration as configurations
 from nstance.server.config.active_config import ActiveConfig
-from nstance.server.config.configuration import Configuration, NoConfigurationError
+from nstance.server.config.configuration import Configuration
 from nstance.server.identity.issuer import Issuer
 from nstance.server.leader.step_times import StepTimes
 from nstance.server.state.committed_records import CommittedRecords
@@ -50,17 +48,14 @@ from nstance.wire.peer import connection_of
 
 log = logging.getLogger(__name__)
 
-SEEN_EVERY = 30.0  # while a watch is open: whether its operator is still registered
-HEAD_SECONDS = 5.0
 MAX_EVENTS = 1_000
-MAX_LISTED = 5_000  # instances in one answer: half a kilobyte each, and a message has 4 MiB
-USUAL_EVENTS = 100
-NOTED_SECONDS = 1.0  # for what is on its way into the history
-BREATHE_EVERY = 64  # messages of a snapshot
+MAX_INSTANCES = 5_000  # in one answer: half a kilobyte each, and a message has 4 MiB
+DEFAULT_EVENTS = 100
+EVENT_FLUSH_SECONDS = 1.0
 
 
 class Events(Protocol):
-    """The history: oldest first; with `after` those that follow, without it the newest."""
+    """Events, oldest first; with `after` those that follow, without it the newest."""
 
     async def __call__(
         self,
@@ -94,26 +89,24 @@ class OperatorContext:
     clock: Clock
 
 
-class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
+class OperatorService(operator_grpc.OperatorServiceBase):
     def __init__(self, context: OperatorContext) -> None:
         self._context = context
         self._shard = context.shard
         self._active_config = context.active_config
-        self._store = context.store
         self._operators = context.operators
         self._admission = context.admission
         self._groups = context.groups
         self._rollouts = context.rollouts
         self._requests = InstanceRequests(context.shard, context.records)
         self._unknown = UnknownVmRequests(context.shard, self._requests, context.clock)
+        self._config = ConfigRequests(context.active_config, context.shard, context.store, server=context.server)
         self._statuses = context.statuses
         self._watchers = context.watchers
         self._clock = context.clock
 
-    # ---- who is it?
-
-    async def _asked(self, stream: Any, *, changes: bool = False) -> tuple[Any, Tenancy]:
-        """The request and the tenancy of whoever sent it."""
+    async def _authenticate(self, stream: Any, *, changes: bool = False) -> tuple[Any, Tenancy]:
+        """The request and the tenancy of its registered operator."""
         request = await stream.recv_message()
         who = connection_of(stream).identity
         assert isinstance(who, names.Operator)  # the listener admits no other role
@@ -125,101 +118,13 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
     # ---- configuration
 
     async def GetConfigStatus(self, stream: Any) -> None:
-        _, tenancy = await self._asked(stream)
-        configuration = self._active_config.configuration
-        await stream.send_message(
-            operator_pb2.ConfigStatus(
-                etag=configuration.version,
-                last_modified_unix=await self._modified(configuration),
-                size=configuration.size,
-                cluster=configuration.settings.cluster.id,
-                shard=self._active_config.shard,
-                leader=self._context.server,
-                epoch=self._shard.term.epoch,
-                errors=[*self._errors(tenancy.tenant), *self._unknown.held(tenancy)],
-            )
-        )
+        _, tenancy = await self._authenticate(stream)
+        await stream.send_message(await self._config.status(tenancy.tenant, held=self._unknown.held(tenancy)))
 
     async def RefreshConfig(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream, changes=True)
-        if request.dry_run:
-            await stream.send_message(_sized(await self._rehearse(tenancy.tenant)))
-            return
-        active_config = self._active_config
-        previous = active_config.configuration.version
-        updated = await active_config.refresh()
-        if not active_config.is_readable:
-            raise status.unavailable("the configuration cannot be read now, the old one stays in force; try again")
-        await stream.send_message(
-            operator_pb2.RefreshConfigResponse(
-                updated=updated,
-                previous_etag=previous,
-                etag=active_config.configuration.version,
-                errors=self._errors(tenancy.tenant),
-                needs_restart=configurations.needs_restart(
-                    active_config.booted.settings, active_config.configuration.settings
-                ),
-                warnings=configurations.overridden(active_config.configuration, self._mine(tenancy.tenant)),
-            )
-        )
-
-    async def _rehearse(self, tenant: TenantId) -> operator_pb2.RefreshConfigResponse:
-        """What the configuration in the bucket would change."""
-        now = self._active_config.configuration
-        try:
-            found = await configurations.read(self._store, self._active_config.shard, before=now)
-        except NoConfigurationError as refusal:
-            errors = self._shown(str(refusal), refusal.problems, tenant)
-            return operator_pb2.RefreshConfigResponse(previous_etag=now.version, etag=now.version, errors=errors)
-        except (storage.StorageError, TimeoutError):
-            raise status.unavailable("the configuration cannot be read now, try again") from None
-        plan = []
-        mine = [key for key in sorted({*now.groups, *found.groups}) if key.tenant == tenant]
-        for key in mine:
-            resolved = found.groups.get(key)
-            desired = resolved.group if resolved is not None else None
-            if desired is None or not desired.paused:
-                plan += plans.plan(self._shard, key, desired, policy=found.policy)
-        return operator_pb2.RefreshConfigResponse(
-            updated=(found.version, found.dynamic_version) != (now.version, now.dynamic_version),
-            previous_etag=now.version,
-            etag=found.version,
-            needs_restart=configurations.needs_restart(self._active_config.booted.settings, found.settings),
-            plan=plan,
-            warnings=configurations.overridden(found, mine),
-        )
-
-    async def _modified(self, configuration: Configuration) -> int:
-        """When the configuration in force was written; 0 if that cannot be told now."""
-        try:
-            async with asyncio.timeout(HEAD_SECONDS):
-                head = await self._store.head(storage_keys.config(self._active_config.shard))
-        except (storage.StorageError, TimeoutError):
-            return 0
-        return int(head.modified) if head.version == configuration.version else 0
-
-    def _mine(self, tenant: TenantId) -> list[GroupKey]:
-        return [key for key in self._active_config.configuration.groups if key.tenant == tenant]
-
-    def _errors(self, tenant: TenantId) -> list[str]:
-        """Why a newer configuration was refused, without what concerns other tenants' groups."""
-        return self._shown(self._active_config.rejection, self._active_config.problems, tenant)
-
-    def _shown(self, refused: str, problems: Sequence[Problem], tenant: TenantId) -> list[str]:
-        if refused and not problems:
-            return [refused]
-        others = 0
-        told = []
-        for problem in problems:
-            owner = problem.path.split(".")[1] if problem.path.startswith("groups.") else tenant
-            if problem.path == storage_keys.groups(self._active_config.shard):
-                owner = ""  # all tenants' file: what a message quotes may be anybody's
-            flat = tenant == DEFAULT_TENANT and owner not in self._active_config.configuration.settings.tenants
-            if owner == tenant or flat:
-                told.append(str(problem))
-            else:
-                others += 1
-        return [*told, f"and {others} problems in groups of other tenants"] if others else told
+        request, tenancy = await self._authenticate(stream, changes=True)
+        refresh = self._config.plan_refresh if request.dry_run else self._config.refresh
+        await stream.send_message(_checked_size(await refresh(tenancy.tenant)))
 
     # ---- groups
 
@@ -227,24 +132,24 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
         return self._statuses.group(resolved, configuration.dynamic.groups.get(resolved.group.key))
 
     async def ListGroups(self, stream: Any) -> None:
-        _, tenancy = await self._asked(stream)
+        _, tenancy = await self._authenticate(stream)
         configuration = self._active_config.configuration
         found = [self._status(resolved, configuration) for resolved in tenancy.groups()]
-        await stream.send_message(_sized(operator_pb2.ListGroupsResponse(groups=found)))
+        await stream.send_message(_checked_size(operator_pb2.ListGroupsResponse(groups=found)))
 
     def _stamp(self, tenancy: Tenancy) -> Stamp:
         return dynamics.stamp(tenancy.who.id, self._clock.wall())
 
-    async def _changed(self, edit: Edit, tenancy: Tenancy, *, dry_run: bool) -> Configuration:
+    async def _change(self, edit: Edit, tenancy: Tenancy, *, dry_run: bool) -> Configuration:
         if dry_run:
             return self._groups.preview(edit)
         return await self._groups.change(edit, who=tenancy.who.id)
 
     async def UpsertGroup(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream, changes=True)
+        request, tenancy = await self._authenticate(stream, changes=True)
         key = tenancy.key(request.key)
         edit = group_edits.upsert(key, request.config, etag=request.etag, unset=request.unset, by=self._stamp(tenancy))
-        configuration = await self._changed(edit, tenancy, dry_run=request.dry_run)
+        configuration = await self._change(edit, tenancy, dry_run=request.dry_run)
         resolved, plan, rollout = configuration.groups[key], [], None
         if request.dry_run:
             plan = plans.plan(self._shard, key, resolved.group)
@@ -253,18 +158,18 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
         await stream.send_message(operator_pb2.UpsertGroupResponse(group=group, plan=plan, rollout=rollout))
 
     async def DeleteGroup(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream, changes=True)
+        request, tenancy = await self._authenticate(stream, changes=True)
         key = GroupKey(tenancy.tenant, GroupName(request.key))
         if not self._unknown.is_held(key):
             edit = group_edits.delete(tenancy.group(request.key).group.key, etag=request.etag)
-            await self._changed(edit, tenancy, dry_run=request.dry_run)
+            await self._change(edit, tenancy, dry_run=request.dry_run)
         plan = self._unknown.plan_deletion(key) if request.dry_run else []
         if not request.dry_run:
             await self._unknown.delete_group(key)
         await stream.send_message(operator_pb2.DeleteGroupResponse(plan=plan))
 
     async def PlanGroup(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream)
+        request, tenancy = await self._authenticate(stream)
         if request.HasField("config"):
             key = tenancy.key(request.key)
             edit = group_edits.upsert(key, request.config, unset=request.unset, by=self._stamp(tenancy))
@@ -278,7 +183,7 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
         answer = operator_pb2.PlanGroupResponse(
             actions=actions, paused=desired.paused, warnings=warnings, rollout=rollout
         )
-        await stream.send_message(_sized(answer))
+        await stream.send_message(_checked_size(answer))
 
     async def PauseGroup(self, stream: Any) -> None:
         await self._pause(stream, paused=True)
@@ -287,138 +192,157 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
         await self._pause(stream, paused=False)
 
     async def _pause(self, stream: Any, *, paused: bool) -> None:
-        request, tenancy = await self._asked(stream, changes=True)
+        request, tenancy = await self._authenticate(stream, changes=True)
         key = tenancy.group(request.key).group.key if request.key else None
         edit = group_edits.pause(tenancy.tenant, key, paused=paused, by=self._stamp(tenancy))
-        configuration = await self._changed(edit, tenancy, dry_run=request.dry_run)
+        configuration = await self._change(edit, tenancy, dry_run=request.dry_run)
         chosen = [k for k in sorted(configuration.groups) if k.tenant == tenancy.tenant and key in (None, k)]
         found = [self._status(configuration.groups[k], configuration) for k in chosen]
         plan = []
         if request.dry_run and not paused:
             resumed = [k for k in chosen if self._active_config.configuration.groups[k].group.paused]
             plan = [a for k in resumed for a in plans.plan(self._shard, k, configuration.groups[k].group)]
-        await stream.send_message(_sized(operator_pb2.PauseGroupResponse(groups=found, plan=plan)))
+        await stream.send_message(_checked_size(operator_pb2.PauseGroupResponse(groups=found, plan=plan)))
+
+    # ---- rollouts
+
+    async def RollbackGroup(self, stream: Any) -> None:
+        request, tenancy = await self._authenticate(stream, changes=True)
+        key = tenancy.group(request.key).group.key
+        edit = await self._rollouts.roll_back(key, request.revision, by=tenancy.who.id)
+        configuration = await self._change(edit, tenancy, dry_run=request.dry_run)
+        resolved = configuration.groups[key]
+        plan = plans.plan(self._shard, key, resolved.group) if request.dry_run else []
+        group = self._status(resolved, configuration)
+        await stream.send_message(operator_pb2.RollbackGroupResponse(group=group, plan=plan))
+
+    async def ResumeRollout(self, stream: Any) -> None:
+        request, tenancy = await self._authenticate(stream, changes=True)
+        key = tenancy.group(request.key).group.key
+        configuration, plan = self._active_config.configuration, []
+        if self._rollouts.is_rolled_back(key):
+            edit = rollout_requests.end_rollback(key)
+            configuration = await self._change(edit, tenancy, dry_run=request.dry_run)
+            if request.dry_run:
+                plan = plans.plan(self._shard, key, configuration.groups[key].group)
+        elif request.dry_run:
+            desired = configuration.groups[key].group
+            decision = self._shard.plan(key, desired, ev.RolloutResumed())
+            if decision.rejections:
+                raise rollout_requests.not_held()
+            plan = plans.actions(self._shard, key, desired, decision)
+        else:
+            await self._rollouts.resume(key)
+        group = self._status(configuration.groups[key], configuration)
+        await stream.send_message(operator_pb2.ResumeRolloutResponse(group=group, plan=plan))
+
+    async def ListRevisions(self, stream: Any) -> None:
+        request, tenancy = await self._authenticate(stream)
+        record = self._shard.group_records.get(tenancy.group(request.key).group.key)
+        found = [
+            rollout_requests.revision_status(each) for each in reversed(record.revisions if record is not None else ())
+        ]
+        await stream.send_message(operator_pb2.ListRevisionsResponse(revisions=found))
 
     # ---- instances
 
     async def ListInstances(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream)
+        request, tenancy = await self._authenticate(stream)
         if request.limit < 0:
             raise status.invalid("limit", "expected a number above 0, or 0 for all")
         found = tenancy.instances(request.group, ended=request.include_deleted)
         found = [instance for instance in found if instance.id > request.after_id]
-        limit = min(request.limit or len(found), MAX_LISTED)
+        limit = min(request.limit or len(found), MAX_INSTANCES)
         if not request.limit and limit < len(found):
-            raise status.exhausted(
-                f"{len(found):,} instances are too many for one answer: ask with a limit and after_id"
-            )
+            raise status.exhausted(f"{len(found):,} instances are too many for one answer: use limit and after_id")
         page = [self._statuses.instance(instance) for instance in found[:limit]]
         await stream.send_message(operator_pb2.ListInstancesResponse(instances=page, more=limit < len(found)))
 
     async def GetInstanceStatus(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream)
-        await stream.send_message(await self._statuses.whole(tenancy.instance(request.instance_id)))
+        request, tenancy = await self._authenticate(stream)
+        await stream.send_message(await self._statuses.instance_with_last_report(tenancy.instance(request.instance_id)))
 
     async def CreateInstance(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream, changes=True)
+        request, tenancy = await self._authenticate(stream, changes=True)
         await stream.send_message(self._statuses.instance(*await self._requests.create(tenancy, request)))
 
     async def DeleteInstance(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream, changes=True)
-        gone = await self._requests.delete(tenancy, request.instance_id, dry_run=request.dry_run)
-        await stream.send_message(self._statuses.instance(*gone))
+        request, tenancy = await self._authenticate(stream, changes=True)
+        deleted = await self._requests.delete(tenancy, request.instance_id, dry_run=request.dry_run)
+        await stream.send_message(self._statuses.instance(*deleted))
 
     async def ReplaceInstance(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream, changes=True)
-        old = await self._requests.replace(tenancy, request.instance_id, dry_run=request.dry_run)
-        await stream.send_message(self._statuses.instance(*old))
+        request, tenancy = await self._authenticate(stream, changes=True)
+        replaced = await self._requests.replace(tenancy, request.instance_id, dry_run=request.dry_run)
+        await stream.send_message(self._statuses.instance(*replaced))
 
     async def ListUnknownVms(self, stream: Any) -> None:
-        _, tenancy = await self._asked(stream)
-        await stream.send_message(_sized(self._unknown.listed(tenancy)))
+        _, tenancy = await self._authenticate(stream)
+        await stream.send_message(_checked_size(self._unknown.list_vms(tenancy)))
 
     async def AdoptInstance(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream, changes=True)
+        request, tenancy = await self._authenticate(stream, changes=True)
         adopted = await self._unknown.adopt(tenancy, request.instance_id, dry_run=request.dry_run)
         await stream.send_message(self._statuses.instance(*adopted))
 
     async def ReleaseInstance(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream, changes=True)
+        request, tenancy = await self._authenticate(stream, changes=True)
         answer = await self._unknown.release(tenancy, request.instance_id, dry_run=request.dry_run)
         await stream.send_message(answer)
 
     async def AcknowledgeDrained(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream, changes=True)
+        request, tenancy = await self._authenticate(stream, changes=True)
         await stream.send_message(await self._requests.acknowledge(tenancy, request.instance_id))
 
-    # ---- what happens
+    # ---- watches and events
 
     async def Watch(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream)
+        request, tenancy = await self._authenticate(stream)
         drains = self._shard.drainers.watching(tenancy.tenant) if request.drains else contextlib.nullcontext()
         with self._watchers.open(tenancy.tenant, watchers.kinds(request)) as watcher, drains:
             try:
-                await self._send(stream, watcher, tenancy.who)
+                admit = functools.partial(self._admission.admit, tenancy.who, watching=True)
+                await self._watchers.send(stream, watcher, clock=self._clock, admit=admit)
             except WatcherOverrunError:
-                # Between two messages: one that is cut in half would read as a broken stream. Whoever takes nothing at
-                # all is ended by the transport.
-                raise status.exhausted("this watcher does not keep up, watch again from a new snapshot") from None
-
-    async def _send(self, stream: Any, watcher: Watcher, who: names.Operator) -> None:
-        for number, part in enumerate(watcher.snapshot):
-            await stream.send_message(watcher.numbered(self._watchers.message(part)))
-            if number % BREATHE_EVERY == 0:
-                await asyncio.sleep(0)
-        watcher.snapshot.clear()
-        await stream.send_message(watcher.numbered(operator_pb2.WatchMessage(snapshot_end=operator_pb2.SnapshotEnd())))
-        look_at = self._clock.monotonic() + SEEN_EVERY
-        while True:
-            try:
-                async with asyncio.timeout(max(0.0, look_at - self._clock.monotonic())):
-                    message = await watcher.take()
-            except TimeoutError:
-                message = None
-            if message is not None:
-                await stream.send_message(watcher.numbered(message))
-            if self._clock.monotonic() >= look_at:
-                await self._admission.admit(who, watching=True)
-                look_at = self._clock.monotonic() + SEEN_EVERY
+                # Raised between two messages, because half a message would look like a broken stream. A client that
+                # reads nothing at all is disconnected by the transport.
+                raise status.exhausted("this watcher is too slow, watch again from a new snapshot") from None
 
     async def ListEvents(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream)
+        request, tenancy = await self._authenticate(stream)
         if request.limit < 0:
-            raise status.invalid("limit", "expected a number above 0, or 0 for the usual one")
+            raise status.invalid("limit", "expected a number above 0, or 0 for the default")
         if request.after_id >= 1 << 63:
             raise status.invalid("after_id", "expected the ID of an event")
-        if not request.after_id:  # who follows will ask again
-            await self._shard.event_log.flush(timeout=NOTED_SECONDS)
+        if not request.after_id:  # a client that follows asks again anyway
+            await self._shard.event_log.flush(timeout=EVENT_FLUSH_SECONDS)
         try:
             found = await self._context.events(
                 tenant=tenancy.tenant,
                 group=request.group or None,
                 instance=request.instance_id or None,
                 after=request.after_id,
-                limit=min(request.limit or USUAL_EVENTS, MAX_EVENTS),
+                limit=min(request.limit or DEFAULT_EVENTS, MAX_EVENTS),
             )
-        except CacheUnavailableError as problem:
-            log.warning("the history cannot be read", extra={"error": str(problem)})
-            raise status.unavailable("the history cannot be read now, try again") from None
-        await stream.send_message(_sized(operator_pb2.ListEventsResponse(events=map(_event, found))))
+        except CacheUnavailableError as error:
+            log.warning("failed to read events", extra={"error": str(error)})
+            raise status.unavailable("failed to read events, try again") from None
+        await stream.send_message(_checked_size(operator_pb2.ListEventsResponse(events=map(_event, found))))
 
     # ---- operators
 
     async def RevokeOperator(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream, changes=True)
+        request, tenancy = await self._authenticate(stream, changes=True)
         if not names.is_operator_id(request.operator_id):
             raise _no_operator()
         revoked = names.Operator(tenancy.who.cluster, tenancy.tenant, OperatorId(request.operator_id))
-        await self._stored(self._operators.revoke(revoked.tenant, revoked.id), otherwise=_no_operator())
-        log.warning("an operator was revoked", extra={"operator": revoked.id, "by": tenancy.who.id})
+        await self._store_operator(self._operators.revoke(revoked.tenant, revoked.id), not_registered=_no_operator())
+        log.warning("operator revoked", extra={"operator": revoked.id, "by": tenancy.who.id})
         self._admission.revoke(revoked, answered=connection_of(stream))
         await stream.send_message(operator_pb2.RevokeOperatorResponse())
 
     async def RenewCertificate(self, stream: Any) -> None:
-        request, tenancy = await self._asked(stream, changes=True)
+        request, tenancy = await self._authenticate(stream, changes=True)
         who, authority = tenancy.who, self._context.issuer.authority
         public_key = None
         if request.public_key_pem:
@@ -428,9 +352,9 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
             except (keys.UnacceptableKeyError, proof.InvalidProofError) as problem:
                 raise status.invalid("public_key_pem", str(problem)) from None
         life = self._active_config.configuration.settings.shard.identity.operator_ttl
-        issued = await self._stored(
+        issued = await self._store_operator(
             self._operators.renew(authority, who, public_key, life=life),
-            otherwise=status.denied("this operator is not registered"),
+            not_registered=status.denied("this operator is not registered"),
         )
         await stream.send_message(
             registration_pb2.RegisterResponse(
@@ -438,22 +362,21 @@ class OperatorService(RolloutService, operator_grpc.OperatorServiceBase):
             )
         )
 
-    async def _stored(self, call: Awaitable[Any], *, otherwise: GRPCError) -> Any:
-        """`otherwise`: if there is no such operator."""
+    async def _store_operator(self, call: Awaitable[Any], *, not_registered: GRPCError) -> Any:
         try:
             return await call
         except authority_errors.NotRegisteredError:
-            raise otherwise from None
-        except (storage.StorageError, authority_errors.AuthorityError, TimeoutError) as problem:
-            log.warning("an operator's registration could not be changed", extra={"error": str(problem)})
-            raise status.unavailable("the change could not be stored for certain, ask again") from None
+            raise not_registered from None
+        except (storage.StorageError, authority_errors.AuthorityError, TimeoutError) as error:
+            log.warning("failed to change the registration of an operator", extra={"error": str(error)})
+            raise status.unavailable("failed to store the change for certain, try again") from None
 
 
-def _sized(answer: Any) -> Any:
-    """An answer that the caller can take; it is never cut short in silence."""
-    size, most = answer.ByteSize(), limits.OPERATOR.max_message
-    if size > most:
-        raise status.exhausted(f"the answer has {size:,} bytes, more than the {most:,} of one message: ask for less")
+def _checked_size(answer: Any) -> Any:
+    """The answer, if it fits into one message: it is never truncated silently."""
+    size, limit = answer.ByteSize(), limits.OPERATOR.max_message
+    if size > limit:
+        raise status.exhausted(f"the answer has {size:,} bytes, more than {limit:,} for one message: request less")
     return answer
 
 
@@ -469,5 +392,5 @@ def _event(event: Event) -> operator_pb2.Event:
         reason=event.code,
         message=event.message,
         id=event.id,
-        trouble=event.trouble,
+        trouble=event.needs_attention,
     )

@@ -1,4 +1,4 @@
-"""What would happen, from the decision that would be taken: the same code as for the act, with its reasons."""
+"""Plans for dry runs: the actions of the decision that would be taken, with its reasons."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -13,21 +13,21 @@ from nstance.model.rollout import Outcome
 from nstance.server.state.shard import Shard
 from nstance.v1 import operator_pb2
 
-LATER = "its configuration will be out of date; it leaves when its turn has come and its replacement is there"
-TAKEN = "it leaves when its replacement is there"
-PUSHED = "its files change; it goes on running"
+OUTDATED = "its configuration will be outdated: it is replaced in its turn and drained when its replacement is ready"
+REPLACED = "it is drained when its replacement is ready"
+FILES_CHANGED = "its files change; it keeps running"
 
 
 def plan(
     shard: Shard, key: GroupKey, desired: Group | None, *, policy: Policy | None = None
 ) -> list[operator_pb2.PlannedAction]:
-    """What would be done if the group's wish were this one; of a paused group: what would follow once it is resumed."""
+    """The actions if the group were desired like this; for a paused group, the actions after it is resumed."""
     desired = replace(desired, paused=False) if desired is not None else None
     return actions(shard, key, desired, shard.plan(key, desired, policy=policy))
 
 
 def actions(shard: Shard, key: GroupKey, desired: Group | None, decision: Decision) -> list[operator_pb2.PlannedAction]:
-    """A decision for people: what it does at once, and what is bound to follow from it."""
+    """The actions of a decision, and those that follow from it later."""
     members = shard.members(key)
     reasons: dict[InstanceId, Reason] = {}
     for reason in decision.reasons:
@@ -62,41 +62,41 @@ def actions(shard: Shard, key: GroupKey, desired: Group | None, decision: Decisi
             drifting = []
         replaced = {m.replaces: m.replaces_for for m in made if m.replaces is not None and m.replaces not in handled}
         found += [
-            _planned("drain", key, id, cause.value if cause is not None else "", TAKEN)
+            _planned("drain", key, id, cause.value if cause is not None else "", REPLACED)
             for id, cause in replaced.items()
             if cause is not Cause.DRIFT
         ]
         found += [
-            _planned("drain", key, m.id, ReasonCode.DRIFT.value, LATER)
+            _planned("drain", key, m.id, ReasonCode.DRIFT.value, OUTDATED)
             for m in drifting
             if replaced.get(m.id, Cause.DRIFT) is Cause.DRIFT
         ]
         found += _pushes(members.values(), shard.desired_groups.get(key), desired, handled)
         found += _waiting(shard, key, desired, decision)
-    return sorted(found, key=lambda action: action.action != "create")  # as they are done: creations first
+    return sorted(found, key=lambda action: action.action != "create")  # in the order of execution
 
 
 def _held(shard: Shard, key: GroupKey, decision: Decision) -> operator_pb2.PlannedAction | None:
-    """The rollout that would replace the rest does not go on by itself."""
+    """An action that says why the rollout does not continue by itself."""
     record = decision.record or shard.group_records.get(key)
     current = record.current if record is not None else None
     if current is None or current.outcome not in rollout.HELD:
         return None
     code = ReasonCode.ROLLOUT_HALTED if current.outcome is Outcome.HALTED else ReasonCode.ROLLOUT
-    message = f"no further instance is replaced, because the rollout is {current.outcome.value}: {current.message}"
+    message = f"no further instance is replaced: the rollout is {current.outcome.value}: {current.message}"
     return _planned("hold", key, "", code.value, message)
 
 
 def _waiting(shard: Shard, key: GroupKey, desired: Group, decision: Decision) -> list[operator_pb2.PlannedAction]:
-    """What is missing and will be made only later: after failures, or once something is there that it needs."""
+    """Creations that wait, after failures or for something that is not there yet."""
     members = {**shard.members(key), **{c.instance.id: c.instance for c in decision.changes if isinstance(c, Put)}}
     counting = {m.id: m for m in members.values() if m.counts}
-    lack = desired.size - sum(m.replaces not in counting for m in counting.values())  # a newcomer shares a place
+    lack = desired.size - sum(m.replaces not in counting for m in counting.values())  # a replacement adds nothing
     trend = decision.trend
     if blocked := shard.blocked_reason(key):
         why = _planned("create", key, "", ReasonCode.BLOCKED.value, blocked)
     else:
-        message = f"when its wait after {trend.failures} failed tries in a row is over: {trend.last_error}"
+        message = f"waits after {trend.failures} failed attempts in a row: {trend.last_error}"
         why = _planned("create", key, "", ReasonCode.BACK_OFF.value, message)
     return [why] * lack if blocked or trend.failures else []
 
@@ -111,7 +111,7 @@ def _action(before: Instance | None, after: Instance) -> str | None:
     if before is None:
         return "delete" if after.state is State.DELETING else "create"
     if before.state is after.state:
-        # Somebody wants it gone that drains already: nothing takes it back any more.
+        # A deletion was requested during the drain: the drain cannot be cancelled any more.
         return "drain" if after.drain is not None and before.drain != after.drain else None
     match after.state:
         case State.DRAINING:
@@ -125,7 +125,7 @@ def _action(before: Instance | None, after: Instance) -> str | None:
 
 
 def _rotates(member: Instance, desired: Group) -> bool:
-    """A rotation takes one after the other; the decision shows only its first step."""
+    """Whether a rollout will replace it. The decision itself shows only the first step."""
     return member.state in CAPACITY and not member.on_demand and drifted(member, desired)
 
 
@@ -139,7 +139,7 @@ def _pushes(
     if now is None or now.runtime_hash == desired.runtime_hash:
         return []
     return [
-        _planned("push-files", desired.key, m.id, ReasonCode.CONFIG.value, PUSHED)
+        _planned("push-files", desired.key, m.id, ReasonCode.CONFIG.value, FILES_CHANGED)
         for m in _sorted(members)
         if m.state is State.RUNNING and m.id not in handled and not drifted(m, desired)
     ]

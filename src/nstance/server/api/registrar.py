@@ -1,7 +1,7 @@
-"""A nonce and a key become an identity.
+"""Registers agents and operators: a nonce and a key become a certificate.
 
-Open to everybody who can reach the port, so it checks the signature before it looks anything up, says nothing beyond
-"invalid registration nonce", and limits failures per address. The log says why.
+The port is open to everybody who can reach it. So the signature is checked before anything is looked up, the answer says
+no more than "invalid registration nonce", and failures are limited per address. The log has the reason.
 """
 
 import logging
@@ -36,14 +36,14 @@ Claims = TypeVar("Claims", nonce.AgentClaims, nonce.OperatorClaims)
 Request = registration_pb2.RegisterAgentRequest | registration_pb2.RegisterOperatorRequest
 
 INVALID = "invalid registration nonce"
-FAILURES = 30  # per address and window; the machine itself is not limited
-WINDOW = 60.0
+MAX_FAILURES = 30  # per address and window; the machine itself is not limited
+WINDOW_SECONDS = 60.0
 MAX_ADDRESSES = 10_000
 LOOPBACK = ("127.", "::1")
 
 
 class Failures:
-    """How often an address has failed lately."""
+    """Counts the recent failures of each address."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -51,7 +51,7 @@ class Failures:
 
     @contextmanager
     def counted(self, address: str) -> Iterator[None]:
-        """Refused beforehand if there were too many; counted if it is refused now."""
+        """Rejects the call if there were too many failures, and counts it if it fails."""
         self._check(address)
         try:
             yield
@@ -61,20 +61,20 @@ class Failures:
             raise
 
     def _check(self, address: str) -> None:
-        began, count = self._seen.get(address, (0.0, 0))
-        if count >= FAILURES and self._clock.monotonic() - began < WINDOW:
+        started, count = self._seen.get(address, (0.0, 0))
+        if count >= MAX_FAILURES and self._clock.monotonic() - started < WINDOW_SECONDS:
             raise status.exhausted("too many failed registrations from this address, wait a minute")
 
     def _count(self, address: str) -> None:
         if address.startswith(LOOPBACK):
             return
         now = self._clock.monotonic()
-        began, count = self._seen.pop(address, (now, 0))
-        if now - began >= WINDOW:
-            began, count = now, 0
+        started, count = self._seen.pop(address, (now, 0))
+        if now - started >= WINDOW_SECONDS:
+            started, count = now, 0
         if len(self._seen) >= MAX_ADDRESSES:
             self._seen.pop(next(iter(self._seen)))
-        self._seen[address] = (began, count + 1)
+        self._seen[address] = (started, count + 1)
 
 
 class Registrar:
@@ -109,34 +109,34 @@ class Registrar:
         claims, public_key = self._verified(request, address, issuer.verify)
         instance = shard.instances.get(claims.instance)
         if instance is None or not _matches(claims, instance):
-            raise self._refused(address, f"there is no instance {claims.instance} that it was made for")
-        drawn = issuer.draw(public_key, life=life)
-        owner = shard.owner_of_key(drawn.public_key)
+            raise self._reject(address, f"no instance {claims.instance} with this nonce")
+        new = issuer.new_certificate(public_key, life=life)
+        owner = shard.owner_of_key(new.public_key)
         if owner is not None and owner != instance.id:
-            self._alarm(instance, f"it presented the key of {owner}, and was refused")
+            self._record_violation(instance, f"registration rejected: it presented the key of {owner}")
             raise status.denied("this key belongs to another instance")
         for claimed in (request.ipv4, request.ipv6):
             if claimed and claimed in self._advertised.hosts:
-                self._alarm(instance, f"it claims this server's address {claimed}, and was refused")
-                raise status.denied("this address is a server's")
+                self._record_violation(instance, f"registration rejected: it claims the server address {claimed}")
+                raise status.denied("this address belongs to a server")
         await points.reach(points.Point.BEFORE_REGISTRATION)
         try:
             refusal = await shard.ask(
                 ev.Registered(
                     id=instance.id,
-                    public_key=drawn.public_key,
-                    certificate_serial=drawn.serial,
-                    certificate_expires=drawn.expires,
-                    ip4=_clip(request.ipv4),
-                    ip6=_clip(request.ipv6),
-                    hostname=_clip(request.hostname),
+                    public_key=new.public_key,
+                    certificate_serial=new.serial,
+                    certificate_expires=new.expires,
+                    ip4=_printable(request.ipv4),
+                    ip6=_printable(request.ipv6),
+                    hostname=_printable(request.hostname),
                 )
             )
         except (journal.DeposedError, OverloadedError) as problem:
             raise status.unavailable(str(problem)) from None
         await points.reach(points.Point.AFTER_REGISTRATION)
         if refusal is not None:
-            raise self._refused(address, f"{instance.id}: {refusal.value}")
+            raise self._reject(address, f"{instance.id}: {refusal.value}")
         record = shard.instances[instance.id]
         if record.registered is not None:
             self._metrics.registered(record.key, record.registered - record.created)
@@ -150,29 +150,29 @@ class Registrar:
             request, address, lambda token: authority.verify_operator_nonce(token, now=self._clock.wall())
         )
         if claims.tenant != DEFAULT_TENANT and claims.tenant not in settings.tenants:
-            raise self._refused(address, f"the tenant {claims.tenant} is not configured")
+            raise self._reject(address, f"the tenant {claims.tenant} is not configured")
         try:
             _, issued = await self._operators.register(
                 authority, claims, public_key, life=settings.shard.identity.operator_ttl
             )
         except (authority_errors.NonceUsedError, authority_errors.NotRegisteredError) as problem:
-            raise self._refused(address, str(problem)) from None
+            raise self._reject(address, str(problem)) from None
         except (storage.StorageError, authority_errors.AuthorityError) as problem:
-            log.warning("an operator could not be registered", extra={"error": str(problem)})
-            raise status.unavailable("the registration could not be stored, try again") from None
+            log.warning("failed to register operator", extra={"error": str(problem)})
+            raise status.unavailable("failed to store the registration, try again") from None
         return self._response(issued)
 
     def _verified(self, request: Request, address: str, verify: Callable[[str], Claims]) -> tuple[Claims, bytes]:
-        """The signature first: what was not signed by us costs and tells nothing."""
+        """Checks the signature first, so that a forged nonce learns nothing and costs little."""
         try:
             claims = verify(request.nonce)
             public_key = keys.public_key_from_pem(request.public_key_pem)
             proof.check_registration(request.proof, public_key=public_key, cluster=claims.cluster, nonce=request.nonce)
             return claims, public_key
         except nonce.InvalidNonceError as problem:
-            raise self._refused(address, problem.reason) from None
+            raise self._reject(address, problem.reason) from None
         except proof.InvalidProofError as problem:
-            raise self._refused(address, str(problem)) from None
+            raise self._reject(address, str(problem)) from None
         except keys.UnacceptableKeyError as problem:
             raise status.invalid("public_key_pem", str(problem)) from None
 
@@ -183,11 +183,11 @@ class Registrar:
             ca_bundle_pem=self._issuer.authority.bundle,
         )
 
-    def _refused(self, address: str, why: str) -> GRPCError:
-        log.warning("a registration was refused", extra={"address": address, "reason": why})
+    def _reject(self, address: str, reason: str) -> GRPCError:
+        log.warning("registration rejected", extra={"address": address, "reason": reason})
         return status.unauthenticated(INVALID)
 
-    def _alarm(self, instance: Instance, message: str) -> None:
+    def _record_violation(self, instance: Instance, message: str) -> None:
         self._shard.event_log.record(instance.key, ReasonCode.SECURITY, message, instance.id)
 
 
@@ -201,5 +201,5 @@ def _matches(claims: nonce.AgentClaims, instance: Instance) -> bool:
     )
 
 
-def _clip(text: str) -> str:
+def _printable(text: str) -> str:
     return text if len(text) <= 255 and text.isprintable() else ""

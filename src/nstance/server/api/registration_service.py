@@ -1,4 +1,4 @@
-"""RegistrationService: translates; the registrar decides."""
+"""RegistrationService: the gRPC face of the registrar."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
-"""Rollouts as people see and steer them: rolling back, resuming, the history of revisions, and what is left to be done.
+"""Rollback, resumption and status of rollouts.
 
-A rollback is an entry of `groups.jsonc` that carries all parts of the earlier revision. It counts as long as the
-configuration asks for the revision that was rolled back, so the next change of the configuration ends it by itself.
+A rollback is an entry in `groups.jsonc` with all parts of the earlier revision. It applies as long as the configuration
+still asks for the revision that was rolled back, so the next change of the configuration ends it.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from nstance.model.ids import GroupKey, OperatorId
 from nstance.model.instance import Instance, State
 from nstance.model.rollout import GroupRecord, Outcome, Revision
 from nstance.objects import errors, journal
-from nstance.server.api import group_writer as grouping
+from nstance.server.api import group_writer
 from nstance.server.api.group_writer import Edit, GroupWriter
 from nstance.server.api.tenancy import no_group
 from nstance.server.config.active_config import ActiveConfig, ConfigChange
@@ -43,10 +43,10 @@ from nstance.wire import status
 
 log = logging.getLogger(__name__)
 
-ANSWER_SECONDS = 20.0
+ANSWER_TIMEOUT_SECONDS = 20.0
 RETRY_SECONDS = 5.0
 AUTOMATIC = OperatorId("on_failure")
-_LATER = (Status.UNAVAILABLE, Status.ABORTED, Status.RESOURCE_EXHAUSTED)
+_RETRYABLE = (Status.UNAVAILABLE, Status.ABORTED, Status.RESOURCE_EXHAUSTED)
 
 
 class RolloutRequests:
@@ -63,24 +63,24 @@ class RolloutRequests:
         self._revisions = revisions
         self._groups = groups
         self._clock = clock
-        self._news = asyncio.Event()
-        self._news.set()  # an earlier leader may not have come to it
-        self._refused: set[tuple[GroupKey, str]] = set()  # revisions that cannot be rolled back
+        self._wake = asyncio.Event()
+        self._wake.set()  # an earlier leader may have left work
+        self._failed: set[tuple[GroupKey, str]] = set()  # revisions that cannot be rolled back
 
     async def roll_back(self, key: GroupKey, revision: str, *, by: str) -> Edit:
-        """The edit that returns the group to an earlier revision: the given one, or the last one that was complete."""
+        """The edit that returns the group to a revision; without one, to the last complete revision."""
         record = self._shard.group_records.get(key)
         target = _target(record, revision)
         parts = await self._read(key, target)
 
         def edit(settings: Settings, dynamic: DynamicGroups) -> DynamicGroups:
-            told = dynamic.groups.get(key)
-            own = grouping.mine(settings, dynamics.roll_back(dynamic, key, None), key)
+            group = dynamic.groups.get(key)
+            own = group_writer.resolve_group(settings, dynamics.roll_back(dynamic, key, None), key)
             if own is None:
                 raise no_group()
             if own.group.infra_hash == target.infra_hash:
-                if told is None or told.rollback is None:
-                    raise status.failed_precondition("this is the revision that the configuration asks for")
+                if group is None or group.rollback is None:
+                    raise status.failed_precondition("the configuration asks for this revision already")
                 return dynamics.roll_back(dynamic, key, None)
             entry = Rollback(
                 to=target.infra_hash,
@@ -99,14 +99,14 @@ class RolloutRequests:
             parts = await self._revisions.read(key, target)
         except (errors.NotFoundError, ConfigError) as problem:
             raise status.failed_precondition(
-                f"revision {name} cannot be restored, because what it was made of is not in the bucket ({problem}): "
+                f"revision {name} cannot be restored, its parts are not in the bucket ({problem}): "
                 "change the configuration instead"
             ) from None
         except (errors.StorageError, TimeoutError):
-            raise status.unavailable("the revision cannot be read now, try again") from None
+            raise status.unavailable("failed to read the revision, try again") from None
         if parts.infra_hash != target.infra_hash:
             raise status.failed_precondition(
-                f"revision {name} cannot be restored, because this version understands it otherwise: "
+                f"revision {name} cannot be restored, it has another meaning in this version of the server: "
                 "change the configuration instead"
             )
         return parts
@@ -116,65 +116,63 @@ class RolloutRequests:
         return resolved is not None and bool(resolved.group.rolled_back_from)
 
     async def resume(self, key: GroupKey) -> None:
-        """Of a rollout that is paused or halted."""
+        """Resumes a rollout that is paused or halted."""
         try:
-            async with asyncio.timeout(ANSWER_SECONDS):
+            async with asyncio.timeout(ANSWER_TIMEOUT_SECONDS):
                 refusal = await self._shard.ask(ev.RolloutResumed(), key=key)
         except (journal.DeposedError, OverloadedError) as problem:
             raise status.unavailable(str(problem)) from None
         except TimeoutError:
-            raise status.unavailable("it was not written down in time, ask again") from None
+            raise status.unavailable("failed to store the request in time, try again") from None
         if refusal is Rejection.NOT_HELD:
             raise not_held()
 
-    # ---- what is done without being asked
+    # ---- automatic rollbacks
 
     def observe(self, committed: Committed) -> None:
         if any(reason.code is ReasonCode.ROLLOUT_HALTED for reason in committed.reasons):
-            self._news.set()
+            self._wake.set()
 
     def on_config_change(self, change: ConfigChange) -> None:
-        self._news.set()
+        self._wake.set()
 
     async def run(self) -> None:
-        """Roll back what halted and is configured so, and remove rollbacks that no longer count. Until cancelled."""
+        """Rolls back halted rollouts where that is configured, and removes rollbacks that have ended. Until cancelled."""
         while True:
-            await self._news.wait()
-            self._news.clear()
+            await self._wake.wait()
+            self._wake.clear()
             await self._shard.term.ready()
             for key in self._ended():
-                # Otherwise it would count again, should the configuration ask for that revision once more.
+                # Otherwise it would apply again if the configuration asked for that revision again.
                 await self._attempt(key, end_rollback(key, only_if_ended=True))
             for key, revision in list(self._to_roll_back()):
                 try:
                     await self._attempt(key, await self.roll_back(key, "", by=AUTOMATIC))
-                except GRPCError as refusal:
-                    if self._is_final(key, refusal):
-                        self._refused.add((key, revision))
-                        self._shard.event_log.record(
-                            key, ReasonCode.ROLLOUT, f"it cannot be rolled back: {refusal.message}"
-                        )
+                except GRPCError as error:
+                    if self._is_final(key, error):
+                        self._failed.add((key, revision))
+                        self._shard.event_log.record(key, ReasonCode.ROLLOUT, f"failed to roll back: {error.message}")
 
     async def _attempt(self, key: GroupKey, edit: Edit) -> None:
         try:
             await self._groups.change(edit, who=AUTOMATIC)
-        except GRPCError as refusal:
-            self._is_final(key, refusal)
+        except GRPCError as error:
+            self._is_final(key, error)
 
-    def _is_final(self, key: GroupKey, refusal: GRPCError) -> bool:
-        """Whether trying again is of no use; if it is, that happens after a while."""
-        log.warning("failed to change a rollback", extra={"group": str(key), "error": refusal.message})
-        if refusal.status not in _LATER:
+    def _is_final(self, key: GroupKey, error: GRPCError) -> bool:
+        """Whether a retry cannot help. If it can, one is scheduled."""
+        log.warning("failed to change a rollback", extra={"group": str(key), "error": error.message})
+        if error.status not in _RETRYABLE:
             return True
-        asyncio.get_running_loop().call_later(RETRY_SECONDS, self._news.set)
+        asyncio.get_running_loop().call_later(RETRY_SECONDS, self._wake.set)
         return False
 
     def _ended(self) -> list[GroupKey]:
         configuration = self._active_config.configuration
         return [
             key
-            for key, said in configuration.dynamic.groups.items()
-            if said.rollback is not None
+            for key, group in configuration.dynamic.groups.items()
+            if group.rollback is not None
             and key in configuration.groups
             and not configuration.groups[key].group.rolled_back_from
         ]
@@ -192,7 +190,7 @@ class RolloutRequests:
                 and current.outcome is Outcome.HALTED
                 and current.failures  # not one that stops after its canaries
                 and current.infra_hash == desired.infra_hash
-                and (key, current.infra_hash) not in self._refused
+                and (key, current.infra_hash) not in self._failed
             ):
                 yield key, current.infra_hash
 
@@ -201,20 +199,20 @@ def _target(record: GroupRecord | None, revision: str) -> Revision:
     if not revision:
         found = record.last_complete() if record is not None else None
         if found is None:
-            raise status.failed_precondition("no earlier revision of this group was ever complete")
+            raise status.failed_precondition("this group has no earlier revision that was complete")
         return found
     known = [r for r in record.revisions if r.infra_hash.removeprefix("sha256:").startswith(revision)] if record else []
     if len({r.infra_hash for r in known}) != 1:
-        what = "names several revisions" if known else "is no revision of this group"
-        raise status.invalid("revision", f"{revision[:64]} {what}: see `group history`")
+        problem = "names several revisions" if known else "is no revision of this group"
+        raise status.invalid("revision", f"{revision[:64]} {problem}: see `group history`")
     return known[-1]
 
 
 def end_rollback(key: GroupKey, *, only_if_ended: bool = False) -> Edit:
-    """The configuration counts again. `only_if_ended`: not if the rollback still counts."""
+    """The edit that returns to the configuration. `only_if_ended`: unless the rollback still applies."""
 
     def edit(settings: Settings, dynamic: DynamicGroups) -> DynamicGroups:
-        found = grouping.mine(settings, dynamic, key)
+        found = group_writer.resolve_group(settings, dynamic, key)
         if only_if_ended and found is not None and found.group.rolled_back_from:
             return dynamic
         return dynamics.roll_back(dynamic, key, None)
@@ -239,19 +237,20 @@ def revision_status(revision: Revision) -> operator_pb2.RolloutStatus:
 
 
 def current_status(shard: Shard, desired: Group) -> operator_pb2.RolloutStatus | None:
-    """How far the current revision has come."""
+    """The progress of the current revision."""
     record = shard.group_records.get(desired.key)
     if record is None or record.current is None:
         return None
-    shown = revision_status(record.current)
+    result = revision_status(record.current)
     counted = [m for m in shard.members(desired.key).values() if m.counts]
     current = [m for m in counted if m.infra_hash == record.current.infra_hash]
-    shown.updated, shown.outdated = len(current), len(counted) - len(current)
-    shown.ready = sum(_is_ready(shard, m) for m in current)
+    result.updated, result.outdated = len(current), len(counted) - len(current)
+    result.ready = sum(_is_ready(shard, m) for m in current)
     if desired.rolled_back_from:
-        asked = rollout.short_hash(desired.rolled_back_from)
-        shown.message = f"rolled back, the configuration asks for {asked}{'; ' if shown.message else ''}{shown.message}"
-    return shown
+        configured = rollout.short_hash(desired.rolled_back_from)
+        notice = f"rolled back, the configuration asks for {configured}"
+        result.message = f"{notice}; {result.message}" if result.message else notice
+    return result
 
 
 def _is_ready(shard: Shard, instance: Instance) -> bool:
@@ -264,7 +263,7 @@ def _is_ready(shard: Shard, instance: Instance) -> bool:
 def plan(
     shard: Shard, step_times: StepTimes, configuration: Configuration, key: GroupKey
 ) -> operator_pb2.RolloutPlan | None:
-    """What is left to be replaced if this configuration were in force."""
+    """What remains to be replaced with this configuration."""
     desired = configuration.groups[key].group
     outdated = sum(m.counts and drifted(m, desired) for m in shard.members(key).values())
     if not outdated:

@@ -1,8 +1,7 @@
-"""From records to what operators read.
+"""Statuses of groups and instances for operators.
 
-Numbers of a group come from its records; which of its instances are ready, `readiness` says. A change of leaders does not
-make a group flicker; an agent that is away, a VM that is known not to run, or a failing check does.
-Times in records are steady time; a deadline is shown in wall time.
+A group's numbers come from its records, its readiness from `readiness`, so that a change of leaders does not change them.
+Records have steady time; deadlines are shown in wall time.
 """
 
 import contextlib
@@ -48,8 +47,8 @@ class Statuses:
         self._records = records
         self._clock = clock
 
-    def group(self, resolved: Resolved, told: DynamicGroup | None) -> operator_pb2.GroupStatus:
-        """`told`: what the API has set of it."""
+    def group(self, resolved: Resolved, dynamic: DynamicGroup | None) -> operator_pb2.GroupStatus:
+        """`dynamic`: what the API has set."""
         group = resolved.group
         members = self._records.members(group.key).values()
         counted = [m for m in members if m.counts]
@@ -75,9 +74,9 @@ class Statuses:
             last_error=shard.blocked_reason(group.key) or shard.trend(group.key).last_error,
             draining=sum(m.state is State.DRAINING for m in members),
             on_demand=sum(m.on_demand and m.state not in ENDED for m in members),
-            config=group_config(told or DynamicGroup()),
-            size_source=_size_source(resolved, told),
-            overrides=_overrides(resolved, told),
+            config=group_config(dynamic or DynamicGroup()),
+            size_source=_size_source(resolved, dynamic),
+            overrides=_overrides(resolved, dynamic),
             rollout=rollout_requests.current_status(shard, group),
         )
 
@@ -87,71 +86,61 @@ class Statuses:
         facts = self._shard.facts.get(instance.id)
         presence = self._agents.get(instance.id)
         desired = self._shard.desired_groups.get(instance.key)
-        not_ready = self._not_ready(instance)
         return operator_pb2.InstanceStatus(
-            instance_id=instance.id,
-            provider_id=instance.provider_id or "",
-            group=instance.group,
-            state=instance.state.value,
-            reason=instance.cause.value if instance.cause is not None else "",
+            **self._common_fields(instance),
             message=instance.message,
-            on_demand=instance.on_demand,
             suspect=instance.suspect,
             connected=presence is not None and presence.healthy,
             drifted=not instance.on_demand and instance.state not in ENDED and drifted(instance, desired),
             instance_type=instance.instance_type,
             subnet=instance.subnet,
-            ipv4=instance.ip4,
-            ipv6=instance.ip6,
-            hostname=instance.hostname,
             created_unix_ms=_milliseconds(instance.created),
             registered_unix_ms=_milliseconds(instance.registered),
             drain_deadline_unix_ms=self._deadline(instance),
-            vm_gone=self._is_gone(instance),
             replaces=instance.replaces or instance.predecessor or "",
             last_report_unix_ms=_milliseconds(presence.reported if presence is not None else None),
             vm_status=(facts.vm.state if facts is not None else VmState.UNKNOWN).value,
             plan=plan,
             cloned=self._agents.clones.is_seen(instance.id, self._clock.monotonic()),
-            ready=instance.state is State.RUNNING and not not_ready,
-            not_ready=not_ready,
             ready_unix_ms=_milliseconds(instance.ready_at),
             checks=self._readiness.checks(instance) if instance.state is State.RUNNING else (),
             revision=instance.infra_hash,
         )
 
-    async def whole(self, instance: Instance) -> operator_pb2.InstanceStatus:
-        """With what only the cache remembers."""
+    async def instance_with_last_report(self, instance: Instance) -> operator_pb2.InstanceStatus:
+        """With the time of the last report from the cache if the agent is not connected."""
         status, cache = self.instance(instance), self._cache
         if not status.last_report_unix_ms and cache is not None:
             with contextlib.suppress(CacheUnavailableError):
-                kept = await cache.report(instance.id)
-                status.last_report_unix_ms = _milliseconds(kept.at if kept is not None else None)
+                status.last_report_unix_ms = _milliseconds(await cache.last_report(instance.id))
         return status
 
-    def _not_ready(self, instance: Instance) -> str:
-        """Why a running instance is not ready; of others their state says enough."""
-        return self._readiness.why_not(instance) if instance.state is State.RUNNING else ""
-
     def instance_event(self, instance: Instance, before: Instance | None = None) -> operator_pb2.InstanceEvent:
-        not_ready = self._not_ready(instance)
         return operator_pb2.InstanceEvent(
-            instance_id=instance.id,
-            provider_id=instance.provider_id or "",
-            group=instance.group,
-            state=instance.state.value,
-            reason=instance.cause.value if instance.cause is not None else "",
+            **self._common_fields(instance),
             deadline_unix_ms=self._deadline(instance),
-            vm_gone=self._is_gone(instance),
             waits=instance.drain is not None and instance.state is State.DRAINING and instance.drain.waits,
             drain_cancelled=before is not None and before.state is State.DRAINING and instance.state is State.RUNNING,
-            on_demand=instance.on_demand,
-            hostname=instance.hostname,
-            ipv4=instance.ip4,
-            ipv6=instance.ip6,
-            ready=instance.state is State.RUNNING and not not_ready,
-            not_ready=not_ready,
         )
+
+    def _common_fields(self, instance: Instance) -> dict[str, Any]:
+        """The fields that InstanceStatus and InstanceEvent share."""
+        is_running = instance.state is State.RUNNING
+        not_ready = self._readiness.why_not(instance) if is_running else ""  # other states say enough
+        return {
+            "instance_id": instance.id,
+            "provider_id": instance.provider_id or "",
+            "group": instance.group,
+            "state": instance.state.value,
+            "reason": instance.cause.value if instance.cause is not None else "",
+            "on_demand": instance.on_demand,
+            "ipv4": instance.ip4,
+            "ipv6": instance.ip6,
+            "hostname": instance.hostname,
+            "vm_gone": self._is_gone(instance),
+            "ready": is_running and not not_ready,
+            "not_ready": not_ready,
+        }
 
     def event(self, key: GroupKey, reason: Reason) -> operator_pb2.Event:
         return operator_pb2.Event(
@@ -169,7 +158,7 @@ class Statuses:
         return _milliseconds(instance.drain.deadline - self._clock.steady() + self._clock.wall())
 
     def _is_gone(self, instance: Instance) -> bool:
-        """There is nothing left to drain."""
+        """Whether nothing is left to drain."""
         if instance.state in ENDED:
             return True
         facts = self._shard.facts.get(instance.id)
@@ -178,10 +167,10 @@ class Statuses:
         return facts.vm.state in NOT_RUNNING or (facts.vm.state is VmState.ABSENT and instance.state is State.DELETING)
 
 
-def _size_source(resolved: Resolved, told: DynamicGroup | None) -> operator_pb2.SizeSource:
-    if told is None or told.size is None:
+def _size_source(resolved: Resolved, dynamic: DynamicGroup | None) -> operator_pb2.SizeSource:
+    if dynamic is None or dynamic.size is None:
         return operator_pb2.SizeSource(kind="config", config_size=resolved.file.size)
-    stamp = told.set_by.get("size")
+    stamp = dynamic.set_by.get("size")
     return operator_pb2.SizeSource(
         kind="api",
         by=stamp.by if stamp is not None else "",
@@ -190,7 +179,7 @@ def _size_source(resolved: Resolved, told: DynamicGroup | None) -> operator_pb2.
     )
 
 
-def _overrides(resolved: Resolved, told: DynamicGroup | None) -> list[operator_pb2.Override]:
+def _overrides(resolved: Resolved, dynamic: DynamicGroup | None) -> list[operator_pb2.Override]:
     if not resolved.group.static:
         return []
     return [
@@ -201,21 +190,21 @@ def _overrides(resolved: Resolved, told: DynamicGroup | None) -> list[operator_p
             by=each.stamp.by if each.stamp is not None else "",
             at_unix_ms=_milliseconds(each.stamp.seconds if each.stamp is not None else None),
         )
-        for each in list_overrides(told, resolved.file)
+        for each in list_overrides(dynamic, resolved.file)
     ]
 
 
-def group_config(told: DynamicGroup) -> operator_pb2.GroupConfig:
+def group_config(group: DynamicGroup) -> operator_pb2.GroupConfig:
     return operator_pb2.GroupConfig(
-        template=told.template or "",
-        size=told.size,
-        instance_type=told.instance_type or "",
-        subnet_pool=told.subnet_pool or "",
-        vars=told.vars,
-        drain_timeout=format_duration(told.drain_timeout) if told.drain_timeout is not None else "",
-        **_update_fields(told.update),
-        load_balancers=told.load_balancers or (),
-        args_json=json.dumps(told.args, ensure_ascii=False, sort_keys=True) if told.args else "",
+        template=group.template or "",
+        size=group.size,
+        instance_type=group.instance_type or "",
+        subnet_pool=group.subnet_pool or "",
+        vars=group.vars,
+        drain_timeout=format_duration(group.drain_timeout) if group.drain_timeout is not None else "",
+        **_update_fields(group.update),
+        load_balancers=group.load_balancers or (),
+        args_json=json.dumps(group.args, ensure_ascii=False, sort_keys=True) if group.args else "",
     )
 
 

@@ -1,7 +1,7 @@
-"""What one operator's tenant may see and name: the one place that knows.
+"""What an operator may see and name: the groups and instances of its tenant.
 
-The tenant comes from the certificate and from nowhere else. What belongs to another tenant and what does not exist are
-the same here, in code, words and cost (B18, B34): every look-up of the operator's API goes through this.
+The tenant comes only from the certificate. Something of another tenant and something that does not exist give the same
+answer at the same cost, so every lookup of the operator API goes through this class.
 """
 
 from nstance.config.resolve import Resolved
@@ -22,7 +22,7 @@ class Tenancy:
         self._records = records
 
     def key(self, name: str) -> GroupKey:
-        """Of a group that need not exist."""
+        """The key of a group that need not exist."""
         if not ids.is_name(name):
             raise status.invalid("key", "expected a name of lower-case letters, digits and single hyphens, at most 32")
         return GroupKey(self.tenant, GroupName(name))
@@ -45,7 +45,7 @@ class Tenancy:
         return found
 
     def instances(self, group: str = "", *, ended: bool = False) -> list[Instance]:
-        """Sorted by ID. A group that is deleted has them for a while."""
+        """Sorted by ID. A deleted group keeps instances for a while."""
         if group:
             key = GroupKey(self.tenant, GroupName(group))
             found = list(self._records.members(key).values())

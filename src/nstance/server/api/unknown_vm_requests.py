@@ -1,4 +1,4 @@
-"""What an operator asks about VMs that no record knows, and about groups that are held."""
+"""Requests about unknown VMs and held groups."""
 
 from nstance.clock import Clock
 from nstance.model import events as ev
@@ -24,15 +24,15 @@ class UnknownVmRequests:
 
     # ---- VMs
 
-    def listed(self, tenancy: Tenancy) -> operator_pb2.ListUnknownVmsResponse:
-        found = [self._shown(u) for u in self._shard.unknown.all() if u.vm.tenant == tenancy.tenant]
+    def list_vms(self, tenancy: Tenancy) -> operator_pb2.ListUnknownVmsResponse:
+        found = [self._status(u) for u in self._shard.unknown.all() if u.vm.tenant == tenancy.tenant]
         return operator_pb2.ListUnknownVmsResponse(vms=found)
 
     async def adopt(self, tenancy: Tenancy, id: str, *, dry_run: bool) -> Outcome:
         vm = self._find(tenancy, id).vm
         key = key_of(vm)
         if key not in self._shard.desired_groups:
-            raise status.failed_precondition(f"its group {key.name} is not configured: make the group first")
+            raise status.failed_precondition(f"its group {key.name} is not configured: create the group first")
         event = ev.AdoptionRequested(vm.id, tenancy.who.id)
         refusal, outcome = await self._requests.do(event, key, vm.id, dry_run=dry_run)
         match refusal:
@@ -44,7 +44,7 @@ class UnknownVmRequests:
                     f"its group {key.name} has its size of {size}: scale it up first, or release the VM"
                 )
             case Rejection.NOT_RUNNING:
-                raise status.failed_precondition("its VM does not run: start it, or release it")
+                raise status.failed_precondition("its VM is not running: start it, or release it")
             case Rejection.PAUSED:
                 raise status.failed_precondition("its group is paused, resume it first")
             case _:
@@ -60,7 +60,7 @@ class UnknownVmRequests:
             action="delete",
             instance_id=vm.id,
             reason="requested",
-            message=f"deletes the VM {vm.provider_id}, which no record knows",
+            message=f"deletes the unknown VM {vm.provider_id}",
             group=key_of(vm).name,
         )
         return operator_pb2.ReleaseInstanceResponse(plan=[action] if dry_run else [])
@@ -71,7 +71,7 @@ class UnknownVmRequests:
                 return unknown
         raise _no_vm()
 
-    def _shown(self, unknown: UnknownVm) -> operator_pb2.UnknownVm:
+    def _status(self, unknown: UnknownVm) -> operator_pb2.UnknownVm:
         vm, shard = unknown.vm, self._shard
         desired = shard.desired_groups.get(key_of(vm))
         counting = sum(m.counts for m in shard.members(key_of(vm)).values())
@@ -96,14 +96,14 @@ class UnknownVmRequests:
     # ---- groups
 
     def held(self, tenancy: Tenancy) -> list[str]:
-        """What is to be told of the tenant's groups that are held."""
+        """The tenant's held groups, for people."""
         return [f"{key.name}: {HELD_GROUP}" for key in self._shard.held_groups() if key.tenant == tenancy.tenant]
 
     def is_held(self, key: GroupKey) -> bool:
         return key in self._shard.held_groups()
 
     async def delete_group(self, key: GroupKey) -> None:
-        """Write down that the deletion was asked for: without that, a group that is not configured is held."""
+        """Records the request in the journal: without it, a group that is not configured is held."""
         await self._requests.ask(ev.GroupDeleted(), key=key)
 
     def plan_deletion(self, key: GroupKey) -> list[operator_pb2.PlannedAction]:
@@ -112,4 +112,4 @@ class UnknownVmRequests:
 
 
 def _no_vm() -> Exception:
-    return status.not_found("there is no such VM without a record")
+    return status.not_found("there is no such unknown VM")

@@ -1,16 +1,18 @@
-"""Who follows what happens: a snapshot, then every change of it, in order.
+"""Watches of operators: a snapshot, then every change, in order.
 
-Instances: each change that an operator can see is told. Groups: the newest status is told, a burst of changes as one.
-A watcher has a bounded queue; one that does not read is cut off and told so, because a change that was skipped in silence
-would never be made good. The trap: the snapshot and the queue must begin at the same moment, so `open` never waits.
+Each visible change of an instance is sent; of groups the newest status, with a burst of changes as one message. A watcher
+has a bounded queue. One that reads too slowly is ended with an error, because a skipped change would never be noticed.
+The trap: the snapshot and the queue must begin at the same moment, so `open` never waits.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
+from nstance.clock import Clock
 from nstance.model.decision import TROUBLE
 from nstance.model.ids import GroupKey, InstanceId, TenantId
 from nstance.model.instance import ENDED, Instance, Put, State
@@ -20,8 +22,10 @@ from nstance.server.state.commits import Committed
 from nstance.server.state.committed_records import CommittedRecords
 from nstance.v1 import operator_pb2
 
-MAX_WAITING = 10_000  # messages that a watcher has not taken yet
-GATHER_SECONDS = 0.02  # what changes of a group within this time is told at once
+MAX_QUEUED_MESSAGES = 10_000
+ADMISSION_INTERVAL_SECONDS = 30.0  # of a watch
+YIELD_EVERY_MESSAGES = 64  # of a snapshot
+BATCH_SECONDS = 0.02  # changes of a group within this time are one message
 
 Message = operator_pb2.WatchMessage
 Known = dict[GroupKey, operator_pb2.GroupStatus]
@@ -39,9 +43,9 @@ class Kinds:
 
 
 def kinds(request: operator_pb2.WatchRequest) -> Kinds:
-    """None of them means all."""
-    asked = Kinds(request.groups, request.instances, request.errors)
-    return asked if asked != Kinds(False, False, False) else Kinds(True, True, True)
+    """A request without any kind means all."""
+    requested = Kinds(request.groups, request.instances, request.errors)
+    return requested if requested != Kinds(False, False, False) else Kinds(True, True, True)
 
 
 @dataclass(slots=True)
@@ -50,35 +54,35 @@ class Watcher:
     kinds: Kinds
     snapshot: list[operator_pb2.GroupStatus | Instance]
     overrun: bool = False
-    _waiting: deque[Message] = field(default_factory=deque)
-    _news: asyncio.Event = field(default_factory=asyncio.Event)
+    _queue: deque[Message] = field(default_factory=deque)
+    _wake: asyncio.Event = field(default_factory=asyncio.Event)
     _sequence: int = 0
 
     def offer(self, message: Message) -> None:
         if self.overrun:
             return
-        if len(self._waiting) >= MAX_WAITING:
+        if len(self._queue) >= MAX_QUEUED_MESSAGES:
             self.overrun = True
-            self._waiting.clear()
+            self._queue.clear()
         else:
-            self._waiting.append(message)
-        self._news.set()
+            self._queue.append(message)
+        self._wake.set()
 
     def numbered(self, message: Message) -> Message:
-        """As it is sent: without gaps, so that the reader could notice one."""
+        """The message with its sequence number. Numbers have no gaps, so that a client could notice a lost message."""
         self._sequence += 1
         numbered = Message(sequence=self._sequence)
         numbered.MergeFrom(message)
         return numbered
 
     async def take(self) -> Message:
-        """The next one. Raises Overrun."""
-        while not self._waiting and not self.overrun:
-            self._news.clear()
-            await self._news.wait()
+        """The next message. Raises WatcherOverrunError."""
+        while not self._queue and not self.overrun:
+            self._wake.clear()
+            await self._wake.wait()
         if self.overrun:
             raise WatcherOverrunError
-        return self._waiting.popleft()
+        return self._queue.popleft()
 
 
 class Watchers:
@@ -87,9 +91,9 @@ class Watchers:
         self._records = records
         self._statuses = statuses
         self._watchers: dict[TenantId, list[Watcher]] = {}
-        self._known: dict[TenantId, Known] = {}  # what watchers were told of groups
-        self._dirty: set[GroupKey] = set()
-        self._gathering: asyncio.TimerHandle | None = None
+        self._sent: dict[TenantId, Known] = {}  # the group statuses that watchers have
+        self._changed: set[GroupKey] = set()
+        self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return sum(map(len, self._watchers.values()))
@@ -97,14 +101,14 @@ class Watchers:
     @contextmanager
     def open(self, tenant: TenantId, kinds: Kinds) -> Iterator[Watcher]:
         """A watcher whose queue begins where its snapshot ends."""
-        self._tell_groups()
-        if tenant not in self._known:
-            self._known[tenant] = {
+        self._send_groups()
+        if tenant not in self._sent:
+            self._sent[tenant] = {
                 key: status for key in self._keys(tenant) if (status := self._status(key)) is not None
             }
         snapshot: list[operator_pb2.GroupStatus | Instance] = []
         if kinds.groups:
-            snapshot += [status for _, status in sorted(self._known[tenant].items())]
+            snapshot += [status for _, status in sorted(self._sent[tenant].items())]
         if kinds.instances:
             living = [i for i in self._records.of_tenant(tenant) if i.state not in ENDED]
             living.sort(key=lambda instance: instance.id)
@@ -117,74 +121,95 @@ class Watchers:
             others = self._watchers[tenant]
             others.remove(watcher)
             if not others:
-                del self._watchers[tenant], self._known[tenant]
+                del self._watchers[tenant], self._sent[tenant]
+
+    async def send(self, stream: Any, watcher: Watcher, *, clock: Clock, admit: Callable[[], Awaitable[None]]) -> None:
+        """Sends the snapshot and all changes until the operator is not admitted any more. Raises WatcherOverrunError."""
+        for number, part in enumerate(watcher.snapshot):
+            await stream.send_message(watcher.numbered(self.message(part)))
+            if number % YIELD_EVERY_MESSAGES == 0:
+                await asyncio.sleep(0)
+        watcher.snapshot.clear()
+        await stream.send_message(watcher.numbered(Message(snapshot_end=operator_pb2.SnapshotEnd())))
+        admit_at = clock.monotonic() + ADMISSION_INTERVAL_SECONDS
+        while True:
+            try:
+                async with asyncio.timeout(max(0.0, admit_at - clock.monotonic())):
+                    message = await watcher.take()
+            except TimeoutError:
+                message = None
+            if message is not None:
+                await stream.send_message(watcher.numbered(message))
+            if clock.monotonic() >= admit_at:
+                await admit()
+                admit_at = clock.monotonic() + ADMISSION_INTERVAL_SECONDS
 
     def close(self) -> None:
-        if self._gathering is not None:
-            self._gathering.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
 
     def message(self, part: operator_pb2.GroupStatus | Instance) -> Message:
-        """Of a snapshot's part."""
+        """The message for a part of a snapshot."""
         if isinstance(part, Instance):
             return Message(instance=self._statuses.instance_event(part))
         return Message(group=part)
 
     def observe(self, committed: Committed) -> None:
-        """After the records have followed."""
+        """Call this after `CommittedRecords.observe`."""
         key = committed.key
         if key.tenant not in self._watchers:
             return
-        self._touch(key)
-        self._tell_errors(key.tenant, committed)
+        self._mark_changed(key)
+        self._send_errors(key.tenant, committed)
         watching = [w for w in self._watchers[key.tenant] if w.kinds.instances]
         for change in committed.changes if watching else ():
             if not isinstance(change, Put):
                 continue
             before = committed.before.get(change.instance.id)
-            told = self._statuses.instance_event(change.instance, before)
-            if before is not None and told == self._statuses.instance_event(before):
-                continue  # nothing that an operator sees
+            event = self._statuses.instance_event(change.instance, before)
+            if before is not None and event == self._statuses.instance_event(before):
+                continue  # no visible change
             for watcher in watching:
-                watcher.offer(Message(instance=told))
+                watcher.offer(Message(instance=event))
 
-    def readiness_changed(self, id: InstanceId) -> None:
-        """Of a running instance, although its record stays as it is."""
+    def on_readiness_change(self, id: InstanceId) -> None:
+        """The readiness of a running instance changes without its record."""
         instance = self._records.get(id)
         if instance is None or instance.tenant not in self._watchers or instance.state is not State.RUNNING:
             return
-        self._touch(instance.key)
-        told: Message | None = None
+        self._mark_changed(instance.key)
+        message: Message | None = None
         for watcher in self._watchers[instance.tenant]:
             if watcher.kinds.instances:
-                told = told or Message(instance=self._statuses.instance_event(instance))
-                watcher.offer(told)
+                message = message or Message(instance=self._statuses.instance_event(instance))
+                watcher.offer(message)
 
     def on_config_change(self, change: ConfigChange) -> None:
         """Any group may have changed."""
         for tenant in self._watchers:
-            for key in {*self._keys(tenant), *self._known[tenant]}:
-                self._touch(key)
+            for key in {*self._keys(tenant), *self._sent[tenant]}:
+                self._mark_changed(key)
 
-    def _tell_errors(self, tenant: TenantId, committed: Committed) -> None:
+    def _send_errors(self, tenant: TenantId, committed: Committed) -> None:
         for reason in committed.reasons:
             if reason.code in TROUBLE:
                 for watcher in self._watchers[tenant]:
                     if watcher.kinds.errors:
                         watcher.offer(Message(error=self._statuses.event(committed.key, reason)))
 
-    def _touch(self, key: GroupKey) -> None:
-        self._dirty.add(key)
-        if self._gathering is None:
-            self._gathering = asyncio.get_running_loop().call_later(GATHER_SECONDS, self._tell_groups)
+    def _mark_changed(self, key: GroupKey) -> None:
+        self._changed.add(key)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(BATCH_SECONDS, self._send_groups)
 
-    def _tell_groups(self) -> None:
-        """Whatever differs from what was told last."""
-        if self._gathering is not None:
-            self._gathering.cancel()
-            self._gathering = None
-        dirty, self._dirty = self._dirty, set()
-        for key in dirty:
-            known = self._known.get(key.tenant)
+    def _send_groups(self) -> None:
+        """Sends the status of each changed group."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        changed, self._changed = self._changed, set()
+        for key in changed:
+            known = self._sent.get(key.tenant)
             if known is None:
                 continue
             status = self._status(key)

@@ -1,8 +1,8 @@
-"""The cache's file: made, judged, and thrown away when in doubt.
+"""The cache's file: created, checked, and dropped when it cannot be used.
 
-Nothing in it is precious, so whatever is not exactly as expected is dropped and made anew: damaged, of another shard, of
-another version. The trap: a disk that is full, read-only or sick, and a file that somebody has locked, say nothing about
-the content. Those are errors of the moment, and delete nothing.
+A file that is damaged, of another shard or of another version is dropped and created again, because nothing in it is
+precious. The trap: a disk that is full, read-only or failing, and a file that another process has locked, say nothing
+about the content. Such errors delete nothing.
 """
 
 import contextlib
@@ -15,32 +15,27 @@ from dataclasses import dataclass
 
 log = logging.getLogger(__name__)
 
-SCHEMA = 2
-LOCK_SECONDS = 1.0  # how long to wait for somebody else's lock
-PAGES_KIB = 512  # of the file that are kept in memory: nothing here is asked for often
+SCHEMA_VERSION = 3
+LOCK_TIMEOUT_SECONDS = 1.0
+PAGE_CACHE_KIB = 512  # small, because queries are rare
 
 _TABLES = """
 CREATE TABLE stamp (cluster TEXT NOT NULL, shard TEXT NOT NULL);
-CREATE TABLE hashes (kind TEXT, name TEXT, hash TEXT NOT NULL, PRIMARY KEY (kind, name)) WITHOUT ROWID;
-CREATE TABLE instances (
-  id TEXT PRIMARY KEY, tenant TEXT NOT NULL, "group" TEXT NOT NULL, state TEXT NOT NULL, record TEXT NOT NULL
-) WITHOUT ROWID;
-CREATE TABLE reports (instance TEXT PRIMARY KEY, at REAL NOT NULL, report TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE public_keys (instance TEXT, name TEXT, pem TEXT NOT NULL, PRIMARY KEY (instance, name)) WITHOUT ROWID;
-CREATE TABLE images (lookup TEXT PRIMARY KEY, image TEXT NOT NULL, at REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE last_reports (instance TEXT PRIMARY KEY, at REAL NOT NULL) WITHOUT ROWID;
+CREATE TABLE images (lookup TEXT PRIMARY KEY, image TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE userdata (url TEXT PRIMARY KEY, etag TEXT NOT NULL, body BLOB NOT NULL) WITHOUT ROWID;
 CREATE TABLE members (balancer TEXT PRIMARY KEY, instances TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE events (
   id INTEGER PRIMARY KEY, time REAL NOT NULL, tenant TEXT NOT NULL, "group" TEXT NOT NULL, instance TEXT NOT NULL,
-  code TEXT NOT NULL, message TEXT NOT NULL, trouble INTEGER NOT NULL
+  code TEXT NOT NULL, message TEXT NOT NULL
 );
 CREATE INDEX events_of_instance ON events (instance, id);
 """
 
-PROJECTIONS = ("hashes", "instances", "reports", "public_keys", "images", "userdata", "members")
+PROJECTIONS = ("last_reports", "images", "userdata", "members")
 
-_JUNK = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_SCHEMA}
-_MOMENT = {
+_CONTENT_ERRORS = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_SCHEMA}
+_TRANSIENT_ERRORS = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,
     sqlite3.SQLITE_READONLY,
@@ -59,43 +54,39 @@ class Stamp:
     shard: str
 
 
-class _Junk(ValueError):
-    """The file is not ours to use; the message says why."""
+class _UnusableFileError(ValueError):
+    """The file is not a cache of this shard; the message says why."""
 
 
-def damaged(problem: BaseException) -> bool:
-    """Whether an error says something about the file's content."""
-    return _code(problem) in _JUNK - {sqlite3.SQLITE_ERROR}
+def is_file_error(error: BaseException) -> bool:
+    """Whether an error comes from the disk, the file or a lock, and not from the statement."""
+    return isinstance(error, OSError) or _code(error) in _CONTENT_ERRORS | _TRANSIENT_ERRORS
 
 
-def environment(problem: BaseException) -> bool:
-    """Whether an error comes from the disk, the file or a lock, and not from what was asked."""
-    return isinstance(problem, OSError) or damaged(problem) or _code(problem) in _MOMENT
-
-
-def _code(problem: BaseException) -> int:
-    return getattr(problem, "sqlite_errorcode", 0) & 0xFF
+def _code(error: BaseException) -> int:
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 def open_memory(stamp: Stamp) -> sqlite3.Connection:
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    _make(connection, stamp)
+    _create_tables(connection, stamp)
     return connection
 
 
 def open_file(path: str, stamp: Stamp) -> sqlite3.Connection:
-    """A connection to a sound file of this shard; what was there before is kept only if it is one.
+    """Opens the shard's file; one that cannot be used is dropped first.
     Raises sqlite3.Error or OSError if the disk does not allow it now."""
     os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
     try:
         return _open(path, stamp)
-    except _Junk as problem:
-        reason = str(problem)
-    except sqlite3.Error as problem:
-        if _code(problem) not in _JUNK:
+    except _UnusableFileError as error:
+        reason = str(error)
+    except sqlite3.Error as error:
+        # At opening, a plain SQL error means that a table is missing or different.
+        if _code(error) not in _CONTENT_ERRORS | {sqlite3.SQLITE_ERROR}:
             raise
-        reason = str(problem)
-    log.warning("the cache is dropped and made anew", extra={"path": path, "reason": reason})
+        reason = str(error)
+    log.warning("cache file dropped and created again", extra={"path": path, "reason": reason})
     remove(path)
     return _open(path, stamp)
 
@@ -106,8 +97,8 @@ def remove(path: str) -> None:
             os.unlink(name)
 
 
-def number(path: str) -> int | None:
-    """Which file this is; None if there is none."""
+def inode(path: str) -> int | None:
+    """None if there is no file."""
     try:
         return os.stat(path).st_ino
     except FileNotFoundError:
@@ -115,14 +106,14 @@ def number(path: str) -> int | None:
 
 
 def _open(path: str, stamp: Stamp) -> sqlite3.Connection:
-    connection = sqlite3.connect(path, timeout=LOCK_SECONDS, isolation_level=None)
+    connection = sqlite3.connect(path, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None)
     try:
         connection.execute("PRAGMA journal_mode=WAL")
-        connection.execute("PRAGMA synchronous=NORMAL")  # a cache may forget its last moments, it must not break
-        connection.execute(f"PRAGMA cache_size=-{PAGES_KIB}")
-        if _empty(connection):
-            _make(connection, stamp)
-        _judge(connection, stamp)
+        connection.execute("PRAGMA synchronous=NORMAL")  # may lose the last moments in a crash, but stays intact
+        connection.execute(f"PRAGMA cache_size=-{PAGE_CACHE_KIB}")
+        if _is_empty(connection):
+            _create_tables(connection, stamp)
+        _check(connection, stamp)
     except BaseException:
         connection.close()
         raise
@@ -131,7 +122,6 @@ def _open(path: str, stamp: Stamp) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
-    """All or nothing."""
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -143,49 +133,51 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
 
 
 def read_file(path: str, stamp: Stamp, into: sqlite3.Connection) -> None:
-    """Copies what can be read, without touching the file. Raises sqlite3.Error, OSError or ValueError."""
+    """Copies what can be read, without changing the file. Raises sqlite3.Error, OSError or ValueError."""
     location = f"file:{urllib.parse.quote(os.path.abspath(path))}?mode=ro"
-    with contextlib.closing(sqlite3.connect(location, uri=True, timeout=LOCK_SECONDS, isolation_level=None)) as source:
-        _judge(source, stamp)
-        transfer(source, into, replace=True)
+    connection = sqlite3.connect(location, uri=True, timeout=LOCK_TIMEOUT_SECONDS, isolation_level=None)
+    with contextlib.closing(connection) as source:
+        _check(source, stamp)
+        copy_tables(source, into, replace=True)
 
 
-def transfer(source: sqlite3.Connection, target: sqlite3.Connection, *, replace: bool) -> None:
-    """Everything of the source into the target. `replace`: and nothing else stays there."""
+def copy_tables(source: sqlite3.Connection, target: sqlite3.Connection, *, replace: bool) -> None:
+    """`replace`: the target keeps nothing of its own."""
     with transaction(target):
         for table in (*PROJECTIONS, "events"):
             if replace:
                 target.execute(f"DELETE FROM {table}")
             rows = source.execute(f"SELECT * FROM {table}")
-            places = ", ".join("?" * len(rows.description))
-            target.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({places})", rows)
+            placeholders = ", ".join("?" * len(rows.description))
+            target.executemany(f"INSERT OR REPLACE INTO {table} VALUES ({placeholders})", rows)
 
 
-def _empty(connection: sqlite3.Connection) -> bool:
-    return _version(connection) == 0 and connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0] == 0
+def _is_empty(connection: sqlite3.Connection) -> bool:
+    tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    return tables == 0 and _version(connection) == 0
 
 
 def _version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-def _make(connection: sqlite3.Connection, stamp: Stamp) -> None:
+def _create_tables(connection: sqlite3.Connection, stamp: Stamp) -> None:
     with transaction(connection):
-        if not _empty(connection):
+        if not _is_empty(connection):
             return  # another process was faster
         for statement in _TABLES.split(";\n"):
             connection.execute(statement)
         connection.execute("INSERT INTO stamp VALUES (?, ?)", (stamp.cluster, stamp.shard))
-        connection.execute(f"PRAGMA user_version={SCHEMA}")
+        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 
 
-def _judge(connection: sqlite3.Connection, stamp: Stamp) -> None:
+def _check(connection: sqlite3.Connection, stamp: Stamp) -> None:
     version = _version(connection)
-    if version != SCHEMA:
-        raise _Junk(f"it has version {version} of the schema, expected {SCHEMA}")
+    if version != SCHEMA_VERSION:
+        raise _UnusableFileError(f"expected schema version {SCHEMA_VERSION}, found {version}")
     check = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
     if check != "ok":
-        raise _Junk(f"it is damaged: {check}")
+        raise _UnusableFileError(f"damaged: {check}")
     found = connection.execute("SELECT cluster, shard FROM stamp").fetchall()
     if found != [(stamp.cluster, stamp.shard)]:
-        raise _Junk(f"it belongs to {found}, expected {stamp.cluster}/{stamp.shard}")
+        raise _UnusableFileError(f"expected the cache of {stamp.cluster}/{stamp.shard}, found {found}")

@@ -1,16 +1,15 @@
-"""Carrying out what was decided: calls to the provider, whose outcomes return to the shard as events.
+"""Carries out effects: calls to the provider, whose outcomes return to the shard as events.
 
-Every call ends in exactly one event, also when it fails by a bug: an outcome that nobody reports would never be asked for
-again in this term. How a call is made is told in `calls`. Creates, deletes and looks have budgets of their
-own, so that none starves another. Many looks at once become one listing. A create that waited until nobody wanted it any
-more is not sent, and its record ends without one.
+Every effect ends in exactly one event, also when it fails by a bug: an outcome that is not reported would never be asked
+for again in this term. Creates, deletes and lookups have separate limits, so that none starves another. Many lookups at
+once become one listing. A create that is not wanted any more when its turn comes is not sent.
 """
 
 import asyncio
 import functools
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nstance import points
@@ -30,13 +29,13 @@ from nstance.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-LIST_INSTEAD_FROM = 16  # so many looks at once are answered by one listing
-LOOKS_AT_ONCE = 16
-DELETES_AT_ONCE = 32
-CONSOLE_SECONDS = 5.0
-UNEXPECTED = "an unexpected error, which the server's log shows"
+MIN_LOOKUPS_FOR_LISTING = 16
+MAX_CONCURRENT_LOOKUPS = 16
+MAX_CONCURRENT_DELETES = 32
+CONSOLE_TIMEOUT_SECONDS = 5.0
+UNEXPECTED = "unexpected error, see the server's log"
 
-MEANING = {
+VM_STATES = {
     Status.PENDING: ev.VmState.RUNNING,
     Status.RUNNING: ev.VmState.RUNNING,
     Status.REPAIRING: ev.VmState.UNKNOWN,
@@ -49,45 +48,52 @@ MEANING = {
     Status.DELETED: ev.VmState.DELETED,
 }
 
+FAILURES: tuple[tuple[type[errors.ProviderError], ev.Failure], ...] = (
+    (errors.NoCapacityError, ev.Failure.NO_CAPACITY),
+    (errors.PermanentError, ev.Failure.REFUSED),
+    (errors.UnavailableError, ev.Failure.UNAVAILABLE),
+    (errors.ProviderError, ev.Failure.UNKNOWN),
+)
 
-def checked(vm: Vm, asked: float) -> ev.VmChecked:
-    return ev.VmChecked(vm.id, MEANING[vm.status], vm.provider_id, vm.ip4, vm.ip6, vm.hostname, asked)
+
+def _vm_checked(vm: Vm, asked: float) -> ev.VmChecked:
+    return ev.VmChecked(vm.id, VM_STATES[vm.status], vm.provider_id, vm.ip4, vm.ip6, vm.hostname, asked)
+
+
+def _vm_created(vm: Vm, *, seen: bool) -> ev.VmCreated:
+    return ev.VmCreated(vm.id, vm.provider_id, vm.ip4, vm.ip6, vm.hostname, seen=seen)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EffectContext:
+    """What effects need from the leader."""
+
+    provider: Instances
+    console: Console | None
+    calls: ProviderCalls
+    clock: Clock
+    metrics: Metrics
+    settings: Callable[[], ShardConfig]  # read each time, so that new settings apply at once
+    make_request: Callable[[Instance], CreateRequest]
+    is_wanted: Callable[[InstanceId], bool]  # the instance is not about to be deleted
+    post: Callable[[ev.Event], None]
+    wait_deregistered: Callable[[Instance], Awaitable[None]]  # from its load balancers
+    on_console_output: Callable[[Instance, str], None]  # of a VM that failed
 
 
 class Effects:
-    def __init__(
-        self,
-        *,
-        provider: Instances,
-        console: Console | None,
-        calls: ProviderCalls,
-        clock: Clock,
-        metrics: Metrics,
-        settings: Callable[[], ShardConfig],
-        request: Callable[[Instance], CreateRequest],
-        wanted: Callable[[InstanceId], bool],
-        post: Callable[[ev.Event], None],
-        left: Callable[[Instance], Awaitable[None]],
-        said: Callable[[Instance, str], None],
-    ) -> None:
-        """`settings` are asked each time, so that new timings apply at once. `wanted`: the instance is not about to go;
-        `left` waits until nothing sends requests to the instance any more; `said` is told the console output of one that
-        failed."""
-        self._provider = provider
-        self._console = console
-        self._calls = calls
-        self._clock = clock
-        self._metrics = metrics
-        self._request = request
-        self._wanted = wanted
-        self._post = post
-        self._left = left
-        self._said = said
-        self._creates = ResizableSemaphore(lambda: settings().create_concurrency)
-        self._deletes = asyncio.Semaphore(DELETES_AT_ONCE)
-        self._looks = asyncio.Semaphore(LOOKS_AT_ONCE)
+    def __init__(self, context: EffectContext) -> None:
+        self._provider = context.provider
+        self._console = context.console
+        self._calls = context.calls
+        self._clock = context.clock
+        self._post = context.post
+        self._context = context
+        self._creates = ResizableSemaphore(lambda: context.settings().create_concurrency)
+        self._deletes = asyncio.Semaphore(MAX_CONCURRENT_DELETES)
+        self._lookups = asyncio.Semaphore(MAX_CONCURRENT_LOOKUPS)
         self._to_check: list[Instance] = []
-        self._tasks: dict[asyncio.Task[None], None] = {}  # in the order of their beginning
+        self._tasks: dict[asyncio.Task[None], None] = {}  # oldest first
 
     def start(self, effect: dec.Effect, instance: Instance, posted: float) -> None:
         match effect:
@@ -103,12 +109,11 @@ class Effects:
                 if len(self._to_check) == 1:
                     self._spawn(self._check_all())
 
-    def configured(self) -> None:
-        """The settings are new."""
+    def on_configured(self) -> None:
         self._creates.admit()
 
     async def close(self) -> None:
-        """Drop what is under way. Intents and tombstones are in the journal: whoever leads next goes on."""
+        """Cancels running effects. Intents and tombstones are in the journal, where the next leader finds them."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -116,160 +121,156 @@ class Effects:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def finish(self, seconds: float) -> None:
-        """Let what is under way come to its end for a moment."""
+        """Waits a moment for running effects to end."""
         if self._tasks:
             await asyncio.wait(list(self._tasks), timeout=seconds)
 
     def _spawn(self, work: Coroutine[Any, Any, None], failed: ev.Event | None = None) -> None:
-        """`failed` is posted if the work ends with an error that it did not expect."""
+        """`failed` is posted if the work ends with an unexpected error."""
         task = asyncio.create_task(work)
         self._tasks[task] = None
-        task.add_done_callback(functools.partial(self._ended, failed))
+        task.add_done_callback(functools.partial(self._on_done, failed))
 
-    def _ended(self, failed: ev.Event | None, task: asyncio.Task[None]) -> None:
+    def _on_done(self, failed: ev.Event | None, task: asyncio.Task[None]) -> None:
         del self._tasks[task]
-        problem = None if task.cancelled() else task.exception()
-        if problem is not None and not isinstance(problem, DeposedError):
-            log.error("an effect failed in a way nobody expected", exc_info=problem)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, DeposedError):
+            log.error("failed to carry out an effect: unexpected error", exc_info=error)
             if failed is not None:
                 self._post(failed)
 
     async def _create(self, instance: Instance, posted: float, *, may_exist: bool) -> None:
-        def wanted() -> bool:
-            return self._wanted(instance.id)
+        context = self._context
+
+        def is_wanted() -> bool:
+            return context.is_wanted(instance.id)
 
         async with self._creates:
-            place = await self._calls.creates.turn(wanted=wanted)
-            if not wanted():
+            place = await self._calls.creates.wait_turn(is_wanted=is_wanted)
+            if not is_wanted():
                 self._post(ev.VmCreateFailed(instance.id, ev.Failure.UNSENT, "it is not wanted any more"))
                 return
             try:
-                request = self._request(instance)
-            except RenderError as problem:
-                failure = ev.Failure.UNAVAILABLE if isinstance(problem, NotFetchedError) else ev.Failure.REFUSED
-                self._post(ev.VmCreateFailed(instance.id, failure, str(problem)))
+                request = context.make_request(instance)
+            except RenderError as error:
+                failure = ev.Failure.UNAVAILABLE if isinstance(error, NotFetchedError) else ev.Failure.REFUSED
+                self._post(ev.VmCreateFailed(instance.id, failure, str(error)))
                 return
             if instance.request_hash and request_hash(request) != instance.request_hash:
                 await self._find_stale(instance)
                 return
             request = replace(request, may_exist=may_exist)
             await points.reach(points.Point.BEFORE_CREATE)
-            began = self._clock.monotonic()
+            started = self._clock.monotonic()
             if instance.replaces is not None or instance.predecessor is not None:
-                self._metrics.replaced(instance.key, began - posted)
+                context.metrics.replaced(instance.key, started - posted)
             event: ev.Event
             try:
-                vm = await self._calls.patiently(
-                    "create", self._calls.creates, lambda: self._provider.create(request), place=place, wanted=wanted
+                vm = await self._calls.until_accepted(
+                    "create",
+                    self._calls.creates,
+                    lambda: self._provider.create(request),
+                    place=place,
+                    is_wanted=is_wanted,
                 )
-                event = ev.VmCreated(
-                    vm.id, vm.provider_id, vm.ip4, vm.ip6, vm.hostname, seen=self._provider.traits.is_consistent
-                )
-                self._metrics.created(instance.key, self._clock.monotonic() - began)
-            except NotSentError as problem:
-                # Throttled means not made; but only of one that was never asked for is that certain.
-                failure = ev.Failure.UNAVAILABLE if problem.tried else ev.Failure.UNSENT
-                event = ev.VmCreateFailed(instance.id, failure, str(problem))
-            except errors.NoCapacityError as problem:
-                event = ev.VmCreateFailed(instance.id, ev.Failure.NO_CAPACITY, str(problem))
-            except errors.PermanentError as problem:
-                event = ev.VmCreateFailed(instance.id, ev.Failure.REFUSED, str(problem))
-            except errors.UnavailableError as problem:
-                event = ev.VmCreateFailed(instance.id, ev.Failure.UNAVAILABLE, str(problem))
-            except errors.ProviderError as problem:
-                event = ev.VmCreateFailed(instance.id, ev.Failure.UNKNOWN, str(problem))
+                event = _vm_created(vm, seen=self._provider.traits.is_consistent)
+                context.metrics.created(instance.key, self._clock.monotonic() - started)
+            except NotSentError as error:
+                # A throttled call made no VM, but only without any call is that certain.
+                failure = ev.Failure.UNAVAILABLE if error.tried else ev.Failure.UNSENT
+                event = ev.VmCreateFailed(instance.id, failure, str(error))
+            except errors.ProviderError as error:
+                failure = next(failure for kind, failure in FAILURES if isinstance(error, kind))
+                event = ev.VmCreateFailed(instance.id, failure, str(error))
             await points.reach(points.Point.AFTER_CREATE)
             self._post(event)
 
     async def _find_stale(self, instance: Instance) -> None:
-        """The configuration changed since the intent, so the call cannot be repeated as it was: it is only looked up."""
+        """The configuration has changed since the intent, so the request cannot be repeated; the VM is only looked up."""
         try:
-            vm = await self._look(instance)
-            self._post(ev.VmCreated(vm.id, vm.provider_id, vm.ip4, vm.ip6, vm.hostname, seen=True))
+            vm = await self._get(instance)
+            self._post(_vm_created(vm, seen=True))
         except errors.NotFoundError:
             self._post(ev.VmCreateFailed(instance.id, ev.Failure.STALE, "its configuration changed"))
-        except errors.ProviderError as problem:
-            self._post(ev.VmCreateFailed(instance.id, ev.Failure.UNAVAILABLE, str(problem)))
+        except errors.ProviderError as error:
+            self._post(ev.VmCreateFailed(instance.id, ev.Failure.UNAVAILABLE, str(error)))
 
     async def _delete(self, instance: Instance, effect: dec.DeleteVm | dec.DeleteDuplicateVm) -> None:
         if isinstance(effect, dec.DeleteVm):
-            await self._left(instance)
+            await self._context.wait_deregistered(instance)
             if effect.keep_console and self._console is not None:
                 await self._read_console(self._console, instance)
         async with self._deletes:
             await points.reach(points.Point.BEFORE_DELETE)
-            event: ev.Event | None
+            event: ev.Event | None = None
             try:
-                status = await self._calls.patiently(
+                status = await self._calls.until_accepted(
                     "delete", self._calls.deletes, lambda: self._provider.delete(instance.id, effect.provider_id)
                 )
                 if isinstance(effect, dec.DeleteDuplicateVm):
                     event = ev.DuplicateVmDeleted(instance.id, effect.provider_id)
                 else:
                     event = ev.VmDeleted(instance.id, final=status is Status.DELETED)
-            except errors.ProviderError as problem:
-                log.info("a delete failed", extra={"instance": instance.id, "error": str(problem)})
-                # A double is asked for again in its time; nobody waits for it.
-                event = (
-                    None if isinstance(effect, dec.DeleteDuplicateVm) else ev.VmDeleteFailed(instance.id, str(problem))
-                )
+            except errors.ProviderError as error:
+                log.info("failed to delete VM", extra={"instance": instance.id, "error": str(error)})
+                if isinstance(effect, dec.DeleteVm):  # nothing waits for a duplicate; it is deleted again later
+                    event = ev.VmDeleteFailed(instance.id, str(error))
             await points.reach(points.Point.AFTER_DELETE)
             if event is not None:
                 self._post(event)
 
     async def _read_console(self, console: Console, instance: Instance) -> None:
-        """It may say why the VM failed. A deletion does not wait long for it, and never fails for it."""
+        """It may say why the VM failed. A deletion neither waits long for it nor fails without it."""
         try:
-            async with asyncio.timeout(CONSOLE_SECONDS):
-                output = await self._calls.patiently(
-                    "console", self._calls.looks, lambda: console.console_output(instance.id, instance.provider_id)
+            async with asyncio.timeout(CONSOLE_TIMEOUT_SECONDS):
+                output = await self._calls.until_accepted(
+                    "console", self._calls.lookups, lambda: console.console_output(instance.id, instance.provider_id)
                 )
-        except (errors.ProviderError, TimeoutError) as problem:
-            log.info("no console output", extra={"instance": instance.id, "error": str(problem) or "timed out"})
+        except (errors.ProviderError, TimeoutError) as error:
+            extra = {"instance": instance.id, "error": str(error) or "timed out"}
+            log.info("failed to read console output", extra=extra)
             return
         if output.strip():
-            self._said(instance, output)
+            self._context.on_console_output(instance, output)
 
     async def _check_all(self) -> None:
-        """What was asked for since the last look. A listing says who is there; who is not is asked for singly."""
+        """Checks all VMs that were asked for in this step. VMs that a listing does not show are looked up singly."""
         await asyncio.sleep(0)
-        wanted, self._to_check = self._to_check, []
+        instances, self._to_check = self._to_check, []
         asked = self._clock.steady()
-        shown = await self._shown() if len(wanted) >= LIST_INSTEAD_FROM else {}
-        for instance in wanted:
-            vm = shown.get(instance.id)
+        listed = await self._list() if len(instances) >= MIN_LOOKUPS_FOR_LISTING else {}
+        for instance in instances:
+            vm = listed.get(instance.id)
             if vm is not None and vm.provider_id == (instance.provider_id or vm.provider_id):
-                self._post(checked(vm, asked))
+                self._post(_vm_checked(vm, asked))
             else:
                 self._spawn(self._check(instance), ev.VmChecked(instance.id, ev.VmState.UNKNOWN))
 
-    async def _shown(self) -> Mapping[InstanceId, Vm]:
-        """What a listing shows; nothing if it fails, in whatever way."""
+    async def _list(self) -> Mapping[InstanceId, Vm]:
+        """Empty if the listing fails in any way: then each VM is looked up."""
         try:
-            vms = await self._calls.patiently("list", self._calls.looks, self._provider.list)
+            vms = await self._calls.until_accepted("list", self._calls.lookups, self._provider.list)
         except DeposedError:
             raise
-        except Exception as problem:
-            unexpected = None if isinstance(problem, errors.ProviderError) else problem
-            log.warning(
-                "failed to list VMs, they are asked for singly", extra={"error": str(problem)}, exc_info=unexpected
-            )
+        except Exception as error:
+            bug = None if isinstance(error, errors.ProviderError) else error
+            log.warning("failed to list VMs: looking them up singly", extra={"error": str(error)}, exc_info=bug)
             return {}
         return {vm.id: vm for vm in vms}
 
-    async def _look(self, instance: Instance) -> Vm:
-        return await self._calls.patiently(
-            "get", self._calls.looks, lambda: self._provider.get(instance.id, instance.provider_id)
+    async def _get(self, instance: Instance) -> Vm:
+        return await self._calls.until_accepted(
+            "get", self._calls.lookups, lambda: self._provider.get(instance.id, instance.provider_id)
         )
 
     async def _check(self, instance: Instance) -> None:
-        async with self._looks:
+        async with self._lookups:
             asked = self._clock.steady()
             try:
-                vm = await self._look(instance)
-                self._post(checked(vm, asked))
+                vm = await self._get(instance)
+                self._post(_vm_checked(vm, asked))
             except errors.NotFoundError:
                 self._post(ev.VmChecked(instance.id, ev.VmState.ABSENT, asked=asked))
-            except errors.ProviderError as problem:
-                log.info("a VM could not be looked at", extra={"instance": instance.id, "error": str(problem)})
+            except errors.ProviderError as error:
+                log.info("failed to get instance status", extra={"instance": instance.id, "error": str(error)})
                 self._post(ev.VmChecked(instance.id, ev.VmState.UNKNOWN))

@@ -1,10 +1,9 @@
-"""Images by name: looked up at the provider, remembered, asked for anew from time to time.
+"""Images by name: looked up at the provider, remembered, and looked up again at an interval.
 
-A lookup that fails never takes away what was found before; where nothing was, the configured fallback serves; where there
-is none, groups that use the image wait. A new image reaches new instances only.
+A failed lookup never removes an image that was found before. Without one the configured fallback is used; without a
+fallback, groups that use the image wait. A new image is used by new instances only.
 """
 
-import logging
 from collections.abc import Callable, Mapping
 
 from nstance.clock import Clock
@@ -12,16 +11,12 @@ from nstance.config import hashes
 from nstance.config.model import workload
 from nstance.providers import errors, port
 from nstance.providers.port import ImageQuery
-from nstance.server.cache.cache import Cache, CacheUnavailableError
+from nstance.server.cache.cache import Cache
+from nstance.server.cache.refreshed_values import RefreshedValues, Source
 from nstance.server.cloud.provider_calls import ProviderCalls
 from nstance.tasks.backoff import Backoff
-from nstance.tasks.keyed_tasks import KeyedTasks
-from nstance.tasks.refresher import refresh_forever
-
-log = logging.getLogger(__name__)
 
 RETRY = Backoff(5.0, 600.0)
-ANY_AGE = 100 * 365 * 86_400.0
 
 Lookup = tuple[str, workload.Image]
 
@@ -36,73 +31,59 @@ class Images:
         clock: Clock,
         calls: ProviderCalls,
         interval: Callable[[], float],
-        changed: Callable[[], None],
+        on_change: Callable[[], None],
         cache: Cache | None = None,
     ) -> None:
-        """`changed` is told when a value or a reason is new."""
         self._provider = provider
-        self._clock = clock
         self._calls = calls
-        self._interval = interval
-        self._changed = changed
         self._cache = cache
-        self._wanted: Mapping[str, workload.Image] = {}
-        self._asked: frozenset[str] = frozenset()
-        self._found: dict[Lookup, str] = {}
-        self._problems: dict[Lookup, str] = {}
-        self._workers = KeyedTasks[Lookup](self._keep)
+        self._configured: Mapping[str, workload.Image] = {}
+        self._looked_up: frozenset[str] = frozenset()
+        source = Source(
+            fetch=self._fetch,
+            error=errors.ProviderError,
+            load=self._load,
+            save=self._save,
+            fields=lambda lookup: {"kind": "image", "image": lookup[0]},
+            interval=interval,
+            retry_delay=lambda failures: min(interval(), RETRY.delay(failures)),
+        )
+        self._ids = RefreshedValues(source, clock=clock, on_change=on_change)
 
     def configure(self, images: Mapping[str, workload.Image], *, kind: str) -> None:
-        """`kind`: of the provider; images of another one are not asked for."""
-        self._wanted = images
-        asked = [
+        """`kind`: of the provider; images of another one are not looked up."""
+        self._configured = images
+        lookups = [
             (name, image)
             for name, image in images.items()
             if self._provider is not None and image.filters and image.provider in (None, kind)
         ]
-        self._asked = frozenset(name for name, _ in asked)
-        self._found = {lookup: id for lookup, id in self._found.items() if lookup in asked}
-        self._problems = {lookup: why for lookup, why in self._problems.items() if lookup in asked}
-        self._workers.want(asked)
+        self._looked_up = frozenset(name for name, _ in lookups)
+        self._ids.configure(lookups)
 
     async def run(self) -> None:
-        await self._workers.run()
+        await self._ids.run()
 
     def values(self) -> dict[str, str | None]:
-        """By name; None: there is one to be found, and it is not known yet."""
-        return {name: self._value(name, image) for name, image in self._wanted.items()}
+        """Image IDs by name; None if the ID is not known yet."""
+        return {name: self._value(name, image) for name, image in self._configured.items()}
 
     def problem(self, name: str) -> str:
-        """Why an image is not known; empty while it is being looked up for the first time."""
-        image = self._wanted.get(name)
-        return self._problems.get((name, image), "") if image is not None else ""
+        """Why an image is not known; empty during its first lookup."""
+        image = self._configured.get(name)
+        return self._ids.problems.get((name, image), "") if image is not None else ""
 
     def _value(self, name: str, image: workload.Image) -> str | None:
-        found = self._found.get((name, image))
-        if found is not None:
-            return found
-        if name not in self._asked:
+        id = self._ids.values.get((name, image))
+        if id is not None:
+            return id
+        if name not in self._looked_up:
             return image.fallback
-        # The fallback is for a lookup that failed, not for the moment before its answer.
-        return image.fallback or None if (name, image) in self._problems else None
+        # The fallback is for a lookup that failed, not for the time before its answer.
+        return image.fallback or None if (name, image) in self._ids.problems else None
 
-    async def _keep(self, lookup: Lookup) -> None:
-        await self._remember(lookup)
-        await refresh_forever(
-            lambda: self._refresh(lookup),
-            clock=self._clock,
-            interval=self._interval,
-            expected=errors.ProviderError,
-            on_failure=lambda problem, failures: self._on_failure(lookup, str(problem), failures),
-        )
-
-    async def _refresh(self, lookup: Lookup) -> None:
-        found = await self._ask(lookup[1])
-        self._succeeded(lookup, found)
-        if self._cache is not None:
-            self._cache.put_image(_key(lookup), found)
-
-    async def _ask(self, image: workload.Image) -> str:
+    async def _fetch(self, lookup: Lookup, known: str | None) -> str:
+        image = lookup[1]
         query = ImageQuery(
             filters={each.name: each.values for each in image.filters},
             owners=image.owners,
@@ -111,41 +92,17 @@ class Images:
         )
         provider = self._provider
         assert provider is not None, "without it no image is looked up"
-        return await self._calls.once("find_image", self._calls.questions, lambda: provider.find_image(query))
+        return await self._calls.once("find_image", self._calls.others, lambda: provider.find_image(query))
 
-    async def _remember(self, lookup: Lookup) -> None:
-        if self._cache is None or lookup in self._found:
-            return
-        try:
-            kept = await self._cache.image(_key(lookup), younger_than=ANY_AGE)
-        except CacheUnavailableError:
-            return
-        if kept:
-            self._succeeded(lookup, kept)
+    async def _load(self, lookup: Lookup) -> str | None:
+        return await self._cache.image(_cache_key(lookup)) if self._cache is not None else None
 
-    def _succeeded(self, lookup: Lookup, found: str) -> None:
-        healed = self._problems.pop(lookup, None) is not None
-        if self._found.get(lookup) != found:
-            log.info("an image was found", extra={"image": lookup[0], "id": found})
-            self._found[lookup] = found
-            self._changed()
-        elif healed:
-            self._changed()
-
-    def _on_failure(self, lookup: Lookup, why: str, failures: int) -> float:
-        wait = min(self._interval(), RETRY.delay(failures))
-        serves = self._found.get(lookup) or lookup[1].fallback
-        log.warning(
-            "an image lookup failed",
-            extra={"image": lookup[0], "error": why, "retry": round(wait, 1), "serves": serves or "none"},
-        )
-        if self._problems.get(lookup) != why:
-            self._problems[lookup] = why
-            self._changed()
-        return wait
+    def _save(self, lookup: Lookup, id: str) -> None:
+        if self._cache is not None:
+            self._cache.put_image(_cache_key(lookup), id)
 
 
-def _key(lookup: Lookup) -> str:
-    """With what was asked: an answer to another question is none."""
+def _cache_key(lookup: Lookup) -> str:
+    """Contains the query, so that the answer to another query is not used."""
     name, image = lookup
     return f"{name} {hashes.digest(image.model_dump(mode='json', exclude={'fallback'}))}"

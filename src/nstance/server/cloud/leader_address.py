@@ -1,7 +1,7 @@
-"""The shard's fixed address, where the provider has one: it follows the leader.
+"""The leader address: a fixed address of the shard that moves to the server that leads.
 
-Assigned in the background when a term begins; correctness does not depend on it, because clients know all addresses. Given
-back when a server stops in order, so that its successor need not take it away; a deposed server leaves it alone.
+It is assigned in the background when a term begins; nothing depends on it, because clients know all addresses. A server
+that stops in order releases it, so that its successor need not take it away. A deposed server leaves it alone.
 """
 
 import asyncio
@@ -21,43 +21,49 @@ RETRY = Backoff(1.0, 60.0)
 
 class LeaderAddress:
     def __init__(
-        self, provider: port.LeaderAddress | None, *, calls: ProviderCalls, clock: Clock, wanted: Callable[[], bool]
+        self,
+        provider: port.LeaderAddress | None,
+        *,
+        calls: ProviderCalls,
+        clock: Clock,
+        is_configured: Callable[[], bool],
     ) -> None:
-        """`wanted`: the configuration names one."""
         self._provider = provider
         self._calls = calls
         self._clock = clock
-        self._wanted = wanted
-        self._asked = False  # it may be here
-        self._over = asyncio.Event()
+        self._is_configured = is_configured
+        self._may_be_assigned = False
+        self._is_releasing = False
 
     async def run(self) -> None:
-        if self._provider is not None and self._wanted():
+        if self._provider is not None and self._is_configured():
             await self._assign(self._provider)
         await asyncio.Event().wait()
 
     async def _assign(self, provider: port.LeaderAddress) -> None:
         failures = 0
-        while not self._over.is_set():
+        while not self._is_releasing:
             try:
-                self._asked = True
-                await self._calls.once("assign_leader_network", self._calls.questions, provider.assign_leader_address)
+                self._may_be_assigned = True
+                await self._calls.once("assign_leader_network", self._calls.others, provider.assign_leader_address)
                 return
-            except errors.ProviderError as problem:
+            except errors.ProviderError as error:
                 failures += 1
-                wait = RETRY.delay(failures)
-                log.warning("the leader network could not be assigned", extra={"error": str(problem), "retry": wait})
-                await self._clock.sleep(wait)
+                delay = RETRY.delay(failures)
+                log.warning(
+                    "failed to assign the leader address", extra={"error": str(error), "retry_seconds": round(delay, 1)}
+                )
+                await self._clock.sleep(delay)
 
     async def release(self, seconds: float) -> None:
-        """Give it back, if this server may have it; whoever leads next does not wait longer for that."""
-        self._over.set()
-        if self._provider is None or not self._asked:
+        """Releases the address if this server may have it. The next leader does not wait longer than this for it."""
+        self._is_releasing = True
+        if self._provider is None or not self._may_be_assigned:
             return
         try:
             async with asyncio.timeout(seconds):
                 await self._calls.once(
-                    "release_leader_network", self._calls.questions, self._provider.release_leader_address
+                    "release_leader_network", self._calls.others, self._provider.release_leader_address
                 )
-        except (errors.ProviderError, TimeoutError, DeposedError) as problem:
-            log.info("the leader network was not released", extra={"error": str(problem) or "timed out"})
+        except (errors.ProviderError, TimeoutError, DeposedError) as error:
+            log.info("failed to release the leader address", extra={"error": str(error) or "timed out"})

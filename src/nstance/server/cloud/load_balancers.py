@@ -1,9 +1,9 @@
-"""Load balancers: what they hold is brought in step with what the records say, each one by itself.
+"""Keeps load balancers in step with the records.
 
-`core.load_balancing` decides; here are the calls. A balancer is listed when a term begins and at every garbage collection;
-in between, what our own calls did is remembered. Deregistering never waits behind registering, and a deletion waits for
-it only a few seconds. The trap: a call whose outcome is unknown may be applied minutes later, after its opposite; only
-the next listing shows that.
+`core.load_balancing` decides; here are the calls. A balancer is listed when a term begins and at every inventory
+interval; in between, the effect of our own calls is remembered. Deregistrations never wait behind registrations, and a
+deletion waits only a few seconds for them. The trap: a call with an unknown outcome may be applied minutes later, after
+its opposite; only the next listing shows that.
 """
 
 import asyncio
@@ -29,9 +29,9 @@ from nstance.tasks.keyed_tasks import KeyedTasks
 
 log = logging.getLogger(__name__)
 
-LEAVE_SECONDS = 5.0  # so long a deletion waits for a balancer that does not answer
-CALLS_AT_ONCE = 8  # of each kind, for each balancer
-GATHER_SECONDS = 0.01  # what changes within this time is looked at once
+DEREGISTER_TIMEOUT_SECONDS = 5.0  # that a deletion waits
+MAX_CONCURRENT_CALLS = 8  # of each kind, for each balancer
+BATCH_SECONDS = 0.01
 RETRY = Backoff(1.0, 60.0)
 
 
@@ -43,173 +43,169 @@ class Verb(Enum):
 @dataclass(frozen=True, slots=True)
 class _Failure:
     verb: Verb
-    again: float  # monotonic
+    retry_at: float  # monotonic
     attempts: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tools:
+class BalancerContext:
     shard: ShardParts
     active_config: ActiveConfig
     provider: port.LoadBalancers | None
     clock: Clock
     calls: ProviderCalls
     cache: Cache | None = None
-    records: dict[InstanceId, Instance] = field(
-        default_factory=dict
-    )  # as they are in the journal: the shard runs ahead
+    records: dict[InstanceId, Instance] = field(default_factory=dict)  # as in the journal: the shard runs ahead
+    ready: set[InstanceId] = field(default_factory=set)
 
 
 class LoadBalancers:
     """All load balancers of a shard during one term."""
 
-    def __init__(self, tools: Tools) -> None:
-        self._tools = tools
-        self._tools.records.update(tools.shard.state.instances)
-        self._ready: set[InstanceId] = set()
+    def __init__(self, context: BalancerContext) -> None:
+        self._context = context
+        self._records, self._ready = context.records, context.ready
+        self._records.update(context.shard.state.instances)
         self._balancers: dict[str, LoadBalancerSync] = {}
         self._workers = KeyedTasks[str](lambda name: self._balancers[name].run())
 
     def configure(self, names: list[str]) -> None:
-        """From now on these are looked after. One that is named no longer keeps its members: nobody could call it."""
-        provider = self._tools.provider
+        """A balancer that is no longer named keeps its members, because it cannot be called any more."""
+        provider = self._context.provider
         if provider is None:
             return
         self._balancers = {
-            name: self._balancers.get(name) or LoadBalancerSync(name, provider, self._tools, self._ready)
-            for name in names
+            name: self._balancers.get(name) or LoadBalancerSync(name, provider, self._context) for name in names
         }
         self._workers.want(names)
         for balancer in self._balancers.values():
-            balancer.look()
+            balancer.wake()
 
     async def run(self) -> None:
         await self._workers.run()
 
     def set_ready(self, id: InstanceId, ready: bool) -> None:
-        """One that is ready comes in. One that is not any more stays where it is, but is not taken in."""
+        """A ready instance is registered. One that is not ready any more stays a member, but does not become one."""
         if not ready:
             self._ready.discard(id)
         elif id not in self._ready:
             self._ready.add(id)
-            instance = self._tools.records.get(id)
+            instance = self._records.get(id)
             if instance is not None:
-                self._look(instance)
+                self._wake_balancers(instance)
 
     def observe(self, committed: Committed) -> None:
         for change in committed.changes:
             match change:
                 case Put(instance):
-                    self._tools.records[instance.id] = instance
+                    self._records[instance.id] = instance
                     before = committed.before.get(instance.id)
                     if before is None or (before.state, before.provider_id) != (instance.state, instance.provider_id):
-                        self._look(instance)
+                        self._wake_balancers(instance)
                 case Remove(id):
-                    self._tools.records.pop(id, None)
+                    self._records.pop(id, None)
                     self._ready.discard(id)
 
-    async def left(self, instance: Instance) -> None:
-        """Until no balancer holds it, or until that takes too long."""
+    async def wait_deregistered(self, instance: Instance) -> None:
+        """Until no balancer has the instance as a member, or until that takes too long."""
         holding = [balancer for balancer in self._balancers.values() if balancer.may_hold(instance)]
         if not holding:
             return
         assert instance.provider_id is not None
         try:
-            async with asyncio.timeout(LEAVE_SECONDS):
+            async with asyncio.timeout(DEREGISTER_TIMEOUT_SECONDS):
                 for balancer in holding:
-                    balancer.look()
-                for out in [balancer.out(instance.provider_id) for balancer in holding]:
-                    await out.wait()
+                    balancer.wake()
+                for deregistered in [balancer.deregistered(instance.provider_id) for balancer in holding]:
+                    await deregistered.wait()
         except TimeoutError:
             names = ", ".join(balancer.name for balancer in holding if balancer.may_hold(instance))
             log.warning(
-                "deleted although its load balancer does not let it go",
+                "failed to deregister instance in time: deleting it anyway",
                 extra={"instance": instance.id, "balancers": names},
             )
 
-    def _look(self, instance: Instance) -> None:
+    def _wake_balancers(self, instance: Instance) -> None:
         for balancer in self._balancers.values():
-            if load_balancing.uses(
-                instance, balancer.name, self._tools.shard.state.desired_groups
-            ) or balancer.may_hold(instance):
-                balancer.look()
+            if balancer.is_used_by(instance) or balancer.may_hold(instance):
+                balancer.wake()
 
 
 @dataclass(slots=True)
 class LoadBalancerSync:
-    """One of them: what it holds as far as we know, and the calls under way."""
+    """One load balancer: its members as far as known, and the calls in flight."""
 
     name: str
     provider: port.LoadBalancers
-    tools: Tools
-    ready: set[InstanceId]
-    known: dict[ProviderId, bool | None] = field(default_factory=dict)  # None: a call's outcome is unknown
-    listed: bool = False
-    trouble: str = ""
+    context: BalancerContext
+    is_listed: bool = False
+    _members: dict[ProviderId, bool | None] = field(default_factory=dict)  # None: the outcome of a call is unknown
+    _error: str = ""
     _list_at: float = float("-inf")
     _list_failures: int = 0
     _listing: asyncio.Task[None] | None = None
     _failures: dict[ProviderId, _Failure] = field(default_factory=dict)
-    _flying: dict[ProviderId, asyncio.Task[None]] = field(default_factory=dict)
-    _touched: set[ProviderId] = field(default_factory=set)  # by calls during a listing, which may be older than they
-    _out: dict[ProviderId, asyncio.Event] = field(default_factory=dict)
-    _kept: frozenset[InstanceId] | None = None
+    _in_flight: dict[ProviderId, asyncio.Task[None]] = field(default_factory=dict)
+    _called: set[ProviderId] = field(default_factory=set)  # during a listing, which may be older than the call
+    _deregistered: dict[ProviderId, asyncio.Event] = field(default_factory=dict)
+    _saved: frozenset[InstanceId] | None = None
     _wake: asyncio.Event = field(default_factory=asyncio.Event)
-    _budgets: dict[Verb, asyncio.Semaphore] = field(
-        default_factory=lambda: {verb: asyncio.Semaphore(CALLS_AT_ONCE) for verb in Verb}
+    _limits: dict[Verb, asyncio.Semaphore] = field(
+        default_factory=lambda: {verb: asyncio.Semaphore(MAX_CONCURRENT_CALLS) for verb in Verb}
     )
 
-    def look(self) -> None:
+    def wake(self) -> None:
         self._wake.set()
 
-    def member(self, id: ProviderId) -> bool | None:
-        return self.known.get(id, False if self.listed else None)
+    def is_member(self, id: ProviderId) -> bool | None:
+        return self._members.get(id, False if self.is_listed else None)
+
+    def is_used_by(self, instance: Instance) -> bool:
+        return load_balancing.uses(instance, self.name, self.context.shard.state.desired_groups)
 
     def may_hold(self, instance: Instance) -> bool:
         if instance.provider_id is None:
             return False
-        known = self.member(instance.provider_id)
+        known = self.is_member(instance.provider_id)
         if known is None:
-            known = instance.provider_id in self.known or load_balancing.uses(
-                instance, self.name, self.tools.shard.state.desired_groups
-            )
-        return known or instance.provider_id in self._flying
+            known = instance.provider_id in self._members or self.is_used_by(instance)
+        return known or instance.provider_id in self._in_flight
 
-    def out(self, id: ProviderId) -> asyncio.Event:
-        """Set when a VM that may be a member is one no longer."""
-        return self._out.setdefault(id, asyncio.Event())
+    def deregistered(self, id: ProviderId) -> asyncio.Event:
+        """Set when a VM that may be a member is no member any more."""
+        return self._deregistered.setdefault(id, asyncio.Event())
 
     async def run(self) -> None:
-        clock = self.tools.clock
-        await self._remember()
+        clock = self.context.clock
+        await self._load_members()
         try:
             while True:
                 self._wake.clear()
-                await self.tools.shard.term.ready()
+                await self.context.shard.term.ready()
                 if self._listing is None and clock.monotonic() >= self._list_at:
-                    self._touched = set(self._flying)
+                    self._called = set(self._in_flight)
                     self._listing = asyncio.create_task(self._list())
-                    self._listing.add_done_callback(self._listing_done)
+                    self._listing.add_done_callback(self._on_listing_done)
                 self._start_calls()
-                self._keep()
-                self._judge()
-                await self._rest(self._next_look() - clock.monotonic())
-                await clock.sleep(GATHER_SECONDS)
+                self._save_members()
+                self._record_recovery()
+                await self._wait(self._next_retry() - clock.monotonic())
+                await clock.sleep(BATCH_SECONDS)
         finally:
-            tasks = [*self._flying.values(), *([self._listing] if self._listing is not None else [])]
+            tasks = [*self._in_flight.values(), *([self._listing] if self._listing is not None else [])]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            self._keep()
+            self._save_members()
 
-    def _next_look(self) -> float:
-        calls = [failure.again for id, failure in self._failures.items() if id not in self._flying]
+    def _next_retry(self) -> float:
+        calls = [failure.retry_at for id, failure in self._failures.items() if id not in self._in_flight]
         listing = [self._list_at] if self._listing is None else []
         return min((*calls, *listing), default=float("inf"))
 
-    async def _rest(self, seconds: float) -> None:
-        """For so long, or until there is something to do."""
-        sleeping = asyncio.ensure_future(self.tools.clock.sleep(max(0.01, min(seconds, RETRY.most))))
+    async def _wait(self, seconds: float) -> None:
+        """Until the time has passed or `wake` is called."""
+        sleeping = asyncio.ensure_future(self.context.clock.sleep(max(0.01, min(seconds, RETRY.most))))
         waking = asyncio.ensure_future(self._wake.wait())
         try:
             await asyncio.wait([sleeping, waking], return_when=asyncio.FIRST_COMPLETED)
@@ -217,169 +213,159 @@ class LoadBalancerSync:
             sleeping.cancel()
             waking.cancel()
 
-    async def _remember(self) -> None:
-        """What the cache knows serves until the provider has answered."""
-        if self.tools.cache is None:
+    async def _load_members(self) -> None:
+        """The cached members are used until the provider has answered."""
+        if self.context.cache is None:
             return
         try:
-            members = await self.tools.cache.members(self.name)
+            members = await self.context.cache.members(self.name)
         except CacheUnavailableError:
             return
         for id in members or ():
-            instance = self.tools.records.get(id)
+            instance = self.context.records.get(id)
             if instance is not None and instance.provider_id is not None:
-                self.known.setdefault(instance.provider_id, True)
+                self._members.setdefault(instance.provider_id, True)
 
     async def _list(self) -> None:
-        clock = self.tools.clock
-        calls = self.tools.calls
+        calls = self.context.calls
         try:
             members = await calls.once(
-                "load_balancer_members", calls.questions, lambda: self.provider.list_targets(self.name)
+                "load_balancer_members", calls.others, lambda: self.provider.list_targets(self.name)
             )
         except DeposedError:
             return
-        except errors.ProviderError as problem:
-            self._listing_failed(problem)
+        except errors.ProviderError as error:
+            self._on_list_failure(error)
             return
-        newer = {id: self.known[id] for id in self._touched if id in self.known}
-        self.known = {**dict.fromkeys(members, True), **newer}
-        self.listed, self._list_failures = True, 0
-        self._list_at = clock.monotonic() + self.tools.active_config.configuration.policy.gc_interval
-        for id in [id for id in self._out if self.member(id) is False and id not in self._flying]:
-            self._out.pop(id).set()
+        newer = {id: self._members[id] for id in self._called if id in self._members}
+        self._members = {**dict.fromkeys(members, True), **newer}
+        self.is_listed, self._list_failures = True, 0
+        self._list_at = self.context.clock.monotonic() + self.context.active_config.configuration.policy.gc_interval
+        for id in [id for id in self._deregistered if self.is_member(id) is False and id not in self._in_flight]:
+            self._deregistered.pop(id).set()
 
-    def _listing_failed(self, problem: BaseException) -> None:
+    def _on_list_failure(self, error: BaseException) -> None:
         self._list_failures += 1
-        self._list_at = self.tools.clock.monotonic() + _backoff(self._list_failures, problem)
-        if isinstance(problem, errors.ThrottledError):
-            return  # nothing is wrong; it is only slow
-        self._complain(f"its members cannot be listed: {str(problem) or 'timed out'}")
+        self._list_at = self.context.clock.monotonic() + _retry_delay(self._list_failures, error)
+        self._record_failure("list members", error)
 
-    def _listing_done(self, task: asyncio.Task[None]) -> None:
+    def _on_listing_done(self, task: asyncio.Task[None]) -> None:
         self._listing = None
         if not task.cancelled() and (bug := task.exception()) is not None:
-            log.error("listing a load balancer failed in a way nobody expected", exc_info=bug)
-            self._listing_failed(bug)
-        self.look()
+            log.error("failed to list load balancer members: unexpected error", exc_info=bug)
+            self._on_list_failure(bug)
+        self.wake()
 
     def _start_calls(self) -> None:
-        now = self.tools.clock.monotonic()
-        shard = self.tools.shard
+        now = self.context.clock.monotonic()
         plan = load_balancing.plan(
             self.name,
-            self.tools.records.values(),
-            desired_groups=shard.state.desired_groups,
-            ready=self.ready,
-            member=self.member,
+            self.context.records.values(),
+            desired_groups=self.context.shard.state.desired_groups,
+            ready=self.context.ready,
+            member=self.is_member,
         )
         wanted = dict.fromkeys(plan.deregister, Verb.DEREGISTER)
-        if self.listed or self._list_failures:  # most of them are members already, which the first listing will show
+        if self.is_listed or self._list_failures:  # most are members already, as the first listing will show
             wanted |= dict.fromkeys(plan.register, Verb.REGISTER)
         self._failures = {
             id: failure
             for id, failure in self._failures.items()
-            if id in self._flying or wanted.get(id) is failure.verb
+            if id in self._in_flight or wanted.get(id) is failure.verb
         }
-        by_vm = {instance.provider_id: instance.id for instance in self.tools.records.values()} if wanted else {}
+        by_vm = {instance.provider_id: instance.id for instance in self.context.records.values()} if wanted else {}
         for id, verb in wanted.items():
             failure = self._failures.get(id)
-            if id not in self._flying and (failure is None or now >= failure.again):
-                self._touched.add(id)
-                task = self._flying[id] = asyncio.create_task(self._call(verb, id, by_vm[id]))
-                task.add_done_callback(functools.partial(self._landed, verb, id))
+            if id not in self._in_flight and (failure is None or now >= failure.retry_at):
+                self._called.add(id)
+                task = self._in_flight[id] = asyncio.create_task(self._call(verb, id, by_vm[id]))
+                task.add_done_callback(functools.partial(self._on_call_done, verb, id))
 
-    def _landed(self, verb: Verb, id: ProviderId, task: asyncio.Task[None]) -> None:
-        del self._flying[id]
+    def _on_call_done(self, verb: Verb, id: ProviderId, task: asyncio.Task[None]) -> None:
+        del self._in_flight[id]
         if not task.cancelled() and (bug := task.exception()) is not None:
-            log.error("a load balancer's call failed in a way nobody expected", exc_info=bug)
-            self._failed(verb, id, bug)
-        if self.member(id) is False and id in self._out:
-            self._out.pop(id).set()
-        self.look()
+            log.error("failed to update load balancer target: unexpected error", exc_info=bug)
+            self._on_call_failure(verb, id, bug)
+        if self.is_member(id) is False and id in self._deregistered:
+            self._deregistered.pop(id).set()
+        self.wake()
 
     def _is_wanted(self, verb: Verb, instance: InstanceId) -> bool:
-        shard = self.tools.shard
-        record = self.tools.records.get(instance)
+        record = self.context.records.get(instance)
         if record is None:
             return False
-        return load_balancing.belongs(record, self.name, shard.state.desired_groups, self.ready) is (
-            verb is Verb.REGISTER
-        )
+        groups = self.context.shard.state.desired_groups
+        return load_balancing.belongs(record, self.name, groups, self.context.ready) is (verb is Verb.REGISTER)
 
     async def _call(self, verb: Verb, id: ProviderId, instance: InstanceId) -> None:
-        calls = self.tools.calls
+        calls = self.context.calls
         if verb is Verb.REGISTER:
-            act, lane = self.provider.register_target, calls.joins
+            act, queue = self.provider.register_target, calls.registrations
         else:
-            act, lane = self.provider.deregister_target, calls.leaves
-        async with self._budgets[verb]:
+            act, queue = self.provider.deregister_target, calls.deregistrations
+        async with self._limits[verb]:
             try:
                 await calls.once(
                     f"load_balancer_{verb.value}",
-                    lane,
+                    queue,
                     lambda: act(self.name, id),
-                    wanted=lambda: self._is_wanted(verb, instance),
+                    is_wanted=lambda: self._is_wanted(verb, instance),
                 )
             except (DeposedError, NotSentError):
-                return  # decided otherwise while it waited for its turn
-            except errors.ProviderError as problem:
-                self._failed(verb, id, problem)
+                return  # the decision changed while the call waited for its turn
+            except errors.ProviderError as error:
+                self._on_call_failure(verb, id, error)
             else:
-                self.known[id] = verb is Verb.REGISTER
+                self._members[id] = verb is Verb.REGISTER
                 self._failures.pop(id, None)
 
-    def _failed(self, verb: Verb, id: ProviderId, problem: BaseException) -> None:
+    def _on_call_failure(self, verb: Verb, id: ProviderId, error: BaseException) -> None:
         before = self._failures.get(id)
         attempts = before.attempts + 1 if before is not None and before.verb is verb else 1
-        wait = _backoff(attempts, problem)
-        now = self.tools.clock.monotonic()
-        self._failures[id] = _Failure(verb, now + wait, attempts)
-        if isinstance(problem, errors.ThrottledError):
-            return  # nothing is wrong; it is only slow
-        if verb is Verb.REGISTER:
-            self.known[id] = (
-                False
-                if isinstance(problem, errors.NotFoundError | errors.PermanentError | errors.UnavailableError)
-                else None
-            )
-        elif isinstance(problem, errors.NotFoundError):
-            self.known[id] = False
-        self._complain(f"{id} could not be {verb.value}ed: {str(problem) or 'timed out'}")
+        retry_at = self.context.clock.monotonic() + _retry_delay(attempts, error)
+        self._failures[id] = _Failure(verb, retry_at, attempts)
+        if not isinstance(error, errors.ThrottledError):
+            not_made = isinstance(error, errors.NotFoundError | errors.PermanentError | errors.UnavailableError)
+            if verb is Verb.REGISTER:
+                self._members[id] = False if not_made else None
+            elif isinstance(error, errors.NotFoundError):
+                self._members[id] = False
+        self._record_failure(f"{verb.value} {id}", error)
 
-    def _complain(self, message: str) -> None:
-        log.warning("a load balancer makes trouble", extra={"balancer": self.name, "error": message})
-        if not self.trouble:
-            self._tell(
-                ReasonCode.LOAD_BALANCER, f"the load balancer {self.name} makes trouble, it is tried again: {message}"
-            )
-        self.trouble = message
+    def _record_failure(self, action: str, error: BaseException) -> None:
+        if isinstance(error, errors.ThrottledError):
+            return  # only slow
+        message = f"failed to {action}: {str(error) or 'timed out'}"
+        log.warning("failed to update load balancer", extra={"balancer": self.name, "error": message})
+        if not self._error:
+            self._record_event(ReasonCode.LOAD_BALANCER, f"load balancer {self.name} fails and is retried: {message}")
+        self._error = message
 
-    def _judge(self) -> None:
-        if self.trouble and self._list_failures == 0 and not self._failures and self.listed:
-            self.trouble = ""
-            self._tell(ReasonCode.RECOVERED, f"the load balancer {self.name} works again")
+    def _record_recovery(self) -> None:
+        if self._error and self._list_failures == 0 and not self._failures and self.is_listed:
+            self._error = ""
+            self._record_event(ReasonCode.RECOVERED, f"load balancer {self.name} works again")
 
-    def _tell(self, code: ReasonCode, message: str) -> None:
-        shard = self.tools.shard
+    def _record_event(self, code: ReasonCode, message: str) -> None:
+        shard = self.context.shard
         for key, desired in shard.state.desired_groups.items():
             if self.name in desired.load_balancers:
                 shard.event_log.record(key, code, message)
 
-    def _keep(self) -> None:
+    def _save_members(self) -> None:
         """For the next term on this server."""
-        if self.tools.cache is None or not self.listed:
+        if self.context.cache is None or not self.is_listed:
             return
         members = frozenset(
             instance.id
-            for instance in self.tools.records.values()
-            if instance.provider_id is not None and self.known.get(instance.provider_id)
+            for instance in self.context.records.values()
+            if instance.provider_id is not None and self._members.get(instance.provider_id)
         )
-        if members != self._kept:
-            self._kept = members
-            self.tools.cache.put_members(self.name, members)
+        if members != self._saved:
+            self._saved = members
+            self.context.cache.put_members(self.name, members)
 
 
-def _backoff(failures: int, problem: BaseException) -> float:
-    asked = problem.delay if isinstance(problem, errors.ThrottledError) else 0.0
-    return max(asked, RETRY.delay(failures))
+def _retry_delay(failures: int, error: BaseException) -> float:
+    requested = error.delay if isinstance(error, errors.ThrottledError) else 0.0
+    return max(requested, RETRY.delay(failures))

@@ -1,7 +1,7 @@
-"""Every call to the provider: in its term, at the pace that the provider bears, with a deadline, and counted.
+"""All calls to the provider: only during the term, rate limited, with a deadline, and counted.
 
-A kind of call that is refused for haste slows all of them down. The trap: a call may wait long for its turn, so whoever
-may change his mind says so, and is asked again just before it is sent.
+A throttled call slows down calls of every kind. The trap: a call may wait long for its turn, so the caller passes
+`is_wanted`, which is asked again just before the call is sent.
 """
 
 import asyncio
@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from nstance.clock import Clock, Rng
+from nstance.config.model.shard import ShardConfig
 from nstance.model.decision import ReasonCode
 from nstance.providers import errors
 from nstance.server.cloud.rate_limiter import RateLimiter, RequestQueue
@@ -18,7 +19,7 @@ T = TypeVar("T")
 
 
 class NotSentError(Exception):
-    """Nobody wanted the call any more when its turn came. `tried`: it had been made before, and refused for haste."""
+    """The call was not wanted any more when its turn came. `tried`: it had been sent before, and was throttled."""
 
     def __init__(self, *, tried: bool) -> None:
         super().__init__("the call was not wanted any more")
@@ -30,7 +31,7 @@ def _always() -> bool:
 
 
 class ProviderCalls:
-    """To one provider during one term. A lane for each kind of call."""
+    """Calls to one provider during one term, with a queue for each kind of call."""
 
     def __init__(
         self,
@@ -39,84 +40,87 @@ class ProviderCalls:
         clock: Clock,
         rng: Rng,
         metrics: Metrics,
-        timeout: Callable[[], float],
-        announce: Callable[[ReasonCode, str], None],
-        between_creates: Callable[[], float] = lambda: 0.0,
+        settings: Callable[[], ShardConfig],
+        record_event: Callable[[ReasonCode, str], None],
     ) -> None:
-        """`ready` waits until the term allows it, and raises Deposed; `timeout`, of one call, is asked each time."""
+        """`ready` waits until the term allows a call, and raises DeposedError."""
         self._ready = ready
         self._clock = clock
         self._metrics = metrics
-        self._timeout = timeout
-        self._announce = announce
-        self._pace = RateLimiter(clock, rng, changed=self._pace_changed)
-        self.creates = self._pace.lane(at_least=between_creates)
-        self.deletes = self._pace.lane()
-        self.looks = self._pace.lane()
-        self.listings = self._pace.lane()
-        self.joins = self._pace.lane()  # of load balancers
-        self.leaves = self._pace.lane()
-        self.questions = self._pace.lane()  # all the rest: nobody's life depends on them
+        self._settings = settings
+        self._record_event = record_event
+        self._limiter = RateLimiter(clock, rng, on_change=self._on_limit_change)
+        self.creates = self._limiter.add_queue(min_interval=lambda: settings().create_rate_limit)
+        self.deletes = self._limiter.add_queue()
+        self.lookups = self._limiter.add_queue()
+        self.listings = self._limiter.add_queue()
+        self.registrations = self._limiter.add_queue()  # at load balancers
+        self.deregistrations = self._limiter.add_queue()
+        self.others = self._limiter.add_queue()  # calls that no instance waits for
 
     async def once(
-        self, op: str, lane: RequestQueue, make: Callable[[], Awaitable[T]], *, wanted: Callable[[], bool] = _always
-    ) -> T:
-        """One attempt in its turn. Raises ProviderError, Throttled among them; NotSent; Deposed."""
-        await lane.turn(wanted=wanted)
-        return await self._send(op, make, wanted)
-
-    async def patiently(
         self,
         op: str,
-        lane: RequestQueue,
-        make: Callable[[], Awaitable[T]],
+        queue: RequestQueue,
+        call: Callable[[], Awaitable[T]],
+        *,
+        is_wanted: Callable[[], bool] = _always,
+    ) -> T:
+        """Makes one attempt. Raises ProviderError, also ThrottledError; NotSentError; DeposedError."""
+        await queue.wait_turn(is_wanted=is_wanted)
+        return await self._send(op, call, is_wanted)
+
+    async def until_accepted(
+        self,
+        op: str,
+        queue: RequestQueue,
+        call: Callable[[], Awaitable[T]],
         *,
         place: int | None = None,
-        wanted: Callable[[], bool] = _always,
+        is_wanted: Callable[[], bool] = _always,
     ) -> T:
-        """Throttling is waited out here, in its place of the row; `place`: of a turn that has come already. Raises other
-        ProviderErrors; NotSent; Deposed."""
+        """Repeats a throttled call, which keeps its place in the queue. `place`: of a turn that has come already. Raises
+        other ProviderErrors; NotSentError; DeposedError."""
         tried = False
         if place is None:
-            place = await lane.turn(wanted=wanted)
+            place = await queue.wait_turn(is_wanted=is_wanted)
         while True:
             try:
-                return await self._send(op, make, wanted)
+                return await self._send(op, call, is_wanted)
             except errors.ThrottledError:
                 tried = True
             except NotSentError:
                 raise NotSentError(tried=tried) from None
-            await lane.turn(place, wanted=wanted)
+            await queue.wait_turn(place, is_wanted=is_wanted)
 
     def close(self) -> None:
-        self._pace.close()
+        self._limiter.close()
 
-    async def _send(self, op: str, make: Callable[[], Awaitable[T]], wanted: Callable[[], bool]) -> T:
+    async def _send(self, op: str, call: Callable[[], Awaitable[T]], is_wanted: Callable[[], bool]) -> T:
         await self._ready()
-        if not wanted():
+        if not is_wanted():
             raise NotSentError(tried=False)
-        code, timeout, sent = "unknown", self._timeout(), self._clock.monotonic()
+        code, timeout, sent = "unknown", self._settings().request_timeout, self._clock.monotonic()
         try:
             async with asyncio.timeout(timeout):
-                result = await make()
+                result = await call()
             code = "ok"
-            self._pace.went_well()
+            self._limiter.on_success()
             return result
-        except errors.ThrottledError as problem:
+        except errors.ThrottledError as error:
             code = "throttled"
-            self._pace.refused(sent=sent, delay=problem.delay)
+            self._limiter.on_throttled(sent=sent, delay=error.delay)
             raise
-        except TimeoutError as problem:
-            raise errors.UnknownOutcomeError(f"{op} took longer than {timeout:.0f} s") from problem
-        except errors.ProviderError as problem:
-            code = problem.code
+        except TimeoutError as error:
+            raise errors.UnknownOutcomeError(f"{op} took longer than {timeout:.0f} s") from error
+        except errors.ProviderError as error:
+            code = error.code
             raise
         finally:
             self._metrics.provider_request(op, code)
 
-    def _pace_changed(self) -> None:
-        if self._pace.limited:
-            message = "the provider refuses calls for haste: all go on more slowly, in order"
-        else:
-            message = "the provider no longer refuses calls for haste"
-        self._announce(ReasonCode.THROTTLED, message)
+    def _on_limit_change(self) -> None:
+        message = "provider throttles calls: all calls are slowed down, in order"
+        if not self._limiter.is_limited:
+            message = "provider no longer throttles calls"
+        self._record_event(ReasonCode.THROTTLED, message)

@@ -1,10 +1,9 @@
-"""How fast calls to a provider may follow each other, so that one that refuses for haste is still used to the full.
+"""The leader's rate limiter for provider API calls.
 
-As fast as they come, until a call is refused; from then on a token bucket for all calls, whose rate is halved when calls
-are refused and grows with each one that is not. Each kind of call has a lane of its own, and lanes take turns, so that
-none starves another. The traps: a wave of calls that were under way together is refused together, and is one sign, not
-thirty; whoever was refused keeps its place before those that came later; and waiting together must not mean waking
-together.
+Calls are not limited until one is throttled. From then on all calls share a token bucket, whose rate is halved when calls
+are throttled and grows with each success. Each kind of call has its own queue, and queues take turns, so that none
+starves another. The traps: calls that were in flight together are throttled together, which counts once; a throttled
+call keeps its place in its queue; and calls that waited together must not be sent at the same moment.
 """
 
 import asyncio
@@ -17,7 +16,7 @@ from nstance.clock import Clock, Rng
 from nstance.core.rate_limit import EPSILON, RECOVERY_SECONDS, WINDOW_SECONDS, Interval, RateLimit
 
 
-def _no_limit() -> float:
+def _unlimited() -> float:
     return 0.0
 
 
@@ -26,40 +25,40 @@ def _always() -> bool:
 
 
 class RateLimiter:
-    """Of all calls to one provider."""
+    """Limits all calls to one provider."""
 
-    def __init__(self, clock: Clock, rng: Rng, *, changed: Callable[[], None]) -> None:
-        """`changed` is told when the provider's limit begins or ends."""
+    def __init__(self, clock: Clock, rng: Rng, *, on_change: Callable[[], None]) -> None:
+        """`on_change` is called when the provider's limit begins or ends."""
         self.clock = clock
         self._rng = rng
-        self._changed = changed
-        self._lanes: list[RequestQueue] = []  # the one that waits longest for a turn comes first
+        self._on_change = on_change
+        self._queues: list[RequestQueue] = []  # the one that has waited longest for a turn comes first
         self._sent: deque[float] = deque(maxlen=10_000)  # calls of the last second, for the first guess
         self._limit = RateLimit(clock.monotonic())
         self._timer: asyncio.TimerHandle | None = None
-        self._calming: asyncio.TimerHandle | None = None
+        self._recovery: asyncio.TimerHandle | None = None
 
     @property
-    def limited(self) -> bool:
+    def is_limited(self) -> bool:
         return self._limit.is_limited
 
     @property
     def rate(self) -> float:
         return self._limit.rate
 
-    def lane(self, *, at_least: Callable[[], float] = _no_limit) -> "RequestQueue":
-        """For calls of one kind. `at_least`: seconds between them by our own wish."""
-        made = RequestQueue(self, at_least)
-        self._lanes.append(made)
-        return made
+    def add_queue(self, *, min_interval: Callable[[], float] = _unlimited) -> "RequestQueue":
+        """For calls of one kind. `min_interval`: configured seconds between them."""
+        queue = RequestQueue(self, min_interval)
+        self._queues.append(queue)
+        return queue
 
-    def went_well(self) -> None:
-        if self.limited:
+    def on_success(self) -> None:
+        if self.is_limited:
             self._limit = self._limit.succeed(self.clock.monotonic())
             self.serve()
 
-    def refused(self, *, sent: float, delay: float) -> None:
-        """The call sent at that time was throttled. `delay`: how long the provider wants no calls."""
+    def on_throttled(self, *, sent: float, delay: float) -> None:
+        """`sent`: when the call was made; `delay`: how long the provider wants no calls."""
         now = self.clock.monotonic()
         self._limit = self._limit.pause(now, delay)
         if self._limit.is_news(now, sent):
@@ -67,50 +66,50 @@ class RateLimiter:
         self.serve()
 
     def _back_off(self, now: float) -> None:
-        begins = not self.limited
+        begins = not self.is_limited
         tokens = self._rng.uniform(0.0, 1.0)
         self._limit = self._limit.back_off(now, recent_calls=len(self._sent), tokens=tokens)
-        if self._calming is not None:
-            self._calming.cancel()
+        if self._recovery is not None:
+            self._recovery.cancel()
         delay = self._limit.backed_off_at - now + RECOVERY_SECONDS
-        self._calming = asyncio.get_running_loop().call_later(delay, self._calm)
+        self._recovery = asyncio.get_running_loop().call_later(delay, self._recover)
         if begins:
-            self._changed()
+            self._on_change()
 
-    def _calm(self) -> None:
-        self._calming = None
+    def _recover(self) -> None:
+        self._recovery = None
         self._limit = self._limit.recover()
-        self._changed()
+        self._on_change()
         self.serve()
 
     def close(self) -> None:
-        for timer in (self._timer, self._calming):
+        for timer in (self._timer, self._recovery):
             if timer is not None:
                 timer.cancel()
 
     def serve(self) -> None:
-        """Let go whose turn it is: lane by lane, in each in the order of places."""
+        """Releases the calls whose turn it is: queue by queue, in each by place."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        while waiting := [lane for lane in self._lanes if lane.is_waited_for()]:
-            next_lane = min(waiting, key=RequestQueue.left)
-            left = max(next_lane.left(), self._left())
-            if left > EPSILON:  # a timer for less would fire before the clock has moved, again and again
-                self._timer = asyncio.get_running_loop().call_later(left, self.serve)
+        while waiting := [queue for queue in self._queues if queue.has_waiting()]:
+            queue = min(waiting, key=RequestQueue.delay)
+            delay = max(queue.delay(), self._delay())
+            if delay > EPSILON:  # a timer for less would fire before the clock has moved, again and again
+                self._timer = asyncio.get_running_loop().call_later(delay, self.serve)
                 return
             self._spend()
-            self._lanes.remove(next_lane)
-            self._lanes.append(next_lane)
-            next_lane.go()
+            self._queues.remove(queue)
+            self._queues.append(queue)
+            queue.release_next()
 
-    def _left(self) -> float:
+    def _delay(self) -> float:
         """Seconds until the next call of any kind may be sent."""
         self._limit = self._limit.refill(self.clock.monotonic())
         return self._limit.delay()
 
     def _spend(self) -> None:
-        if self.limited:
+        if self.is_limited:
             self._limit = self._limit.spend(self._rng.uniform(0.5, 1.5))
         now = self._limit.counted_at
         while self._sent and self._sent[0] <= now - WINDOW_SECONDS:
@@ -119,42 +118,42 @@ class RateLimiter:
 
 
 class RequestQueue:
-    """Calls of one kind, in their order."""
+    """Calls of one kind, in order."""
 
-    def __init__(self, pace: RateLimiter, at_least: Callable[[], float]) -> None:
-        self.pace = pace
-        self._at_least = at_least
+    def __init__(self, limiter: RateLimiter, min_interval: Callable[[], float]) -> None:
+        self.limiter = limiter
+        self._min_interval = min_interval
         self._places = itertools.count()
         self._waiting: list[tuple[int, asyncio.Future[None], Callable[[], bool]]] = []
-        self._interval = Interval(pace.clock.monotonic())
+        self._interval = Interval(limiter.clock.monotonic())
 
-    async def turn(self, place: int | None = None, *, wanted: Callable[[], bool] = _always) -> int:
-        """Wait until a call may be made, or is not wanted any more. The place in the row that is returned is kept by
-        calling again with it."""
+    async def wait_turn(self, place: int | None = None, *, is_wanted: Callable[[], bool] = _always) -> int:
+        """Waits until a call may be sent, or is not wanted any more. Returns the place in the queue; a call that passes it
+        again keeps it."""
         place = next(self._places) if place is None else place
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (place, turn, wanted))
-        self.pace.serve()
+        heapq.heappush(self._waiting, (place, turn, is_wanted))
+        self.limiter.serve()
         await turn
         return place
 
-    def is_waited_for(self) -> bool:
-        """By somebody who still wants to call: those who do not need no turn, and go at once when they are the first."""
+    def has_waiting(self) -> bool:
+        """Whether a call waits that is still wanted. Others are released at once when they are the first."""
         while self._waiting:
-            _, turn, wanted = self._waiting[0]
+            _, turn, is_wanted = self._waiting[0]
             if not turn.done():
-                if wanted():
+                if is_wanted():
                     return True
                 turn.set_result(None)
             heapq.heappop(self._waiting)
         return False
 
-    def left(self) -> float:
-        """Seconds until the next one may go by our own wish."""
-        every = self._at_least()
-        self._interval = self._interval.refill(self.pace.clock.monotonic(), every)
-        return self._interval.delay(every)
+    def delay(self) -> float:
+        """Seconds until the configured interval allows the next call."""
+        interval = self._min_interval()
+        self._interval = self._interval.refill(self.limiter.clock.monotonic(), interval)
+        return self._interval.delay(interval)
 
-    def go(self) -> None:
+    def release_next(self) -> None:
         self._interval = self._interval.spend()
         heapq.heappop(self._waiting)[1].set_result(None)

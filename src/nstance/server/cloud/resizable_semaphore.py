@@ -1,4 +1,4 @@
-"""So many at once, and no more; how many may change while it is in use."""
+"""A semaphore whose size may change while it is in use. Waiters enter in order."""
 
 import asyncio
 from collections import deque
@@ -6,15 +6,13 @@ from collections.abc import Callable
 
 
 class ResizableSemaphore:
-    """Like a semaphore; who waits goes in order."""
-
-    def __init__(self, most: Callable[[], int]) -> None:
-        self._most = most
+    def __init__(self, size: Callable[[], int]) -> None:
+        self._size = size
         self._used = 0
         self._waiting: deque[asyncio.Future[None]] = deque()
 
     async def __aenter__(self) -> None:
-        if not self._waiting and self._used < self._most():
+        if not self._waiting and self._used < self._size():
             self._used += 1
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -23,15 +21,15 @@ class ResizableSemaphore:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self._release()  # it was given a place that it cannot use
+                self._release()  # it was admitted and cancelled at the same time
             raise
 
     async def __aexit__(self, *_: object) -> None:
         self._release()
 
     def admit(self) -> None:
-        """Let in whoever has a place now: after `most` has grown, nobody else would."""
-        while self._waiting and self._used < self._most():
+        """Admits waiters. Call it when the size may have grown."""
+        while self._waiting and self._used < self._size():
             turn = self._waiting.popleft()
             if not turn.done():
                 self._used += 1

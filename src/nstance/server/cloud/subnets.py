@@ -1,7 +1,7 @@
-"""Which subnets are nearly full, as far as the provider tells: new instances go elsewhere while there is an elsewhere.
+"""Subnets that are nearly full, as far as the provider tells. New instances use other subnets while there are any.
 
-Only a hint that spares refused calls. A subnet of which nothing is known counts as roomy, and one that a lookup failed for
-as what it was: whether a VM fits is decided by the create call.
+This is only a hint that saves calls. A subnet of which nothing is known counts as free, and a failed lookup changes
+nothing: the create call decides whether a VM fits.
 """
 
 import logging
@@ -17,8 +17,8 @@ from nstance.tasks.refresher import refresh_forever
 
 log = logging.getLogger(__name__)
 
-INTERVAL = 60.0
-SPARE = 10  # free addresses: with no more, others come first
+INTERVAL_SECONDS = 60.0
+MIN_FREE_ADDRESSES = 10
 
 
 class Subnets:
@@ -26,29 +26,29 @@ class Subnets:
         self._provider = provider
         self._calls = calls
         self._clock = clock
-        self._workers = KeyedTasks[str](self._keep)
+        self._workers = KeyedTasks[str](self._refresh_forever)
         self.crowded: set[str] = set()
 
     def configure(self, groups: Iterable[Group]) -> None:
-        """Asked for where a group has a choice."""
+        """Subnets are looked up where a group has a choice."""
         names: dict[str, None] = {}
         if self._provider is not None:
             names = {name: None for group in groups if len(group.subnets) > 1 for name in group.subnets}
-        self.crowded.intersection_update(names)  # in place: decisions look at this very set
+        self.crowded.intersection_update(names)  # in place: decisions hold a reference to this set
         self._workers.want(names)
 
     async def run(self) -> None:
         await self._workers.run()
 
-    async def _keep(self, name: str) -> None:
-        def on_failure(problem: errors.ProviderError, failures: int) -> float:
-            log.info("failed to get the free addresses of a subnet", extra={"subnet": name, "error": str(problem)})
-            return INTERVAL
+    async def _refresh_forever(self, name: str) -> None:
+        def on_failure(error: errors.ProviderError, failures: int) -> float:
+            log.info("failed to get the free addresses of a subnet", extra={"subnet": name, "error": str(error)})
+            return INTERVAL_SECONDS
 
         await refresh_forever(
             lambda: self._refresh(name),
             clock=self._clock,
-            interval=lambda: INTERVAL,
+            interval=lambda: INTERVAL_SECONDS,
             expected=errors.ProviderError,
             on_failure=on_failure,
         )
@@ -56,10 +56,10 @@ class Subnets:
     async def _refresh(self, name: str) -> None:
         provider = self._provider
         assert provider is not None, "without it no subnet is looked up"
-        free = await self._calls.once("subnet_capacity", self._calls.questions, lambda: provider.free_addresses(name))
-        self._note(name, crowded=free is not None and free <= SPARE)
+        free = await self._calls.once("subnet_capacity", self._calls.others, lambda: provider.free_addresses(name))
+        self._set_crowded(name, free is not None and free <= MIN_FREE_ADDRESSES)
 
-    def _note(self, name: str, *, crowded: bool) -> None:
-        if crowded and name not in self.crowded:
-            log.info("a subnet is nearly full, others come first", extra={"subnet": name})
-        (self.crowded.add if crowded else self.crowded.discard)(name)
+    def _set_crowded(self, name: str, is_crowded: bool) -> None:
+        if is_crowded and name not in self.crowded:
+            log.info("subnet is nearly full, others are preferred", extra={"subnet": name})
+        (self.crowded.add if is_crowded else self.crowded.discard)(name)

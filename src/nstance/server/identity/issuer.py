@@ -1,4 +1,4 @@
-"""Identities: registration nonces for new instances, certificates for agents and for this server."""
+"""Issues registration nonces for new instances, and certificates for agents and for this server."""
 
 import base64
 import ipaddress
@@ -28,15 +28,15 @@ class Issuer:
         self._rng = rng
 
     def new_nonce(self, life: float) -> Nonce:
-        """Valid by either clock: somebody may have set the wall clock (F20), or put it right after we began. How long an
-        instance really has is decided by its record."""
+        """Valid by the wall clock and by the steady clock, because the wall clock may be wrong or be corrected later. The
+        instance's record decides how long it may register."""
         wall, steady = self._clock.wall(), self._clock.steady()
         return Nonce(
             jti=nonce.new_jti(self._rng), issued=int(min(wall, steady)), expires=int(max(wall, steady)) + int(life)
         )
 
     def token(self, instance: Instance) -> str:
-        """The instance's registration nonce: the same claims give the same token, byte by byte."""
+        """The instance's registration nonce. The same record gives the same token, byte by byte."""
         assert instance.nonce is not None
         return self.authority.sign_nonce(
             nonce.AgentClaims(
@@ -54,15 +54,15 @@ class Issuer:
         )
 
     def verify(self, token: str) -> nonce.AgentClaims:
-        """By either clock, as it was made: agents whose answer was lost come back with it, and were there no way for them
-        while a clock is wrong, they would look dead."""
+        """Accepts a nonce that is valid by either clock. An agent that did not receive its answer registers again, also
+        while a clock is wrong."""
         try:
             return self.authority.verify_agent_nonce(token, now=self._clock.steady(), shard=self._shard)
         except nonce.InvalidNonceError:
             return self.authority.verify_agent_nonce(token, now=self._clock.wall(), shard=self._shard)
 
-    def draw(self, public_key: bytes, *, life: float) -> NewCertificate:
-        """By the clock that is behind, within reason: a certificate that is not valid yet would lock its agent out (F20)."""
+    def new_certificate(self, public_key: bytes, *, life: float) -> NewCertificate:
+        """Uses the clock that is behind, within limits: a certificate that is not valid yet would lock its agent out."""
         wall = self._clock.wall()
         now = min(wall, max(self._clock.steady(), wall - life / 2))
         return NewCertificate(
@@ -71,16 +71,16 @@ class Issuer:
             expires=float(int(now + life)),
         )
 
-    def key_of(self, instance: Instance) -> bytes:
+    def public_key(self, instance: Instance) -> bytes:
         return base64.b64decode(instance.public_key)
 
     def agent_certificate(self, instance: Instance, *, life: float) -> ca.Issued:
-        """From what the record says: asking again gives the same certificate."""
+        """Made from the record alone, so a repeated call returns the same certificate."""
         assert instance.certificate_expires is not None
         issued = instance.certificate_expires - life
         return self.authority.signer(issued).issue_client(
             names.Agent(self.authority.cluster, instance.tenant, instance.id),
-            self.key_of(instance),
+            self.public_key(instance),
             serial=int(instance.certificate_serial, 16),
             issued=issued,
             expires=instance.certificate_expires,
@@ -89,13 +89,13 @@ class Issuer:
 
 @dataclass(frozen=True, slots=True)
 class ServerIdentity:
-    """This process's own key and certificate: in memory only."""
+    """The key and certificate of this process, in memory only."""
 
     certificate_pem: str
     key_pem: bytes
     fingerprint: str
     expires: float
-    hosts: tuple[str, ...]  # the names in the certificate
+    hosts: tuple[str, ...]  # DNS names in the certificate
 
 
 def server_identity(
@@ -107,13 +107,13 @@ def server_identity(
     rng: Rng,
     key_pem: bytes | None = None,
 ) -> ServerIdentity:
-    """`hosts`: advertised and leader-network addresses. `key_pem`: the key to keep, when renewing."""
+    """`hosts`: advertised addresses and leader addresses. `key_pem`: the key to keep when renewing."""
     key = keys.private_key_from_pem(key_pem) if key_pem is not None else keys.generate(rng)
     public = keys.public_bytes(key)
     now = clock.wall()
-    everywhere = ["127.0.0.1", "::1", "localhost", *hosts]
-    addresses = list(dict.fromkeys(h for h in everywhere if is_address(h)))
-    dns = tuple(dict.fromkeys(h for h in everywhere if h and not is_address(h)))
+    all_hosts = ["127.0.0.1", "::1", "localhost", *hosts]
+    addresses = list(dict.fromkeys(h for h in all_hosts if is_address(h)))
+    dns = tuple(dict.fromkeys(h for h in all_hosts if h and not is_address(h)))
     issued = authority.server_signer(now).issue_server(
         who,
         public,

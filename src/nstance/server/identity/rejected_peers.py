@@ -1,7 +1,6 @@
-"""Peers with a certificate of this cluster that is none for the port they came to (B14).
+"""Records peers whose certificate is of this cluster but not for the port they connected to.
 
-Each is written down for its tenant and in the log, once a minute at most: whoever knocks all day must not push everything
-else out of the history.
+Each peer is recorded at most once a minute, so that one that keeps trying does not fill the event log.
 """
 
 import logging
@@ -15,30 +14,30 @@ from nstance.wire.peer import Connection
 
 log = logging.getLogger(__name__)
 
-AGAIN_SECONDS = 60.0
-MAX_REMEMBERED = 1_000
+REPEAT_SECONDS = 60.0
+MAX_REMEMBERED_PEERS = 1_000
 
 
 class RejectedPeers:
     def __init__(self, shard: Shard, clock: Clock) -> None:
         self._shard = shard
         self._clock = clock
-        self._told: dict[str, float] = {}  # who, and when we last said so
+        self._recorded_at: dict[str, float] = {}  # by peer, oldest first
 
-    def refused(self, connection: Connection, reason: str) -> None:
-        who = connection.identity
-        name = names.uri(who) if who is not None else connection.address
+    def on_reject(self, connection: Connection, reason: str) -> None:
+        identity = connection.identity
+        peer = names.uri(identity) if identity is not None else connection.address
         now = self._clock.monotonic()
-        if now < self._told.get(name, float("-inf")) + AGAIN_SECONDS:
+        if now < self._recorded_at.get(peer, float("-inf")) + REPEAT_SECONDS:
             return
-        self._told.pop(name, None)  # the order is that of time
-        while len(self._told) >= MAX_REMEMBERED:
-            self._told.pop(next(iter(self._told)))
-        self._told[name] = now
-        log.warning("a peer was refused", extra={"peer": name, "address": connection.address, "reason": reason})
-        if isinstance(who, names.Agent | names.Operator):
+        self._recorded_at.pop(peer, None)  # goes to the end
+        while len(self._recorded_at) >= MAX_REMEMBERED_PEERS:
+            self._recorded_at.pop(next(iter(self._recorded_at)))
+        self._recorded_at[peer] = now
+        log.warning("peer rejected", extra={"peer": peer, "address": connection.address, "reason": reason})
+        if isinstance(identity, names.Agent | names.Operator):
             shard = self._shard
-            instance = shard.instances.get(InstanceId(who.id))
-            key = instance.key if instance is not None else GroupKey(who.tenant, GroupName(""))
-            message = f"{name} came to a port that is not its own, and was refused: {reason}"
+            instance = shard.instances.get(InstanceId(identity.id))
+            key = instance.key if instance is not None else GroupKey(identity.tenant, GroupName(""))
+            message = f"connection of {peer} rejected: {reason}"
             shard.event_log.record(key, ReasonCode.SECURITY, message, instance.id if instance is not None else None)

@@ -1,8 +1,7 @@
-"""Agents whose certificate is newer than the shard's records, as after a restored backup.
+"""Recognizes agents whose certificate is newer than the shard's records, as after a restored backup.
 
-The certificate was signed by the cluster's CA for exactly this instance and tenant, and is handed out only to an agent
-that has registered. So an agent without a record makes its VM a candidate for adoption, and a record that does not know
-of the registration learns of it.
+The cluster's CA signed the certificate for exactly this instance and tenant, and only a registered agent receives one. So
+the VM of an agent without a record becomes a candidate for adoption, and a record without the registration is completed.
 """
 
 import base64
@@ -25,25 +24,25 @@ _UNREGISTERED = frozenset({State.PENDING, State.STARTING})
 
 
 async def recognize_agent(shard: Shard, connection: Connection) -> None:
-    """To be called before an agent is admitted. Raises journal.Deposed, shard.Overloaded, PERMISSION_DENIED."""
-    who = connection.identity
-    assert isinstance(who, names.Agent)
-    instance = shard.instances.get(who.id)
-    if instance is not None and (instance.tenant != who.tenant or instance.state not in _UNREGISTERED):
+    """Call this before an agent is admitted. Raises DeposedError, OverloadedError or PERMISSION_DENIED."""
+    name = connection.identity
+    assert isinstance(name, names.Agent)
+    instance = shard.instances.get(name.id)
+    if instance is not None and (instance.tenant != name.tenant or instance.state not in _UNREGISTERED):
         return
-    agent = _identity(who, connection)
+    agent = _agent_identity(name, connection)
     if agent is None:
         return
     owner = shard.owner_of_key(agent.public_key)
-    if owner is not None and owner != who.id:
-        message = f"the certificate of {who.id} has the key of {owner}, and was refused"
+    if owner is not None and owner != name.id:
+        message = f"connection of {name.id} rejected: its certificate has the key of {owner}"
         log.warning(message)
-        shard.event_log.record(GroupKey(who.tenant, GroupName("")), ReasonCode.SECURITY, message)
+        shard.event_log.record(GroupKey(name.tenant, GroupName("")), ReasonCode.SECURITY, message)
         raise status.denied("this key belongs to another instance")
     if instance is not None:
         await shard.ask(
             ev.Registered(
-                id=who.id,
+                id=name.id,
                 public_key=agent.public_key,
                 certificate_serial=agent.certificate_serial,
                 certificate_expires=agent.certificate_expires,
@@ -55,15 +54,15 @@ async def recognize_agent(shard: Shard, connection: Connection) -> None:
         shard.look_again([key])
 
 
-def _identity(who: names.Agent, connection: Connection) -> AgentIdentity | None:
+def _agent_identity(name: names.Agent, connection: Connection) -> AgentIdentity | None:
     der = connection.certificate()
     if der is None:
         return None
-    found = certificates.credential(der)
+    certificate = certificates.credential(der)
     return AgentIdentity(
-        id=who.id,
-        tenant=who.tenant,
-        public_key=base64.b64encode(found.public_key).decode(),
-        certificate_serial=found.serial,
-        certificate_expires=found.expires,
+        id=name.id,
+        tenant=name.tenant,
+        public_key=base64.b64encode(certificate.public_key).decode(),
+        certificate_serial=certificate.serial,
+        certificate_expires=certificate.expires,
     )

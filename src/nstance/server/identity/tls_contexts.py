@@ -1,5 +1,7 @@
-"""TLS contexts from this server's newest certificate. They are asked for with each new connection, so a renewed certificate
-is used without closing any."""
+"""TLS contexts from the server's newest certificate.
+
+Every new connection asks for its context, so a renewed certificate is used without closing connections.
+"""
 
 import ssl
 
@@ -15,7 +17,9 @@ class TlsContexts:
     def renew(self, identity: ServerIdentity, ca_pem: str) -> None:
         self.identity, self.ca_pem = identity, ca_pem
         certificate_pem, key_pem, hosts = identity.certificate_pem, identity.key_pem, identity.hosts
-        self._open = tls.server_context(certificate_pem=certificate_pem, key_pem=key_pem, ca_pem=None, hosts=hosts)
+        self._server_only = tls.server_context(
+            certificate_pem=certificate_pem, key_pem=key_pem, ca_pem=None, hosts=hosts
+        )
         self._mutual = tls.server_context(certificate_pem=certificate_pem, key_pem=key_pem, ca_pem=ca_pem, hosts=hosts)
         self._peer_server = peer_http.server_context(
             certificate_pem=certificate_pem, key_pem=key_pem, ca_pem=ca_pem, hosts=hosts
@@ -24,7 +28,7 @@ class TlsContexts:
 
     def grpc(self, mutual: bool) -> ssl.SSLContext:
         """For the gRPC ports; `mutual`: with client certificates."""
-        return self._mutual if mutual else self._open
+        return self._mutual if mutual else self._server_only
 
     def peer_server(self) -> ssl.SSLContext:
         return self._peer_server

@@ -1,7 +1,7 @@
-"""The cluster's CA, and the keys that seal it and everybody's secrets: opened at boot, read again while the server runs.
+"""The cluster's CA and the keys that seal secrets: opened at boot, read again while the server runs.
 
-The trap: what was opened at boot goes on. A bucket that does not answer, or a CA that cannot be read any more, must
-neither end the renewal of this server's certificate nor make a leading server unwell.
+The trap: a bucket that does not answer, or a CA that cannot be read any more, must neither stop the renewal of this
+server's certificate nor make a leader unhealthy. The CA that was read last stays in use.
 """
 
 import logging
@@ -28,7 +28,7 @@ from nstance.server.workload import rendering
 
 log = logging.getLogger(__name__)
 
-CHECK_SECONDS = 300.0  # well below the notice with which keys are rotated
+CHECK_SECONDS = 300.0  # well below the time between publishing a new key and using it
 
 
 class Trust:
@@ -42,11 +42,11 @@ class Trust:
         self._warned = False
 
     async def read(self) -> Authority:
-        """Raises Fatal, and storage errors after which it may be asked for again."""
+        """Raises FatalError, or a storage error after which a retry may help."""
         try:
             return await authorities.open_authority(
                 self._store,
-                self._places(),
+                self._paths(),
                 keyring=self._keyring(),
                 cluster=ClusterId(self._settings.cluster.id),
                 clock=self._clock,
@@ -60,77 +60,75 @@ class Trust:
             raise FatalError(str(problem)) from problem
 
     def secret_store(self) -> secret_port.SecretStore:
-        told = self._settings.cluster.secrets
-        sealed = told.provider == kinds.StoreKind.OBJECT_STORAGE.value
+        settings = self._settings.cluster.secrets
+        sealed = settings.provider == kinds.StoreKind.OBJECT_STORAGE.value
         try:
             return kinds.open_store(
-                told.provider,
+                settings.provider,
                 objects=self._store,
-                # A directory, or the beginning of variables' names, stands for itself.
-                prefix=self._places().secret_prefix if sealed else told.prefix,
+                # Of other stores the prefix is a directory, or the beginning of variables' names.
+                prefix=self._paths().secret_prefix if sealed else settings.prefix,
                 sealer=kinds.sealer(self._keyring(), insecure_dev=self._insecure_dev) if sealed else None,
                 cluster=ClusterId(self._settings.cluster.id),
                 rng=self._rng,
                 environment=os.environ,
             )
         except secret_errors.SecretError as problem:
-            raise FatalError(f"the secret store cannot be opened: {problem}") from problem
+            raise FatalError(f"failed to open the secret store: {problem}") from problem
 
-    async def keep(
-        self, issuer: Issuer, contexts: TlsContexts, who: names.Server, *, hosts: list[str], expiries: CertificateExpiry
+    async def run(
+        self, issuer: Issuer, contexts: TlsContexts, name: names.Server, *, hosts: list[str], expiry: CertificateExpiry
     ) -> None:
-        """For ever: a new CA or nonce key is adopted; this server's certificate is renewed at two thirds of its life. The
-        key stays, because peers know this server by it."""
+        """Adopts a new CA or nonce key, and renews this server's certificate at two thirds of its life. The server's key
+        stays, because peers know the server by it."""
         clock = self._clock
         due = clock.wall() + (contexts.identity.expires - clock.wall()) * 2 / 3
         while True:
-            expiries.look(server=contexts.identity.expires, ca=issuer.authority.cas[0].ca.expires)
+            expiry.check(server=contexts.identity.expires, ca=issuer.authority.cas[0].ca.expires)
             await clock.sleep(CHECK_SECONDS)
             authority = issuer.authority
             try:
                 authority = await self.read()
             except (FatalError, errors.StorageError, TimeoutError) as problem:
-                log.error(
-                    "the cluster's CA could not be read again, the known one stays", extra={"error": str(problem)}
-                )
+                log.error("failed to read the cluster's CA: the known one stays", extra={"error": str(problem)})
             changed = authority.bundle != contexts.ca_pem
             issuer.authority = authority
             if changed or clock.wall() >= due:
-                fresh = server_identity(
-                    authority, who, hosts=hosts, clock=clock, rng=self._rng, key_pem=contexts.identity.key_pem
+                identity = server_identity(
+                    authority, name, hosts=hosts, clock=clock, rng=self._rng, key_pem=contexts.identity.key_pem
                 )
-                contexts.renew(fresh, authority.bundle)
-                due = clock.wall() + (fresh.expires - clock.wall()) * 2 / 3
-                log.info("this server's certificate was renewed")
+                contexts.renew(identity, authority.bundle)
+                due = clock.wall() + (identity.expires - clock.wall()) * 2 / 3
+                log.info("server certificate renewed")
 
     def _keyring(self) -> sealing.Keyring | None:
-        told = self._settings.cluster.secrets
-        if told.encryption_key is None:
+        settings = self._settings.cluster.secrets
+        if settings.encryption_key is None:
             return None
         try:
             current, *old = (
                 key_sources.read_key(source.provider, source.source, environment=os.environ)
-                for source in (told.encryption_key, *told.old_encryption_keys)
+                for source in (settings.encryption_key, *settings.old_encryption_keys)
             )
         except secret_errors.SecretError as problem:
             if self._insecure_dev:
                 if not self._warned:
-                    log.warning("no encryption key, secrets are stored in clear: %s", problem)
+                    log.warning("no encryption key, secrets are stored unencrypted: %s", problem)
                 self._warned = True
                 return None
-            raise FatalError(f"the encryption key cannot be read: {problem}") from problem
+            raise FatalError(f"failed to read the encryption key: {problem}") from problem
         return sealing.Keyring(current, tuple(old))
 
-    def _places(self) -> authorities.Places:
-        """The CA and the nonce key lie sealed in object storage, wherever other secrets do."""
-        told = self._settings.cluster
-        if told.secrets.provider != kinds.StoreKind.OBJECT_STORAGE.value:
-            return authorities.Places(told.storage.prefix)
-        return authorities.Places(told.storage.prefix, told.secrets.prefix)
+    def _paths(self) -> authorities.Places:
+        """The CA and the nonce key are sealed in object storage, whichever store holds other secrets."""
+        cluster = self._settings.cluster
+        if cluster.secrets.provider != kinds.StoreKind.OBJECT_STORAGE.value:
+            return authorities.Places(cluster.storage.prefix)
+        return authorities.Places(cluster.storage.prefix, cluster.secrets.prefix)
 
 
 def _subject(settings: Settings) -> fields.Subject | None:
-    """`certificates.ca` shapes the CA's subject."""
+    """From `certificates.ca`."""
     if not settings.ca.cn and not settings.ca.organization:
         return None
     return rendering.workload(settings.ca, {"Cluster": {"ID": settings.cluster.id}}).subject

@@ -8,10 +8,10 @@ from nstance.model.decision import ReasonCode
 from nstance.model.group import Group
 from nstance.model.ids import GroupKey, TenantId
 from nstance.providers.port import Capabilities, capabilities_of
-from nstance.server.cloud.effects import Effects
+from nstance.server.cloud.effects import EffectContext, Effects
 from nstance.server.cloud.inventory import InventoryReconciler
 from nstance.server.cloud.leader_address import LeaderAddress
-from nstance.server.cloud.load_balancers import LoadBalancers, Tools
+from nstance.server.cloud.load_balancers import BalancerContext, LoadBalancers
 from nstance.server.cloud.provider_calls import ProviderCalls
 from nstance.server.config import group_changes
 from nstance.server.config.active_config import ActiveConfig, ConfigChange
@@ -66,16 +66,15 @@ def assemble(
         clock=clock,
         rng=env.rng,
         metrics=env.metrics,
-        timeout=lambda: active_config.shard_settings.request_timeout,
-        announce=parts.event_log.record_for_all,
-        between_creates=lambda: active_config.shard_settings.create_rate_limit,
+        settings=lambda: active_config.shard_settings,
+        record_event=parts.event_log.record_for_all,
     )
     supplies = Supplies(env.provider, calls, active_config, clock=clock, cache=env.cache)
     vm_requests = VmRequests(active_config, supplies, env.issuer, parts.event_log, env.advertised)
     blocked_groups = BlockedGroups(active_config, supplies, vm_requests, inbox=parts.inbox, event_log=parts.event_log)
     revisions = RevisionStore(parts, active_config, env.store)
     load_balancers = LoadBalancers(
-        Tools(
+        BalancerContext(
             shard=parts,
             active_config=active_config,
             provider=capabilities.load_balancers,
@@ -85,17 +84,19 @@ def assemble(
         )
     )
     effects = Effects(
-        provider=env.provider,
-        console=capabilities.console,
-        calls=calls,
-        clock=clock,
-        metrics=env.metrics,
-        settings=lambda: active_config.shard_settings,
-        request=vm_requests.make,
-        wanted=state.is_wanted,
-        post=parts.inbox.post,
-        left=load_balancers.left,
-        said=ConsoleOutput(env.issuer, parts.event_log).record,
+        EffectContext(
+            provider=env.provider,
+            console=capabilities.console,
+            calls=calls,
+            clock=clock,
+            metrics=env.metrics,
+            settings=lambda: active_config.shard_settings,
+            make_request=vm_requests.make,
+            is_wanted=state.is_wanted,
+            post=parts.inbox.post,
+            wait_deregistered=load_balancers.wait_deregistered,
+            on_console_output=ConsoleOutput(env.issuer, parts.event_log).record,
+        )
     )
     shard = Shard(
         parts,
@@ -124,7 +125,7 @@ def assemble(
         blocked_groups.update,
         lambda change: load_balancers.configure(_load_balancers(change.after, capabilities)),
         updates.on_config_change,
-        lambda change: effects.configured(),
+        lambda change: effects.on_configured(),
         readiness.on_config_change,
         revisions.update,
         lambda change: step_times.keep(set(change.after.groups)),
@@ -165,13 +166,13 @@ def assemble(
             name=env.shard,
             clock=clock,
             calls=calls,
-            voices=agents.voices,
+            agent_addresses=agents.addresses,
         ),
         leader_address=LeaderAddress(
             capabilities.leader_address,
             calls=calls,
             clock=clock,
-            wanted=lambda: active_config.shard_settings.leader_network is not None,
+            is_configured=lambda: active_config.shard_settings.leader_network is not None,
         ),
         held_groups=held_groups,
     )

@@ -77,7 +77,7 @@ class BlockedGroups:
         texts = list(rendering.texts(resolved.args))
         spec = resolved.userdata if self._supplies.uses_userdata else None
         if spec is not None and spec.source == "url":
-            body, place = self._supplies.userdata.text(spec.content), http_fetch.shown(spec.content)
+            body, place = self._supplies.userdata.text(spec.content), http_fetch.without_secrets(spec.content)
             if body is None:
                 why = self._supplies.userdata.problem(spec.content)
                 pending = f"userdata is being fetched from {place}"

@@ -8,7 +8,7 @@ to something else.
 
 import functools
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from nstance.clock import Clock
@@ -22,7 +22,6 @@ from nstance.telemetry.metrics import Metrics
 
 log = logging.getLogger(__name__)
 
-TROUBLE_CODES = frozenset(code.value for code in TROUBLE)
 IDS_PER_SLOT = 1 << 20  # far more reasons than fit into one
 FIRST_ID = 1 << 52  # above all IDs that older versions made of the time in microseconds; exact in a double
 
@@ -30,7 +29,7 @@ FIRST_ID = 1 << 52  # above all IDs that older versions made of the time in micr
 class Keeper(Protocol):
     """Keeps history for queries; never waits, never raises."""
 
-    def put_instance(self, instance: Instance) -> None: ...
+    def retain_instances(self, instances: Collection[InstanceId]) -> None: ...
 
     def remove_instance(self, instance: InstanceId) -> None: ...
 
@@ -44,9 +43,8 @@ class History:
         self._clock = clock
 
     def restore(self, instances: Mapping[InstanceId, Instance]) -> None:
-        """A term begins with these records."""
-        for instance in instances.values():
-            self._keeper.put_instance(instance)
+        """A term begins: only its records are kept."""
+        self._keeper.retain_instances(instances)
 
     def keep(self, slot: slots.Slot) -> None:
         """Keep the events of a slot that is in the journal. The same slot may be kept again."""
@@ -69,7 +67,6 @@ class History:
         for change in committed.changes:
             match change:
                 case Put(instance):
-                    self._keeper.put_instance(instance)
                     drain = (before := committed.before.get(instance.id)) and before.drain
                     if drain and instance.drain is None:
                         self._metrics.drained(instance.key, self._clock.steady() - drain.started)
@@ -93,7 +90,6 @@ def events(slot: slots.Slot) -> list[Event]:
             instance=why.instance,
             code=why.code,
             message=why.message,
-            trouble=why.code in TROUBLE_CODES,
         )
         for (tenant, group, why), id in numbered
         if tenant

@@ -31,11 +31,11 @@ class Supplies:
             clock=clock,
             calls=calls,
             interval=lambda: active_config.shard_settings.image_refresh_interval,
-            changed=self._notify,
+            on_change=self._notify,
             cache=cache,
         )
         self.subnets = Subnets(capabilities.subnet_capacity, calls=calls, clock=clock)
-        self.userdata = Userdata(clock=clock, changed=self._notify, cache=cache)
+        self.userdata = Userdata(clock=clock, on_change=self._notify, cache=cache)
         self.uses_userdata = provider.traits.reads_userdata
         self._subscribers: list[Callable[[], None]] = []
         self._configure(active_config.configuration)

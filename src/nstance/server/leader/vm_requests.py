@@ -92,7 +92,7 @@ class VmRequests:
             instance,
             nonce=self._issuer.token(instance),
             userdata=self._userdata_template(found),
-            missing=lambda path: self.report_missing(instance.key, path),
+            on_missing=lambda path: self.report_missing(instance.key, path),
         )
 
     def report_missing(self, key: GroupKey, path: str) -> None:
@@ -111,5 +111,5 @@ class VmRequests:
             return spec.content.encode()
         fetched = self._supplies.userdata.text(spec.content)
         if fetched is None:
-            raise NotFetchedError(f"userdata was not fetched yet from {http_fetch.shown(spec.content)}")
+            raise NotFetchedError(f"userdata was not fetched yet from {http_fetch.without_secrets(spec.content)}")
         return fetched

@@ -1,11 +1,10 @@
-"""Whom of the agents this server hears, and whose silence is rather its own.
+"""Which agents are unresponsive, and when the fault is probably on the server's side.
 
-Ping answers make no events: whoever looks silent is asked of its connection before anything is concluded. Agents that have
-yet to come back to a new leader, or that could not be heard while the process stood still, are not silent. And when too
-many are silent at once, the fault is probably here or in between; when that is over, whoever is still behind gets the
-time that agents get after a change of leaders. The traps: a connection that is dead without a reset ends long after its
-agent fell silent, so silence counts from the last byte; and an agent whose certificate ran out while no server was there
-can never come back, so nobody waits for it.
+Ping answers post no events, so the connection of an agent that looks unresponsive is checked first. Agents that have not
+reconnected to a new leader yet, or that sent something while this process was stalled, are not unresponsive. When too
+many are unresponsive at once (mass silence), the fault is probably here or in the network; afterwards the remaining ones
+get the same time to reconnect as after a change of leaders. The traps: a dead connection without a reset ends long after
+its agent, so time counts from the last byte; and an agent whose certificate has expired can never reconnect.
 """
 
 import logging
@@ -22,9 +21,9 @@ from nstance.model.observation import Observation
 log = logging.getLogger(__name__)
 
 JUDGE_EVERY = 0.2
-SOON = 0.75  # of suspect_after: by then everybody who is well was heard again
+SOON = 0.75  # of suspect_after: by then every healthy agent was seen again
 TICK = 1.0
-DEAF = 1.0  # a tick that comes so late: the process or its machine stood still
+DEAF = 1.0  # a tick that is so late means that the process or its machine was stalled
 
 
 class Fleet(Protocol):
@@ -44,29 +43,29 @@ class AgentLiveness:
         """`last_seen`: when the agent's last byte came, on the monotonic clock; None if it was never connected."""
         self.listening_since = self._ticked = clock.steady()
         self.mass_silence = False
-        self.doubt = False  # it may be one: some have been asked and had no time to answer yet
+        self.doubt = False  # it may be a mass silence: some agents had no time to answer a ping yet
         self._fleet = fleet
         self._clock = clock
-        self._heard = last_seen
-        self._silent: dict[InstanceId, float] = {}  # who has no connection, and when its last byte came
+        self._last_seen = last_seen
+        self._silent: dict[InstanceId, float] = {}  # last byte of agents without a connection
         self._awaited = {
             id for id, i in fleet.instances.items() if i.state is State.RUNNING
-        }  # not back since the term began
-        self._unanswered: set[InstanceId] = set()  # whose registration is on its way to the journal
+        }  # not reconnected in this term
+        self._unanswered: set[InstanceId] = set()  # whose registration is not in the journal yet
         self._judged = float("-inf")
         self.reconnect_grace = liveness.reconnect_grace(len(self._awaited))
 
     def notice_deafness(self) -> None:
-        """To be called every TICK. A server that stood still has heard nobody: what it missed is not the agents' silence."""
+        """Call this every TICK. A server that was stalled could not see any agent."""
         now = self._clock.steady()
         if now > self._ticked + TICK + DEAF:
-            log.warning("this server stood still", extra={"seconds": round(now - self._ticked, 1)})
+            log.warning("server was stalled", extra={"seconds": round(now - self._ticked, 1)})
             self.listening_since = now
         self._ticked = now
 
     def refresh(self, members: Iterable[InstanceId], now: float, patience: float) -> bool:
-        """Ask the connections of those that look silent or will soon; says whether somebody is silent indeed. Soon: each
-        of thousands comes due at another moment, and a group that woke for one alone would never sleep."""
+        """Reads the connections of agents that look unresponsive or will soon; returns whether one is. "Soon" avoids that a
+        group of thousands wakes up for each agent alone."""
         quiet = False
         monotonic = self._clock.monotonic()
         early = now - SOON * patience
@@ -77,13 +76,13 @@ class AgentLiveness:
                 continue
             if id in unanswered:
                 self._fleet.set_last_seen(id, now)
-            elif facts.agent.connected and self._fleet.instances[id].ended is None:  # nobody waits for those that ended
+            elif facts.agent.connected and self._fleet.instances[id].ended is None:  # ended instances do not matter
                 self._learn(id, facts, now, monotonic)
                 quiet |= now >= known[id].agent.last_seen + patience
         return quiet
 
     def _learn(self, id: InstanceId, facts: Observation, now: float, monotonic: float) -> None:
-        last_seen = self._heard(id)
+        last_seen = self._last_seen(id)
         if last_seen is not None:
             self._fleet.set_last_seen(id, max(facts.agent.last_seen, now - max(0.0, monotonic - last_seen)))
 
@@ -92,7 +91,7 @@ class AgentLiveness:
             case ev.AgentLost(id):
                 instance, facts = self._fleet.instances.get(id), self._fleet.facts.get(id)
                 if facts is not None and facts.agent.connected:
-                    # Silence begins with the last byte, not with the last time that somebody looked.
+                    # Time counts from the last byte, not from the last check.
                     self._learn(id, facts, self._clock.steady(), self._clock.monotonic())
                 if instance is not None and instance.state is State.RUNNING:
                     self._silent[id] = (
@@ -111,13 +110,13 @@ class AgentLiveness:
                 pass
 
     def registering(self, id: InstanceId) -> None:
-        """Its registration was accepted. It cannot connect before it is told so: a slow journal is not its silence."""
+        """Its registration was accepted. It cannot connect before the journal has it and it is answered."""
         facts = self._fleet.facts.get(id)
         if facts is not None and facts.agent.awaiting_connection:
             self._unanswered.add(id)
 
     def registered(self, id: InstanceId) -> None:
-        """It is told now, and silent until it connects, which it may never do."""
+        """It is answered now. From now on it counts as unresponsive until it connects, which it may never do."""
         if id in self._unanswered:
             self._unanswered.discard(id)
             now = self._clock.steady()
@@ -125,14 +124,14 @@ class AgentLiveness:
             self._silent.setdefault(id, now)
 
     def forget(self, id: InstanceId) -> None:
-        """Nobody expects to hear of it any more."""
+        """It is not expected to connect any more."""
         self._unanswered.discard(id)
         self._silent.pop(id, None)
         self._awaited.discard(id)
 
     def judge(self, now: float, suspect_after: float, *, quiet: bool) -> str | None:
-        """Judge before an agent could become suspect, so that none does when too many would. Returns the message for the
-        event log if the verdict has changed. `quiet`: an open connection is silent."""
+        """Detects a mass silence before agents could become suspect. Returns a message if that has changed. `quiet`: an agent
+        is unresponsive on an open connection."""
         any_silent = quiet or self._silent or self._awaited or self.mass_silence
         if not any_silent:
             self.doubt = False
@@ -140,7 +139,7 @@ class AgentLiveness:
             return None
         self._judged = now
         if self.mass_silence and now < self.listening_since + liveness.ANSWERED_SHARE * suspect_after:
-            return None  # this server was suspended: that no agent is silent yet proves nothing
+            return None  # this server was stalled: that no agent is unresponsive yet proves nothing
         fleet = self._observe_fleet(now, liveness.ASKED_SHARE * suspect_after)
         verdict = liveness.judge_silence(fleet, suspect_after, before=self.mass_silence)
         self.doubt = verdict.doubtful
@@ -148,13 +147,13 @@ class AgentLiveness:
             return None
         self.mass_silence = verdict.mass_silence
         if not verdict.mass_silence:
-            # Agents that are not back yet were cut off like the others: from now on they get the time to reconnect.
+            # Agents that have not reconnected were cut off like the others: their time starts again.
             self.listening_since = now
             self.reconnect_grace = max(self.reconnect_grace, liveness.reconnect_grace(verdict.silent))
-            return "enough agents are responsive again: the normal rules apply"
+            return "mass silence ended: enough agents have reconnected"
         return (
-            f"{verdict.silent} of {fleet.agents} agents became unresponsive at once: the fault is probably in this server "
-            "or the network, nothing is deleted for silence until they return"
+            f"{verdict.silent} of {fleet.agents} agents are unresponsive at once: the fault is probably here or in the "
+            "network, no unresponsive instance is replaced until they return"
         )
 
     def _observe_fleet(self, now: float, seconds: float) -> liveness.Fleet:
@@ -182,6 +181,6 @@ class AgentLiveness:
             agent = observed.agent
             if agent.last_seen > before or not agent.connected or id in self._silent or id not in self._fleet.instances:
                 continue
-            last_byte = self._heard(id)
+            last_byte = self._last_seen(id)
             if self._fleet.instances[id].state is State.RUNNING and last_byte is not None:
                 yield agent.last_seen, last_byte

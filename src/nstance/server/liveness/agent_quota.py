@@ -1,13 +1,13 @@
-"""How much one agent may say, and how much it may make the server write: by its identity, not by stream or connection.
+"""Rate limits for one agent: messages, and writes to object storage that it causes.
 
-Whoever has a certificate can open a new stream, or connect anew, as often as it likes (B17).
+They belong to the agent's identity, because an agent can open as many streams and connections as it likes.
 """
 
 from dataclasses import dataclass
 
 
 class TokenBucket:
-    """So many a second, with bursts."""
+    """Limits to a rate with bursts."""
 
     __slots__ = ("_at", "_burst", "_per_second", "_tokens")
 
@@ -26,7 +26,7 @@ class TokenBucket:
 
 MESSAGES_PER_SECOND = 20.0
 MESSAGE_BURST = 200.0
-WRITES_PER_SECOND = 1 / 60  # to object storage: certificates, and events that it causes
+WRITES_PER_SECOND = 1 / 60  # certificates, and events that it causes
 WRITE_BURST = 20.0
 
 

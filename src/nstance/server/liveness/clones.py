@@ -1,10 +1,9 @@
-"""Two live agents with one identity: somebody copied an identity directory, or a whole VM.
+"""Detects two live agents with one identity: somebody copied an identity directory or a whole VM.
 
-Both have the same certificate, so they differ only in what they report. An agent draws a boot ID when it starts and never
-uses an older one again, and it has one connection at a time. Two agents are therefore certain when, on a connection that
-began after another agent had reported, an earlier boot ID comes back or the sequence of the same boot goes back. A new
-boot ID alone proves nothing: that is a restart. The trap: reports of a dying agent that arrive late. They come on a
-connection that is older than its successor's report.
+Both have the same certificate and differ only in their reports. An agent chooses a boot ID when it starts, never returns
+to an older one, and has one connection at a time. So there are two agents if, on a connection that began after another
+agent had reported, an earlier boot ID returns or the sequence of the same boot goes back. A new boot ID alone is a
+restart. The trap: late reports of an agent that has ended; they come on a connection that is older than the other report.
 """
 
 from dataclasses import dataclass, field
@@ -12,22 +11,22 @@ from dataclasses import dataclass, field
 from nstance.model.ids import InstanceId
 
 REMEMBERED_SECONDS = 600.0  # after the last evidence
-MAX_FORMER = 8  # boot IDs of an instance
+MAX_FORMER_BOOTS = 8  # of an instance
 
 
 @dataclass(slots=True)
 class _Boots:
     boot: str
     address: str
-    since: float  # when this boot first reported, or came back
-    sequence: int = 0  # the highest one of this boot
-    last_seen: float = 0.0  # when it came
-    former: dict[str, str] = field(default_factory=dict)  # earlier boot IDs, and where they reported from
+    since: float  # when this boot first reported, or returned
+    sequence: int = 0  # the last one of this boot
+    last_seen: float = 0.0
+    former: dict[str, str] = field(default_factory=dict)  # addresses by earlier boot ID
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What of a health report tells one agent from another; times are monotonic."""
+    """The parts of a health report that tell one agent from another; times are monotonic."""
 
     boot: str
     sequence: int
@@ -42,7 +41,7 @@ class Clones:
         self._seen: dict[InstanceId, float] = {}
 
     def evidence(self, id: InstanceId, report: Report) -> str:
-        """Take in a report. The address of the other agent if it proves that there are two, else empty."""
+        """Adds a report. Returns the address of the other agent if there are two, else an empty string."""
         known = self._boots.get(id)
         if not report.boot:
             return ""
@@ -57,7 +56,7 @@ class Clones:
             former = known.former
             former.pop(report.boot, None)
             former[known.boot] = known.address
-            while len(former) > MAX_FORMER:
+            while len(former) > MAX_FORMER_BOOTS:
                 del former[next(iter(former))]
             self._boots[id] = _Boots(report.boot, report.address, report.at, report.sequence, report.at, former)
         if other:
@@ -65,7 +64,7 @@ class Clones:
         return other
 
     def is_seen(self, id: InstanceId, now: float) -> bool:
-        """There was evidence lately."""
+        """Whether there was evidence recently."""
         return now < self._seen.get(id, float("-inf")) + REMEMBERED_SECONDS
 
     def forget(self, id: InstanceId) -> None:

@@ -1,7 +1,7 @@
-"""Which agents are connected, and what was heard of them last.
+"""The agents that are connected, and when each was last seen.
 
-An agent has one connection at a time; a newer one takes the place of an older one, whose end then says nothing. Being
-connected means: its health stream is open. Ping answers count as signs of life, so silence is read off the connection.
+An agent has one connection at a time; a newer one replaces an older one, whose end then means nothing. An agent is
+connected while its health stream is open. Ping answers count too, so `last_seen` comes from the connection.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from nstance.model import events as ev
 from nstance.model.ids import InstanceId
 from nstance.server.liveness.agent_quota import AgentQuota, agent_quota
 from nstance.server.liveness.clones import Clones
-from nstance.server.workload.file_sets import Issued
+from nstance.server.workload.file_sets import IssuedCertificate
 from nstance.v1 import agent_pb2
 from nstance.wire.flag import Flag
 from nstance.wire.peer import Connection
@@ -25,7 +25,7 @@ class Presence:
 
     id: InstanceId
     connection: Connection
-    changed: asyncio.Event = field(default_factory=Flag)  # something about its files may be new
+    changed: asyncio.Event = field(default_factory=Flag)  # its files may have changed
     keys_changed: asyncio.Event = field(default_factory=Flag)
     public_keys: dict[str, bytes] = field(default_factory=dict)
     boot_id: str = ""
@@ -33,11 +33,11 @@ class Presence:
     reported: float | None = None  # steady time of the last report
     report: agent_pb2.HealthReport | None = None
     healthy: bool = False  # its health stream is open
-    wanted_hash: str = ""  # of the file set that it should have; empty before that was worked out
+    wanted_hash: str = ""  # of the file set that it should have; empty if that is not known yet
     blocked: str = ""  # why that set cannot be made
-    readiness: ev.ReadinessReported | None = None  # what was posted last
-    checks_sent: str | None = None  # hash of the checks that it was told on this connection
-    push: Callable[[], Awaitable[None]] | None = None  # tells it on its health stream what is new
+    readiness: ev.ReadinessReported | None = None  # as posted last
+    checks_sent: str | None = None  # hash of the checks that were sent on this connection
+    push: Callable[[], Awaitable[None]] | None = None  # sends new checks on its health stream
 
 
 class ConnectedAgents:
@@ -46,10 +46,10 @@ class ConnectedAgents:
         self._post = post
         self._count = count
         self._clock = clock
-        self._allowances: dict[InstanceId, AgentQuota] = {}  # these two outlive connections, and end with the instance
-        self._issued: dict[InstanceId, Issued] = {}
+        self._quotas: dict[InstanceId, AgentQuota] = {}  # these two outlive connections
+        self._issued: dict[InstanceId, dict[str, IssuedCertificate]] = {}
         self._present: dict[InstanceId, Presence] = {}
-        self._last: dict[InstanceId, float] = {}  # of those that went: when they were heard
+        self._last: dict[InstanceId, float] = {}  # when disconnected agents were last seen
         self._connected = 0
 
     def __len__(self) -> int:
@@ -64,21 +64,21 @@ class ConnectedAgents:
         return presence.connection.last_seen if presence is not None and presence.healthy else self._last.get(id)
 
     def has_left(self, id: InstanceId) -> bool:
-        """It was connected in this term; now it is not, or has come back."""
+        """Whether it has disconnected in this term; it may be connected again."""
         return id in self._last
 
     def allowance(self, id: InstanceId) -> AgentQuota:
-        """How much it may say and cause, on all its connections together."""
-        found = self._allowances.get(id)
-        if found is None:
-            found = self._allowances[id] = agent_quota(self._clock.monotonic())
-        return found
+        """Shared by all connections of the agent."""
+        quota = self._quotas.get(id)
+        if quota is None:
+            quota = self._quotas[id] = agent_quota(self._clock.monotonic())
+        return quota
 
-    def issued(self, id: InstanceId) -> Issued:
-        return self._issued.setdefault(id, Issued())
+    def issued(self, id: InstanceId) -> dict[str, IssuedCertificate]:
+        return self._issued.setdefault(id, {})
 
-    def voices(self) -> dict[InstanceId, str]:
-        """The addresses from which those that are connected speak."""
+    def addresses(self) -> dict[InstanceId, str]:
+        """The addresses of connected agents."""
         return {id: presence.connection.address for id, presence in self._present.items() if presence.healthy}
 
     def at(self, id: InstanceId, connection: Connection) -> Presence:
@@ -90,11 +90,11 @@ class ConnectedAgents:
             presence = self._present[id] = Presence(id, connection)
         return presence
 
-    def came(self, presence: Presence) -> None:
+    def on_connect(self, presence: Presence) -> None:
         self._mark(presence, healthy=True)
         self._post(ev.AgentConnected(presence.id))
 
-    def went(self, presence: Presence, *, goodbye: bool) -> None:
+    def on_disconnect(self, presence: Presence, *, goodbye: bool) -> None:
         self._mark(presence, healthy=False)
         if self._present.get(presence.id) is presence:
             del self._present[presence.id]
@@ -103,24 +103,24 @@ class ConnectedAgents:
                 self._post(ev.AgentLost(presence.id))
 
     def nudge(self, ids: Iterable[InstanceId] | None = None) -> None:
-        """What these instances should hold may have changed; None: all of them."""
+        """The files of these instances may have changed; None: of all."""
         for id in list(self._present) if ids is None else ids:
             presence = self._present.get(id)
             if presence is not None:
                 presence.changed.set()
 
     def ask_keys(self, ids: Iterable[InstanceId] | None = None) -> None:
-        """The keys that these instances need may have changed."""
+        """The keys that these instances need may have changed; None: of all."""
         for id in list(self._present) if ids is None else ids:
             presence = self._present.get(id)
             if presence is not None:
                 presence.keys_changed.set()
 
     def drop(self, id: InstanceId) -> None:
-        """The instance is no longer ours: its agent is not listened to."""
+        """The instance is deleted: its agent is disconnected."""
         presence = self._present.pop(id, None)
         self._last.pop(id, None)
-        self._allowances.pop(id, None)
+        self._quotas.pop(id, None)
         self._issued.pop(id, None)
         self.clones.forget(id)
         if presence is not None:

@@ -1,8 +1,8 @@
-"""What an instance should hold: its template's files, rendered, with certificates for the keys it made itself.
+"""The files of an instance: rendered from its template, with certificates for the keys that it made itself.
 
-The set's hash covers the templates, the instance's addresses and the CA, so an agent that already has that set is sent
-nothing. Certificates are logged before they are handed out; if that fails, none is. The trap: a set is put in place as a
-whole, so one file that cannot be made holds back all of them, with an event that names it.
+The set's hash covers templates, addresses and the CA, so an agent that already has the set is sent nothing. Certificates
+are logged before they are handed out; if that fails, none is. A set is installed as a whole, so one file that cannot be
+made holds back all of them; the error names it.
 """
 
 import asyncio
@@ -26,29 +26,26 @@ from nstance.secretstore.port import SecretStore
 from nstance.server.workload import rendering
 from nstance.server.workload.rendering import RenderContext
 
-MAX_FILE = 1 << 20
-MAX_CACHED = 256
-FETCH_TIMEOUT = 30.0
+MAX_FILE_BYTES = 1 << 20
+MAX_CACHED_SOURCES = 256
+FETCH_TIMEOUT_SECONDS = 30.0
+
+_NOT_FOUND = (secrets.NotFoundError, storage.NotFoundError, rendering.NotFetchedError)
+_PERMANENT = (rendering.RenderError, fields.CertificateError, storage.ObjectTooLargeError)
+_TRANSIENT = (secrets.SecretError, storage.StorageError, TimeoutError)
 
 
 class FileSetError(Exception):
-    """A file of the set cannot be made. The message names it; `again` says whether trying later may help."""
+    """A file of the set cannot be made. The message names the file."""
 
-    def __init__(self, message: str, *, again: bool) -> None:
+    def __init__(self, message: str, *, retryable: bool) -> None:
         super().__init__(message)
-        self.again = again
-
-
-@dataclass(slots=True)
-class Issued:
-    """Certificates that an instance was given, by file name."""
-
-    by_file: dict[str, "Given"] = field(default_factory=dict)
+        self.retryable = retryable
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    basis: str  # what it was made from
+class IssuedCertificate:
+    basis: str  # hash of what it was made from
     certificate: ca.Issued
     renew_at: float
 
@@ -57,156 +54,141 @@ class Given:
 class FileSet:
     hash: str
     files: Mapping[str, bytes]
-    renew_at: float | None  # wall clock: when its first certificate has used two thirds of its life
-    missing: tuple[str, ...] = ()  # what its templates print although nobody has set it
+    renew_at: float | None  # by the wall clock: when the first certificate has used two thirds of its life
+    missing: tuple[str, ...] = ()  # paths that templates print although they are not set
 
 
 def key_names(resolved: Resolved) -> list[str]:
     """The keys that an instance's certificates need, without suffix."""
-    names = (f.key.name.removesuffix(".pub") for f in resolved.files.values() if isinstance(f, CertificateFile))
-    return sorted(set(names))
+    return sorted({_key_name(file) for file in resolved.files.values() if isinstance(file, CertificateFile)})
 
 
-def set_hash(around: RenderContext, resolved: Resolved, instance: Instance) -> str:
-    told = [
-        resolved.group.runtime_hash,
-        dict(instance.vars),
-        instance.ip4,
-        instance.ip6,
-        instance.hostname,
-        around.ca_bundle if any(isinstance(f, CertificateFile) for f in resolved.files.values()) else "",
-    ]
-    return hashes.digest(told)
+def _key_name(file: CertificateFile) -> str:
+    return file.key.name.removesuffix(".pub")
 
 
+def set_hash(context: RenderContext, resolved: Resolved, instance: Instance) -> str:
+    return hashes.digest(
+        [
+            resolved.group.runtime_hash,
+            dict(instance.vars),
+            instance.ip4,
+            instance.ip6,
+            instance.hostname,
+            context.ca_bundle if key_names(resolved) else "",
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FileSets:
-    def __init__(
-        self,
-        *,
-        store: ObjectStore,
-        secret_store: SecretStore,
-        authority: Callable[[], Authority],
-        shard: ShardId,
-        clock: Clock,
-        rng: Rng,
-        cache_ttl: float,
-        count: Callable[[], None],
-    ) -> None:
-        self._store = store
-        self._secrets = secret_store
-        self._authority = authority
-        self._shard = shard
-        self._clock = clock
-        self._rng = rng
-        self._ttl = cache_ttl
-        self._count = count
-        self._fetched: dict[str, tuple[float, bytes]] = {}
+    store: ObjectStore
+    secret_store: SecretStore
+    authority: Callable[[], Authority]
+    shard: ShardId
+    clock: Clock
+    rng: Rng
+    cache_ttl: float
+    count: Callable[[], None]  # an issued certificate
+    _sources: dict[str, tuple[float, bytes]] = field(default_factory=dict, init=False)  # with the end of their use
 
     async def make(
         self,
-        around: RenderContext,
+        context: RenderContext,
         resolved: Resolved,
         instance: Instance,
         public_keys: Mapping[str, bytes],
-        issued: Issued,
+        issued: dict[str, IssuedCertificate],
         *,
         spend: Callable[[], None],
     ) -> FileSet:
-        """Raises CannotMake. `spend` is called before something is written to storage, and may refuse."""
-        values = rendering.data(around, resolved, instance)
-        made: dict[str, bytes] = {}
-        fresh: dict[str, Given] = {}
-        renew_at: float | None = None
-        now = self._clock.wall()
+        """Raises FileSetError. `issued`: by file name, updated here. `spend` is called before something is written to
+        storage, and may raise."""
+        values = rendering.data(context, resolved, instance)
+        files: dict[str, bytes] = {}
+        certificates: dict[str, IssuedCertificate] = {}
         for name, spec in resolved.files.items():
             try:
-                match spec:
-                    case CertificateFile():
-                        template = resolved.certificates[spec.template]
-                        wanted = rendering.workload(template, values)
-                        public_key = public_keys[spec.key.name.removesuffix(".pub")]
-                        given = self._certificate(wanted, public_key, issued.by_file.get(name), now)
-                        if given is not issued.by_file.get(name):
-                            fresh[name] = given
-                        made[name] = given.certificate.pem.encode()
-                        renew_at = given.renew_at if renew_at is None else min(renew_at, given.renew_at)
-                    case EnvFile():
-                        made[name] = rendering.env_file(spec, values)
-                    case JsonFile():
-                        made[name] = rendering.json_file(spec, values)
-                    case StringFile():
-                        made[name] = rendering.string_file(spec, values)
-                    case SecretFile():
-                        made[name] = await self._secret(spec.source)
-                    case StorageFile():
-                        key = rendering.object_key(spec.source, values, around.settings.cluster)
-                        made[name] = await self._object(key)
-            except (
-                rendering.RenderError,
-                fields.CertificateError,
-                secrets.NotFoundError,
-                storage.NotFoundError,
-                storage.ObjectTooLargeError,
-            ) as problem:
+                if isinstance(spec, CertificateFile):
+                    request = rendering.workload(resolved.certificates[spec.template], values)
+                    certificates[name] = self._certificate(request, public_keys[_key_name(spec)], issued.get(name))
+                    files[name] = certificates[name].certificate.pem.encode()
+                else:
+                    files[name] = await self._content(spec, values, context)
+            except (*_NOT_FOUND, *_PERMANENT, *_TRANSIENT) as error:
+                retryable = isinstance(error, _NOT_FOUND) or not isinstance(error, _PERMANENT)
+                raise FileSetError(f"{name}: {error}", retryable=retryable) from error
+            if len(files[name]) > MAX_FILE_BYTES:
                 raise FileSetError(
-                    f"{name}: {problem}",
-                    again=isinstance(
-                        problem, secrets.NotFoundError | storage.NotFoundError | rendering.NotFetchedError
-                    ),
-                ) from problem
-            except (secrets.SecretError, storage.StorageError, TimeoutError) as problem:
-                raise FileSetError(f"{name}: {problem}", again=True) from problem
-            if len(made[name]) > MAX_FILE:
-                raise FileSetError(f"{name}: has {len(made[name])} bytes, at most {MAX_FILE} are possible", again=False)
-        if fresh:
+                    f"{name}: expected at most {MAX_FILE_BYTES} bytes, found {len(files[name])}", retryable=False
+                )
+        new = {name: made for name, made in certificates.items() if made is not issued.get(name)}
+        if new:
             spend()
-            await self._log([certlog.Logged(name, given.certificate) for name, given in fresh.items()], instance)
-            issued.by_file.update(fresh)  # not before: what is remembered here is handed out without another entry
-        return FileSet(set_hash(around, resolved, instance), made, renew_at, tuple(values.missing))
+            await self._log([certlog.Logged(name, made.certificate) for name, made in new.items()], instance)
+            issued.update(new)  # not before: a remembered certificate is handed out without a log entry
+        renew_at = min((made.renew_at for made in certificates.values()), default=None)
+        return FileSet(set_hash(context, resolved, instance), files, renew_at, tuple(values.missing))
 
-    def _certificate(self, wanted: ca.WorkloadSpec, public_key: bytes, known: Given | None, now: float) -> Given:
-        signer = self._authority().signer(now)
-        basis = hashlib.sha256(repr((wanted, signer.pem)).encode() + public_key).hexdigest()
+    async def _content(
+        self,
+        spec: EnvFile | JsonFile | StringFile | SecretFile | StorageFile,
+        values: rendering.Values,
+        context: RenderContext,
+    ) -> bytes:
+        match spec:
+            case EnvFile():
+                return rendering.env_file(spec, values)
+            case JsonFile():
+                return rendering.json_file(spec, values)
+            case StringFile():
+                return rendering.string_file(spec, values)
+            case SecretFile():
+                return await self._cached(f"secret {spec.source}", lambda: self.secret_store.get(spec.source))
+            case StorageFile():
+                key = rendering.object_key(spec.source, values, context.settings.cluster)
+                return await self._cached(f"object {key}", lambda: self._read_object(key))
+
+    def _certificate(
+        self, request: ca.WorkloadSpec, public_key: bytes, known: IssuedCertificate | None
+    ) -> IssuedCertificate:
+        now = self.clock.wall()
+        signer = self.authority().signer(now)
+        basis = hashlib.sha256(repr((request, signer.pem)).encode() + public_key).hexdigest()
         if known is not None and known.basis == basis and now < known.renew_at:
             return known
-        made = signer.issue_workload(wanted, public_key, serial=ca.new_serial(self._rng), issued=now)
-        return Given(basis, made, now + (made.expires - now) * 2 / 3)
+        made = signer.issue_workload(request, public_key, serial=ca.new_serial(self.rng), issued=now)
+        return IssuedCertificate(basis, made, now + (made.expires - now) * 2 / 3)
 
     async def _log(self, batch: list[certlog.Logged], instance: Instance) -> None:
         try:
             await certlog.write(
-                self._store,
+                self.store,
                 batch,
-                shard=self._shard,
+                shard=self.shard,
                 tenant=instance.tenant,
                 instance=instance.id,
-                now=self._clock.wall(),
-                rng=self._rng,
+                now=self.clock.wall(),
+                rng=self.rng,
             )
-        except (storage.StorageError, TimeoutError) as problem:
+        except (storage.StorageError, TimeoutError) as error:
             raise FileSetError(
-                f"the certificate log cannot be written, so none is handed out: {problem}", again=True
-            ) from problem
+                f"failed to write the certificate log, so no certificate is handed out: {error}", retryable=True
+            ) from error
         for _ in batch:
-            self._count()
+            self.count()
 
-    async def _secret(self, name: str) -> bytes:
-        return await self._cached(f"secret {name}", lambda: self._secrets.get(name))
+    async def _read_object(self, key: str) -> bytes:
+        return (await self.store.get(Key(key), limit=MAX_FILE_BYTES)).body
 
-    async def _object(self, key: str) -> bytes:
-        async def get() -> bytes:
-            return (await self._store.get(Key(key), limit=MAX_FILE)).body
-
-        return await self._cached(f"object {key}", get)
-
-    async def _cached(self, what: str, fetch: Callable[[], Awaitable[bytes]]) -> bytes:
-        now = self._clock.monotonic()
-        known = self._fetched.get(what)
+    async def _cached(self, source: str, fetch: Callable[[], Awaitable[bytes]]) -> bytes:
+        now = self.clock.monotonic()
+        known = self._sources.get(source)
         if known is not None and now < known[0]:
             return known[1]
-        async with asyncio.timeout(FETCH_TIMEOUT):
+        async with asyncio.timeout(FETCH_TIMEOUT_SECONDS):
             value = await fetch()
-        if len(self._fetched) >= MAX_CACHED:
-            self._fetched.pop(next(iter(self._fetched)))
-        self._fetched[what] = (now + self._ttl, value)
+        if len(self._sources) >= MAX_CACHED_SOURCES:
+            self._sources.pop(next(iter(self._sources)))
+        self._sources[source] = (now + self.cache_ttl, value)
         return value

@@ -1,9 +1,9 @@
-"""One page of text from the web, for a server that stands inside a private network (B30).
+"""Fetches a text over HTTP without letting a URL reach into the server's private network.
 
-Whoever writes a URL into a configuration must not make a server read what only that server can reach: cloud metadata,
-its own ports, its neighbours. So every address is checked, after the name was resolved and before it is connected to,
-which also stops a name that resolves differently the second time. The trap: an address in a URL is never resolved, and
-has many spellings.
+The author of a URL in a configuration must not make a server read what only that server can reach: cloud metadata, its
+own ports, its neighbors. So every address is checked after name resolution and before the connection, which also stops a
+name that resolves differently the second time. The trap: a literal address in a URL is never resolved, and has many
+spellings.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ import aiohttp
 from aiohttp import abc, hdrs
 from yarl import URL
 
-MAX_BODY = 1 << 20
+MAX_BODY_BYTES = 1 << 20
 MAX_REDIRECTS = 3
-MAX_ETAG = 512
-TIMEOUT = 10.0
-_CHUNK = 64 * 1024
+MAX_ETAG_CHARACTERS = 512
+TIMEOUT_SECONDS = 10.0
+_CHUNK_BYTES = 64 * 1024
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 
@@ -28,7 +28,7 @@ Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
 class FetchError(Exception):
-    """The message says why; it does not repeat the query of a URL, which may be a secret."""
+    """The message says why, without the query of the URL, which may be a secret."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,30 +37,33 @@ class Page:
     etag: str
 
 
-async def fetch(url: str, *, etag: str = "", private: Collection[str] = (), timeout: float = TIMEOUT) -> Page | None:
-    """None: it is still what the ETag says. `private`: hosts whose addresses may be private. Raises CannotFetch."""
+async def fetch(
+    url: str, *, etag: str = "", private_hosts: Collection[str] = (), timeout: float = TIMEOUT_SECONDS
+) -> Page | None:
+    """None if the content still has this ETag. `private_hosts`: hosts that may have private addresses. Raises
+    FetchError."""
     try:
         async with asyncio.timeout(timeout):
-            return await _follow(_parsed(url), etag, frozenset(host.lower() for host in private))
+            return await _follow(_parsed(url), etag, frozenset(host.lower() for host in private_hosts))
     except TimeoutError:
         raise FetchError(f"no answer within {timeout:g} s") from None
     except (aiohttp.ClientError, OSError, ValueError) as problem:
-        raise FetchError(_plain(problem)) from problem
+        raise FetchError(_describe(problem)) from problem
 
 
-def shown(url: str) -> str:
-    """For people and logs: without what may be a secret."""
+def without_secrets(url: str) -> str:
+    """The URL without query and user, for people and logs."""
     try:
         return str(URL(url).with_query(None).with_user(None).with_fragment(None))
     except ValueError:
         return "an unreadable URL"
 
 
-async def _follow(url: URL, etag: str, private: frozenset[str]) -> Page | None:
+async def _follow(url: URL, etag: str, private_hosts: frozenset[str]) -> Page | None:
     first = url.host
     for _ in range(MAX_REDIRECTS + 1):
-        # Only the host that was written down may be private: nobody else gets to choose one for us.
-        trusted = url.host == first and str(url.host).lower() in private
+        # Only the configured host may be private: a redirect must not choose one.
+        trusted = url.host == first and str(url.host).lower() in private_hosts
         target = await _get(url, etag, trusted=trusted)
         if not isinstance(target, URL):
             return target
@@ -87,22 +90,22 @@ async def _get(url: URL, etag: str, *, trusted: bool) -> Page | URL | None:
         if response.status != 200:
             raise FetchError(f"the answer was {response.status}")
         if response.headers.get(hdrs.CONTENT_ENCODING, "identity").lower() != "identity":
-            raise FetchError("the answer is compressed, which was not asked for")
+            raise FetchError("the answer is compressed, which was not requested")
         body = bytearray()
-        async for chunk in response.content.iter_chunked(_CHUNK):
+        async for chunk in response.content.iter_chunked(_CHUNK_BYTES):
             body += chunk
-            if len(body) > MAX_BODY:
-                raise FetchError(f"it has more than {MAX_BODY} bytes")
+            if len(body) > MAX_BODY_BYTES:
+                raise FetchError(f"it has more than {MAX_BODY_BYTES} bytes")
         tag = response.headers.get(hdrs.ETAG, "")
-        return Page(bytes(body), tag if len(tag) <= MAX_ETAG and tag.isprintable() else "")
+        return Page(bytes(body), tag if len(tag) <= MAX_ETAG_CHARACTERS and tag.isprintable() else "")
 
 
 def _parsed(text: str) -> URL:
     url = URL(text)
     if url.scheme not in ("http", "https") or not url.host:
-        raise FetchError("only http and https addresses are fetched")
+        raise FetchError("only http and https URLs are fetched")
     if url.user is not None or url.password is not None:
-        raise FetchError("an address with a user or a password is not fetched")
+        raise FetchError("a URL with a user or a password is not fetched")
     return url
 
 
@@ -110,24 +113,21 @@ def _check_literal(host: str, *, trusted: bool) -> None:
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
-        return  # a name: the resolver checks what it leads to
+        return  # a name: the resolver checks its addresses
     _check(address, trusted=trusted)
 
 
 def _check(address: Address, *, trusted: bool) -> None:
-    inner = _inner(address)
-    # Link-local is where clouds keep their metadata: no configuration opens that.
-    never = inner.is_link_local or inner.is_multicast or inner.is_unspecified
-    if never or not (trusted or inner.is_global):
-        raise FetchError(
-            f"the address {address} is not public; name the host in shard.userdata_hosts if it is meant"
-            if not never
-            else f"the address {address} is never fetched from"
-        )
+    target = _embedded_ipv4(address)
+    # Link-local addresses serve cloud metadata: no configuration allows them.
+    if target.is_link_local or target.is_multicast or target.is_unspecified:
+        raise FetchError(f"the address {address} is never fetched from")
+    if not (trusted or target.is_global):
+        raise FetchError(f"the address {address} is not public; to allow the host, add it to shard.userdata_hosts")
 
 
-def _inner(address: Address) -> Address:
-    """The IPv4 address that an IPv6 address stands for, if it does."""
+def _embedded_ipv4(address: Address) -> Address:
+    """The IPv4 address inside an IPv6 address, if there is one."""
     if isinstance(address, ipaddress.IPv6Address):
         embedded = address.ipv4_mapped or address.sixtofour
         if embedded is None and address in _NAT64:
@@ -139,7 +139,7 @@ def _inner(address: Address) -> Address:
 
 
 class _Resolver(abc.AbstractResolver):
-    """Resolves once; what it returns is what is connected to."""
+    """Resolves once and checks every address; the connection uses exactly these."""
 
     def __init__(self, *, trusted: bool) -> None:
         self._trusted = trusted
@@ -151,8 +151,8 @@ class _Resolver(abc.AbstractResolver):
             host, port, type=socket.SOCK_STREAM, family=family, flags=socket.AI_ADDRCONFIG
         )
         results: list[abc.ResolveResult] = []
-        for kind, _, protocol, _, place in found:
-            address = str(place[0])
+        for kind, _, protocol, _, sockaddr in found:
+            address = str(sockaddr[0])
             _check(ipaddress.ip_address(address.partition("%")[0]), trusted=self._trusted)
             results.append(
                 abc.ResolveResult(
@@ -170,16 +170,16 @@ class _Resolver(abc.AbstractResolver):
         return
 
 
-def _plain(problem: Exception) -> str:
-    """An error without the URL that it may repeat."""
+def _describe(problem: Exception) -> str:
+    """The error without the URL, which its text may repeat."""
     match problem:
         case aiohttp.InvalidURL() | ValueError():
-            return "it is not a proper address"
+            return "it is not a valid URL"
         case aiohttp.ClientConnectorDNSError():
             return "its host name cannot be resolved"
         case aiohttp.ClientConnectorCertificateError() | aiohttp.ClientSSLError():
             return "its certificate is not trusted"
         case aiohttp.ClientConnectorError():
-            return f"it cannot be connected to: {problem.os_error.strerror or 'refused'}"
+            return f"failed to connect: {problem.os_error.strerror or 'refused'}"
         case _:
-            return f"it cannot be read ({type(problem).__name__})"
+            return f"failed to read ({type(problem).__name__})"

@@ -1,7 +1,7 @@
-"""From a group's templates and an instance's record to the values that a VM is made of.
+"""Renders a group's templates for one instance: create requests, files and certificate requests.
 
 Rendering is a function of the configuration and the record, so a create request can be repeated byte by byte; its hash is
-in the intent. Secrets are not looked up here.
+in the intent. Secrets are not read here.
 """
 
 import base64
@@ -24,20 +24,20 @@ from nstance.objects import keys
 from nstance.pki import ca, fields
 from nstance.providers.port import CreateRequest
 
-MAX_USERDATA = 1 << 20
+MAX_USERDATA_BYTES = 1 << 20
 
 
 class RenderError(Exception):
-    """A template does not yield what it must. The message names it."""
+    """A template cannot be rendered, or renders to something invalid. The message names it."""
 
 
 class NotFetchedError(RenderError):
-    """Something that it uses is not to be had now. Try again later."""
+    """Something that the template uses was not fetched yet. A retry may help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RenderContext:
-    """What templates can see that is the same for all instances of a shard."""
+    """What templates can use that is the same for all instances of a shard."""
 
     settings: Settings
     shard: ids.ShardId
@@ -45,31 +45,31 @@ class RenderContext:
     registration_addr: str
     agent_addr: str
     operator_addr: str
-    images: Mapping[str, str | None]  # None: not found yet
+    images: Mapping[str, str | None]  # None: not known yet
 
 
-def shared(around: RenderContext) -> tuple[object, ...]:
-    """What all instances' files depend on, whatever their group. Images do not count: a new one changes no files."""
-    return around.settings.cluster, around.settings.shard.infra, around.ca_bundle
+def shared(context: RenderContext) -> tuple[object, ...]:
+    """What the files of all instances depend on, in any group. Images are not part of it: a new one changes no files."""
+    return context.settings.cluster, context.settings.shard.infra, context.ca_bundle
 
 
 class Values(dict[str, object]):
-    """What a template can see, and the paths that one printed although nobody has set them."""
+    """What a template can use, and the paths that one printed although they are not set."""
 
-    def __init__(self, seen: Mapping[str, object]) -> None:
-        super().__init__(seen)
+    def __init__(self, values: Mapping[str, object]) -> None:
+        super().__init__(values)
         self.missing: dict[str, None] = {}
 
 
-def data(around: RenderContext, resolved: Resolved, instance: Instance, *, nonce: str | None = None) -> Values:
-    infra = around.settings.shard.infra
+def data(context: RenderContext, resolved: Resolved, instance: Instance, *, nonce: str | None = None) -> Values:
+    infra = context.settings.shard.infra
     values: dict[str, object] = {
-        "Cluster": {"ID": around.settings.cluster.id, "CACert": around.ca_bundle},
+        "Cluster": {"ID": context.settings.cluster.id, "CACert": context.ca_bundle},
         "Server": {
-            "Shard": around.shard,
-            "RegistrationAddr": around.registration_addr,
-            "AgentAddr": around.agent_addr,
-            "OperatorAddr": around.operator_addr,
+            "Shard": context.shard,
+            "RegistrationAddr": context.registration_addr,
+            "AgentAddr": context.agent_addr,
+            "OperatorAddr": context.operator_addr,
         },
         "Provider": {"Kind": infra.provider, "Region": infra.region, "Zone": infra.zone},
         "Instance": {
@@ -83,7 +83,7 @@ def data(around: RenderContext, resolved: Resolved, instance: Instance, *, nonce
             "IP6": instance.ip6,
         },
         "Vars": dict(resolved.vars) | dict(instance.vars),
-        "Image": dict(around.images),
+        "Image": dict(context.images),
     }
     if nonce is not None:
         values["Nonce"] = nonce
@@ -91,17 +91,17 @@ def data(around: RenderContext, resolved: Resolved, instance: Instance, *, nonce
 
 
 def request(
-    around: RenderContext,
+    context: RenderContext,
     resolved: Resolved,
     instance: Instance,
     *,
     nonce: str,
     userdata: bytes | None,
-    missing: Callable[[str], None] = lambda path: None,
+    on_missing: Callable[[str], None] = lambda path: None,
 ) -> CreateRequest:
-    """`userdata`: its template as fetched; None if the provider uses none. `missing` is told each path that a template
-    prints although nobody has set it."""
-    values = data(around, resolved, instance, nonce=nonce)
+    """`userdata`: the template; None if the provider uses none. `on_missing` is called for each path that a template
+    prints although it is not set."""
+    values = data(context, resolved, instance, nonce=nonce)
     made = CreateRequest(
         id=instance.id,
         tenant=instance.tenant,
@@ -115,19 +115,19 @@ def request(
         args=_rendered(resolved.args, values, "args"),  # type: ignore[arg-type]
         userdata=_userdata(resolved.userdata, userdata, values),
         nonce=nonce,
-        ca_certificate=around.ca_bundle,
-        registration_addr=around.registration_addr,
-        agent_addr=around.agent_addr,
-        report_interval=around.settings.shard.health_check_interval,
+        ca_certificate=context.ca_bundle,
+        registration_addr=context.registration_addr,
+        agent_addr=context.agent_addr,
+        report_interval=context.settings.shard.health_check_interval,
     )
     for path in values.missing:
-        missing(path)
+        on_missing(path)
     return made
 
 
 def request_hash(made: CreateRequest) -> str:
-    """Over everything that the provider is told; the token enters only through its hash."""
-    told = {
+    """Hash of all that is sent to the provider; the nonce enters only through its own hash."""
+    content = {
         "id": made.id,
         "tenant": made.tenant,
         "group": made.group,
@@ -139,7 +139,7 @@ def request_hash(made: CreateRequest) -> str:
         "userdata": hashlib.sha256(made.userdata).hexdigest(),
         "nonce": hashlib.sha256(made.nonce.encode()).hexdigest(),
     }
-    return hashes.digest(told)
+    return hashes.digest(content)
 
 
 def text(template: str, values: Mapping[str, object], what: str) -> str:
@@ -154,10 +154,10 @@ def text(template: str, values: Mapping[str, object], what: str) -> str:
 
 
 def unknown_images(texts: Iterable[str], images: Mapping[str, str | None]) -> list[str]:
-    """The images that these templates may print and that are not known yet."""
+    """Images that these templates may print and that are not known yet."""
     unknown = [name for name, id in images.items() if id is None]
     used = {path[:2] for text in texts for path in _paths(text)} if unknown else set()
-    # A path that ends before a name leads to one that only rendering shows.
+    # A path that ends before the image name may lead to any of them.
     return sorted(name for name in unknown if used & {(), ("Image",), ("Image", name)})
 
 
@@ -167,7 +167,7 @@ def _paths(text: str) -> frozenset[tuple[str, ...]]:
     try:
         return gotemplate.parse(text).fields()
     except gotemplate.TemplateError:
-        return frozenset()  # it is refused elsewhere, with its place
+        return frozenset()  # rendering reports it
 
 
 def texts(value: object) -> Iterator[str]:
@@ -207,19 +207,19 @@ def _userdata(spec: Userdata | None, fetched: bytes | None, values: Mapping[str,
         body = gzip.compress(body, mtime=0)
     if spec.encoding in ("base64", "base64+gzip"):
         body = base64.b64encode(body)
-    if len(body) > MAX_USERDATA:
-        raise RenderError(f"userdata has {len(body)} bytes, at most {MAX_USERDATA} are possible")
+    if len(body) > MAX_USERDATA_BYTES:
+        raise RenderError(f"userdata: expected at most {MAX_USERDATA_BYTES} bytes, found {len(body)}")
     return body
 
 
 def env_file(spec: EnvFile, values: Mapping[str, object]) -> bytes:
-    """As systemd reads it: one assignment a line, quoted; a value cannot break out of its line."""
+    """In systemd's format: one quoted assignment a line. A value cannot break out of its line."""
     lines = []
     for key, template in spec.template.items():
         value = text(template, values, key)
         if any(ord(c) < 32 and c != "\t" for c in value) or "\x7f" in value:
             raise RenderError(
-                f"{key} renders to a value with control characters or line breaks, which env files cannot hold"
+                f"{key}: expected a value without control characters and line breaks, which env files cannot hold"
             )
         escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("$", "\\$").replace("`", "\\`")
         lines.append(f'{key}="{escaped}"\n')
@@ -235,7 +235,7 @@ def string_file(spec: StringFile, values: Mapping[str, object]) -> bytes:
 
 
 def object_key(template: str, values: Mapping[str, object], cluster: ClusterConfig) -> str:
-    """Of a file that is an object. None of our own: the CA's key and others' secrets lie beside it."""
+    """The object that a file is read from. Nstance's own objects are rejected: the CA's key and secrets are among them."""
     key = text(template, values, "source")
     if not keys.is_valid(key):
         raise RenderError(f"source: expected an object's key, found {quoted(key)}")
@@ -245,7 +245,7 @@ def object_key(template: str, values: Mapping[str, object], cluster: ClusterConf
 
 
 def workload(template: Certificate, values: Mapping[str, object]) -> ca.WorkloadSpec:
-    """A certificate template, rendered. What renders empty is left out."""
+    """Renders a certificate template. Values that render empty are left out."""
 
     def many(name: str, templates: tuple[str, ...]) -> tuple[str, ...]:
         rendered = (text(each, values, name).strip() for each in templates)
