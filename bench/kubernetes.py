@@ -26,7 +26,7 @@ from nstance.operator.config_file import Configuration, Endpoints
 from nstance.operator.metrics import Metrics
 from nstance.operator.options import Environment
 from nstance.operator.shards.links import Links
-from nstance.operator.shards.null_listener import NullListener
+from nstance.operator.shards.ports import NullListener
 from nstance.wire import credentials
 
 POOL = "nstance-web"
@@ -51,7 +51,7 @@ class _Ear(NullListener):
         self.links: Links | None = None
         self.last_seen: asyncio.Queue[tuple[int, float]] = asyncio.Queue()
 
-    def group_changed(self, shard: str, group: str) -> None:
+    def on_group_change(self, shard: str, group: str) -> None:
         link = self.links.get(shard) if self.links is not None else None
         if link is not None and group in link.groups:
             self.last_seen.put_nowait((link.groups[group].size, time.monotonic()))
@@ -169,7 +169,7 @@ async def _measure(kube: HttpKube, server: Pair, bucket: Path) -> list[float]:
     links = ear.links = Links(
         configuration, credentials=lambda: shown, metrics=Metrics(), clock=SystemClock(), rng=SystemRng()
     )
-    links.listen(ear)
+    links.add_listener(ear)
     following = asyncio.create_task(links.run())
     try:
         return [await _scale(kube, ear, size) for size in _sizes()]

@@ -34,7 +34,7 @@ from nstance.kube.port import Kube, Object
 from nstance.model.ids import InstanceId, ShardId, TenantId
 from nstance.operator.options import Environment, Options
 from nstance.operator.shards.links import Links
-from nstance.operator.wiring import Operator
+from nstance.operator.wiring import Host, Operator
 
 SECONDS = 60.0
 REAL = "NSTANCE_TEST_KUBECONFIG"
@@ -90,7 +90,7 @@ class Cluster:
             ),
             clock=self.clock,
             rng=SystemRng(),
-            variables={"KUBECONFIG": str(self._kubeconfig())},
+            host=Host(variables={"KUBECONFIG": str(self._kubeconfig())}),
             connect=lambda access: self.connect(self.access),
         )
         task = asyncio.create_task(operator.run())
@@ -103,7 +103,7 @@ class Cluster:
         if task.done():
             task.result()
             raise AssertionError("the operator has ended")
-        return operator.unready is None
+        return operator.unready_reason is None
 
     async def stop(self, name: str = "one") -> None:
         operator, task = self.operators.pop(name)

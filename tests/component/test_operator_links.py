@@ -32,28 +32,28 @@ GROUPS = {"default": {"web": {"template": "web", "size": 2}}}
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(linking, "LIMITS", Limits(ping_after=0.2, pong_within=2.0, handshake_seconds=5.0))
-    monkeypatch.setattr(linking, "LAST_BACKOFF", 0.2)
+    monkeypatch.setattr(linking, "LAST_BACKOFF_SECONDS", 0.2)
 
 
 @dataclass
 class Ear:
     """Keeps what was told."""
 
-    links: list[str] = field(default_factory=list)
+    shards: list[str] = field(default_factory=list)
     groups: list[tuple[str, str]] = field(default_factory=list)
     instances: list[pb.InstanceEvent] = field(default_factory=list)
     troubles: list[pb.Event] = field(default_factory=list)
 
-    def shard_changed(self, shard: str) -> None:
+    def on_shard_change(self, shard: str) -> None:
         self.shards.append(shard)
 
-    def group_changed(self, shard: str, group: str) -> None:
+    def on_group_change(self, shard: str, group: str) -> None:
         self.groups.append((shard, group))
 
-    def instance_changed(self, shard: str, event: pb.InstanceEvent) -> None:
+    def on_instance_change(self, shard: str, event: pb.InstanceEvent) -> None:
         self.instances.append(event)
 
-    def trouble_heard(self, shard: str, event: pb.Event) -> None:
+    def on_error_event(self, shard: str, event: pb.Event) -> None:
         self.troubles.append(event)
 
 
@@ -79,7 +79,7 @@ async def linked(world: World, operator: Operator, told: Configuration) -> Async
     )
     ear = Ear()
     links = Links(told, credentials=lambda: shown, metrics=Metrics(), clock=world.clock, rng=world.rng)
-    links.listen(ear)
+    links.add_listener(ear)
     task = asyncio.create_task(links.run())
     try:
         yield links, ear
@@ -102,11 +102,11 @@ async def test_a_snapshot_then_changes_and_calls(tmp_path: Path) -> None:
         async with linked(world, operator, settings(zone_a=f"127.0.0.1:{operator_port(world)}")) as (links, ear):
             shard = link(links)
             assert not shard.synced
-            assert shard.trouble == "not connected yet"
+            assert shard.unsynced_reason == "not connected yet"
             with pytest.raises(ShardUnreachableError, match="zone-a"):
-                await shard.instance("web-00000000000000000000000000")
+                await shard.get_instance("web-00000000000000000000000000")
             await eventually(lambda: shard.synced)
-            assert shard.trouble == ""
+            assert shard.unsynced_reason == ""
             assert list(shard.groups) == ["web"]
             assert set(shard.instances) == set(states(world, "web"))
             assert ear.shards == [SHARD]
@@ -188,7 +188,7 @@ async def test_a_silent_shard_delays_nobody_else(tmp_path: Path) -> None:
                 results = await asyncio.gather(*hanging, return_exceptions=True)
                 assert {type(result) for result in results} == {ShardUnreachableError}
                 await eventually(lambda: not silent.synced)
-                assert "silent" in silent.trouble or "no answer" in silent.trouble
+                assert "silent" in silent.unsynced_reason or "no answer" in silent.unsynced_reason
                 await eventually(lambda: silent._channel)  # it tries again; calls do not wait for that
                 with pytest.raises(ShardUnreachableError, match="is not reachable"):
                     await silent.upsert_group("g", pb.GroupConfig(template="web", size=0))
@@ -252,25 +252,25 @@ async def test_a_server_of_another_shard_and_a_revoked_operator_are_told_apart(t
         async with linked(world, operator, settings(zone_b=here, zone_c="127.0.0.1:9")) as (links, _):
             wrong, dead = link(links, OTHER), link(links, "zone-c")
             assert "expected shard zone-b, found zone-a" in await eventually(
-                lambda: wrong.trouble if "expected" in wrong.trouble else ""
+                lambda: wrong.unsynced_reason if "expected" in wrong.unsynced_reason else ""
             )
-            assert await eventually(lambda: dead.trouble == "127.0.0.1:9: connection refused")
+            assert await eventually(lambda: dead.unsynced_reason == "127.0.0.1:9: connection refused")
         other = await world.operator()
         async with linked(world, operator, settings(zone_a=here)) as (links, _):
             await eventually(lambda: link(links).synced)
             await other.call("RevokeOperator", operator_id=operator.identity.id)
-            await eventually(lambda: "not registered" in link(links).trouble)
+            await eventually(lambda: "not registered" in link(links).unsynced_reason)
 
 
 def test_a_broken_listener_takes_nothing_from_the_others() -> None:
     class Broken(Ear):
-        def shard_changed(self, shard: str) -> None:
+        def on_shard_change(self, shard: str) -> None:
             raise RuntimeError("a bug")
 
     ear, everybody = Ear(), links.Listeners()
     everybody.add(Broken())
     everybody.add(ear)
-    everybody.shard_changed("zone-a")
+    everybody.on_shard_change("zone-a")
     assert ear.shards == ["zone-a"]
 
 

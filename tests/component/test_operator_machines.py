@@ -229,7 +229,7 @@ async def test_a_pod_elsewhere_is_served_too_and_cleared_up_after_a_restart(tmp_
 async def test_what_could_not_be_made_is_tried_anew(
     tmp_path: Path, kubernetes: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("nstance.operator.controllers.pods.RETRY_FAILED", 0.2)
+    monkeypatch.setattr("nstance.operator.controllers.pods.RETRY_FAILED_SECONDS", 0.2)
     async with operating(tmp_path, kubernetes, ONE, drain_timeout="0") as cluster:
         refused = Outcome(applied=False, error=PermanentError("no such image"))
         cluster.shards["zone-a"].behaviour.then(Call.CREATE, refused)
