@@ -31,7 +31,6 @@ from component.admin_cluster_world import (
 from nstance.admin import main
 from nstance.authority import open as opening
 from nstance.model.ids import OperatorId, TenantId
-from nstance.objects import errors
 from nstance.objects import open as stores
 from nstance.pki import keys, names, peer
 from nstance.secretstore import sealing
@@ -65,7 +64,7 @@ def test_nonce_file_is_private_whole_and_without_a_line_end(bucket: Bucket, tmp_
 @pytest.mark.parametrize(
     ("words", "environment", "told"),
     [
-        (["--cluster-id", "other"], {}, "belongs to cluster example-cluster, but --cluster-id says other"),
+        (["--cluster-id", "other"], {}, "belongs to cluster example-cluster, but --cluster-id is other"),
         ([], {"NSTANCE_ENCRYPTION_KEY": OTHER_KEY}, "set the right encryption key"),
         ([], {"NSTANCE_ENCRYPTION_KEY": ""}, "NSTANCE_ENCRYPTION_KEY is not set"),
         ([], {"NSTANCE_ENCRYPTION_KEY": "short"}, "expected an encryption key of 32 bytes"),
@@ -119,13 +118,13 @@ def test_the_bucket_must_be_named() -> None:
 
 
 def test_tenants_must_be_configured_in_some_shard(bucket: Bucket, tmp_path: pathlib.Path) -> None:
-    assert "found no shard's config to look at" in bucket.refused("nonce", "--tenant", "acme")
+    assert "found no shard's config" in bucket.refused("nonce", "--tenant", "acme")
     bucket.ok("config", "put", "--shard", "a", str(EXAMPLE))
     broken = bucket.root / "shard" / "b" / "config.jsonc"
     broken.parent.mkdir()
     broken.write_text("{")
     said = bucket.refused("nonce", "--tenant", "acme")
-    assert "looked at a; not valid: b" in said
+    assert "checked a; invalid: b" in said
     with_tenant = EXAMPLE.read_text().replace('"groups": {', '"tenants": {"acme": {}},\n"groups": {', 1)
     elsewhere = Bucket(tmp_path / "elsewhere")
     elsewhere.root.mkdir()
@@ -188,7 +187,7 @@ def test_register_operator_makes_a_whole_identity(bucket: Bucket, tmp_path: path
     assert asyncio.run(people(bucket.store).is_registered(who))
 
     # Once more: refused without the ID, the same certificate with it.
-    assert "already holds an identity" in bucket.refused("register-operator", "--output-dir", str(home))
+    assert "already has an identity" in bucket.refused("register-operator", "--output-dir", str(home))
     before = {each.name: each.read_bytes() for each in home.iterdir()}
     (home / "tls.crt").unlink()
     bucket.ok("register-operator", "--output-dir", str(home), "--operator-id", record["operator"])
@@ -387,9 +386,10 @@ def test_other_secret_stores(bucket: Bucket, tmp_path: pathlib.Path) -> None:
 
 
 def test_storage_errors_are_told_apart() -> None:
-    from nstance.admin import failures
+    from nstance.admin import errors
+    from nstance.objects import errors as storage
 
-    assert "may have been done" in failures.explain(errors.UnknownOutcomeError("put x: no answer"))
-    assert "then try again" in failures.explain(errors.ConflictError("put x"))
-    assert failures.explain(errors.UnavailableError("get x")) == "get x; try again"
-    assert "--debug" in failures.explain(RuntimeError("surprise"))
+    assert "may have been applied" in errors.explain(storage.UnknownOutcomeError("put x: no answer"))
+    assert "then try again" in errors.explain(storage.ConflictError("put x"))
+    assert errors.explain(storage.UnavailableError("get x")) == "get x; try again"
+    assert "--debug" in errors.explain(RuntimeError("surprise"))

@@ -84,7 +84,7 @@ def test_configs_of_another_shard_or_cluster_are_refused(bucket: Bucket) -> None
     other = changed(**{'"id": "example-cluster"': '"id": "other"'})
     assert "is of cluster other, but the storage belongs to example-cluster" in bucket.refused(*words, input=other)
     said = bucket.refused(*words, "--cluster-id", "other", input=other)
-    assert "belongs to cluster example-cluster, but --cluster-id says other" in said
+    assert "belongs to cluster example-cluster, but --cluster-id is other" in said
     assert "there is no shard/a/config.jsonc" in bucket.refused("config", "get", "--shard", "a")
     bucket.refused("config", "put", "--shard", "a", "/nowhere/config", code=2)
 
@@ -143,5 +143,5 @@ def test_a_config_written_meanwhile_is_not_overwritten(monkeypatch: pytest.Monke
         main.root, ["cluster", "config", "put", "--shard", "a", "-", "--storage-bucket", "b"], input=mine
     )
     assert result.exit_code == 1
-    assert "written by somebody else meanwhile; nothing was changed" in result.stderr
+    assert "was changed in the meantime, so nothing was written" in result.stderr
     assert store.contents()[key] == theirs

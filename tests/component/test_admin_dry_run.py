@@ -7,7 +7,7 @@ import pathlib
 import pytest
 
 from component.admin_cluster_world import KEY, OTHER_KEY, Bucket, authority
-from nstance.admin.cluster.rehearsal import Rehearsal
+from nstance.admin.cluster.dry_run_store import DryRunStore
 from nstance.clock import SystemClock
 from nstance.objects import errors, memory
 from nstance.objects.port import Key, ObjectStore
@@ -36,7 +36,7 @@ def everything(root: pathlib.Path) -> dict[str, bytes]:
         (["secret", "rm", "present"], "would remove secret present"),
         (["ca", "rotate"], "next"),
         (["nonce-key", "rotate"], "next"),
-        (["rekey"], "sealed with the current key already"),
+        (["rekey"], "already uses the current key"),
         (["register-operator", "--output-dir", "{dir}/another"], "another/tls.crt"),
         (["register-operator", "--operator-id", OTHER, "--output-dir", "{dir}/another"], OTHER),
         (["revoke-operator", "--operator-id", ME], f"would revoke {ME}"),
@@ -110,7 +110,7 @@ async def test_a_rehearsal_is_a_store_of_its_own() -> None:
     real = memory.MemoryStore(SystemClock())
     await real.create(Key("a/1"), b"one")
     await real.create(Key("a/3"), b"three")
-    store: ObjectStore = Rehearsal(real)
+    store: ObjectStore = DryRunStore(real)
     first = (await store.get(Key("a/1"))).version
     second = await store.replace(Key("a/1"), b"uno", seen=first)
     with pytest.raises(errors.ConflictError):

@@ -30,7 +30,7 @@ async def test_a_group_from_its_creation_to_its_end(tmp_path: Path) -> None:
         assert waited.stderr.endswith("stable\n")
         [shown] = await admin.json("group", "list")
         assert (shown["actual_size"], shown["ready_size"], shown["static"], shown["shard"]) == (2, 2, False, SHARD)
-        assert "exists already" in await admin.refused("group", "create", "web", "--template", "web")
+        assert "already exists" in await admin.refused("group", "create", "web", "--template", "web")
 
         # What is not named stays as it is.
         await admin.ok("group", "update", "web", "--var", "name=x", "--drain-timeout", "0")
@@ -61,7 +61,7 @@ async def test_plans_of_what_would_be(tmp_path: Path) -> None:
         await admin.ok("group", "create", "web", "--template", "web", "--size", "2")
         await admin.ok("wait")
         quiet = await admin.ok("group", "plan", "web")
-        assert (quiet.stdout, quiet.stderr) == ("", "nothing would be done; nothing was changed\n")
+        assert (quiet.stdout, quiet.stderr) == ("", "no actions are needed; nothing was changed\n")
         assert [each["action"] for each in await admin.json("group", "plan", "web", "--var", "greeting=x")] == [
             "push-files"
         ] * 2
@@ -211,15 +211,15 @@ async def test_the_config_in_force_and_reading_it_again(tmp_path: Path) -> None:
         [after] = await admin.json("config", "refresh")
         assert (after["updated"], after["previous_etag"]) == (True, before["etag"])
         assert (await admin.json("group", "show", "static"))["size"] == 4
-        assert "nothing is new" in (await admin.ok("config", "refresh", "--dry-run")).stderr
+        assert "no new config" in (await admin.ok("config", "refresh", "--dry-run")).stderr
         world.configure(config(groups={"default": {"static": {"template": "wob", "size": 4}}}))
-        assert "would be refused: " in await admin.refused("config", "refresh", "--dry-run")
+        assert "would be rejected: " in await admin.refused("config", "refresh", "--dry-run")
         assert (await admin.json("config", "status"))[0]["errors"] == []
-        assert "the new config was refused: " in await admin.refused("config", "refresh")
+        assert "the new config was rejected: " in await admin.refused("config", "refresh")
         [refused] = await admin.json("config", "status")
         assert refused["etag"] == after["etag"]
         assert any("wob" in problem for problem in refused["errors"])
-        assert "refuses a newer config" in (await admin.ok("config", "status")).stderr
+        assert "rejects a newer config" in (await admin.ok("config", "status")).stderr
         assert "a newer config is refused" in (await admin.ok("status")).stdout
 
 

@@ -81,7 +81,7 @@ async def test_a_drain_ends_when_a_person_says_so(tmp_path: Path) -> None:
         await admin.ok("wait")
         [old] = await admin.json("instance", "list")
         id = old["instance_id"]
-        assert "expected an instance that is draining, found" in await admin.refused("instance", "drained", id)
+        assert "expected a draining instance, found" in await admin.refused("instance", "drained", id)
         await admin.ok("instance", "delete", id)
         await eventually(lambda: states(world, "web")[id] == "draining")
         assert re.search(r"requested, until \d{4}-\d\d-\d\d \d\d:\d\dZ", (await admin.ok("instance", "list")).stdout)
@@ -108,7 +108,7 @@ async def test_instances_of_a_deleted_group_are_listed_while_they_leave(tmp_path
 
 async def test_a_change_whose_answer_is_late_may_have_been_done(tmp_path: Path) -> None:
     """Nobody shakes hands within a millisecond."""
-    maybe = "it may have been done: look before you try again"
+    maybe = "the change may have been applied: check before you try again"
     async with World(tmp_path, agents=False) as world:
         await world.start()
         admin = await shell(world)
@@ -194,9 +194,9 @@ async def test_identities_that_cannot_be_used_are_one_line(tmp_path: Path) -> No
         (admin.identity / "tls.key").write_bytes(key)
         await admin.ok("group", "list")
         (admin.identity / "tls.crt").write_text("nonsense")
-        assert "no operator's certificate" in await admin.refused("group", "list")
+        assert "not an operator's certificate" in await admin.refused("group", "list")
         (admin.identity / "tls.crt").write_text(world.ca_pem)
-        assert "no operator's certificate" in await admin.refused("group", "list")
+        assert "not an operator's certificate" in await admin.refused("group", "list")
 
 
 async def test_an_expired_certificate_is_told_before_anybody_is_asked(tmp_path: Path) -> None:
@@ -255,7 +255,7 @@ async def test_revoked_at_once_on_the_shards_that_are_named(tmp_path: Path) -> N
             *("--storage-bucket", str(bucket), "--servers", admin.environment["NSTANCE_ADMIN_SERVERS"]),
         )
         done = await admin.ok(*words)
-        assert f"shard {SHARD} refuses it from now on" in done.stderr
+        assert f"shard {SHARD} rejects it from now on" in done.stderr
         await eventually(lambda: not victim.channel.connected)
         assert (await victim.refused("ListGroups")).message == "this operator is not registered"
         dead = await admin(*words[:-1], "gone=127.0.0.1:1")

@@ -33,7 +33,7 @@ async def test_the_command_line(tmp_path: Path) -> None:
         assert "no earlier revision" in await admin.refused("group", "rollback", "web")
         assert "neither paused nor halted" in await admin.refused("group", "resume-rollout", "web")
         planned = await admin.ok("group", "plan", "web", "--instance-type", "large")
-        assert "2 to be replaced, at most 1 at a time; duration: unknown" in planned.stderr
+        assert "2 instances to replace, at most 1 at a time; duration: unknown" in planned.stderr
         await admin.ok("group", "update", "web", "--instance-type", "large")
         await reached(world, Outcome.PAUSED, revisions=2)
         assert "rollout paused: paused after 1 instances" in (await admin.ok("group", "list")).stdout.replace("\n", " ")

@@ -25,7 +25,7 @@ from component.admin_shell import operator_addresses, shell
 from component.whole_server import SECONDS, SHARD, World, config
 from nstance.admin import client as clients
 from nstance.admin.client import Client
-from nstance.admin.http import access, openapi, routes, serving
+from nstance.admin.http import access, openapi, routes, server
 from nstance.admin.http.access import Access
 from nstance.model.ids import ShardId
 from support import ports
@@ -136,7 +136,7 @@ async def test_wrong_requests_are_refused_with_a_sentence_and_change_nothing(tmp
             assert "exactly one of" in (await said(browser, "/groups", 400))["error"]
             assert "exactly one of" in (await said(browser, "/groups", 400, **HERE, **ALL))["error"]
             assert "true or false" in (await said(browser, "/groups", 400, all_shards="yes"))["error"]
-            assert "there is no shard" in (await said(browser, "/groups", 404, shard="other"))["error"]
+            assert "there is no such shard" in (await said(browser, "/groups", 404, shard="other"))["error"]
             assert "unknown query size" in (await said(browser, "/groups", 400, size="1", **HERE))["error"]
             assert "limit" in (await said(browser, "/events", 400, limit="-1", **HERE))["error"]
             assert (await said(browser, "/nowhere", 404))["error"] == "not found"
@@ -203,7 +203,7 @@ async def test_a_bug_is_told_in_json_and_in_the_log(
 ) -> None:
     async with World(tmp_path, agents=False) as world:
         await world.start()
-        monkeypatch.setattr(routes.groups, "everything", None)
+        monkeypatch.setattr(routes.groups, "list_groups", None)
         async with served(world) as browser:
             assert "bug" in (await said(browser, "/groups", 500, **HERE))["error"]
             assert "GET /groups failed: unexpected TypeError" in capsys.readouterr().err
@@ -263,7 +263,7 @@ async def test_streams_are_bounded_and_a_shard_that_falls_silent_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("nstance.admin.http.stream.MAX_STREAMS", 1)
-    monkeypatch.setattr("nstance.admin.http.stream.BEAT_SECONDS", 0.02)
+    monkeypatch.setattr("nstance.admin.http.stream.HEARTBEAT_SECONDS", 0.02)
     async with World(tmp_path, config(groups=STATIC), agents=False) as world:
         await world.start()
         stream = {"Accept": "text/event-stream"}
@@ -324,7 +324,7 @@ async def test_the_description_agrees_with_what_is_served(tmp_path: Path) -> Non
                 if route.resource and route.method != "HEAD"
             }
             assert {path for path, some in told["paths"].items() for each in some.values() if "security" in each} == {
-                *access.OPEN
+                *access.PUBLIC_PATHS
             }
             ids = [each["operationId"] for some in told["paths"].values() for each in some.values()]
             assert len(set(ids)) == len(ids)
@@ -392,7 +392,7 @@ async def test_with_a_token_nobody_else_is_served(tmp_path: Path) -> None:
             for shown in (f"Bearer {TOKEN}", f"bearer {TOKEN}"):
                 async with browser.get("/groups", params=HERE, headers={"Authorization": shown}) as answer:
                     assert answer.status == 200
-            for path in access.OPEN:
+            for path in access.PUBLIC_PATHS:
                 async with browser.get(path, headers={"Host": "any.example"}) as answer:
                     assert answer.status == 200
 
@@ -484,9 +484,9 @@ async def test_it_refuses_to_be_open_to_everybody(tmp_path: Path) -> None:
         assert ":8080 can be reached from other machines" in said
         for need in ("--tls-cert and --tls-key", "--token-file or NSTANCE_ADMIN_TOKEN", "127.0.0.1:8080"):
             assert need in said
-        assert "needs a token" in await admin.refused("serve", *tls, code=2)
+        assert "requires a token" in await admin.refused("serve", *tls, code=2)
         said = await admin.refused("serve", "--bind", ":8080", code=2, NSTANCE_ADMIN_TOKEN=TOKEN)
-        assert "needs --tls-cert" in said
+        assert "requires --tls-cert" in said
         assert "expected a token of" in await admin.refused("serve", *tls, code=2, NSTANCE_ADMIN_TOKEN="short")
         assert "come together" in await admin.refused("serve", *tls[:2], code=2)
         assert "--client-ca needs" in await admin.refused("serve", "--client-ca", str(certificate), code=2)
@@ -508,7 +508,7 @@ async def test_without_flags_it_serves_this_machine(tmp_path: Path, monkeypatch:
         async def serve(reach: object, bind: object, guard: object) -> None:
             bound.append(str(bind))
 
-        monkeypatch.setattr(serving, "serve", serve)
+        monkeypatch.setattr(server, "serve", serve)
         await admin.ok("serve")
         certificate, private = certificates(tmp_path)
         await admin.ok("serve", "--tls-cert", str(certificate), "--tls-key", str(private), NSTANCE_ADMIN_TOKEN=TOKEN)

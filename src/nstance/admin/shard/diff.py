@@ -1,4 +1,4 @@
-"""Each group's settings side by side: what the config file says, what the API has set, what is in force, what is there."""
+"""Compares each group's settings: in the config file, set through the API, active, and actual."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ LEAVING = ("draining", "deleting")
 
 
 async def compare(client: Client, name: str | None) -> list[Record]:
-    found = [await groups.find(client, name)] if name is not None else await groups.everything(client)
-    running = await instances.everything(client, group=name or "")
+    found = [await groups.find(client, name)] if name is not None else await groups.list_groups(client)
+    members = await instances.list_instances(client, group=name or "")
     types: dict[str, Counter[str]] = {}
-    for each in running:
+    for each in members:
         if not each.on_demand and each.state not in LEAVING:
             types.setdefault(each.group, Counter())[each.instance_type] += 1
     return [
@@ -25,10 +25,10 @@ async def compare(client: Client, name: str | None) -> list[Record]:
 
 
 def rows(group: Record, types: Counter[str]) -> list[Record]:
-    """Size and instance type always, vars where the API sets them. `types`: how many instances of each there are."""
+    """Size and instance type always, vars only if the API sets them. `types`: the number of instances of each type."""
     overrides = {each["field"]: each for each in group["overrides"]}
     size, ready, source = group["size"], group["ready_size"], group["size_source"]
-    there = str(group["actual_size"]) + (f" ({ready} ready)" if ready != group["actual_size"] else "")
+    actual = str(group["actual_size"]) + (f" ({ready} ready)" if ready != group["actual_size"] else "")
     counts = [f"{kind} {count}" for kind, count in sorted(types.items()) if kind]
     file_type = overrides["instance_type"]["file_value"] if "instance_type" in overrides else group["instance_type"]
     found = [
@@ -38,8 +38,8 @@ def rows(group: Record, types: Counter[str]) -> list[Record]:
             source["config_size"] if group["static"] else None,
             size if source["kind"] == "api" else None,
             size,
-            actual=there,
-            drifts=(group["actual_size"], ready) != (size, size),
+            actual=actual,
+            is_drifted=(group["actual_size"], ready) != (size, size),
         ),
         _row(
             group,
@@ -48,7 +48,7 @@ def rows(group: Record, types: Counter[str]) -> list[Record]:
             overrides["instance_type"]["value"] if "instance_type" in overrides else None,
             group["instance_type"],
             actual=", ".join(counts),
-            drifts=any(kind != group["instance_type"] for kind in types),
+            is_drifted=any(kind != group["instance_type"] for kind in types),
         ),
     ]
     for field, each in overrides.items():
@@ -62,10 +62,10 @@ def _row(
     setting: str,
     file: object,
     api: object,
-    active_config: object,
+    active: object,
     *,
     actual: str = "",
-    drifts: bool = False,
+    is_drifted: bool = False,
 ) -> Record:
     overridden = group["static"] and api is not None and file != api
     return {
@@ -74,13 +74,13 @@ def _row(
         "setting": setting,
         "file": file,
         "api": api,
-        "active": active_config,
+        "active": active,
         "actual": actual or None,
-        "differs": [*(["overridden"] if overridden else []), *(["actual"] if drifts else [])],
+        "differs": [*(["overridden"] if overridden else []), *(["actual"] if is_drifted else [])],
     }
 
 
 def table(rows: Sequence[Record]) -> list[Record]:
-    """Without instance types where nobody names any."""
-    named = ("file", "api", "active", "actual")
-    return [row for row in rows if row["setting"] != "instance_type" or any(row[each] for each in named)]
+    """Without the instance type where none is set."""
+    columns = ("file", "api", "active", "actual")
+    return [row for row in rows if row["setting"] != "instance_type" or any(row[each] for each in columns)]

@@ -1,7 +1,8 @@
-"""What shards answer, as records for programs and as rows for tables."""
+"""Shards' messages as records for programs, and as rows and lines for people."""
 
 import datetime
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 from nstance.admin import output
@@ -14,11 +15,10 @@ GROUP_COLUMNS = ("group", "template", "type", "size", "actual", "ready", "notes"
 INSTANCE_COLUMNS = ("instance", "group", "state", "ready", "age", "notes")
 REVISION_COLUMNS = ("revision", "outcome", "by", "started", "finished", "failures", "message")
 PLAN_COLUMNS = ("action", "instance", "reason", "message")
-PLANS_COLUMNS = ("group", *PLAN_COLUMNS)
 
 
-def moment(milliseconds: int) -> str | None:
-    """In UTC, to the millisecond. None for 0, which means: never, or not known."""
+def timestamp_ms(milliseconds: int) -> str | None:
+    """In UTC. None for 0, which means never or unknown."""
     if not milliseconds:
         return None
     at = datetime.datetime.fromtimestamp(milliseconds / 1000, datetime.UTC)
@@ -27,11 +27,15 @@ def moment(milliseconds: int) -> str | None:
 
 def age(seconds: float) -> str:
     """In its two largest units: 3d4h, 5m10s, 12s."""
-    whole = max(0, int(seconds))
+    rounded = max(0, int(seconds))
     for step, unit in ((86400, 3600), (3600, 60), (60, 1)):
-        if whole >= step:
-            return durations.format(whole // unit * unit)
-    return f"{whole}s"
+        if rounded >= step:
+            return durations.format(rounded // unit * unit)
+    return f"{rounded}s"
+
+
+def age_since(time: str | None, now: float) -> str:
+    return age(now - datetime.datetime.fromisoformat(time).timestamp()) if time else ""
 
 
 def group(shard: ShardId, status: Any) -> Record:
@@ -65,18 +69,18 @@ def _size_source(source: Any) -> Record:
     return {
         "kind": source.kind or None,
         "by": source.by or None,
-        "at": moment(source.at_unix_ms),
+        "at": timestamp_ms(source.at_unix_ms),
         "config_size": source.config_size if source.HasField("config_size") else None,
     }
 
 
-def _override(told: Any) -> Record:
+def _override(override: Any) -> Record:
     return {
-        "field": told.field,
-        "value": told.value,
-        "file_value": told.file_value if told.HasField("file_value") else None,
-        "by": told.by or None,
-        "at": moment(told.at_unix_ms),
+        "field": override.field,
+        "value": override.value,
+        "file_value": override.file_value if override.HasField("file_value") else None,
+        "by": override.by or None,
+        "at": timestamp_ms(override.at_unix_ms),
     }
 
 
@@ -89,13 +93,13 @@ def size_source(record: Record) -> str:
 
 
 def is_overridden(record: Record) -> bool:
-    """The config file has another size for it than the one that counts."""
+    """The API set another size than the config file."""
     file = record["size_source"]["config_size"]
     return bool(record["static"] and file is not None and file != record["size"])
 
 
 def group_lines(record: Record) -> Record:
-    """For `group show`, without nested values."""
+    """For `group show`: nested values as text."""
     overrides = [
         f"{each['field']}={each['value']} by {each['by'] or 'unknown'}"
         + (f" at {each['at'][:19]}Z" if each["at"] else "")
@@ -103,8 +107,8 @@ def group_lines(record: Record) -> Record:
         for each in record["overrides"]
     ]
     vars = [f"{name}={value}" for name, value in record["vars"].items()]
-    told = {"size_source": size_source(record), "vars": vars, "overrides": overrides}
-    return {**record, **told, "rollout": _rollout_line(record["rollout"])}
+    texts = {"size_source": size_source(record), "vars": vars, "overrides": overrides}
+    return {**record, **texts, "rollout": _rollout_line(record["rollout"])}
 
 
 def revision(status: Any) -> Record:
@@ -112,8 +116,8 @@ def revision(status: Any) -> Record:
         "revision": short(status.revision),
         "outcome": status.outcome,
         "by": status.by or None,
-        "started": moment(status.started_unix_ms),
-        "finished": moment(status.finished_unix_ms),
+        "started": timestamp_ms(status.started_unix_ms),
+        "finished": timestamp_ms(status.finished_unix_ms),
         "updated": status.updated,
         "ready": status.ready,
         "outdated": status.outdated,
@@ -123,7 +127,7 @@ def revision(status: Any) -> Record:
 
 
 def short(revision: str) -> str:
-    """Enough of it to name it."""
+    """Enough digits to identify it."""
     return revision.removeprefix("sha256:")[:12]
 
 
@@ -131,35 +135,35 @@ def revision_row(shard: ShardId, record: Record) -> Record:
     return {"shard": shard, **record, "message": record["message"] or ""}
 
 
-def _rollout_marks(rollout: Record | None) -> list[str]:
+def _rollout_notes(rollout: Record | None) -> list[str]:
     if rollout is None:
         return []
-    marks = [rollout["message"]] if (rollout["message"] or "").startswith("rolled back") else []
+    notes = [rollout["message"]] if (rollout["message"] or "").startswith("rolled back") else []
     if rollout["outcome"] == "rolling" and rollout["outdated"]:
-        marks.append(f"rolling out: {rollout['updated']} of {rollout['updated'] + rollout['outdated']}")
+        notes.append(f"rolling out: {rollout['updated']} of {rollout['updated'] + rollout['outdated']}")
     if rollout["outcome"] in ("paused", "halted"):
-        marks.append(f"rollout {rollout['outcome']}: {rollout['message'] or ''}")
-    return marks
+        notes.append(f"rollout {rollout['outcome']}: {rollout['message'] or ''}")
+    return notes
 
 
 def _rollout_line(rollout: Record | None) -> str | None:
     if rollout is None:
         return None
-    count = f"{rollout['updated']} instances, {rollout['ready']} of them ready, {rollout['outdated']} of others"
+    count = f"{rollout['updated']} updated, {rollout['ready']} of them ready, {rollout['outdated']} outdated"
     line = f"{rollout['outcome']} {rollout['revision']} by {rollout['by']}: {count}"
     return f"{line}; {rollout['message']}" if rollout["message"] else line
 
 
 def group_row(record: Record) -> Record:
-    marks = ["static"] if record["static"] else []
-    marks += [f"size {size_source(record)}"] if record["static"] and record["size_source"]["kind"] != "config" else []
-    marks += ["paused"] if record["paused"] else []
-    marks += _rollout_marks(record["rollout"])
-    marks += [f"{record['draining']} draining"] if record["draining"] else []
-    marks += [f"{record['on_demand']} on demand"] if record["on_demand"] else []
-    marks += [f"{record['not_ready']} not ready"] if record["not_ready"] else []
-    marks += [f"blocked: {reason}" for reason in record["blocked"]]
-    marks += [record["last_error"]] if record["last_error"] and record["last_error"] not in record["blocked"] else []
+    notes = ["static"] if record["static"] else []
+    if record["static"] and record["size_source"]["kind"] != "config":
+        notes.append(f"size {size_source(record)}")
+    notes += ["paused"] if record["paused"] else []
+    notes += _rollout_notes(record["rollout"])
+    for field, label in (("draining", "draining"), ("on_demand", "on demand"), ("not_ready", "not ready")):
+        notes += [f"{record[field]} {label}"] if record[field] else []
+    notes += [f"blocked: {reason}" for reason in record["blocked"]]
+    notes += [record["last_error"]] if record["last_error"] and record["last_error"] not in record["blocked"] else []
     return {
         "shard": record["shard"],
         "group": record["group"],
@@ -168,7 +172,7 @@ def group_row(record: Record) -> Record:
         "size": record["size"],
         "actual": record["actual_size"],
         "ready": record["ready_size"],
-        "notes": marks,
+        "notes": notes,
     }
 
 
@@ -190,25 +194,25 @@ def instance(shard: ShardId, status: Any) -> Record:
         "ipv4": status.ipv4 or None,
         "ipv6": status.ipv6 or None,
         "hostname": status.hostname or None,
-        "created": moment(status.created_unix_ms),
-        "registered": moment(status.registered_unix_ms),
-        "last_report": moment(status.last_report_unix_ms),
-        "drain_deadline": moment(status.drain_deadline_unix_ms),
+        "created": timestamp_ms(status.created_unix_ms),
+        "registered": timestamp_ms(status.registered_unix_ms),
+        "last_report": timestamp_ms(status.last_report_unix_ms),
+        "drain_deadline": timestamp_ms(status.drain_deadline_unix_ms),
         "vm_status": status.vm_status,
         "vm_gone": status.vm_gone,
         "replaces": status.replaces or None,
         "cloned": status.cloned,
-        # An older server says nothing of readiness: there, who runs is ready.
+        # Older servers do not report readiness: a running instance counts as ready there.
         "ready": status.state == "running" and not status.not_ready,
         "not_ready": status.not_ready or None,
-        "first_ready": moment(status.ready_unix_ms),
+        "first_ready": timestamp_ms(status.ready_unix_ms),
         "revision": status.revision or None,
         "checks": [
             {
                 "name": check.name,
                 "passing": check.passing,
                 "message": check.message or None,
-                "since": moment(check.since_unix_ms),
+                "since": timestamp_ms(check.since_unix_ms),
             }
             for check in status.checks
         ],
@@ -216,7 +220,7 @@ def instance(shard: ShardId, status: Any) -> Record:
 
 
 def instance_lines(record: Record) -> Record:
-    """For `instance show`, without nested values."""
+    """For `instance show`: nested values as text."""
     checks = [
         f"{check['name']} {'passing' if check['passing'] else 'failing'}"
         + (f" since {check['since'][:19]}Z" if check["since"] else "")
@@ -227,48 +231,47 @@ def instance_lines(record: Record) -> Record:
 
 
 def instance_row(record: Record, *, now: float) -> Record:
-    born = record["created"]
     return {
         "shard": record["shard"],
         "instance": record["instance_id"],
         "group": record["group"],
         "state": record["state"],
         "ready": "yes" if record["ready"] else "no",
-        "age": age(now - datetime.datetime.fromisoformat(born).timestamp()) if born else "",
+        "age": age_since(record["created"], now),
         "notes": instance_notes(record, now=now),
     }
 
 
-def _soon(moment: str, now: float) -> str:
-    """The date only if it is another one than today's."""
+def _short_time(time: str, now: float) -> str:
+    """With the date only if it is not today."""
     today = datetime.datetime.fromtimestamp(now, datetime.UTC).date().isoformat()
-    return f"{moment[11:19]}Z" if moment.startswith(today) else f"{moment[:10]} {moment[11:16]}Z"
+    return f"{time[11:19]}Z" if time.startswith(today) else f"{time[:10]} {time[11:16]}Z"
 
 
 def instance_notes(record: Record, *, now: float) -> list[str]:
-    """What is out of the ordinary."""
-    marks = [mark for mark in ("on_demand", "suspect", "drifted") if record[mark]]
+    """What needs attention."""
+    notes = [note for note in ("on_demand", "suspect", "drifted") if record[note]]
     if record["state"] == "running" and not record["connected"] and not record["suspect"]:
-        marks.append("without agent")
+        notes.append("without agent")
     elif record["not_ready"] and not record["suspect"]:
-        marks.append(f"not ready: {record['not_ready']}")
+        notes.append(f"not ready: {record['not_ready']}")
     if record["cloned"]:
-        marks.append("two agents use its identity")
+        notes.append("two agents use its identity")
     if record["reason"]:
-        marks.append(record["reason"])
+        notes.append(record["reason"])
     if record["drain_deadline"]:
-        marks.append(f"until {_soon(record['drain_deadline'], now)}")
-    return [mark.replace("on_demand", "on-demand") for mark in marks]
+        notes.append(f"until {_short_time(record['drain_deadline'], now)}")
+    return [note.replace("on_demand", "on-demand") for note in notes]
 
 
-def event(shard: ShardId, told: Any) -> Record:
+def event(shard: ShardId, message: Any) -> Record:
     return {
         "shard": shard,
-        "time": moment(told.time_unix_ms),
-        "group": told.group,
-        "instance_id": told.instance_id,
-        "reason": told.reason,
-        "message": told.message,
+        "time": timestamp_ms(message.time_unix_ms),
+        "group": message.group,
+        "instance_id": message.instance_id,
+        "reason": message.reason,
+        "message": message.message,
     }
 
 
@@ -276,7 +279,7 @@ def config(shard: ShardId, status: Any) -> Record:
     return {
         "shard": shard,
         "etag": status.etag,
-        "last_modified": output.when(status.last_modified_unix or None),
+        "last_modified": output.timestamp(status.last_modified_unix or None),
         "size": status.size,
         "leader": status.leader,
         "epoch": status.epoch,
@@ -297,39 +300,35 @@ def refreshed(shard: ShardId, answer: Any) -> Record:
     }
 
 
-def action(shard: ShardId, told: Any) -> Record:
+def action(shard: ShardId, planned: Any) -> Record:
     return {
         "shard": shard,
-        "group": told.group,
-        "action": told.action,
-        "instance_id": told.instance_id or None,
-        "reason": told.reason,
-        "message": told.message,
+        "group": planned.group,
+        "action": planned.action,
+        "instance_id": planned.instance_id or None,
+        "reason": planned.reason,
+        "message": planned.message,
     }
 
 
 def plan_rows(actions: Iterable[Record]) -> list[Record]:
-    """Equal creations are one row; what is said of one instance after the other is said once."""
+    """Equal actions share a row with their count; a long message that repeats is shown once."""
     rows: list[Record] = []
     last: tuple[object, ...] = ()
-    for (shard, group, act, id, reason, message), count in _counted(actions).items():
-        again = (shard, group, act, reason, message) == last
-        last = (shard, group, act, reason, message)
-        shown = f"{act} ×{count}" if count > 1 else act
-        said = "as above" if again and len(message) > 20 else message
-        row = {"shard": shard, "group": group, "action": shown, "instance": id, "reason": reason, "message": said}
-        rows.append(row)
+    names = ("shard", "group", "action", "instance_id", "reason", "message")
+    for (shard, group, act, id, reason, message), count in Counter(
+        tuple(each[name] for name in names) for each in actions
+    ).items():
+        current = (shard, group, act, reason, message)
+        rows.append(
+            {
+                "shard": shard,
+                "group": group,
+                "action": f"{act} ×{count}" if count > 1 else act,
+                "instance": id,
+                "reason": reason,
+                "message": "as above" if current == last and len(message) > 20 else message,
+            }
+        )
+        last = current
     return rows
-
-
-def _counted(actions: Iterable[Record]) -> dict[tuple[str, ...], int]:
-    counts: dict[tuple[str, ...], int] = {}
-    for each in actions:
-        key = tuple(each[name] for name in ("shard", "group", "action", "instance_id", "reason", "message"))
-        counts[key] = counts.get(key, 0) + 1
-    return counts
-
-
-def columns(usual: Sequence[str], *, several: bool) -> tuple[str, ...]:
-    """The shard is named where there may be several."""
-    return ("shard", *usual) if several else tuple(usual)
