@@ -488,7 +488,7 @@ async def test_it_refuses_to_be_open_to_everybody(tmp_path: Path) -> None:
         said = await admin.refused("serve", "--bind", ":8080", code=2, NSTANCE_ADMIN_TOKEN=TOKEN)
         assert "requires --tls-cert" in said
         assert "expected a token of" in await admin.refused("serve", *tls, code=2, NSTANCE_ADMIN_TOKEN="short")
-        assert "come together" in await admin.refused("serve", *tls[:2], code=2)
+        assert "expected both --tls-cert and --tls-key" in await admin.refused("serve", *tls[:2], code=2)
         assert "--client-ca needs" in await admin.refused("serve", "--client-ca", str(certificate), code=2)
         wrong = ("--tls-cert", str(private), "--tls-key", str(private))
         assert "cannot be used" in await admin.refused("serve", *wrong, NSTANCE_ADMIN_TOKEN=TOKEN)
