@@ -70,7 +70,7 @@ class Cluster:
     dir: Path
     shards: dict[str, World]
     clock: SystemClock
-    kubeconfig: str = dev_k8s.KUBECONFIG.format(port=1)  # what the operator is told; `connect` decides where it goes
+    kubeconfig: str = dev_k8s.KUBECONFIG.format(port=1)  # what the operator reads; `connect` decides where it leads
     operators: dict[str, tuple[Operator, "asyncio.Task[None]"]] = field(default_factory=dict)
 
     # ---- the operator
@@ -229,7 +229,6 @@ async def operating(
     *,
     start: bool = True,
     drain_timeout: str = "30s",
-    told: Callable[[dict[str, object]], dict[str, object]] = lambda shard: shard,
 ) -> AsyncIterator[Cluster]:
     """`groups`: for each shard its static groups with their sizes."""
     clock, rng = SystemClock(), SystemRng()
@@ -285,8 +284,8 @@ def _client(
 ) -> tuple[Kube, Callable[[Access], Kube]]:
     if kubernetes == "memory":
         api = memory.cluster(clock, rng)
-        return MemoryKube(api, clock), lambda told: MemoryKube(api, clock)
-    return HttpKube(access, clock), lambda told: HttpKube(access, clock)
+        return MemoryKube(api, clock), lambda access: MemoryKube(api, clock)
+    return HttpKube(access, clock), lambda _: HttpKube(access, clock)
 
 
 async def _prepare(cluster: Cluster) -> None:

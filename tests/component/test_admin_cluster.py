@@ -62,7 +62,7 @@ def test_nonce_file_is_private_whole_and_without_a_line_end(bucket: Bucket, tmp_
 
 
 @pytest.mark.parametrize(
-    ("words", "environment", "told"),
+    ("words", "environment", "expected"),
     [
         (["--cluster-id", "other"], {}, "belongs to cluster example-cluster, but --cluster-id is other"),
         ([], {"NSTANCE_ENCRYPTION_KEY": OTHER_KEY}, "set the right encryption key"),
@@ -78,15 +78,15 @@ def test_nonce_file_is_private_whole_and_without_a_line_end(bucket: Bucket, tmp_
         (["--storage-bucket", "/nowhere/bucket"], {}, "there is no directory '/nowhere/bucket'"),
     ],
 )
-def test_f72_no_nonce_without_the_right_storage_and_key(
-    bucket: Bucket, words: list[str], environment: dict[str, str], told: str
+def test_no_nonce_without_the_right_storage_and_key(
+    bucket: Bucket, words: list[str], environment: dict[str, str], expected: str
 ) -> None:
     before = contents(bucket)
-    said = bucket.refused("nonce", *words, **environment)
-    assert told in said
+    message = bucket.refused("nonce", *words, **environment)
+    assert expected in message
     assert contents(bucket) == before
     for secret in (KEY, OTHER_KEY):
-        assert secret not in said
+        assert secret not in message
 
 
 @pytest.mark.parametrize(
@@ -105,10 +105,10 @@ def test_f72_no_nonce_without_the_right_storage_and_key(
     ],
 )
 def test_wrong_usage_exits_with_2(bucket: Bucket, words: list[str]) -> None:
-    said = bucket.refused("nonce", *words, code=2)
-    assert said.startswith("nstance-admin: ")
-    assert said.endswith("see `root cluster nonce --help`\n")
-    assert said.count("\n") == 1
+    message = bucket.refused("nonce", *words, code=2)
+    assert message.startswith("nstance-admin: ")
+    assert message.endswith("see `root cluster nonce --help`\n")
+    assert message.count("\n") == 1
 
 
 def test_the_bucket_must_be_named() -> None:
@@ -123,8 +123,8 @@ def test_tenants_must_be_configured_in_some_shard(bucket: Bucket, tmp_path: path
     broken = bucket.root / "shard" / "b" / "config.jsonc"
     broken.parent.mkdir()
     broken.write_text("{")
-    said = bucket.refused("nonce", "--tenant", "acme")
-    assert "checked a; invalid: b" in said
+    message = bucket.refused("nonce", "--tenant", "acme")
+    assert "checked a; invalid: b" in message
     with_tenant = EXAMPLE.read_text().replace('"groups": {', '"tenants": {"acme": {}},\n"groups": {', 1)
     elsewhere = Bucket(tmp_path / "elsewhere")
     elsewhere.root.mkdir()
@@ -385,7 +385,7 @@ def test_other_secret_stores(bucket: Bucket, tmp_path: pathlib.Path) -> None:
     assert "not built yet" in bucket.refused("secret", "list", *google)
 
 
-def test_storage_errors_are_told_apart() -> None:
+def test_storage_errors_have_distinct_advice() -> None:
     from nstance.admin import errors
     from nstance.objects import errors as storage
 

@@ -111,18 +111,18 @@ def test_what_is_newer_goes_and_no_epoch_is_used_twice(shard: Bucket, backup: pa
     leased(shard, epoch=9, tail=max(HISTORY) + 1)
     assert "--overwrite" in shard.refused("restore", str(backup))
     assert (shard.root / newer).exists()
-    told = shard.ok("restore", str(backup), "--overwrite", "-o", "json")
-    assert json.loads(told.stdout)["removed"] == 1
+    result = shard.ok("restore", str(backup), "--overwrite", "-o", "json")
+    assert json.loads(result.stdout)["removed"] == 1
     assert not (shard.root / newer).exists()
     assert (shard.root / storage_keys.groups(SHARD)).read_bytes() == b"{}"
     assert (read_lease(shard).epoch, read_lease(shard).tail) == (9, max(HISTORY))
 
 
 def test_the_clusters_objects_that_are_there_stay(shard: Bucket, backup: pathlib.Path) -> None:
-    """Whoever was revoked since the backup stays revoked, and nobody's CA is replaced."""
+    """An operator that was revoked since the backup stays revoked, and nobody's CA is replaced."""
     shard.ok("secret", "put", "db-password", input=b"newer")
-    told = shard.ok("restore", str(backup), "--overwrite", "-o", "json")
-    assert json.loads(told.stdout)["kept"] == ["cluster/secret/db-password"]
+    result = shard.ok("restore", str(backup), "--overwrite", "-o", "json")
+    assert json.loads(result.stdout)["kept"] == ["cluster/secret/db-password"]
     assert shard.ok("secret", "get", "db-password").stdout_bytes == b"newer"
 
 
@@ -211,7 +211,7 @@ def test_a_journal_that_nobody_can_lead_on_is_not_backed_up(shard: Bucket, tmp_p
     assert not (tmp_path / "b").exists()
 
 
-def test_another_ca_in_the_bucket_stays_and_is_told(
+def test_another_ca_in_the_bucket_stays_and_is_reported(
     shard: Bucket, backup: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     async def theirs() -> None:
@@ -221,7 +221,7 @@ def test_another_ca_in_the_bucket_stays_and_is_told(
     other = Bucket(tmp_path / "theirs")
     key = Key("cluster/ca.crt")
     assert (other.root / key).exists()
-    other.ok("restore", str(backup))  # the same cluster's name: its CA stays, which is told
+    other.ok("restore", str(backup))  # the same cluster's name: its CA stays, with a note
     assert "differs from the backup" in other("restore", str(backup), "--overwrite").stderr
 
 

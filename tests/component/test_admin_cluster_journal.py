@@ -88,8 +88,8 @@ def test_removed_slots_and_unknown_shards(empty: Bucket) -> None:
     result = empty.ok("journal", "--shard", "a", "--from", "1", "-o", "yaml")
     assert "slots before 3 were compacted" in result.stderr
     assert result.stdout.count("---\n") == 2
-    assert "there is no shard b in file store" in (said := empty.refused("journal", "--shard", "b"))
-    assert "(there are: a)" in said
+    assert "there is no shard b in file store" in (message := empty.refused("journal", "--shard", "b"))
+    assert "(there are: a)" in message
 
 
 async def test_following_goes_on_until_interrupted(tmp_path: pathlib.Path) -> None:

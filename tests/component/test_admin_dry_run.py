@@ -29,7 +29,7 @@ def everything(root: pathlib.Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["secret", "put", "new"], "would store secret new"),
         (["secret", "put", "present"], "would store secret present"),
@@ -43,11 +43,11 @@ def everything(root: pathlib.Path) -> dict[str, bytes]:
         (["revoke-operator", "--operator-id", ME, "--servers", "a=127.0.0.1:1"], "at once in a"),
     ],
 )
-def test_nothing_is_changed_and_then_it_is_done(bucket: Bucket, words: list[str], said: str) -> None:
+def test_nothing_is_changed_and_then_it_is_done(bucket: Bucket, words: list[str], expected: str) -> None:
     words = [word.format(dir=bucket.root.parent) for word in words]
     before = everything(bucket.root.parent)
     tried = bucket.ok(*words, "--dry-run", input=b"value")
-    assert said in tried.output
+    assert expected in tried.output
     assert tried.stderr.endswith("dry run: nothing was changed\n")
     assert everything(bucket.root.parent) == before
     assert not (bucket.root.parent / "another").exists()

@@ -137,8 +137,8 @@ async def test_a_group_that_nobody_knows_is_one_line(tmp_path: Path) -> None:
             ["pause", "statik"],
             ["resume", "statik"],
         ):
-            said = await admin.refused("group", *words)
-            assert "there is no group statik (did you mean static?)" in said
+            message = await admin.refused("group", *words)
+            assert "there is no group statik (did you mean static?)" in message
         assert "there are: static" in await admin.refused("group", "show", "other")
         assert "there is no group other" in await admin.refused("wait", "other")
         assert "there is no group other" in await admin.refused("instance", "create", "--group", "other")
@@ -188,11 +188,11 @@ async def test_the_second_address_of_a_shard_is_tried(tmp_path: Path) -> None:
         servers = f"{SHARD}={DEAD}|{operator_addresses(world)}"
         assert len(await admin.json("group", "list", NSTANCE_ADMIN_SERVERS=servers)) == 1
         other = f"elsewhere={operator_addresses(world)}"
-        said = await admin.refused("group", "list", NSTANCE_ADMIN_SERVERS=other, NSTANCE_ADMIN_SHARD="elsewhere")
-        assert "expected shard elsewhere, found zone-a" in said
+        message = await admin.refused("group", "list", NSTANCE_ADMIN_SERVERS=other, NSTANCE_ADMIN_SHARD="elsewhere")
+        assert "expected shard elsewhere, found zone-a" in message
 
 
-async def test_the_config_in_force_and_reading_it_again(tmp_path: Path) -> None:
+async def test_the_active_config_and_reading_it_again(tmp_path: Path) -> None:
     async with World(tmp_path, config(groups=STATIC), agents=False) as world:
         await world.start()
         admin = await shell(world)

@@ -59,8 +59,8 @@ async def test_instances_are_made_replaced_and_deleted(tmp_path: Path) -> None:
         assert states(world, "web")[made["instance_id"]] == "running"
         await admin.ok("instance", "delete", made["instance_id"])
         gone = await admin.json("instance", "delete", second["instance_id"], "--dry-run")
-        told = [(each["action"], each["reason"], each["message"].split(" by opr-")[0]) for each in gone]
-        assert told == [
+        found = [(each["action"], each["reason"], each["message"].split(" by opr-")[0]) for each in gone]
+        assert found == [
             ("create", "replace", f"replaces {second['instance_id']} (requested)"),
             ("delete", "requested", "its deletion was requested"),
         ]
@@ -134,21 +134,21 @@ async def test_events_tell_what_happened_and_why(tmp_path: Path) -> None:
         admin = await shell(world)
         await admin.ok("group", "create", "other", "--template", "web", "--size", "1")
         await admin.ok("wait")
-        told = await admin.json("events", "--group", "web")
-        assert all(each.keys() == EVENT and each["group"] == "web" for each in told)
-        assert [each["time"] for each in told] == sorted(each["time"] for each in told)
-        assert {"scale-up", "created", "registered"} <= {each["reason"] for each in told}
-        assert await admin.json("events", "--group", "web", "--limit", "2") == told[-2:]
+        found = await admin.json("events", "--group", "web")
+        assert all(each.keys() == EVENT and each["group"] == "web" for each in found)
+        assert [each["time"] for each in found] == sorted(each["time"] for each in found)
+        assert {"scale-up", "created", "registered"} <= {each["reason"] for each in found}
+        assert await admin.json("events", "--group", "web", "--limit", "2") == found[-2:]
         assert await admin.json("events", "--limit", "0") == []
-        some = told[-1]["instance_id"]
+        some = found[-1]["instance_id"]
         assert {each["instance_id"] for each in await admin.json("events", "--instance", some)} == {some}
         lines = (await admin.ok("events", "--group", "web")).stdout.splitlines()
-        assert len(lines) == len(told)
+        assert len(lines) == len(found)
         assert "registered        web: its agent registered (web-" in "".join(lines)
 
 
 async def test_events_are_followed_through_a_change_of_leaders(tmp_path: Path) -> None:
-    """Nothing twice, nothing missed; the silence between is told."""
+    """Nothing twice, nothing missed; the gap between is reported."""
     async with World(tmp_path, config(groups=STATIC)) as world:
         await world.start("a")
         await world.start("b", lead=False)
@@ -171,8 +171,8 @@ async def test_events_are_followed_through_a_change_of_leaders(tmp_path: Path) -
             await admin.ok("group", "create", "late", "--template", "web", "--size", "0")
             while seen[-1]["group"] != "late":
                 seen.append(json.loads(await asyncio.wait_for(following.stdout.readline(), SECONDS)))
-            told = [tuple(each[name] for name in ("group", "instance_id", "reason", "message")) for each in seen]
-            assert sorted(set(told)) == sorted(told)  # the next leader has them with other times
+            found = [tuple(each[name] for name in ("group", "instance_id", "reason", "message")) for each in seen]
+            assert sorted(set(found)) == sorted(found)  # the next leader has them with other times
         finally:
             following.terminate()
             await asyncio.wait_for(following.communicate(), SECONDS)
@@ -199,7 +199,7 @@ async def test_identities_that_cannot_be_used_are_one_line(tmp_path: Path) -> No
         assert "not an operator's certificate" in await admin.refused("group", "list")
 
 
-async def test_an_expired_certificate_is_told_before_anybody_is_asked(tmp_path: Path) -> None:
+async def test_an_expired_certificate_is_reported_before_a_shard_is_called(tmp_path: Path) -> None:
     async with World(tmp_path, agents=False) as world:
         await world.start()
         admin = await shell(world)

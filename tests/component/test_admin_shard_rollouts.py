@@ -12,7 +12,7 @@ from nstance.model.rollout import Outcome
 KEY = GroupKey(DEFAULT_TENANT, GroupName("web"))
 
 
-def told(**update: Any) -> dict[str, Any]:
+def shard_config(**update: Any) -> dict[str, Any]:
     group = {"template": "web", "size": 2, "drain_timeout": "0", "update": update or {"max_surge": 2}}
     return config(groups={"default": {"web": group}})
 
@@ -26,7 +26,7 @@ async def reached(world: World, wanted: Outcome, *, revisions: int) -> None:
 
 
 async def test_the_command_line(tmp_path: Path) -> None:
-    async with World(tmp_path, told(canary=1, max_surge=1)) as world:
+    async with World(tmp_path, shard_config(canary=1, max_surge=1)) as world:
         await world.start()
         admin = await shell(world)
         await reached(world, Outcome.COMPLETE, revisions=1)
@@ -86,14 +86,14 @@ async def test_a_group_of_the_api_says_how_it_is_updated(tmp_path: Path) -> None
 
 
 async def test_over_http(tmp_path: Path) -> None:
-    async with World(tmp_path, told()) as world:
+    async with World(tmp_path, shard_config()) as world:
         await world.start()
         await reached(world, Outcome.COMPLETE, revisions=1)
         async with served(world) as browser:
             [group] = (await said(browser, "/groups", **ALL))["groups"]
             assert group["rollout"]["outcome"] == "complete"
             assert (await post(browser, "/group/rollback", {"group": "web"}, 409, **HERE))["error"]
-            changed = told()
+            changed = shard_config()
             changed["templates"]["web"]["instance_type"] = "large"
             world.configure(changed)
             await world.leader.active_config.refresh()

@@ -72,11 +72,11 @@ async def test_shards_of_the_file_come_and_go_and_those_that_are_silent_are_name
         async with running(operator):
             await here.until(kinds.NSTANCE_CLUSTER, lambda found: ready(found).get("status") == "True")
             here.configure(**{"zone-x": "127.0.0.1:9"})
-            told = await here.until(kinds.NSTANCE_CLUSTER, lambda found: "zone-x" in ready(found).get("message", ""))
-            assert ready(told)["status"] == "False"
-            assert ready(told)["reason"] == "ShardsUnreachable"
-            assert [each["name"] for each in told["status"]["failureDomains"]] == [SHARD, "zone-x"]
-            assert told["status"]["initialization"] == {"provisioned": True}
+            found = await here.until(kinds.NSTANCE_CLUSTER, lambda found: "zone-x" in ready(found).get("message", ""))
+            assert ready(found)["status"] == "False"
+            assert ready(found)["reason"] == "ShardsUnreachable"
+            assert [each["name"] for each in found["status"]["failureDomains"]] == [SHARD, "zone-x"]
+            assert found["status"]["initialization"] == {"provisioned": True}
             here.configure()
             await here.until(kinds.NSTANCE_CLUSTER, lambda found: ready(found)["status"] == "True")
 

@@ -68,11 +68,11 @@ END = event(99_000, "end")
 
 @virtually
 async def test_the_next_leader_goes_on_where_the_last_one_stopped(clock: Machine) -> None:
-    """It has the same events with the same IDs; what happens twice is told twice."""
+    """It has the same events with the same IDs; what happens twice is shown twice."""
     first = [event(1_000, SIZE), event(2_000, "made")]
     second = [*first, event(2_050, "never told"), event(9_000, SIZE)]
-    told = await followed(clock, Leaders(first, None, second, [*second, END]), after={HERE: 0})
-    assert told == [SIZE, "made", "never told", SIZE]
+    found = await followed(clock, Leaders(first, None, second, [*second, END]), after={HERE: 0})
+    assert found == [SIZE, "made", "never told", SIZE]
 
 
 def test_a_shards_events_stay_in_their_order_when_a_leaders_clock_is_behind() -> None:

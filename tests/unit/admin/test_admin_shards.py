@@ -76,7 +76,7 @@ def test_no_text_breaks_the_servers(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["group", "list"], "exactly one of --shard and --all-shards"),
         (["group", "list", "--shard", "a", "--all-shards"], "exactly one of --shard and --all-shards"),
@@ -107,12 +107,12 @@ def test_no_text_breaks_the_servers(text: str) -> None:
         (["nonsense"], "no such command 'nonsense'"),
     ],
 )
-def test_wrong_usage_is_one_line_and_exit_code_2(words: list[str], said: str) -> None:
+def test_wrong_usage_is_one_line_and_exit_code_2(words: list[str], expected: str) -> None:
     result = invoke(*words)
     assert result.exit_code == 2
     assert result.stdout == ""
     assert re.fullmatch(r"nstance-admin: .*see `root.* --help`\n", result.stderr)
-    assert said in result.stderr
+    assert expected in result.stderr
 
 
 def test_a_flag_outweighs_the_environment(tmp_path: Path) -> None:
@@ -128,14 +128,14 @@ def test_without_servers_nothing_is_asked() -> None:
     assert "missing --servers" in result.stderr
 
 
-# ---- wishes
+# ---- changes of groups
 
 
 def desired(**settings: Any) -> groups.GroupChange:
     return groups.GroupChange(**{"vars": {}, **settings})
 
 
-def test_a_wish_changes_only_what_it_names() -> None:
+def test_a_change_touches_only_what_it_names() -> None:
     before = operator_pb2.GroupConfig(template="t", size=3, instance_type="big", vars={"a": "1", "b": "2"})
     after = operator_pb2.GroupConfig()
     after.CopyFrom(before)
@@ -148,7 +148,7 @@ def test_a_wish_changes_only_what_it_names() -> None:
     assert (list(after.load_balancers), after.args_json) == (["x"], "{}")
 
 
-def test_an_empty_wish_is_known() -> None:
+def test_an_empty_change_is_recognized() -> None:
     assert desired().is_empty
     assert not desired(size=0).is_empty
     assert not desired(instance_type="").is_empty
@@ -294,13 +294,13 @@ def test_when_a_group_is_stable(status: dict[str, Any], members: list[records.Re
 )
 def test_a_group_is_not_stable_before_its_rollout_is_complete(outcome: str, wanted: list[str]) -> None:
     messages = {"paused": "after 1 canary", "halted": "2 did not become ready"}
-    told = group(actual_size=2, ready_size=2) | {
+    event = group(actual_size=2, ready_size=2) | {
         "rollout": {"outcome": outcome, "outdated": 0, "message": messages.get(outcome)}
     }
-    assert overview.unsettled_reasons(told, [instance()] * 2) == wanted
+    assert overview.unsettled_reasons(event, [instance()] * 2) == wanted
 
 
-def test_what_is_not_ready_is_said_in_the_list_and_the_tree(capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_ready_is_shown_in_the_list_and_the_tree(capsys: pytest.CaptureFixture[str]) -> None:
     check = operator_pb2.CheckStatus(name="up", message="refused", since_unix_ms=1000)
     one = instance(not_ready="failing checks: up", checks=[check])
     row = records.instance_row(one, now=NOW)
@@ -322,15 +322,15 @@ def test_what_is_not_ready_is_said_in_the_list_and_the_tree(capsys: pytest.Captu
 
 def test_the_tree_folds_and_opens_and_escapes(capsys: pytest.CaptureFixture[str]) -> None:
     bad = group(actual_size=1, ready_size=1, last_error="quota \x1b[2J reached")
-    told = records.event(HERE, operator_pb2.Event(time_unix_ms=1000, group="web", reason="gone", message="it went"))
+    event = records.event(HERE, operator_pb2.Event(time_unix_ms=1000, group="web", reason="gone", message="it went"))
     config = records.config(HERE, operator_pb2.ConfigStatus(leader="s1", epoch=7))
     many = [instance("starting", instance_id=f"i{number}") for number in range(20)]
     healthy = [overview.group_view(group(key=f"g{n}", size=0), ()) for n in range(20)]
     shown = overview.ShardView(
         config,
-        [overview.group_view(bad, many, [told]), *healthy],
+        [overview.group_view(bad, many, [event]), *healthy],
         ungrouped=[instance(group="gone")],
-        problems=[told],
+        problems=[event],
         unknown_vms=[],
     )
     output.console().print(status_tree.draw(HERE, shown, now=NOW))
@@ -345,21 +345,26 @@ def test_the_tree_folds_and_opens_and_escapes(capsys: pytest.CaptureFixture[str]
     assert not shown.healthy
 
 
-def test_many_troubles_of_one_kind_do_not_hide_when_a_group_tries_again() -> None:
-    def told(seconds: int, reason: str) -> records.Record:
+def test_many_problems_of_one_kind_do_not_hide_a_retry() -> None:
+    def event(seconds: int, reason: str) -> records.Record:
         return records.event(HERE, operator_pb2.Event(time_unix_ms=1000 * seconds, group="web", reason=reason))
 
-    events = [told(1, "gone"), told(2, "unregistered"), told(3, "back-off"), *(told(n, "unregistered") for n in (4, 5))]
-    shown = overview.group_view(group(size=2), (), [*events, told(6, "spot-termination")])
+    events = [
+        event(1, "gone"),
+        event(2, "unregistered"),
+        event(3, "back-off"),
+        *(event(n, "unregistered") for n in (4, 5)),
+    ]
+    shown = overview.group_view(group(size=2), (), [*events, event(6, "spot-termination")])
     assert [each["reason"] for each in shown.problems] == ["back-off", "unregistered", "spot-termination"]
     assert shown.problems[1]["time"].endswith(":05.000Z")
 
 
 def test_of_what_concerns_the_whole_shard_only_the_latest_word_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    def told(seconds: int, reason: str, message: str) -> records.Record:
+    def event(seconds: int, reason: str, message: str) -> records.Record:
         return records.event(HERE, operator_pb2.Event(time_unix_ms=1000 * seconds, reason=reason, message=message))
 
-    events = [told(1, "mass-absence", "begins"), told(2, "throttled", "slow"), told(3, "mass-absence", "is over")]
+    events = [event(1, "mass-absence", "begins"), event(2, "throttled", "slow"), event(3, "mass-absence", "is over")]
     config = records.config(HERE, operator_pb2.ConfigStatus(leader="s1", epoch=7))
     output.console().print(
         status_tree.draw(HERE, overview.ShardView(config, [], ungrouped=[], problems=events, unknown_vms=[]), now=NOW)
@@ -381,10 +386,10 @@ def test_a_deadline_on_another_day_has_its_date() -> None:
     assert notes(86400) == ["until 2027-01-16 08:00Z"]
 
 
-def test_equal_creations_are_one_row_and_long_words_are_said_once() -> None:
+def test_equal_creations_are_one_row_and_long_messages_are_shown_once() -> None:
     def action(act: str, id: str = "", message: str = "short") -> records.Record:
-        told = operator_pb2.PlannedAction(action=act, instance_id=id, reason="r", message=message)
-        return records.action(HERE, told)
+        event = operator_pb2.PlannedAction(action=act, instance_id=id, reason="r", message=message)
+        return records.action(HERE, event)
 
     long = "a message of many words"
     rows = records.plan_rows(

@@ -23,7 +23,7 @@ RUNS = pb.InstanceEvent(instance_id=NODE, provider_id=f"dev:///{NODE}", state="r
 
 
 class OneShard:
-    """Of a cluster with one node, which is told that its drains are done."""
+    """Of a cluster with one node, which gets acknowledgments of drains."""
 
     name, synced, unsynced_reason = "a", True, ""
     groups: dict[str, pb.GroupStatus] = {}  # noqa: RUF012

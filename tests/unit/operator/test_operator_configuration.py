@@ -39,12 +39,12 @@ def test_the_documents_example() -> None:
     assert list(found.shards) == ["us-west-2a", "us-east-1a"]
 
 
-def test_the_tenant_is_default_unless_told() -> None:
+def test_the_tenant_has_a_default() -> None:
     assert parse(GOOD.replace("tenant: default\n", "").encode(), source="x").tenant == "default"
 
 
 @pytest.mark.parametrize(
-    ("text", "faults"),
+    ("text", "problems"),
     [
         ("", ["the file is empty"]),
         ("- a", ["line 1: the file: expected a map", "cluster_id is missing", "shards is missing"]),
@@ -78,11 +78,11 @@ def test_the_tenant_is_default_unless_told() -> None:
         ("a: &a [*a]\nb: *a", ["unknown key 'a'", "unknown key 'b'"]),
     ],
 )
-def test_every_fault_is_told_with_its_line(text: str, faults: list[str]) -> None:
+def test_every_problem_is_reported_with_its_line(text: str, problems: list[str]) -> None:
     with pytest.raises(InvalidConfigError) as refused:
         parse(text.encode(), source="config.yaml")
-    for fault in faults:
-        assert fault in str(refused.value)
+    for problem in problems:
+        assert problem in str(refused.value)
     assert str(refused.value).startswith("config.yaml: ")
     assert "\n" not in str(refused.value)
 

@@ -120,7 +120,7 @@ def test_what_is_sent_to_a_shard(spec: Object, found: pb.GroupStatus | None, sen
     assert shard_groups.config_to_send(spec, found) == (None if sent is None else pb.GroupConfig(**sent))
 
 
-def test_what_a_static_group_cannot_be_told() -> None:
+def test_what_a_static_group_cannot_change() -> None:
     spec = {"template": "other", "subnetPool": "main"}
     found = group(subnet_pool="main", static=True)
     assert shard_groups.fixed_differences(spec, found) == ["template is 'web' there and 'other' here"]

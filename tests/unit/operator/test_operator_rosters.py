@@ -135,7 +135,7 @@ def test_nothing_is_listed_before_the_nodes_were_read() -> None:
     assert rosters.provider_ids("a", "web", ["i-1"]) is None
 
 
-def test_a_node_that_comes_is_told_and_a_heartbeat_is_not() -> None:
+def test_a_new_node_is_a_change_and_a_heartbeat_is_not() -> None:
     mirror, changes = NodeMirror(), list[tuple[str, str]]()
     rosters = Rosters(nodes_of(mirror), lambda *key: changes.append(key))
     rosters.update("a", event())
