@@ -1,6 +1,7 @@
 """The cluster's CA, the key that signs nonces, and encryption with a new key."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -69,34 +70,38 @@ def _without_random_values(target: Target, rows: list[output.Row]) -> list[outpu
     return [{**rows[0], **dict.fromkeys(("kid", "serial", "sha256") & rows[0].keys())}, *rows[1:]]
 
 
-def _key_rows(dated: Sequence[keyset.DatedKey], now: float) -> list[output.Row]:
-    signer = next((key for key in dated if key.signs_from <= now), dated[-1])
-    return [
-        {
-            "kid": key.kid,
-            "use": "signs" if key is signer else "next" if key.signs_from > now else "accepted",
-            "signs_from": output.timestamp(key.signs_from or None),
-        }
-        for key in dated
-    ]
-
-
 async def rekey(target: Target) -> Sequence[Key]:
     async with open_storage(target) as cluster:
         await cluster.authority()  # fails early with a wrong --cluster-id or key
         return await rotation.rekey(await cluster.vault(), cluster.places)
 
 
+Dated = TypeVar("Dated", keyset.DatedCa, keyset.DatedKey)
+
+
+def _uses(dated: Sequence[Dated], now: float, retired: str) -> Iterator[tuple[Dated, str]]:
+    """Each with its use; newest first. `retired` is what those are good for that signed before."""
+    signer = next((each for each in dated if each.signs_from <= now), dated[-1])
+    for each in dated:
+        yield each, "signs" if each is signer else "next" if each.signs_from > now else retired
+
+
+def _key_rows(dated: Sequence[keyset.DatedKey], now: float) -> list[output.Row]:
+    return [
+        {"kid": key.kid, "use": use, "signs_from": output.timestamp(key.signs_from or None)}
+        for key, use in _uses(dated, now, "accepted")
+    ]
+
+
 def _rows(cas: Sequence[keyset.DatedCa], now: float) -> list[output.Row]:
-    signer = next((dated for dated in cas if dated.signs_from <= now), cas[-1])
-    return [_row(dated, dated is signer, now) for dated in cas]
+    return [_row(dated, use) for dated, use in _uses(cas, now, "trusted")]
 
 
-def _row(dated: keyset.DatedCa, signs: bool, now: float) -> output.Row:
+def _row(dated: keyset.DatedCa, use: str) -> output.Row:
     certificate = dated.ca.certificate
     return {
         "subject": certificate.subject.rfc4514_string(),
-        "use": "signs" if signs else "next" if dated.signs_from > now else "trusted",
+        "use": use,
         "signs_from": output.timestamp(dated.signs_from or certificate.not_valid_before_utc.timestamp()),
         "expires": output.timestamp(dated.ca.expires),
         "serial": f"{certificate.serial_number:032x}",

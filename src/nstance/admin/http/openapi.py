@@ -97,6 +97,7 @@ PARAMETERS: Mapping[str, tuple[str, Schema]] = {
 class Operation:
     """One route: its description and the query that it accepts."""
 
+    handler: str  # method of `routes.Api`
     summary: str
     query: Sequence[str] = ()
     body: str | None = None

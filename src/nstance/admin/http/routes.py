@@ -28,49 +28,63 @@ MAX_EVENTS = 1000
 SELECTION = ("shard", "all_shards")
 
 OPERATIONS: Mapping[tuple[str, str], Operation] = {
-    ("GET", "/"): Operation(summary="A page with a link to the API.", reply=openapi.TEXT, media="text/html"),
-    ("GET", "/health"): Operation(
-        summary="Whether this program runs.", reply=openapi.record_schema({"status": openapi.TEXT})
+    ("GET", "/"): Operation(
+        handler="page", summary="A page with a link to the API.", reply=openapi.TEXT, media="text/html"
     ),
-    ("GET", "/openapi.json"): Operation(summary="This description.", reply={"type": "object"}),
+    ("GET", "/health"): Operation(
+        handler="health", summary="Whether this program runs.", reply=openapi.record_schema({"status": openapi.TEXT})
+    ),
+    ("GET", "/openapi.json"): Operation(handler="description", summary="This description.", reply={"type": "object"}),
     ("GET", "/config/status"): Operation(
-        summary="The active config.", query=SELECTION, reply=reply_schema("shards", "ConfigStatus")
+        handler="config_status",
+        summary="The active config.",
+        query=SELECTION,
+        reply=reply_schema("shards", "ConfigStatus"),
     ),
     ("POST", "/config/refresh"): Operation(
-        summary="Read the config from the bucket now.", query=SELECTION, reply=reply_schema("shards", "Refreshed")
+        handler="config_refresh",
+        summary="Read the config from the bucket now.",
+        query=SELECTION,
+        reply=reply_schema("shards", "Refreshed"),
     ),
     ("POST", "/group/scale"): Operation(
+        handler="group_scale",
         summary="Set the size of a group.",
         query=SELECTION,
         body="ScaleRequest",
         reply=reply_schema("results", "Scaled"),
     ),
     ("GET", "/group/history"): Operation(
+        handler="group_history",
         summary="The revisions of a group, newest first.",
         query=(*SELECTION, "group"),
         reply=reply_schema("groups", "History"),
     ),
     ("POST", "/group/rollback"): Operation(
+        handler="group_rollback",
         summary="Return a group to the last revision that was fully rolled out.",
         query=SELECTION,
         body="GroupName",
         reply=reply_schema("results", "Steered"),
     ),
     ("POST", "/group/resume-rollout"): Operation(
+        handler="group_resume_rollout",
         summary="Continue a paused or halted rollout, or end a rollback.",
         query=SELECTION,
         body="GroupName",
         reply=reply_schema("results", "Steered"),
     ),
     ("GET", "/groups"): Operation(
-        summary="Groups with their sizes.", query=SELECTION, reply=reply_schema("groups", "Group")
+        handler="groups", summary="Groups with their sizes.", query=SELECTION, reply=reply_schema("groups", "Group")
     ),
     ("GET", "/instances"): Operation(
+        handler="instances",
         summary="Instances with their states.",
         query=(*SELECTION, "group", "deleted"),
         reply=reply_schema("instances", "Instance"),
     ),
     ("GET", "/events"): Operation(
+        handler="events",
         summary="What happened and why, oldest first. As text/event-stream it continues with new events.",
         query=(*SELECTION, "group", "instance", "limit"),
         reply=reply_schema("events", "Event"),
@@ -106,22 +120,8 @@ def application(clients: Sequence[Client], guard: access.Access, clock: Clock) -
         middlewares=[access.access_middleware(guard), _errors_as_json], client_max_size=MAX_BODY_BYTES
     )
     api = Api(clients, clock)
-    handlers: Mapping[tuple[str, str], access.Handler] = {
-        ("GET", "/"): api.page,
-        ("GET", "/health"): api.health,
-        ("GET", "/openapi.json"): api.description,
-        ("GET", "/config/status"): api.config_status,
-        ("POST", "/config/refresh"): api.config_refresh,
-        ("POST", "/group/scale"): api.group_scale,
-        ("GET", "/group/history"): api.group_history,
-        ("POST", "/group/rollback"): api.group_rollback,
-        ("POST", "/group/resume-rollout"): api.group_resume_rollout,
-        ("GET", "/groups"): api.groups,
-        ("GET", "/instances"): api.instances,
-        ("GET", "/events"): api.events,
-    }
-    assert handlers.keys() == OPERATIONS.keys()
-    for (method, path), handler in handlers.items():
+    for (method, path), operation in OPERATIONS.items():
+        handler: access.Handler = getattr(api, operation.handler)
         if method == "GET":
             app.router.add_get(path, handler)  # HEAD too
         else:

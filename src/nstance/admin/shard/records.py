@@ -38,26 +38,31 @@ def age_since(time: str | None, now: float) -> str:
     return age(now - datetime.datetime.fromisoformat(time).timestamp()) if time else ""
 
 
+def _pick(message: Any, *names: str) -> Record:
+    return {name: getattr(message, name) for name in names}
+
+
+def _pick_optional(message: Any, *names: str) -> Record:
+    """None for an empty text."""
+    return {name: getattr(message, name) or None for name in names}
+
+
+def _pick_times(message: Any, **names: str) -> Record:
+    return {name: timestamp_ms(getattr(message, field)) for name, field in names.items()}
+
+
 def group(shard: ShardId, status: Any) -> Record:
     return {
         "shard": shard,
         "group": status.key,
-        "tenant": status.tenant,
-        "template": status.template,
-        "size": status.size,
+        **_pick(status, "tenant", "template", "size"),
         "size_source": _size_source(status.size_source),
-        "actual_size": status.actual_size,
-        "ready_size": status.ready_size,
-        "not_ready": status.not_ready,
+        **_pick(status, "actual_size", "ready_size", "not_ready"),
         "blocked": list(status.blocked),
-        "draining": status.draining,
-        "on_demand": status.on_demand,
-        "instance_type": status.instance_type,
-        "subnet_pool": status.subnet_pool,
+        **_pick(status, "draining", "on_demand", "instance_type", "subnet_pool"),
         "vars": dict(sorted(status.vars.items())),
         "overrides": [_override(each) for each in status.overrides],
-        "static": status.static,
-        "paused": status.paused,
+        **_pick(status, "static", "paused"),
         "rollout": revision(status.rollout) if status.HasField("rollout") else None,
         "last_error": status.last_error or None,
         "provider_ids": list(status.provider_ids),
@@ -76,8 +81,7 @@ def _size_source(source: Any) -> Record:
 
 def _override(override: Any) -> Record:
     return {
-        "field": override.field,
-        "value": override.value,
+        **_pick(override, "field", "value"),
         "file_value": override.file_value if override.HasField("file_value") else None,
         "by": override.by or None,
         "at": timestamp_ms(override.at_unix_ms),
@@ -116,12 +120,8 @@ def revision(status: Any) -> Record:
         "revision": short(status.revision),
         "outcome": status.outcome,
         "by": status.by or None,
-        "started": timestamp_ms(status.started_unix_ms),
-        "finished": timestamp_ms(status.finished_unix_ms),
-        "updated": status.updated,
-        "ready": status.ready,
-        "outdated": status.outdated,
-        "failures": status.failures,
+        **_pick_times(status, started="started_unix_ms", finished="finished_unix_ms"),
+        **_pick(status, "updated", "ready", "outdated", "failures"),
         "message": status.message or None,
     }
 
@@ -164,16 +164,9 @@ def group_row(record: Record) -> Record:
         notes += [f"{record[field]} {label}"] if record[field] else []
     notes += [f"blocked: {reason}" for reason in record["blocked"]]
     notes += [record["last_error"]] if record["last_error"] and record["last_error"] not in record["blocked"] else []
-    return {
-        "shard": record["shard"],
-        "group": record["group"],
-        "template": record["template"],
-        "type": record["instance_type"],
-        "size": record["size"],
-        "actual": record["actual_size"],
-        "ready": record["ready_size"],
-        "notes": notes,
-    }
+    copied = {name: record[name] for name in ("shard", "group", "template", "size")}
+    sizes = {"type": record["instance_type"], "actual": record["actual_size"], "ready": record["ready_size"]}
+    return {**copied, **sizes, "notes": notes}
 
 
 def instance(shard: ShardId, status: Any) -> Record:
@@ -181,25 +174,18 @@ def instance(shard: ShardId, status: Any) -> Record:
         "shard": shard,
         "instance_id": status.instance_id,
         "provider_id": status.provider_id or None,
-        "group": status.group,
-        "state": status.state,
-        "reason": status.reason or None,
-        "message": status.message or None,
-        "on_demand": status.on_demand,
-        "suspect": status.suspect,
-        "connected": status.connected,
-        "drifted": status.drifted,
-        "instance_type": status.instance_type,
-        "subnet": status.subnet or None,
-        "ipv4": status.ipv4 or None,
-        "ipv6": status.ipv6 or None,
-        "hostname": status.hostname or None,
-        "created": timestamp_ms(status.created_unix_ms),
-        "registered": timestamp_ms(status.registered_unix_ms),
-        "last_report": timestamp_ms(status.last_report_unix_ms),
-        "drain_deadline": timestamp_ms(status.drain_deadline_unix_ms),
-        "vm_status": status.vm_status,
-        "vm_gone": status.vm_gone,
+        **_pick(status, "group", "state"),
+        **_pick_optional(status, "reason", "message"),
+        **_pick(status, "on_demand", "suspect", "connected", "drifted", "instance_type"),
+        **_pick_optional(status, "subnet", "ipv4", "ipv6", "hostname"),
+        **_pick_times(
+            status,
+            created="created_unix_ms",
+            registered="registered_unix_ms",
+            last_report="last_report_unix_ms",
+            drain_deadline="drain_deadline_unix_ms",
+        ),
+        **_pick(status, "vm_status", "vm_gone"),
         "replaces": status.replaces or None,
         "cloned": status.cloned,
         # Older servers do not report readiness: a running instance counts as ready there.
@@ -209,8 +195,7 @@ def instance(shard: ShardId, status: Any) -> Record:
         "revision": status.revision or None,
         "checks": [
             {
-                "name": check.name,
-                "passing": check.passing,
+                **_pick(check, "name", "passing"),
                 "message": check.message or None,
                 "since": timestamp_ms(check.since_unix_ms),
             }
@@ -268,10 +253,7 @@ def event(shard: ShardId, message: Any) -> Record:
     return {
         "shard": shard,
         "time": timestamp_ms(message.time_unix_ms),
-        "group": message.group,
-        "instance_id": message.instance_id,
-        "reason": message.reason,
-        "message": message.message,
+        **_pick(message, "group", "instance_id", "reason", "message"),
     }
 
 
@@ -280,34 +262,22 @@ def config(shard: ShardId, status: Any) -> Record:
         "shard": shard,
         "etag": status.etag,
         "last_modified": output.timestamp(status.last_modified_unix or None),
-        "size": status.size,
-        "leader": status.leader,
-        "epoch": status.epoch,
-        "cluster": status.cluster,
+        **_pick(status, "size", "leader", "epoch", "cluster"),
         "errors": list(status.errors),
     }
 
 
 def refreshed(shard: ShardId, answer: Any) -> Record:
-    return {
-        "shard": shard,
-        "updated": answer.updated,
-        "previous_etag": answer.previous_etag,
-        "etag": answer.etag,
-        "errors": list(answer.errors),
-        "needs_restart": list(answer.needs_restart),
-        "warnings": list(answer.warnings),
-    }
+    lists = {name: list(getattr(answer, name)) for name in ("errors", "needs_restart", "warnings")}
+    return {"shard": shard, **_pick(answer, "updated", "previous_etag", "etag"), **lists}
 
 
 def action(shard: ShardId, planned: Any) -> Record:
     return {
         "shard": shard,
-        "group": planned.group,
-        "action": planned.action,
+        **_pick(planned, "group", "action"),
         "instance_id": planned.instance_id or None,
-        "reason": planned.reason,
-        "message": planned.message,
+        **_pick(planned, "reason", "message"),
     }
 
 
