@@ -26,7 +26,7 @@ from nstance.operator.config_file import Configuration, Endpoints
 from nstance.operator.metrics import Metrics
 from nstance.operator.options import Environment
 from nstance.operator.shards.links import Links
-from nstance.operator.shards.ports import NullListener
+from nstance.operator.shards.ports import Listener
 from nstance.wire import credentials
 
 POOL = "nstance-web"
@@ -44,7 +44,7 @@ class _Server(Pair):
         return json.dumps(settings)
 
 
-class _Ear(NullListener):
+class _Ear(Listener):
     """Notes when a size was heard."""
 
     def __init__(self) -> None:

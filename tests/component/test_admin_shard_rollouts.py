@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from component.admin_shell import shell
-from component.test_admin_shard_serve import ALL, HERE, post, said, served
+from component.test_admin_shard_serve import ALL, HERE, get_json, post, served
 from component.whole_server import World, config, eventually
 from nstance.model.ids import DEFAULT_TENANT, GroupKey, GroupName
 from nstance.model.rollout import Outcome
@@ -90,7 +90,7 @@ async def test_over_http(tmp_path: Path) -> None:
         await world.start()
         await reached(world, Outcome.COMPLETE, revisions=1)
         async with served(world) as browser:
-            [group] = (await said(browser, "/groups", **ALL))["groups"]
+            [group] = (await get_json(browser, "/groups", **ALL))["groups"]
             assert group["rollout"]["outcome"] == "complete"
             assert (await post(browser, "/group/rollback", {"group": "web"}, 409, **HERE))["error"]
             changed = shard_config()
@@ -101,9 +101,9 @@ async def test_over_http(tmp_path: Path) -> None:
             answer = await post(browser, "/group/rollback", {"group": "web"}, **HERE)
             assert answer["results"][0]["group"] == "web"
             await reached(world, Outcome.COMPLETE, revisions=3)
-            [history] = (await said(browser, "/group/history", group="web", **HERE))["groups"]
+            [history] = (await get_json(browser, "/group/history", group="web", **HERE))["groups"]
             assert [each["outcome"] for each in history["revisions"]] == ["complete", "rolled-back", "complete"]
-            assert (await said(browser, "/group/history", 400, **HERE))["error"]
+            assert (await get_json(browser, "/group/history", 400, **HERE))["error"]
             assert (await post(browser, "/group/resume-rollout", {"group": 1}, 400, **HERE))["error"]
             await post(browser, "/group/resume-rollout", {"group": "web"}, **HERE)
             await reached(world, Outcome.COMPLETE, revisions=4)

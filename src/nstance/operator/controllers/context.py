@@ -16,7 +16,7 @@ from nstance.operator.controllers import resources
 from nstance.operator.controllers.resources import Condition
 from nstance.operator.metrics import Metrics
 from nstance.operator.options import SERVICE_ACCOUNT, Endpoint
-from nstance.operator.shards.ports import NullListener, Shards, ShardUnreachableError
+from nstance.operator.shards.ports import Listener, Shards, ShardUnreachableError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class ControllerContext:
         self.metrics.reconciled(done.queue, done.result.value, done.took)
 
 
-class Controller(NullListener):
+class Controller(Listener):
     """Base of all controllers: reads mirrors, writes objects of the operator's namespace."""
 
     def __init__(self, context: ControllerContext) -> None:

@@ -16,8 +16,8 @@ from nstance.wire.credentials import Credentials
 log = logging.getLogger(__name__)
 
 
-class Listeners:
-    """Passes every change on to all listeners. A `ports.Listener`."""
+class Listeners(Listener):
+    """Passes every change on to all listeners."""
 
     def __init__(self) -> None:
         self._listeners: list[Listener] = []

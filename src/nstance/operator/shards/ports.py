@@ -72,24 +72,12 @@ class Shards(Protocol):
         ...
 
 
-class Listener(Protocol):
-    """Receives changes in the event loop, after the shard's own state changed. Must return at once."""
+class Listener:
+    """Receives changes in the event loop, after the shard's own state changed; ignores those that it does not override.
+    Must return at once."""
 
     def on_shard_change(self, shard: str) -> None:
         """It was connected, synced, lost, added or removed."""
-        ...
-
-    def on_group_change(self, shard: str, group: str) -> None: ...
-
-    def on_instance_change(self, shard: str, event: pb.InstanceEvent) -> None: ...
-
-    def on_error_event(self, shard: str, event: pb.Event) -> None: ...
-
-
-class NullListener:
-    """A listener that ignores everything; controllers override what they need."""
-
-    def on_shard_change(self, shard: str) -> None: ...
 
     def on_group_change(self, shard: str, group: str) -> None: ...
 
