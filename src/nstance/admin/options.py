@@ -135,39 +135,25 @@ def target_flags(command: Function) -> Function:
     """Collects the shared flags in one `target`."""
 
     @functools.wraps(command)
-    def collect(
-        *,
-        cluster_id: str | None,
-        storage_provider: str,
-        storage_bucket: str,
-        storage_prefix: str,
-        prefix: str,
-        secrets_provider: str,
-        secrets_prefix: str | None,
-        secrets_project: str | None,
-        key_provider: str,
-        key_source: str,
-        old_key: tuple[KeyLocation, ...],
-        insecure_dev: bool,
-        **own: Any,
-    ) -> None:
-        if (secrets_provider == GOOGLE) != bool(secrets_project):
+    def collect(**flags: Any) -> None:
+        cluster, secrets, prefix = (flags.pop(key) for key in ("cluster_id", "secrets_provider", "secrets_prefix"))
+        if (secrets == GOOGLE) != bool(flags.pop("secrets_project")):
             raise click.UsageError(f"--secrets-project goes with --secrets-provider {GOOGLE}, and only with it")
-        if secrets_provider == "file" and not secrets_prefix:
+        if secrets == "file" and not prefix:
             raise click.UsageError("--secrets-provider file needs a directory as --secrets-prefix")
         target = Target(
-            cluster=ClusterId(cluster_id) if cluster_id else None,
-            provider=storage_provider,
-            bucket=storage_bucket,
-            prefix=prefix,
-            cluster_prefix=storage_prefix,
-            secrets=secrets_provider,
-            secrets_prefix=secrets_prefix,
-            key=KeyLocation(provider=key_provider, source=key_source),
-            old_keys=old_key,
-            insecure_dev=insecure_dev,
+            cluster=ClusterId(cluster) if cluster else None,
+            provider=flags.pop("storage_provider"),
+            bucket=flags.pop("storage_bucket"),
+            prefix=flags.pop("prefix"),
+            cluster_prefix=flags.pop("storage_prefix"),
+            secrets=secrets,
+            secrets_prefix=prefix,
+            key=KeyLocation(provider=flags.pop("key_provider"), source=flags.pop("key_source")),
+            old_keys=flags.pop("old_key"),
+            insecure_dev=flags.pop("insecure_dev"),
         )
-        command(target=target, **own)
+        command(target=target, **flags)
 
     return decorated(collect, _TARGET)
 

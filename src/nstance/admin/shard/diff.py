@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
 from nstance.admin.client import Client
 from nstance.admin.shard import groups, instances
@@ -35,48 +36,40 @@ def rows(group: Record, types: Counter[str]) -> list[Record]:
         _row(
             group,
             "size",
-            source["config_size"] if group["static"] else None,
-            size if source["kind"] == "api" else None,
-            size,
+            file=source["config_size"] if group["static"] else None,
+            api=size if source["kind"] == "api" else None,
+            active=size,
             actual=actual,
-            is_drifted=(group["actual_size"], ready) != (size, size),
         ),
         _row(
             group,
             "instance_type",
-            (file_type or None) if group["static"] else None,
-            overrides["instance_type"]["value"] if "instance_type" in overrides else None,
-            group["instance_type"],
-            actual=", ".join(counts),
-            is_drifted=any(kind != group["instance_type"] for kind in types),
+            file=(file_type or None) if group["static"] else None,
+            api=overrides["instance_type"]["value"] if "instance_type" in overrides else None,
+            active=group["instance_type"],
+            actual=", ".join(counts) or None,
         ),
     ]
+    if (group["actual_size"], ready) != (size, size):
+        found[0]["differs"].append("actual")
+    if any(kind != group["instance_type"] for kind in types):
+        found[1]["differs"].append("actual")
     for field, each in overrides.items():
         if field.startswith("vars."):
-            found.append(_row(group, field, each["file_value"], each["value"], each["value"]))
+            value = each["value"]
+            found.append(_row(group, field, file=each["file_value"], api=value, active=value, actual=None))
     return found
 
 
-def _row(
-    group: Record,
-    setting: str,
-    file: object,
-    api: object,
-    active: object,
-    *,
-    actual: str = "",
-    is_drifted: bool = False,
-) -> Record:
-    overridden = group["static"] and api is not None and file != api
+def _row(group: Record, setting: str, **values: Any) -> Record:
+    """`values`: of the file, of the API, active and actual."""
+    is_overridden = group["static"] and values["api"] is not None and values["file"] != values["api"]
     return {
         "shard": group["shard"],
         "group": group["group"],
         "setting": setting,
-        "file": file,
-        "api": api,
-        "active": active,
-        "actual": actual or None,
-        "differs": [*(["overridden"] if overridden else []), *(["actual"] if is_drifted else [])],
+        **values,
+        "differs": ["overridden"] if is_overridden else [],
     }
 
 
